@@ -135,5 +135,9 @@ class DocumentBatch:
     def to_csr(self) -> Tensor:
         """The counts as a sparse CSR tensor ``(num_docs, num_words)``."""
         return torch.sparse_csr_tensor(
-            self.row_offsets, self.word_index, self.counts, size=tuple(self.shape)
+            self.row_offsets,
+            self.word_index,
+            self.counts,
+            size=tuple(self.shape),
+            check_invariants=False,
         )

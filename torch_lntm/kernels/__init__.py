@@ -1,0 +1,17 @@
+"""The one sparse operation under every method: mixtures of topics at the observed words."""
+
+from torch_lntm.kernels.mixture import (
+    ExpectedCounts,
+    expected_counts,
+    mixture_log_likelihood,
+    mixture_log_likelihood_reference,
+    responsibility_covariance,
+)
+
+__all__ = [
+    "ExpectedCounts",
+    "expected_counts",
+    "mixture_log_likelihood",
+    "mixture_log_likelihood_reference",
+    "responsibility_covariance",
+]

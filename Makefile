@@ -1,0 +1,29 @@
+# make demo | test | check | setup; each first makes .venv complete, where it is not.
+# Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+.PHONY: setup demo test check
+
+setup: .venv/.installed
+
+demo: .venv/.installed
+	.venv/bin/torch-lntm fit --config configs/quickstart.yaml
+
+# One thread to a process: two processes on two cores are faster than two threads in one.
+test: .venv/.installed
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal --durations=10 $(PYTEST_ARGS)
+
+check: .venv/.installed
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+# The stamp is written last: after an interruption, the next make completes what is there.
+.venv/.installed: setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The pinned dependencies need Python 3.11 or newer; $(PYTHON) is %d.%d. Name another: make PYTHON=python3.11" % v[:2] or 0)'
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,viz,test,dev]'
+	@touch $@

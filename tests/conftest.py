@@ -1,0 +1,58 @@
+"""Options and fixtures of every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from torch_lntm.corpus import Corpus
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where the tests that take the `device` fixture compute (default: cpu)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Skipping here would let a run that tested nothing on the GPU pass.
+    if config.getoption("--device") == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError("--device cuda: torch finds no CUDA device on this machine")
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig: pytest.Config) -> torch.device:
+    """The device named on the command line."""
+    return torch.device(pytestconfig.getoption("--device"))
+
+
+@pytest.fixture
+def generator(device: torch.device) -> torch.Generator:
+    """A generator on the device, in the same state at the start of every test."""
+    return torch.Generator(device=device).manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real corpora beside the repository; the test is skipped where there is none."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the corpora of ../shared/data, beside the repository")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lee() -> Corpus:
+    """The 300 news articles that gensim's package carries."""
+    from torch_lntm.corpus import lee_corpus
+
+    return lee_corpus()

@@ -1,0 +1,188 @@
+"""The package's imports run one way, and nothing that it loads from a file can execute code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
+ROOT = PACKAGE.name
+
+# A room is a subpackage or module directly below the package. It may import itself and these.
+_BELOW_MODELS = {"errors", "corpus", "kernels", "distributions"}
+_BELOW_GUIDES = {*_BELOW_MODELS, "models", "solvers"}
+_BELOW_INFERENCE = {*_BELOW_GUIDES, "guides"}
+_BELOW_EVALUATION = {*_BELOW_INFERENCE, "inference"}
+_BELOW_IO = {*_BELOW_EVALUATION, "evaluation"}
+_BELOW_REPORT = {*_BELOW_IO, "io", "plotting"}
+_BELOW_EXPERIMENTS = {*_BELOW_REPORT, "report", "estimators"}
+MAY_IMPORT = {
+    "errors": set(),
+    "corpus": {"errors"},
+    "kernels": {"errors", "corpus"},
+    "distributions": {"errors", "corpus", "kernels"},
+    "models": _BELOW_MODELS,
+    "solvers": _BELOW_MODELS,
+    "guides": _BELOW_GUIDES,
+    "inference": _BELOW_INFERENCE,
+    "evaluation": _BELOW_EVALUATION,
+    "io": _BELOW_IO,
+    "plotting": _BELOW_IO,
+    "estimators": _BELOW_REPORT,
+    "report": _BELOW_REPORT,
+    "experiments": {*_BELOW_EXPERIMENTS, ROOT},
+    "cli": {*_BELOW_EXPERIMENTS, "experiments", ROOT},
+}
+WITHOUT_PYRO = {"kernels", "solvers"}
+
+# Whatever unpickles or evaluates what a file says.
+EXECUTING = {
+    *("cloudpickle", "dill", "marshal", "pickle", "shelve"),
+    *("eval", "exec", "joblib.dump", "joblib.load"),
+    *("torch.jit.load", "torch.load", "torch.save"),
+    *("yaml.full_load", "yaml.load", "yaml.unsafe_load"),
+}
+
+
+def imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
+    """Yields (local name, full dotted name) of every import, at whatever depth it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level:
+                parents = module.split(".") + [""] * is_package
+                origin = ".".join([*parents[: -node.level], *filter(None, [origin])])
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{origin}.{alias.name}"
+
+
+def import_violations(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Imports that run against the direction, in words."""
+    room = module.split(".")[1]
+    if room not in MAY_IMPORT:
+        return [f"{module} is in no known room: give {room!r} its place in MAY_IMPORT"]
+    violations = []
+    for _, name in imported_names(ast.parse(source), module, is_package):
+        top, *rest = name.split(".")
+        if top == "pyro" and room in WITHOUT_PYRO:
+            violations.append(f"{module} imports {name}: {room} is pure torch")
+        if top != ROOT or rest == ["__version__"]:
+            continue
+        target = rest[0] if rest and rest[0] in MAY_IMPORT else ROOT
+        if target not in {room, *MAY_IMPORT[room]}:
+            violations.append(f"{module} imports {name}: {room} may not import {target}")
+    return violations
+
+
+def dotted_name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := dotted_name(node.value)):
+        return f"{base}.{node.attr}"
+    return None
+
+
+def executing_uses(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Uses of what executes code from files, in words."""
+    tree = ast.parse(source)
+    full_names = dict(imported_names(tree, module, is_package))
+    used = set(full_names.values())
+    for node in ast.walk(tree):
+        if name := dotted_name(node):
+            first, _, rest = name.partition(".")
+            used.add(".".join(filter(None, [full_names.get(first, first), rest])))
+    uses = [
+        f"{module} uses {name}"
+        for name in sorted(used)
+        if name in EXECUTING or name.split(".")[0] in EXECUTING - {"eval", "exec"}
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            refused = isinstance(node.value, ast.Constant) and node.value.value is False
+            uses += [] if refused else [f"{module}:{node.value.lineno} may allow pickles"]
+    return uses
+
+
+def modules() -> Iterator[tuple[str, str, bool]]:
+    """Yields (source, dotted name, whether it is a package) of every module in the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        yield path.read_text(encoding="utf-8"), name, is_package
+
+
+def test_imports_run_one_way() -> None:
+    checked = [module for module in modules() if module[1] != ROOT]
+    assert {"corpus", "kernels", "models", "solvers"} <= {m.split(".")[1] for _, m, _ in checked}
+    assert [v for module in checked for v in import_violations(*module)] == []
+
+
+def test_loading_executes_no_code() -> None:
+    assert [use for module in modules() for use in executing_uses(*module)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source"),
+    [
+        ("torch_lntm.corpus.readers", False, "from torch_lntm.models import ctm"),
+        ("torch_lntm.corpus.readers", False, "from ..models.ctm import ctm"),
+        ("torch_lntm.corpus", True, "from ..kernels import reference"),
+        ("torch_lntm.models.ctm", False, "def f():\n    import torch_lntm.guides.taylor"),
+        ("torch_lntm.models.ctm", False, "from torch_lntm import guides"),
+        ("torch_lntm.guides.taylor", False, "import torch_lntm as lntm"),
+        ("torch_lntm.solvers.taylor", False, "from torch_lntm.models import ctm"),
+        ("torch_lntm.solvers.taylor", False, "import pyro.distributions as dist"),
+        ("torch_lntm.kernels.cpu", False, "from pyro import poutine"),
+        ("torch_lntm.utils", False, "import math"),
+    ],
+)
+def test_imports_against_the_direction_are_found(
+    module: str, is_package: bool, source: str
+) -> None:
+    assert len(import_violations(source, module, is_package)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source"),
+    [
+        ("torch_lntm.models.ctm", False, "from torch_lntm.distributions import BagOfWords"),
+        ("torch_lntm.corpus", True, "from .batch import DocumentBatch"),
+        ("torch_lntm.corpus", True, "from ..errors import CorpusError"),
+        ("torch_lntm.io", False, "from torch_lntm import __version__"),
+        ("torch_lntm.cli", False, "import torch_lntm as lntm"),
+    ],
+)
+def test_imports_along_the_direction_are_not(module: str, is_package: bool, source: str) -> None:
+    assert import_violations(source, module, is_package) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch\ntorch.load('model.pt')",
+        "import torch as t\nsave = t.save",
+        "from torch import load",
+        "import yaml\nyaml.load('', Loader=None)",
+        "def f(text):\n    return eval(text)",
+        "import numpy as np\nnp.load('corpus.npz', allow_pickle=True)",
+    ],
+)
+def test_code_execution_is_found(source: str) -> None:
+    assert executing_uses(source, "torch_lntm.io") != []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["model.eval()", "np.load('corpus.npz', allow_pickle=False)", "yaml.safe_load('')"],
+)
+def test_safe_loading_is_not(source: str) -> None:
+    assert executing_uses(source, "torch_lntm.io") == []

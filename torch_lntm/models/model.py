@@ -1,0 +1,199 @@
+"""TopicModel: the one Pyro program, composed of a document prior and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyro
+import torch
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.distributions import BagOfWords
+from torch_lntm.errors import ConfigError
+from torch_lntm.models.prior import LogisticNormalPrior
+from torch_lntm.models.topics import Topics
+
+
+@partial(effectful, type="param")
+def _param_site(parameter: Tensor) -> Tensor:
+    """A Pyro param site for a module's own parameter, which no parameter store gets to know.
+
+    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
+    and keyed by name, would hand a second model the first one's values.
+    """
+    value: Any = parameter.view_as(parameter)
+    value.unconstrained = lambda: parameter
+    return value
+
+
+class BoundModel:
+    """The model's density of the documents of one batch, as plain tensor functions.
+
+    Args:
+        model: The model; its present parameters are read once.
+        batch: The documents.
+    """
+
+    def __init__(self, model: TopicModel, batch: DocumentBatch) -> None:
+        self.model = model
+        self.batch = batch
+        self.prior = model.prior.distribution()
+        self.topics = model.topics.probs
+
+    def log_joint(self, eta: Tensor) -> tuple[Tensor, Tensor]:
+        """Log prior density and log likelihood at given latent variables.
+
+        Args:
+            eta: ``(..., num_docs, latent_dim)``.
+
+        Returns:
+            ``(log_prior, log_likelihood)``, each ``(..., num_docs)`` nats.
+        """
+        words = BagOfWords(self.model.theta(eta), self.topics, validate_args=False)
+        return self.prior.log_prob(eta), words.log_prob(self.batch)
+
+
+class TopicModel(nn.Module):
+    """A topic model: documents' eta from a prior, theta = softmax(eta), words from the topics.
+
+    Calling the model with a batch runs it as a Pyro program with the sites ``"eta"`` and
+    ``"counts"`` in the plate ``"documents"``, plus one factor each for the priors of the
+    parameters. Parameters appear as Pyro param sites, so ``SVI`` optimises them, but they live in
+    this module alone and never in the global parameter store: two models share nothing.
+
+    Args:
+        prior: The document prior.
+        topics: The topics.
+        vocabulary: One word per column, or None.
+
+    Raises:
+        ConfigError: Prior and topics disagree on the number of topics, or the vocabulary's length
+            is not the number of words.
+    """
+
+    def __init__(
+        self,
+        prior: LogisticNormalPrior,
+        topics: Topics,
+        vocabulary: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if prior.num_topics != topics.num_topics:
+            raise ConfigError(
+                f"the prior has {prior.num_topics} topics and the topics are {topics.num_topics}"
+            )
+        if vocabulary is not None and len(vocabulary) != topics.num_words:
+            raise ConfigError(
+                f"the vocabulary has {len(vocabulary)} words; expected {topics.num_words}"
+            )
+        self.prior = prior
+        self.topics = topics
+        self.vocabulary = None if vocabulary is None else tuple(vocabulary)
+
+    @property
+    def num_topics(self) -> int:
+        """Number of topics K."""
+        return self.topics.num_topics
+
+    @property
+    def num_words(self) -> int:
+        """Size of the vocabulary V."""
+        return self.topics.num_words
+
+    @property
+    def latent_dim(self) -> int:
+        """Dimension of eta."""
+        return self.prior.latent_dim
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.topics.logits.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the parameters."""
+        return self.topics.logits.dtype
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The JSON-able arguments that rebuild this model with :func:`torch_lntm.models.ctm`."""
+        return {
+            "num_topics": self.num_topics,
+            "num_words": self.num_words,
+            "anchored": self.prior.anchored,
+            "topic_smoothing": self.topics.smoothing,
+            "pseudo_documents": self.prior.pseudo_documents,
+            "pseudo_variance": self.prior.pseudo_variance,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    def theta(self, eta: Tensor) -> Tensor:
+        """Topic proportions ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
+        return torch.softmax(self.prior.lift(eta), -1)
+
+    def forward(self, batch: DocumentBatch) -> Tensor:
+        """The Pyro program; returns eta ``(num_docs, latent_dim)``."""
+        for name, parameter in self.named_parameters():
+            _param_site(parameter, name=name)
+        pyro.factor("topics_prior", self.topics.log_prior())
+        pyro.factor("covariance_prior", self.prior.log_prior())
+        prior, topics = self.prior.distribution(), self.topics.probs
+        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+            eta = pyro.sample("eta", prior)
+            pyro.sample("counts", BagOfWords(self.theta(eta), topics), obs=batch)
+        return eta
+
+    def bind(self, batch: DocumentBatch) -> BoundModel:
+        """This model's density of the documents of ``batch`` at its present parameters."""
+        return BoundModel(self, batch)
+
+    def log_prior(self) -> Tensor:
+        """Log prior density of the parameters, up to a constant (scalar, nats)."""
+        return self.topics.log_prior() + self.prior.log_prior()
+
+    @torch.no_grad()
+    def generate(self, lengths: Sequence[int] | Tensor, *, seed: int = 0) -> tuple[Corpus, Tensor]:
+        """Draw a corpus from the model.
+
+        Args:
+            lengths: ``(num_docs,)`` tokens of each document.
+            seed: Seed of a generator of its own.
+
+        Returns:
+            The corpus, and the documents' eta ``(num_docs, latent_dim)``.
+        """
+        generator = torch.Generator(self.device).manual_seed(seed)
+        sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
+        noise = torch.randn(
+            sizes.numel(), self.latent_dim, generator=generator, dtype=self.dtype, device=self.device
+        )
+        eta = self.prior.loc + noise @ self.prior.scale_tril.mT
+        bags = BagOfWords(self.theta(eta), self.topics.probs, sizes)
+        return Corpus.from_matrix(bags.sample_counts(generator), vocabulary=self.vocabulary), eta
+
+    def topic_correlation(self) -> Tensor:
+        """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.
+
+        From the covariance projected on the contrasts, which is what the data identify.
+        """
+        covariance = self.prior.contrast_covariance()
+        scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+        return (covariance / scale[:, None] / scale).fill_diagonal_(1.0)
+
+    def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch on this model's device and in its dtype.
+
+        Raises:
+            ConfigError: The batch has another vocabulary size.
+        """
+        if batch.num_words != self.num_words:
+            raise ConfigError(
+                f"documents over {batch.num_words} words given to a model of {self.num_words}; "
+                "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
+            )
+        return batch.to(self.device, self.dtype)
