@@ -15,14 +15,9 @@ from torch_lntm.errors import CorpusError
 
 def to_coo(matrix: Any) -> sp.coo_matrix:
     """Any matrix of numbers as coordinates, with its entries as they were given."""
-    if isinstance(matrix, Tensor):
-        matrix = matrix.detach().cpu()
-        matrix = matrix.double() if matrix.is_floating_point() else matrix  # bfloat16 has no array
-        if matrix.layout != torch.strided:
-            matrix = matrix.to_sparse_coo()
-            rows, columns = matrix._indices().numpy()
-            matrix = sp.coo_matrix((matrix._values().numpy(), (rows, columns)), matrix.shape)
     try:
+        if isinstance(matrix, Tensor):
+            matrix = _from_torch(matrix.detach().cpu())
         if not sp.issparse(matrix):
             matrix = np.asarray(matrix)
         elif hasattr(matrix, "check_format"):
@@ -35,6 +30,22 @@ def to_coo(matrix: Any) -> sp.coo_matrix:
             f"got {matrix.ndim} dimensions of {matrix.dtype}"
         )
     return sp.coo_matrix(matrix)
+
+
+def _from_torch(matrix: Tensor) -> Any:
+    """A torch tensor as a NumPy array or scipy matrix."""
+    if matrix.is_floating_point():
+        matrix = matrix.double()  # NumPy has no bfloat16
+    if matrix.layout == torch.strided:
+        return matrix.numpy()
+    if matrix.layout == torch.sparse_csr:
+        # Not through torch's own conversions: they trust the indices, scipy checks them.
+        values, columns = matrix.values().numpy(), matrix.col_indices().numpy()
+        offsets = matrix.crow_indices().numpy()
+        return sp.csr_matrix((values, columns, offsets), shape=(matrix.shape[0], matrix.shape[1]))
+    matrix = matrix.to_sparse_coo()
+    rows, columns = matrix._indices().numpy()
+    return sp.coo_matrix((matrix._values().numpy(), (rows, columns)), matrix.shape)
 
 
 def check_vocabulary(

@@ -106,7 +106,8 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
         CorpusError: The file is missing, damaged, holds Python objects, or lacks an array.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here because numpy does not close a damaged file.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise CorpusError(f"{path}: no such file; check the path") from None

@@ -276,7 +276,8 @@ def _coordinates(
         message = f"ends after {len(lines)} of {num_entries} announced entries"
         raise at_line(path, first_line + len(lines) - 1, f"{message}; is it truncated?")
     dtype = np.float64 if field == "real" else np.int64
-    entries = np.fromstring(b"\n".join(lines), dtype, sep=" ").reshape(num_entries, -1)
+    columns_per_line = 2 if field == "pattern" else 3
+    entries = np.fromstring(b"\n".join(lines), dtype, sep=" ").reshape(-1, columns_per_line)
     rows, columns = entries[:, 0].astype(np.int64), entries[:, 1].astype(np.int64)
     counts = np.ones(num_entries) if field == "pattern" else entries[:, 2]
     for what, position, size_ in (("document", rows, num_rows), ("word", columns, num_columns)):

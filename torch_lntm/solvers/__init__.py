@@ -1,0 +1,1 @@
+"""Posterior solvers: pure tensor functions over a leading document axis, without Pyro."""

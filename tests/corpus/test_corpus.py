@@ -1,0 +1,447 @@
+"""Corpus: construction, validation, selection, vocabularies, saving."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.errors import CorpusError
+
+COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 5, 0, 0], [1, 1, 1, 0]])
+WORDS = ("apple", "bee", "cat", "dog")
+
+
+def random_counts(num_docs: int = 30, num_words: int = 12, seed: int = 0) -> np.ndarray:
+    counts = np.random.default_rng(seed).poisson(0.4, (num_docs, num_words))
+    counts[3] = 0  # an empty document, whatever the seed
+    return counts
+
+
+def dense(corpus: Corpus) -> np.ndarray:
+    """Read entry by entry from the three arrays, by their definition."""
+    out = np.zeros((corpus.num_docs, corpus.num_words), int)
+    for d in range(corpus.num_docs):
+        for i in range(corpus.row_offsets[d], corpus.row_offsets[d + 1]):
+            assert out[d, corpus.word_index[i]] == 0, "an entry occurs twice"
+            assert corpus.counts[i] > 0
+            out[d, corpus.word_index[i]] = corpus.counts[i]
+    return out
+
+
+# ------------------------------------------------------------------ from_matrix
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize(
+    "convert",
+    [
+        np.asarray,
+        np.ndarray.tolist,
+        lambda x: x.astype(bool) * x.astype(np.uint8),
+        lambda x: x.astype(np.float32),
+        np.asfortranarray,
+        sp.csr_matrix,
+        sp.csc_matrix,
+        sp.coo_matrix,
+        sp.lil_matrix,
+        sp.dok_matrix,
+        sp.bsr_matrix,
+        sp.dia_matrix,
+        sp.csr_array,
+        sp.coo_array,
+        torch.from_numpy,
+        lambda x: torch.from_numpy(x).to(torch.bfloat16),
+        lambda x: torch.from_numpy(x).to_sparse_coo(),
+        lambda x: torch.from_numpy(x).float().to_sparse_csr(),
+        lambda x: torch.from_numpy(x).float().to_sparse_csc(),
+        lambda x: torch.from_numpy(x).float().requires_grad_(),
+    ],
+)
+def test_from_matrix_takes_every_kind_of_matrix(convert):
+    corpus = Corpus.from_matrix(convert(COUNTS), WORDS, [0, 1, 1, 0], "toy")
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    assert (corpus.num_docs, corpus.num_words, corpus.nnz, corpus.num_tokens) == (4, 4, 6, 11)
+    np.testing.assert_array_equal(corpus.lengths, [3, 0, 5, 3])
+    assert corpus.lengths.dtype == np.int64
+    assert corpus.vocabulary == WORDS
+    assert corpus.labels == ("0", "1", "1", "0")
+    assert len(corpus) == 4
+    assert repr(corpus) == "Corpus('toy', num_docs=4, num_words=4, num_tokens=11)"
+
+
+def test_entries_are_sorted_summed_and_positive():
+    matrix = sp.csr_matrix(([1, 2, 0, 4, 3], [2, 0, 1, 2, 0], [0, 4, 5]), shape=(2, 3))
+    corpus = Corpus.from_matrix(matrix)
+    np.testing.assert_array_equal(corpus.word_index, [0, 2, 0])
+    np.testing.assert_array_equal(corpus.counts, [2, 5, 3])
+    np.testing.assert_array_equal(matrix.indices, [2, 0, 1, 2, 0])  # the input is left alone
+
+
+def test_torch_coo_duplicates_are_summed():
+    matrix = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0], [1, 1]]), torch.tensor([2, 3]), (1, 2), check_invariants=True
+    )
+    np.testing.assert_array_equal(dense(Corpus.from_matrix(matrix)), [[0, 5]])
+
+
+def test_small_integer_types_do_not_overflow():
+    matrix = sp.coo_matrix((np.full(3, 200, np.uint8), ([0, 0, 0], [0, 0, 1])), shape=(1, 2))
+    corpus = Corpus.from_matrix(matrix)
+    np.testing.assert_array_equal(corpus.counts, [400, 200])
+    assert corpus.num_tokens == 600
+
+
+def test_long_documents_do_not_overflow():
+    corpus = Corpus.from_matrix(np.full((1, 4), 2**31 - 1))
+    assert corpus.num_tokens == 4 * (2**31 - 1)
+
+
+def test_a_corpus_is_immutable_and_independent_of_its_input():
+    counts = COUNTS.copy()
+    corpus = Corpus.from_matrix(counts)
+    counts[:] = 7
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    for array in (corpus.row_offsets, corpus.word_index, corpus.counts, corpus.lengths):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        corpus.num_words = 3
+    matrix = corpus.to_scipy()
+    matrix.data[:] = 9  # a copy: writing to it changes nothing
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (-1.0, r"-1\.0"),
+        (0.5, r"0\.5"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+        (2.0**31, r"2147483648\.0"),
+    ],
+)
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.from_numpy])
+def test_counts_that_are_none_name_document_and_word(value, shown, convert):
+    counts = COUNTS.astype(float)
+    counts[2, 3] = value
+    with pytest.raises(CorpusError, match=f"got {shown} in document 2, word 3"):
+        Corpus.from_matrix(convert(counts))
+
+
+def test_bad_counts_are_found_before_duplicates_are_summed():
+    matrix = sp.coo_matrix(([3, -1], ([0, 0], [1, 1])), shape=(1, 2))
+    with pytest.raises(CorpusError, match="got -1 in document 0, word 1"):
+        Corpus.from_matrix(matrix)
+    big = sp.coo_matrix(([2**31 - 1, 1], ([0, 0], [1, 1])), shape=(1, 2))
+    with pytest.raises(CorpusError, match="add up to more than 2147483647"):
+        Corpus.from_matrix(big)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3, 3)])
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.from_numpy])
+def test_an_empty_corpus_is_an_error(shape, convert):
+    with pytest.raises(CorpusError, match=f"{shape[0]} documents, {shape[1]} words, 0 tokens"):
+        Corpus.from_matrix(convert(np.zeros(shape)))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "match"),
+    [
+        (np.ones(3), "1 dimensions"),
+        (np.ones((1, 2, 3)), "3 dimensions"),
+        (5, "0 dimensions"),
+        ([["a", "b"]], "of <U1"),
+        (np.array([[1j]]), "of complex128"),
+        (np.array([[None]]), "of object"),
+        ([[1, 2], [3]], "malformed"),
+        (torch.ones(1, 1, dtype=torch.complex64), "of complex64"),
+    ],
+)
+def test_what_is_no_matrix_of_numbers(matrix, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_matrix(matrix)
+
+
+def test_malformed_sparse_matrix():
+    matrix = sp.csr_matrix(COUNTS)
+    matrix.indices = matrix.indices.copy()
+    matrix.indices[0] = 99
+    with pytest.raises(CorpusError, match="malformed"):
+        Corpus.from_matrix(matrix)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+def test_malformed_torch_tensors():
+    one = torch.ones(1)
+    csr = torch.sparse_csr_tensor(
+        torch.tensor([0, 1]), torch.tensor([9]), one, (1, 2), check_invariants=False
+    )
+    coo = torch.sparse_coo_tensor(torch.tensor([[0], [9]]), one, (1, 2), check_invariants=False)
+    for matrix in (csr, coo):
+        with pytest.raises(CorpusError, match="malformed"):
+            Corpus.from_matrix(matrix)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "match"),
+    [
+        (WORDS[:3], "each of the 4 columns, got 3"),
+        ((*WORDS, "eel"), "each of the 4 columns, got 5"),
+        (("apple", "bee", "cat", "bee"), "got 'bee' at positions 1 and 3"),
+        (("apple", "bee", 3, "dog"), "word 2 of the vocabulary must be a non-blank string, got 3"),
+        (("apple", "bee", " ", "dog"), "word 2 of the vocabulary must be a non-blank string"),
+        ("abcd", "got a str"),
+        ({"apple": 0, "bee": 1, "cat": 2, "dog": 3}, "got a dict .*get_feature_names_out"),
+        (set(WORDS), "got a set"),
+    ],
+)
+def test_bad_vocabularies(vocabulary, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_matrix(COUNTS, vocabulary)
+
+
+def test_vocabulary_of_numpy_strings_becomes_strings():
+    corpus = Corpus.from_matrix(COUNTS, np.array(WORDS))
+    assert corpus.vocabulary == WORDS
+    assert {type(word) for word in corpus.vocabulary} == {str}
+
+
+def test_labels_must_fit():
+    with pytest.raises(CorpusError, match="each of 4 documents, got 3"):
+        Corpus.from_matrix(COUNTS, labels=["a", "b", "c"])
+
+
+# ------------------------------------------------------------------ selection
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        slice(None),
+        slice(1, 3),
+        slice(None, None, -1),
+        slice(None, None, 2),
+        [3, 0, 0],
+        np.array([True, False, True, True]),
+        np.array([-1, 1]),
+        torch.tensor([2, 1]),
+        torch.tensor([False, True, True, False]),
+        [1],
+    ],
+)
+def test_selection_is_numpys(rows):
+    corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd", "toy")
+    chosen = corpus[rows]
+    positions = np.arange(4)[np.asarray(rows) if isinstance(rows, torch.Tensor) else rows]
+    np.testing.assert_array_equal(dense(chosen), COUNTS[positions])
+    assert chosen.labels == tuple("abcd"[d] for d in positions)
+    assert (chosen.vocabulary, chosen.name) == (WORDS, "toy")
+
+
+def test_integer_selection_and_iteration_give_single_documents():
+    corpus = Corpus.from_matrix(COUNTS)
+    np.testing.assert_array_equal(dense(corpus[-2]), COUNTS[[2]])
+    np.testing.assert_array_equal(np.concatenate([dense(doc) for doc in corpus]), COUNTS)
+
+
+def test_bad_selections():
+    corpus = Corpus.from_matrix(COUNTS)
+    with pytest.raises(CorpusError, match="holds no document"):
+        corpus[[]]
+    with pytest.raises(IndexError, match="out of bounds"):
+        corpus[4]
+    with pytest.raises(IndexError, match="boolean"):
+        corpus[np.array([True, False])]
+
+
+def test_with_counts_drops_what_becomes_zero():
+    corpus = Corpus.from_matrix(COUNTS)
+    fewer = corpus.with_counts(np.array([1, 0, 5, 0, 0, 1]))
+    np.testing.assert_array_equal(
+        dense(fewer), [[1, 0, 0, 0], [0, 0, 0, 0], [0, 5, 0, 0], [0, 0, 1, 0]]
+    )
+    assert corpus.with_counts(np.zeros(6, int)).num_tokens == 0
+
+
+def test_to_scipy_round_trip():
+    counts = random_counts()
+    matrix = Corpus.from_matrix(counts).to_scipy()
+    assert isinstance(matrix, sp.csr_matrix)
+    assert matrix.dtype == np.int64
+    assert matrix.has_sorted_indices
+    np.testing.assert_array_equal(matrix.toarray(), counts)
+
+
+# ------------------------------------------------------------------ texts and vocabularies
+
+
+def test_from_texts_counts_words():
+    corpus = Corpus.from_texts(
+        iter(["The cat saw the cat.", "", "A dog!", "the THE the"]),
+        labels=["x", "y", "x", "y"],
+        stop_words=["saw"],
+    )
+    assert corpus.vocabulary == ("cat", "dog", "the")
+    np.testing.assert_array_equal(dense(corpus), [[2, 0, 2], [0, 0, 0], [0, 1, 0], [0, 0, 3]])
+    assert corpus.labels == ("x", "y", "x", "y")
+
+
+def test_from_texts_passes_options_on():
+    texts = ["one two two", "two three", "two three four"]
+    assert Corpus.from_texts(texts, min_df=2).vocabulary == ("three", "two")
+    assert Corpus.from_texts(texts, max_df=2, min_df=2).vocabulary == ("three",)
+    assert Corpus.from_texts(["The cat"], stop_words="english").vocabulary == ("cat",)
+    assert Corpus.from_texts(["The cat"], lowercase=False).vocabulary == ("The", "cat")
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "match"),
+    [
+        ("one text", {}, r"single text; wrap it"),
+        (["good", 3], {}, "text 1 must be a string, got int"),
+        (["good", None], {}, "text 1 must be a string, got NoneType"),
+        ([], {}, "cannot be counted"),
+        (["", " "], {}, "cannot be counted"),
+        (["the"], {"stop_words": "english"}, "cannot be counted"),
+        (["word"], {"min_df": 5}, "cannot be counted"),
+        (["word"], {"vocabulary": ["word"], "min_df": 1}, "min_df choose words"),
+    ],
+)
+def test_from_texts_errors(texts, options, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_texts(texts, **options)
+
+
+def test_from_texts_with_a_vocabulary_warns_once_with_counts():
+    texts = ["new cat cat", "dog", "new newer cat new"]
+    with pytest.warns(UserWarning) as caught:
+        corpus = Corpus.from_texts(texts, vocabulary=["dog", "cat", "emu"])
+    assert [str(w.message) for w in caught] == [
+        "dropped 4 of 8 tokens: 2 words unknown to the vocabulary, in 2 of 3 documents"
+    ]
+    assert corpus.vocabulary == ("dog", "cat", "emu")
+    np.testing.assert_array_equal(dense(corpus), [[0, 2, 0], [1, 0, 0], [0, 1, 0]])
+
+
+def test_with_vocabulary_moves_columns():
+    corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd", "toy")
+    moved = corpus.with_vocabulary(["cat", "emu", "dog", "bee", "apple"])  # all known: no warning
+    np.testing.assert_array_equal(dense(moved), np.insert(COUNTS[:, [2, 3, 1, 0]], 1, 0, axis=1))
+    assert moved.vocabulary == ("cat", "emu", "dog", "bee", "apple")
+    assert (moved.labels, moved.name) == (corpus.labels, "toy")
+    np.testing.assert_array_equal(dense(moved.with_vocabulary(WORDS)), COUNTS)
+    assert corpus.with_vocabulary(list(WORDS)) is corpus
+
+
+def test_with_vocabulary_keeps_emptied_documents():
+    corpus = Corpus.from_matrix(COUNTS, WORDS)
+    with pytest.warns(UserWarning, match="dropped 5 of 11 tokens: 2 words .* in 2 of 4 documents"):
+        small = corpus.with_vocabulary(["bee"])
+    np.testing.assert_array_equal(dense(small), COUNTS[:, [1]])
+
+
+def test_with_vocabulary_does_not_warn_of_words_without_tokens():
+    corpus = Corpus.from_matrix(COUNTS, WORDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(dense(corpus.with_vocabulary(WORDS[:3])), COUNTS[:, :3])
+
+
+def test_with_vocabulary_errors():
+    with pytest.raises(CorpusError, match="has no vocabulary"):
+        Corpus.from_matrix(COUNTS).with_vocabulary(WORDS)
+    with pytest.raises(CorpusError, match="none of the 4 words"):
+        Corpus.from_matrix(COUNTS, WORDS).with_vocabulary(["emu", "fox"])
+    with pytest.raises(CorpusError, match="got 'emu' at positions 0 and 1"):
+        Corpus.from_matrix(COUNTS, WORDS).with_vocabulary(["emu", "emu"])
+
+
+# ------------------------------------------------------------------ fingerprint and saving
+
+
+def test_fingerprint_tells_contents():
+    corpus = Corpus.from_matrix(COUNTS, WORDS)
+    same = Corpus.from_matrix(sp.csc_matrix(COUNTS.astype(np.uint8)), WORDS, "abcd", "other name")
+    assert corpus.fingerprint() == same.fingerprint()
+    changed = COUNTS.copy()
+    changed[2, 1] -= 1
+    wider = np.pad(COUNTS, ((0, 0), (0, 1)))
+    others = [
+        Corpus.from_matrix(COUNTS),
+        Corpus.from_matrix(COUNTS, WORDS[::-1]),
+        Corpus.from_matrix(changed, WORDS),
+        Corpus.from_matrix(wider, (*WORDS, "eel")),
+        corpus[::-1],
+        corpus[:3],
+    ]
+    assert len({corpus.fingerprint(), *(other.fingerprint() for other in others)}) == 7
+
+
+@pytest.mark.parametrize("largest", [1, 255, 256, 70_000])
+def test_save_and_read_round_trip(tmp_path, largest):
+    counts = random_counts()
+    counts[0, 0] = largest
+    words = [f"wörd {i}" for i in range(12)]
+    corpus = Corpus.from_matrix(counts, words, ["", *map(str, range(28)), ""], "toy")
+    corpus.save(tmp_path / "new" / "toy.npz")
+    back = read_corpus(str(tmp_path / "new" / "toy.npz"))
+    np.testing.assert_array_equal(dense(back), counts)
+    assert (back.vocabulary, back.labels, back.name) == (corpus.vocabulary, corpus.labels, "toy")
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
+        "toy.labels.txt",
+        "toy.npz",
+        "toy.vocab.txt",
+    ]
+
+
+def test_saving_replaces_what_an_older_corpus_left(tmp_path):
+    path = tmp_path / "toy.npz"
+    Corpus.from_matrix(COUNTS, WORDS, "abcd").save(path)
+    Corpus.from_matrix(COUNTS).save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
+    back = read_corpus(path)
+    assert back.vocabulary is None
+    assert back.labels is None
+
+
+def test_save_errors_leave_no_file(tmp_path):
+    with pytest.raises(CorpusError, match=r"end the path in \.npz"):
+        Corpus.from_matrix(COUNTS).save(tmp_path / "toy.csv")
+    with pytest.raises(CorpusError, match=r"toy\.vocab\.txt: word 1 is 'be\\ne'"):
+        Corpus.from_matrix(COUNTS, ["a", "be\ne", "c", "d"]).save(tmp_path / "toy.npz")
+    with pytest.raises(CorpusError, match=r"toy\.labels\.txt: label 0 is 'a\\r'"):
+        Corpus.from_matrix(COUNTS, labels=["a\r", "b", "c", "d"]).save(tmp_path / "toy.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "toy.npz"
+    Corpus.from_matrix(COUNTS).save(path)
+    before = path.read_bytes()
+
+    def interrupted(file, **arrays):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez_compressed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Corpus.from_matrix(COUNTS * 2).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
+
+
+def test_saved_files_are_read_by_plain_numpy(tmp_path):
+    corpus = Corpus.from_matrix(COUNTS, WORDS)
+    corpus.save(tmp_path / "toy.npz")
+    with np.load(tmp_path / "toy.npz", allow_pickle=False) as z:
+        matrix = sp.csr_matrix((z["data"], z["indices"], z["indptr"]), shape=tuple(z["shape"]))
+        assert z["data"].dtype == np.uint8
+    np.testing.assert_array_equal(matrix.toarray(), COUNTS)

@@ -1,0 +1,202 @@
+"""Splits of documents and hold-outs of words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chi2, hypergeom, norm
+
+from torch_lntm.corpus import Corpus, load_split, load_word_hold_out, splits
+from torch_lntm.errors import CorpusError
+
+
+def make(num_docs: int = 50, num_words: int = 20, rate: float = 0.5, seed: int = 0) -> Corpus:
+    counts = np.random.default_rng(seed).poisson(rate, (num_docs, num_words))
+    counts[4] = 0
+    counts[5] = 0
+    counts[5, 3] = 1
+    words = [f"w{i}" for i in range(num_words)]
+    return Corpus.from_matrix(counts, words, map(str, range(num_docs)))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return make()
+
+
+# ------------------------------------------------------------------ documents
+
+
+def test_split_is_a_partition(corpus):
+    split = corpus.split(0.2, seed=3)
+    assert (split.train.num_docs, split.test.num_docs) == (40, 10)
+    together = np.concatenate([split.train_index, split.test_index])
+    assert sorted(together) == list(range(50))
+    assert (np.diff(split.test_index) > 0).all()
+    assert (np.diff(split.train_index) > 0).all()
+    train, test = split
+    assert test.labels == tuple(str(d) for d in split.test_index)
+    counts = corpus.to_scipy().toarray()
+    np.testing.assert_array_equal(train.to_scipy().toarray(), counts[split.train_index])
+    np.testing.assert_array_equal(test.to_scipy().toarray(), counts[split.test_index])
+
+
+def test_split_follows_the_seed(corpus):
+    assert (corpus.split(seed=1).test_index == corpus.split(seed=1).test_index).all()
+    assert (corpus.split(seed=1).test_index != corpus.split(seed=2).test_index).any()
+
+
+@pytest.mark.parametrize(("fraction", "num_test"), [(0.001, 1), (0.5, 25), (0.999, 49)])
+def test_either_side_has_a_document(corpus, fraction, num_test):
+    assert corpus.split(fraction).test.num_docs == num_test
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
+def test_fractions_must_be_fractions(corpus, fraction):
+    with pytest.raises(CorpusError, match="test_fraction must lie between 0 and 1"):
+        corpus.split(fraction)
+    with pytest.raises(CorpusError, match="observed_fraction must lie between 0 and 1"):
+        corpus.hold_out_words(fraction)
+
+
+def test_one_document_cannot_be_split(corpus):
+    with pytest.raises(CorpusError, match="at least 2 documents"):
+        corpus[0].split()
+
+
+# ------------------------------------------------------------------ words
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 0.9, 0.99])
+def test_hold_out_divides_every_document(corpus, fraction):
+    hold_out = corpus.hold_out_words(fraction)
+    observed, held_out = hold_out
+    assert (observed.to_scipy() + held_out.to_scipy() != corpus.to_scipy()).nnz == 0
+    assert observed.labels == held_out.labels == corpus.labels
+    n = corpus.lengths
+    expected = np.clip(np.rint(fraction * n), 1, np.maximum(n - 1, 1)) * (n > 0)
+    np.testing.assert_array_equal(observed.lengths, expected)
+    assert observed.lengths[4] == held_out.lengths[4] == 0
+    assert (observed.lengths[5], held_out.lengths[5]) == (1, 0)
+    assert (held_out.lengths[n > 1] > 0).all()
+
+
+def test_hold_out_follows_the_seed(corpus):
+    first = corpus.hold_out_words(seed=1).observed_counts
+    np.testing.assert_array_equal(first, corpus.hold_out_words(seed=1).observed_counts)
+    assert (first != corpus.hold_out_words(seed=2).observed_counts).any()
+
+
+@pytest.mark.parametrize("chunk", [1, 17, 100])
+def test_hold_out_does_not_depend_on_the_chunk(corpus, chunk, monkeypatch):
+    whole = corpus.hold_out_words().observed_counts
+    monkeypatch.setattr(splits, "_CHUNK_TOKENS", chunk)
+    np.testing.assert_array_equal(corpus.hold_out_words().observed_counts, whole)
+
+
+def test_hold_out_draws_are_hypergeometric():
+    # 20,000 copies of one document: chi-square of the observed tokens of the first word, and a
+    # z-test of the covariance of two words. The three levels below bound the false-failure rate
+    # by 3e-6, for any seed.
+    copies, document = 20_000, np.array([7, 5, 1, 3])
+    corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
+    drawn = corpus.hold_out_words(0.5, seed=0).observed_counts.reshape(copies, 4)
+    values = np.arange(8)
+    expected = copies * hypergeom(16, 7, 8).pmf(values)
+    statistic = ((np.bincount(drawn[:, 0], minlength=8) - expected) ** 2 / expected).sum()
+    assert statistic < chi2(7).isf(1e-6)
+    share = copies / 2
+    assert abs(drawn[:, 2].sum() - share) < norm.isf(5e-7) * np.sqrt(copies / 4)
+    # Multivariate hypergeometric: cov(x_i, x_j) = -n (K_i/N)(K_j/N)(N-n)/(N-1).
+    products = (drawn[:, 0] - 3.5) * (drawn[:, 1] - 2.5)
+    z = (products.mean() + 8 * 7 / 16 * 5 / 16 * 8 / 15) / (products.std() / np.sqrt(copies))
+    assert abs(z) < norm.isf(5e-7)
+
+
+def test_neighbouring_documents_are_drawn_independently():
+    # Correlation of 20,000 independent pairs: |z| beyond 5 has a rate of 6e-7.
+    corpus = Corpus.from_matrix(np.full((40_000, 2), 4))
+    first = corpus.hold_out_words().observed_counts[::2].reshape(-1, 2).astype(float)
+    assert abs(np.corrcoef(first.T)[0, 1]) * np.sqrt(len(first)) < 5
+
+
+# ------------------------------------------------------------------ saving
+
+
+def test_split_round_trip(corpus, tmp_path):
+    split = corpus.split(0.3, seed=7)
+    split.save(tmp_path / "split.npz")
+    back = load_split(str(tmp_path / "split.npz"), make())
+    np.testing.assert_array_equal(back.train_index, split.train_index)
+    np.testing.assert_array_equal(back.test_index, split.test_index)
+    assert back.test.fingerprint() == split.test.fingerprint()
+    assert [p.name for p in tmp_path.iterdir()] == ["split.npz"]
+
+
+def test_hold_out_round_trip(corpus, tmp_path):
+    hold_out = corpus.hold_out_words(0.3, seed=7)
+    hold_out.save(tmp_path / "words.npz")
+    back = load_word_hold_out(tmp_path / "words.npz", make())
+    assert back.observed.fingerprint() == hold_out.observed.fingerprint()
+    assert back.held_out.fingerprint() == hold_out.held_out.fingerprint()
+
+
+def test_loading_for_another_corpus(corpus, tmp_path):
+    corpus.split().save(tmp_path / "split.npz")
+    corpus.hold_out_words().save(tmp_path / "words.npz")
+    with pytest.raises(CorpusError, match=r"split\.npz: made from another corpus"):
+        load_split(tmp_path / "split.npz", make(seed=1))
+    with pytest.raises(CorpusError, match=r"words\.npz: made from another corpus"):
+        load_word_hold_out(tmp_path / "words.npz", corpus[1:])
+
+
+def test_loading_the_wrong_kind(corpus, tmp_path):
+    corpus.split().save(tmp_path / "split.npz")
+    with pytest.raises(CorpusError, match=r"split\.npz: expected the arrays .* missing observed"):
+        load_word_hold_out(tmp_path / "split.npz", corpus)
+    with pytest.raises(CorpusError, match="no such file"):
+        load_split(tmp_path / "none.npz", corpus)
+    (tmp_path / "text.npz").write_text("not a zip")
+    with pytest.raises(CorpusError, match=r"text\.npz: not a complete \.npz"):
+        load_split(tmp_path / "text.npz", corpus)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "match"),
+    [
+        ([0, 1], [1, 2], "different positions"),
+        ([0, 50], [1], "different positions below 50"),
+        ([-1], [1], "different positions"),
+        ([], [1], "non-empty integer"),
+        ([0.5], [1.0], "non-empty integer"),
+    ],
+)
+def test_damaged_splits(corpus, tmp_path, train, test, match):
+    np.savez(
+        tmp_path / "split.npz",
+        fingerprint=corpus.fingerprint(),
+        train_index=np.array(train),
+        test_index=np.array(test),
+    )
+    with pytest.raises(CorpusError, match=match):
+        load_split(tmp_path / "split.npz", corpus)
+
+
+def test_damaged_hold_outs(corpus, tmp_path):
+    good = corpus.hold_out_words().observed_counts
+    for bad, match in (
+        (good[1:], "must be .* integers, got shape"),
+        (good.astype(float), "of float64"),
+        (good + 1000, "between 0 and"),
+        (good - 1000, "between 0 and"),
+    ):
+        np.savez(tmp_path / "w.npz", fingerprint=corpus.fingerprint(), observed_counts=bad)
+        with pytest.raises(CorpusError, match=match):
+            load_word_hold_out(tmp_path / "w.npz", corpus)
+
+
+def test_files_of_python_objects_are_refused(corpus, tmp_path):
+    objects = np.array([print], dtype=object)
+    np.savez(tmp_path / "s.npz", fingerprint=objects, train_index=objects, test_index=objects)
+    with pytest.raises(CorpusError, match="plain arrays"):
+        load_split(tmp_path / "s.npz", corpus)

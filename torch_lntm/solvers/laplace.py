@@ -1,0 +1,78 @@
+"""The Laplace posterior: the same mode as Taylor's, with the observed information."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.kernels import expected_counts, responsibility_covariance
+from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
+from torch_lntm.solvers.mean import Objective, maximise_mean
+from torch_lntm.solvers.taylor import complete_information
+
+
+def observed_information(
+    batch: DocumentBatch, topics: Tensor, prior: GaussianPrior, theta: Tensor
+) -> Tensor:
+    """Whitened negative Hessians of log p(w, eta), I + Fᵀ(N·H − Σ_v c_v(diag ρ − ρρᵀ))F, float64.
+
+    Coordinates are reversed. Semi-definite at a local maximum; indefinite at most other points.
+
+    Args:
+        batch: Documents.
+        topics: ``(num_topics, num_words)``.
+        prior: Prior of eta.
+        theta: ``(num_docs, num_topics)`` proportions at which to take it.
+
+    Returns:
+        ``(num_docs, dim, dim)`` float64.
+    """
+    factor = prior.factor.double().flip(1)
+    complete = complete_information(prior, theta, batch.lengths).double()
+    counts = expected_counts(theta, topics, batch).topic_counts
+    missing = counts.diag_embed() - responsibility_covariance(theta, topics, batch)
+    return complete - factor.mT @ missing.double() @ factor
+
+
+def laplace(
+    batch: DocumentBatch,
+    topics: Tensor,
+    prior: GaussianPrior,
+    *,
+    start: Tensor,
+    tolerance: float,
+    max_iterations: int,
+    temperature: float = 1.0,
+) -> GaussianPosterior:
+    """Solve the Laplace posterior of each document (*Roberts et al. 2016*, R's stm).
+
+    Arguments as for :func:`torch_lntm.solvers.taylor.taylor`. Where the observed information is
+    not positive definite (the ascent stopped short of a maximum), the document keeps Taylor's
+    precision and is marked in ``fallback``.
+
+    Returns:
+        The posterior; its objective is Laplace's approximation of log p(w).
+    """
+    objective = Objective(batch, topics, prior, None, temperature)
+    z, value, converged, iterations = maximise_mean(
+        objective, prior.whiten(start), tolerance=tolerance, max_iterations=max_iterations
+    )
+    mean = prior.unwhiten(z)
+    theta = torch.softmax(prior.lift(mean), -1)
+    precision = observed_information(batch, topics, prior, theta)
+    fallback = torch.linalg.cholesky_ex(precision).info != 0
+    if bool(fallback.any()):
+        complete = complete_information(prior, theta[fallback], batch.lengths[fallback])
+        precision[fallback] = complete.double()
+    whitened = inverse_cholesky(precision, batch.index)
+    half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return GaussianPosterior(
+        prior,
+        mean,
+        converged,
+        iterations,
+        value + half_log_det,
+        whitened=whitened.to(mean.dtype),
+        fallback=fallback,
+    )

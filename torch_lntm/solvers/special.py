@@ -1,0 +1,67 @@
+"""Special functions that torch lacks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def wright_omega(x: Tensor) -> Tensor:
+    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
+
+    Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order four; relative
+    error at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never formed.
+
+    Args:
+        x: Any shape, floating point.
+
+    Returns:
+        Same shape; ω underflows to 0 only where eˣ does.
+    """
+    large = x.clamp_min(1.0)
+    log_omega = torch.where(
+        x > 1.0,
+        (large - large.log() + large.log() / large).log(),
+        torch.where(x < -2.0, x - x.clamp_max(0.0).exp(), 2.0 * (x - 1.0) / 3.0),
+    )
+    tiny = torch.finfo(x.dtype).tiny
+    for _ in range(3):
+        omega = log_omega.exp()
+        residual = x - omega - log_omega
+        one = 1.0 + omega
+        a = 2.0 * one * (one + 2.0 / 3.0 * residual)
+        log_omega = log_omega + torch.log1p(
+            (residual / one * (a - residual) / (a - 2.0 * residual)).clamp_min(-1.0 + tiny)
+        )
+    return log_omega.exp()
+
+
+def inverse_mean_root(precision: Tensor, rate: Tensor, exponent: float) -> Tensor:
+    """The x > 0 with 1/x = precision + rate × exp(exponent × x), elementwise.
+
+    The variance updates of Blei–Lafferty and Khan–Bouchard with the bound's ζ or ξ held fixed
+    (*Khan & Bouchard 2009, eq. 36 with one unknown*). Newton in log x, started from the smaller of
+    the roots without the growth of the exponential and without the precision; both are upper
+    bounds, from which Newton descends monotonically.
+
+    Args:
+        precision: Positive.
+        rate: Nonnegative, same shape.
+        exponent: Positive.
+
+    Returns:
+        x, same shape.
+    """
+    tiny = torch.finfo(rate.dtype).tiny
+    growth = torch.where(
+        rate > tiny,
+        wright_omega((exponent / rate.clamp_min(tiny)).log()) / exponent,
+        torch.inf,
+    )
+    y = torch.minimum(1.0 / (precision + rate), growth).log()
+    for _ in range(8):
+        x = y.exp()
+        linear, exponential = precision * x, rate * x * (exponent * x).exp()
+        value = 1.0 - linear - exponential
+        y = y + value / (linear + exponential * (1.0 + exponent * x))
+    return y.exp()
