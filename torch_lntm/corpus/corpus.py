@@ -98,6 +98,7 @@ class Corpus:
                 f"{coo.row[i]}, word {coo.col[i]} (and {int(bad.sum()) - 1} more such entries); "
                 "give raw counts, not weights such as tf-idf"
             )
+        # tocsr adds up repeated entries and sorts those of a row.
         csr = sp.coo_matrix((data.astype(np.int64), (coo.row, coo.col)), coo.shape).tocsr()
         csr.eliminate_zeros()
         if not csr.nnz:
@@ -107,7 +108,6 @@ class Corpus:
             )
         if csr.data.max() > _MAX_COUNT:
             raise CorpusError(f"a word's repeated entries add up to more than {_MAX_COUNT} tokens")
-        csr.sort_indices()
         return cls(
             row_offsets=csr.indptr.astype(np.int64),
             word_index=csr.indices,

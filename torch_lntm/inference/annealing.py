@@ -1,0 +1,53 @@
+"""Deterministic annealing schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_lntm.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """A schedule of inverse temperatures, rising to 1 (*Ahmed & Xing 2007, §3.2*).
+
+    The objective is E_q log p + H(q)/T with T the inverse temperature (the paper prints E_q[p^T],
+    which is not it). The paper leaves three things open; here: the topics' temperature T′ enters
+    the responsibilities as φ^T′, the M-step uses the untempered covariance (V/T would multiply the
+    shared variance by 1/T at every step), and every temperature runs ``iterations`` full EM steps.
+
+    Args:
+        temperatures: Inverse temperatures of the documents' posteriors.
+        topic_temperatures: Inverse temperatures of the topics, as many.
+        iterations: EM iterations at each.
+
+    Raises:
+        ConfigError: Different lengths, a temperature outside (0, 1], or a last one that is not 1.
+    """
+
+    temperatures: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
+    topic_temperatures: tuple[float, ...] = (0.25, 0.75, 1.0, 1.0)
+    iterations: int = 10
+
+    def __post_init__(self) -> None:
+        both = (self.temperatures, self.topic_temperatures)
+        if len(both[0]) != len(both[1]) or not both[0] or self.iterations < 1:
+            raise ConfigError(
+                f"annealing has {len(both[0])} temperatures, {len(both[1])} topic temperatures and "
+                f"{self.iterations} iterations; expected as many of each, and at least 1"
+            )
+        if any(not 0 < t <= 1 for row in both for t in row) or any(row[-1] != 1 for row in both):
+            raise ConfigError(
+                f"annealing temperatures {both[0]} and {both[1]}; expected numbers in (0, 1], the "
+                "last of each 1"
+            )
+
+    @property
+    def steps(self) -> list[tuple[float, float]]:
+        """One ``(temperature, topic_temperature)`` per EM iteration."""
+        pairs = zip(self.temperatures, self.topic_temperatures, strict=True)
+        return [pair for pair in pairs for _ in range(self.iterations)]
+
+
+#: The presets that :class:`~torch_lntm.inference.VariationalEM` knows by name.
+ANNEALING = {"ahmed-xing": Annealing()}

@@ -1,0 +1,118 @@
+"""Starting values for variational EM: the start decides the optimum that EM ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.kernels import expected_counts
+from torch_lntm.models import TopicModel
+
+#: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
+SEED_DOCUMENTS = 3
+BACKGROUND_SHARE = 0.5
+#: Dirichlet pseudo-tokens of each topic in a document, on the softmax scale, while starting.
+CONCENTRATION = 0.3
+FIRST_SWEEPS = 8
+SWEEPS = 3
+
+
+def document_topics(corpus: Corpus, num_topics: int, seed: int) -> Tensor:
+    """Topics from the words of a few random documents each, mixed with the corpus' frequencies.
+
+    Args:
+        corpus: Non-empty documents.
+        num_topics: Number of topics.
+        seed: Seed of the choice of documents.
+
+    Returns:
+        ``(num_topics, num_words)`` float64, all positive.
+    """
+    counts = corpus.to_scipy().astype(np.float64)
+    frequency = np.asarray(counts.sum(0)).ravel() + 1.0
+    frequency /= frequency.sum()
+    generator = np.random.default_rng(seed)
+    per_topic = min(SEED_DOCUMENTS, corpus.num_docs)
+    rows = [
+        np.asarray(
+            counts[generator.choice(corpus.num_docs, per_topic, replace=False)].sum(0)
+        ).ravel()
+        for _ in range(num_topics)
+    ]
+    seeds = np.stack(rows)
+    seeds /= seeds.sum(1, keepdims=True)
+    return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
+
+
+def lda_epoch(
+    model: TopicModel,
+    batches: Iterable[DocumentBatch],
+    theta: Tensor,
+    word_counts: Tensor,
+    num_tokens: float,
+    updates: int,
+    exponent: float,
+) -> tuple[Tensor, int]:
+    """One pass of stepwise EM for the topics, with documents' theta at their mode.
+
+    A cheap stand-in for the full model: theta has a symmetric Dirichlet prior, its mode (on the
+    softmax scale) is the fixed point theta ∝ topic_counts + concentration, and the topics' counts
+    are a running average over batches with step size (updates + 1)^−exponent (Cappé & Moulines
+    2009). The noise of the steps acts as annealing: on *ap* it ends in better topics than many
+    more full sweeps.
+
+    Args:
+        model: Its topics are read and written.
+        batches: All documents once, ``index`` giving their rows of ``theta``.
+        theta: ``(num_docs, num_topics)`` proportions, overwritten.
+        word_counts: ``(num_topics, num_words)`` float64 running average.
+        num_tokens: Tokens of the corpus.
+        updates: Steps taken before.
+        exponent: Decay of the step size, in (0, 1].
+
+    Returns:
+        The new running average and number of steps.
+    """
+    for batch in batches:
+        batch = model.check_batch(batch)
+        topics = model.topics.probs
+        weights = theta[batch.index.cpu()].to(topics)
+        for _ in range(SWEEPS if updates * batch.num_docs >= len(theta) else FIRST_SWEEPS):
+            weights = expected_counts(weights, topics, batch).topic_counts + CONCENTRATION
+            weights /= weights.sum(-1, keepdim=True)
+        theta[batch.index.cpu()] = weights.to(theta)
+        counts = expected_counts(weights, topics, batch, word_counts=True).word_counts
+        assert counts is not None
+        updates += 1
+        step = float(updates) ** -exponent
+        scale = num_tokens / float(batch.counts.double().sum())
+        word_counts = (1 - step) * word_counts + (step * scale) * counts.double()
+        model.topics.m_step(word_counts)
+    return word_counts, updates
+
+
+def prior_from_theta(model: TopicModel, theta: Tensor) -> Tensor:
+    """Set the model's prior from documents' proportions.
+
+    Args:
+        model: Its prior's mean and covariance are set to those of the log proportions (centred if
+            free, relative to the last topic if anchored), the covariance plus 0.1 on its diagonal.
+        theta: ``(num_docs, num_topics)`` positive proportions.
+
+    Returns:
+        ``(num_docs, latent_dim)`` the documents' eta.
+    """
+    logits = theta.clamp_min(1e-4).log()
+    if model.prior.anchored:
+        eta = logits[:, :-1] - logits[:, -1:]
+    else:
+        eta = logits - logits.mean(-1, keepdim=True)
+    mean = eta.double().mean(0)
+    centred = eta.double() - mean
+    covariance = centred.mT @ centred / len(eta) + 0.1 * torch.eye(eta.shape[1]).double()
+    model.prior.set_(loc=mean, covariance=covariance)
+    return eta
