@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.kernels import expected_counts
+from torch_lntm.kernels import expected_counts, expected_topic_counts
 from torch_lntm.models import TopicModel
 
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
@@ -17,8 +17,8 @@ SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
 #: Dirichlet pseudo-tokens of each topic in a document, on the softmax scale, while starting.
 CONCENTRATION = 0.3
-FIRST_SWEEPS = 8
-SWEEPS = 3
+#: Updates of theta per visit of a batch, the first time and later.
+FIRST_SWEEPS, SWEEPS = 8, 3
 
 
 def document_topics(corpus: Corpus, num_topics: int, seed: int) -> Tensor:
@@ -48,6 +48,7 @@ def document_topics(corpus: Corpus, num_topics: int, seed: int) -> Tensor:
     return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
 
 
+@torch.no_grad()
 def lda_epoch(
     model: TopicModel,
     batches: Iterable[DocumentBatch],
@@ -56,7 +57,8 @@ def lda_epoch(
     num_tokens: float,
     updates: int,
     exponent: float,
-) -> tuple[Tensor, int]:
+    first: bool,
+) -> tuple[int, float]:
     """One pass of stepwise EM for the topics, with documents' theta at their mode.
 
     A cheap stand-in for the full model: theta has a symmetric Dirichlet prior, its mode (on the
@@ -69,32 +71,36 @@ def lda_epoch(
         model: Its topics are read and written.
         batches: All documents once, ``index`` giving their rows of ``theta``.
         theta: ``(num_docs, num_topics)`` proportions, overwritten.
-        word_counts: ``(num_topics, num_words)`` float64 running average.
+        word_counts: ``(num_topics, num_words)`` float64 running average, overwritten.
         num_tokens: Tokens of the corpus.
         updates: Steps taken before.
         exponent: Decay of the step size, in (0, 1].
+        first: This is the first pass, in which the documents' theta need more sweeps.
 
     Returns:
-        The new running average and number of steps.
+        The new number of steps, and the log likelihood met on the way, nats.
     """
+    objective = 0.0
     for batch in batches:
         batch = model.check_batch(batch)
         topics = model.topics.probs
         weights = theta[batch.index.cpu()].to(topics)
-        for _ in range(SWEEPS if updates * batch.num_docs >= len(theta) else FIRST_SWEEPS):
-            weights = expected_counts(weights, topics, batch).topic_counts + CONCENTRATION
+        for _ in range(FIRST_SWEEPS if first else SWEEPS):
+            weights = expected_topic_counts(weights, topics, batch) + CONCENTRATION
             weights /= weights.sum(-1, keepdim=True)
         theta[batch.index.cpu()] = weights.to(theta)
-        counts = expected_counts(weights, topics, batch, word_counts=True).word_counts
-        assert counts is not None
+        found = expected_counts(weights, topics, batch, word_counts=True)
+        assert found.word_counts is not None
+        objective += float(found.log_likelihood.sum())
         updates += 1
         step = float(updates) ** -exponent
         scale = num_tokens / float(batch.counts.double().sum())
-        word_counts = (1 - step) * word_counts + (step * scale) * counts.double()
+        word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
         model.topics.m_step(word_counts)
-    return word_counts, updates
+    return updates, objective
 
 
+@torch.no_grad()
 def prior_from_theta(model: TopicModel, theta: Tensor) -> Tensor:
     """Set the model's prior from documents' proportions.
 

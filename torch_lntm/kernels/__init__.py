@@ -3,6 +3,7 @@
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
     expected_counts,
+    expected_topic_counts,
     mixture_log_likelihood,
     mixture_log_likelihood_reference,
     responsibility_covariance,
@@ -11,6 +12,7 @@ from torch_lntm.kernels.mixture import (
 __all__ = [
     "ExpectedCounts",
     "expected_counts",
+    "expected_topic_counts",
     "mixture_log_likelihood",
     "mixture_log_likelihood_reference",
     "responsibility_covariance",

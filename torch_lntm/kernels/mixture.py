@@ -117,7 +117,7 @@ class _MixtureLogLikelihood(torch.autograd.Function):
         s = _mixture(weights, words, batch)
         ctx.save_for_backward(weights, words, s)
         ctx.batch = batch
-        return _document_sums(batch.counts.double() * s.log(), batch)
+        return _document_sums(batch.counts * s.log(), batch)
 
     @staticmethod
     @once_differentiable
@@ -170,10 +170,17 @@ def expected_counts(
     s = _mixture(weights, words, batch)
     ratio = batch.counts / s
     return ExpectedCounts(
-        log_likelihood=_document_sums(batch.counts.double() * s.log(), batch),
+        log_likelihood=_document_sums(batch.counts * s.log(), batch),
         topic_counts=weights * _sum_over_words(ratio, words, batch),
         word_counts=(words * _sum_over_docs(ratio, weights, batch)).mT if word_counts else None,
     )
+
+
+def expected_topic_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
+    """Only the ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts`."""
+    words = _by_word(topics)
+    ratio = batch.counts / _mixture(weights, words, batch)
+    return weights * _sum_over_words(ratio, words, batch)
 
 
 def responsibility_covariance(

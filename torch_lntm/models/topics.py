@@ -69,10 +69,13 @@ class Topics(nn.Module):
         """
         if torch.is_grad_enabled() and self.logits.requires_grad:
             return torch.softmax(self.logits, 0).mT
-        key = (self.logits.data_ptr(), self.logits._version)
-        if self._cache is None or self._cache[0] != key:
-            self._cache = (key, torch.softmax(self.logits.detach(), 0))
+        if self._cache is None or self._cache[0] != self._version():
+            self._cache = (self._version(), torch.softmax(self.logits.detach(), 0))
         return self._cache[1].mT
+
+    def _version(self) -> tuple[int, int]:
+        """Changes whenever the parameters are written or replaced."""
+        return self.logits.data_ptr(), self.logits._version
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
@@ -106,6 +109,7 @@ class Topics(nn.Module):
         floor = torch.tensor(torch.finfo(self.logits.dtype).tiny).log()
         self.logits.copy_(log_probs.clamp_min(floor))
 
+    @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
         """Set the topics to the maximiser given expected counts (*Khan & Bouchard 2009, eq. 41*).
 
@@ -113,10 +117,12 @@ class Topics(nn.Module):
             word_counts: ``(num_topics, num_words)`` expected tokens. A topic left without any
                 counts and smoothing keeps its words; a word without any keeps the floor.
         """
-        counts = word_counts.double() + self.smoothing
-        alive = counts.sum(1, keepdim=True) > 0
-        counts = torch.where(alive, counts, self.probs.detach().double())
-        self.set_(counts.clamp_min(torch.finfo(torch.float32).tiny))
+        counts = word_counts.mT.to(self.logits.dtype).contiguous()
+        counts = (counts + self.smoothing).clamp_min_(torch.finfo(counts.dtype).tiny)
+        total = word_counts.double().sum(1) + self.num_words * self.smoothing
+        probs = torch.where(total > 0, counts / total.to(counts.dtype), self.probs.mT)
+        self.logits.copy_(probs.log())
+        self._cache = (self._version(), probs)
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the Dirichlet prior at the current topics (scalar)."""
