@@ -1,0 +1,78 @@
+"""Logistic-normal topic models as Pyro programs.
+
+    import torch_lntm as lntm
+
+    corpus = lntm.read_corpus("ap.npz")
+    model = lntm.models.ctm(num_topics=50, num_words=corpus.num_words)
+    guide = lntm.guides.TaylorGuide(model)
+    result = lntm.inference.VariationalEM(model, guide).fit(corpus)
+
+Whatever is named here is loaded at its first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_lntm import corpus as corpus
+    from torch_lntm import distributions as distributions
+    from torch_lntm import errors as errors
+    from torch_lntm import evaluation as evaluation
+    from torch_lntm import guides as guides
+    from torch_lntm import inference as inference
+    from torch_lntm import io as io
+    from torch_lntm import kernels as kernels
+    from torch_lntm import models as models
+    from torch_lntm import plotting as plotting
+    from torch_lntm import report as report
+    from torch_lntm.corpus import Corpus as Corpus
+    from torch_lntm.corpus import lee_corpus as lee_corpus
+    from torch_lntm.corpus import read_corpus as read_corpus
+    from torch_lntm.errors import ConfigError as ConfigError
+    from torch_lntm.errors import CorpusError as CorpusError
+    from torch_lntm.errors import IncompatibleGuideError as IncompatibleGuideError
+    from torch_lntm.errors import LNTMError as LNTMError
+    from torch_lntm.errors import NotFittedError as NotFittedError
+    from torch_lntm.errors import NumericalError as NumericalError
+    from torch_lntm.io import load_model as load_model
+    from torch_lntm.io import load_run as load_run
+    from torch_lntm.io import save_model as save_model
+
+    __version__: str
+
+_ROOMS = (
+    *("corpus", "distributions", "errors", "evaluation", "guides", "inference"),
+    *("io", "kernels", "models", "plotting", "report"),
+)
+#: Public name to the room it comes from.
+_NAMES = {
+    "Corpus": "corpus",
+    "lee_corpus": "corpus",
+    "read_corpus": "corpus",
+    "ConfigError": "errors",
+    "CorpusError": "errors",
+    "IncompatibleGuideError": "errors",
+    "LNTMError": "errors",
+    "NotFittedError": "errors",
+    "NumericalError": "errors",
+    "load_model": "io",
+    "load_run": "io",
+    "save_model": "io",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version(__name__)
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ROOMS, *_NAMES, "__version__"])

@@ -61,6 +61,15 @@ class DocumentBatch:
         """``(num_docs, num_words)``."""
         return torch.Size((self.num_docs, self.num_words))
 
+    def dim(self) -> int:
+        """Number of dimensions, 2. With ``shape`` and ``data``, what Pyro asks of a site's value."""
+        return 2
+
+    @property
+    def data(self) -> DocumentBatch:
+        """The batch itself, which carries no gradient."""
+        return self
+
     @property
     def device(self) -> torch.device:
         """Where the counts are."""

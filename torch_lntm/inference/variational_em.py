@@ -35,6 +35,8 @@ START_UPDATES, START_EPOCHS = 160, (3, 20)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 #: Solver effort within a stochastic step: documents are visited again before they matter.
 STEPWISE_SOLVER = {"tolerance": 1e-2, "max_iterations": 3}
+#: Solver effort within an EM iteration, which starts from the last one's means.
+EM_SOLVER = {"tolerance": 1e-2, "max_iterations": 50}
 #: Batches per epoch at least, and matrix entries that a batch's covariances may have.
 MIN_BATCHES, MAX_MATRIX_ENTRIES = 8, 2**23
 #: Corpora with at most this many stored counts keep their batches between epochs.
@@ -131,7 +133,7 @@ class VariationalEM:
         guide: LogisticNormalGuide,
         *,
         max_iterations: int = 100,
-        tolerance: float = 1e-4,
+        tolerance: float = 1e-3,
         start: Start = "lda",
         start_epochs: int | None = None,
         stepwise_epochs: int | None = None,
@@ -213,7 +215,7 @@ class VariationalEM:
         if occupied.size == 0:
             raise CorpusError("the corpus has no tokens; there is nothing to fit")
         order = np.random.default_rng(self.seed).permutation(occupied)
-        run = _Run(self, corpus[order])
+        run = _Run(self, corpus, order)
         path = None if checkpoint is None else Path(checkpoint)
         stop_reason = run.fit(path, checkpoint_seconds)
         means = self.model.prior.loc.detach().cpu().repeat(corpus.num_docs, 1)
@@ -231,13 +233,14 @@ class VariationalEM:
 
 
 class _Run:
-    """One fit: the engine's settings applied to one corpus of non-empty, shuffled documents."""
+    """One fit: the engine's settings applied to the documents of a corpus in a given order."""
 
-    def __init__(self, engine: VariationalEM, corpus: Corpus) -> None:
+    def __init__(self, engine: VariationalEM, corpus: Corpus, order: np.ndarray) -> None:
         self.engine = engine
         self.model = engine.model
         self.guide = engine.guide
-        self.corpus = corpus
+        self.source = corpus
+        self.corpus = corpus = corpus[order]
         self.num_tokens = float(corpus.num_tokens)
         dim = self.model.latent_dim
         self.max_docs = engine.max_docs or min(max(16, MAX_MATRIX_ENTRIES // dim**2), 1024)
@@ -342,9 +345,7 @@ class _Run:
 
     def _fresh(self, restart: int) -> _State:
         num_docs, num_topics = self.corpus.num_docs, self.model.num_topics
-        return _State(
-            latent=torch.full((num_docs, num_topics), 1.0 / num_topics), restart=restart
-        )
+        return _State(latent=torch.full((num_docs, num_topics), 1.0 / num_topics), restart=restart)
 
     def _epochs(self, chosen: int | None, updates: int, bounds: tuple[int, int]) -> int:
         if chosen is not None:
@@ -508,10 +509,10 @@ class _Run:
             topic_temperature=topic_temperature,
         )
 
-    def _sum(self, bar: tqdm[Any], **temperatures: float) -> Statistics:
+    def _sum(self, bar: tqdm[Any], **temperatures: Any) -> Statistics:
         total: Statistics | None = None
         for batch in self._counted(bar, self.max_docs):
-            found = self._expect(batch, **temperatures)
+            found = self._expect(batch, **EM_SOLVER, **temperatures)
             total = found if total is None else total + found
         assert total is not None
         return total
@@ -538,7 +539,7 @@ class _Run:
         """What a checkpoint must agree on to be continued by this fit."""
         engine = self.engine
         return {
-            "corpus": self.corpus.fingerprint(),
+            "corpus": self.source.fingerprint(),
             "model": self.model.config,
             "guide": repr(self.guide),
             "start": engine.start,

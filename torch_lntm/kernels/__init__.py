@@ -6,6 +6,7 @@ from torch_lntm.kernels.mixture import (
     expected_topic_counts,
     mixture_log_likelihood,
     mixture_log_likelihood_reference,
+    probability_floor,
     responsibility_covariance,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "expected_topic_counts",
     "mixture_log_likelihood",
     "mixture_log_likelihood_reference",
+    "probability_floor",
     "responsibility_covariance",
 ]

@@ -14,8 +14,8 @@ formed: s is a sampled matrix product, and both gradients are weighted bags of r
 run in CSR order and word sums in the transposed order, without atomics, so a result is
 reproducible on its device. Log likelihoods are summed in double precision.
 
-``s`` is floored at the smallest normal number of its dtype, so a word that every weighted topic
-gives probability zero costs a large finite number of nats (87 in float32) instead of ``-inf``.
+``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
+zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ with warnings.catch_warnings():
     # is tested here, and a user of topic models can do nothing about it.
     warnings.simplefilter("ignore", UserWarning)
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
+
+
+def probability_floor(dtype: torch.dtype) -> float:
+    """The probability that stands for zero: 5e-29 in float32, 1e-298 in float64.
+
+    Far enough above the smallest normal number that a count divided by it is finite.
+    """
+    return torch.finfo(dtype).tiny * 2.0**32
 
 
 class ExpectedCounts(NamedTuple):
@@ -69,7 +77,7 @@ def _mixture(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
         check_invariants=False,
     )
     s = torch.sparse.sampled_addmm(pattern, weights, words.mT, beta=0.0).values()
-    return s.clamp_min(torch.finfo(s.dtype).tiny)
+    return s.clamp_min(probability_floor(s.dtype))
 
 
 def _sum_over_words(ratio: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:

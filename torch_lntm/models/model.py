@@ -170,7 +170,11 @@ class TopicModel(nn.Module):
         generator = torch.Generator(self.device).manual_seed(seed)
         sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
         noise = torch.randn(
-            sizes.numel(), self.latent_dim, generator=generator, dtype=self.dtype, device=self.device
+            sizes.numel(),
+            self.latent_dim,
+            generator=generator,
+            dtype=self.dtype,
+            device=self.device,
         )
         eta = self.prior.loc + noise @ self.prior.scale_tril.mT
         bags = BagOfWords(self.theta(eta), self.topics.probs, sizes)

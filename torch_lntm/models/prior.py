@@ -158,7 +158,9 @@ class LogisticNormalPrior(nn.Module):
             return tril.new_zeros(())
         inverse = torch.linalg.solve_triangular(tril, torch.eye(len(tril)).to(tril), upper=False)
         log_det = 2 * tril.diagonal().log().sum()
-        return -0.5 * self.pseudo_documents * (log_det + self.pseudo_variance * inverse.square().sum())
+        return (
+            -0.5 * self.pseudo_documents * (log_det + self.pseudo_variance * inverse.square().sum())
+        )
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits, float64.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.kernels import probability_floor
 
 
 class Topics(nn.Module):
@@ -105,9 +108,8 @@ class Topics(nn.Module):
             if empty:
                 raise ConfigError(f"{what} {empty[0]} has probability zero throughout; {cure}")
         log_probs = (probs / probs.sum(1, keepdim=True)).log().mT
-        # The log of the smallest normal number stands for zero, so that no gradient is NaN.
-        floor = torch.tensor(torch.finfo(self.logits.dtype).tiny).log()
-        self.logits.copy_(log_probs.clamp_min(floor))
+        # A finite log stands for that of zero, so that no gradient is NaN.
+        self.logits.copy_(log_probs.clamp_min(math.log(probability_floor(self.logits.dtype))))
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
@@ -118,11 +120,11 @@ class Topics(nn.Module):
                 counts and smoothing keeps its words; a word without any keeps the floor.
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
-        counts = (counts + self.smoothing).clamp_min_(torch.finfo(counts.dtype).tiny)
         total = word_counts.double().sum(1) + self.num_words * self.smoothing
-        probs = torch.where(total > 0, counts / total.to(counts.dtype), self.probs.mT)
+        probs = (counts + self.smoothing) / total.to(counts.dtype)
+        probs = torch.where(total > 0, probs, self.probs.mT)
+        probs.clamp_min_(probability_floor(probs.dtype))
         self.logits.copy_(probs.log())
-        self._cache = (self._version(), probs)
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the Dirichlet prior at the current topics (scalar)."""

@@ -73,7 +73,12 @@ def blei_lafferty(
             break
         keep = (~done).nonzero().squeeze(-1)
         if len(keep) < len(rows):
-            rows, current, position, half = rows[keep], current.select(keep), position[keep], half[keep]
+            rows, current, position, half = (
+                rows[keep],
+                current.select(keep),
+                position[keep],
+                half[keep],
+            )
         logits = prior.lift(prior.unwhiten(position))
         p = torch.softmax(logits + half, -1)
         rate = (current.lengths[:, None] * p * torch.exp(-half))[:, : prior.dim]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+ROOT_STEPS = 8
 
 
 def wright_omega(x: Tensor) -> Tensor:
@@ -36,7 +40,7 @@ def wright_omega(x: Tensor) -> Tensor:
     return log_omega.exp()
 
 
-def inverse_mean_root(precision: Tensor, rate: Tensor, exponent: float) -> Tensor:
+def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> Tensor:
     """The x > 0 with 1/x = precision + rate × exp(exponent × x), elementwise.
 
     The variance updates of Blei–Lafferty and Khan–Bouchard with the bound's ζ or ξ held fixed
@@ -46,22 +50,22 @@ def inverse_mean_root(precision: Tensor, rate: Tensor, exponent: float) -> Tenso
 
     Args:
         precision: Positive.
-        rate: Nonnegative, same shape.
+        log_rate: Log of the rate, same shape; -inf where there is none. (The rate itself
+            underflows where it meets a wide x.)
         exponent: Positive.
 
     Returns:
         x, same shape.
     """
-    tiny = torch.finfo(rate.dtype).tiny
     growth = torch.where(
-        rate > tiny,
-        wright_omega((exponent / rate.clamp_min(tiny)).log()) / exponent,
+        log_rate > -torch.inf,
+        wright_omega(math.log(exponent) - log_rate) / exponent,
         torch.inf,
     )
-    y = torch.minimum(1.0 / (precision + rate), growth).log()
-    for _ in range(8):
+    y = torch.minimum(-torch.logaddexp(precision.log(), log_rate), growth.log())
+    for _ in range(ROOT_STEPS):
         x = y.exp()
-        linear, exponential = precision * x, rate * x * (exponent * x).exp()
+        linear, exponential = precision * x, (log_rate + y + exponent * x).exp()
         value = 1.0 - linear - exponential
         y = y + value / (linear + exponential * (1.0 + exponent * x))
     return y.exp()

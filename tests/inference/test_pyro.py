@@ -1,0 +1,146 @@
+"""The model and its guides as ordinary Pyro: SVI, Predictive, MCMC, and no shared state."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.guides import GUIDES, LaplaceGuide, TaylorGuide
+from torch_lntm.models import TopicModel, ctm
+
+NUM_TOPICS, NUM_WORDS = 3, 20
+
+
+def make_model(seed: int = 0, **options: object) -> TopicModel:
+    return ctm(
+        NUM_TOPICS,
+        NUM_WORDS,
+        topics=synthetic_topics(NUM_TOPICS, NUM_WORDS, 0.3, seed=seed),
+        dtype="float64",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def make_corpus(num_docs: int = 40, length: int = 60, seed: int = 0) -> Corpus:
+    loc = torch.tensor([1.0, 0.0, -1.0])
+    corpus, _ = make_model(loc=loc).generate([length] * num_docs, seed=seed)
+    return corpus
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("name", GUIDES)
+def test_svi_recovers_the_prior_mean_with_mini_batches(name: str, elbo: type, device: str) -> None:
+    corpus = make_corpus(80)
+    model = make_model(topic_smoothing=0.0).to(device)
+    guide = GUIDES[name](model)
+    pyro.set_rng_seed(0)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), elbo())
+    before = svi.evaluate_loss(corpus.batch(device, torch.float64))
+    topics = model.topics.probs.clone()
+    for epoch in range(15):
+        for batch in corpus.batches(
+            max_docs=20, shuffle=True, seed=epoch, device=device, dtype=torch.float64
+        ):
+            svi.step(batch)
+    after = svi.evaluate_loss(corpus.batch(device, torch.float64))
+    # 4,800 tokens; the prior mean starts one standard deviation off in two contrasts.
+    assert after < before - 20
+    loc = model.prior.loc.detach()
+    assert loc[0] > loc[1] > loc[2]
+    assert not torch.equal(model.topics.probs, topics)
+
+
+def test_a_mini_batch_elbo_is_unbiased_for_the_full_one() -> None:
+    corpus = make_corpus(40)
+    model = make_model()
+    guide = TaylorGuide(model)
+    elbo = TraceMeanField_ELBO()
+
+    def average(batches: list[object], repeats: int) -> tuple[float, float]:
+        losses = torch.tensor(
+            [elbo.loss(model, guide, batch) for _ in range(repeats) for batch in batches]
+        )
+        return losses.mean().item(), (losses.std() / math.sqrt(len(losses))).item()
+
+    pyro.set_rng_seed(1)
+    full, full_error = average([corpus.batch(dtype=torch.float64)], 60)
+    parts = list(corpus.batches(max_docs=10, dtype=torch.float64))
+    part, part_error = average(parts, 15)
+    # The parts partition the corpus, so only Monte-Carlo noise separates the means; the spread
+    # between parts inflates part_error. Five standard errors: false-failure rate below 1e-5.
+    assert abs(full - part) < 5 * math.hypot(full_error, part_error)
+
+
+def test_gradients_of_the_elbo_are_those_of_the_bound_model() -> None:
+    corpus = make_corpus(10)
+    batch = corpus.batch(dtype=torch.float64)
+    model = make_model(topic_smoothing=0.0, pseudo_documents=0.0)
+    guide = TaylorGuide(model)
+    pyro.set_rng_seed(3)
+    Trace_ELBO().loss_and_grads(model, guide, batch)
+    got = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    pyro.set_rng_seed(3)
+    eta = guide(batch).detach()
+    prior, likelihood = model.bind(batch).log_joint(eta)
+    expected = torch.autograd.grad(-(prior + likelihood).sum(), list(model.parameters()))
+    assert len(got) == len(expected) == 3
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_predictive_draws_from_the_guide() -> None:
+    batch = make_corpus(6).batch(dtype=torch.float64)
+    model = make_model()
+    guide = LaplaceGuide(model)
+    pyro.set_rng_seed(2)
+    draws = Predictive(model, guide=guide, num_samples=500, return_sites=("eta",))(batch)["eta"]
+    posterior = guide.posterior(batch)
+    error = posterior.variance.sqrt() / math.sqrt(500)
+    # 18 means at 4.5 standard errors: false-failure rate 1.2e-4.
+    assert bool(((draws.mean(0) - posterior.mean).abs() < 4.5 * error).all())
+
+
+def test_nuts_agrees_with_quadrature_in_the_contrasts() -> None:
+    """E theta of K = 2 documents against a grid, in units of the run's own standard error."""
+    topics = synthetic_topics(2, NUM_WORDS, 0.3, seed=5)
+    model = ctm(2, NUM_WORDS, topics=topics, anchored=True, dtype="float64")
+    corpus, _ = model.generate([15, 40], seed=1)
+    batch = corpus.batch(dtype=torch.float64)
+
+    grid = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+    prior, likelihood = model.bind(batch).log_joint(grid[:, None, None].expand(-1, 2, 1))
+    weights = torch.softmax(prior + likelihood, 0).detach()
+    exact = (weights * torch.sigmoid(grid)[:, None]).sum(0)
+
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(NUTS(model), num_samples=400, warmup_steps=150, disable_progbar=True)
+    mcmc.run(batch)
+    theta = torch.sigmoid(mcmc.get_samples()["eta"][..., 0])
+    size = pyro.ops.stats.effective_sample_size(theta[None], chain_dim=0, sample_dim=1)
+    assert bool((size > 50).all())
+    error = theta.std(0) / size.sqrt()
+    # Two means at 4.5 standard errors: false-failure rate 1.4e-5 (and some for the error's own).
+    assert bool(((theta.mean(0) - exact).abs() < 4.5 * error).all())
+
+
+def test_two_models_share_nothing_and_leave_the_parameter_store_alone() -> None:
+    pyro.clear_param_store()
+    corpus = make_corpus(10)
+    batch = corpus.batch(dtype=torch.float64)
+    first, second = make_model(seed=0), make_model(seed=1)
+    untouched: list[Tensor] = [p.clone() for p in second.parameters()]
+    svi = SVI(first, TaylorGuide(first), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    svi.step(batch)
+    SVI(second, TaylorGuide(second), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).evaluate_loss(
+        batch
+    )
+    for before, after in zip(untouched, second.parameters(), strict=True):
+        assert torch.equal(before, after)
+    assert len(pyro.get_param_store()) == 0

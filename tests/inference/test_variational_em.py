@@ -1,0 +1,295 @@
+"""Variational EM: fixed points, monotonicity, recovery, interruption and continuation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch, synthetic_topics
+from torch_lntm.errors import ConfigError, CorpusError, NumericalError
+from torch_lntm.guides import GUIDES, BleiLaffertyGuide, TaylorGuide, make_guide
+from torch_lntm.inference import Annealing, FitResult, VariationalEM, sufficient_statistics
+from torch_lntm.models import TopicModel, ctm
+
+EXACT = {"tolerance": 1e-12, "max_iterations": 300}
+
+
+def make_corpus(num_docs: int = 120, num_words: int = 40, length: int = 80) -> Corpus:
+    covariance = torch.tensor([[1.5, 0.9, 0.0], [0.9, 1.5, 0.0], [0.0, 0.0, 1.5]])
+    truth = ctm(
+        3, num_words, covariance=covariance, topics=synthetic_topics(3, num_words, 0.2, seed=7)
+    )
+    lengths = torch.randint(1, 2 * length, (num_docs,), generator=torch.Generator().manual_seed(0))
+    return truth.generate(lengths, seed=1)[0]
+
+
+def fit(corpus: Corpus, posterior: str = "taylor", **options: Any) -> tuple[TopicModel, FitResult]:
+    fit_options = {k: options.pop(k) for k in ("checkpoint", "checkpoint_seconds") if k in options}
+    model_options = {k: options.pop(k) for k in ("num_topics", "dtype", "anchored") if k in options}
+    model = ctm(
+        model_options.pop("num_topics", 3),
+        corpus.num_words,
+        **{"dtype": "float64", **model_options},
+    )
+    guide = make_guide(posterior, model, tolerance=1e-8, max_iterations=200)
+    return model, VariationalEM(model, guide, progress=False, **options).fit(corpus, **fit_options)
+
+
+def parameters(model: TopicModel) -> list[Tensor]:
+    return [model.topics.probs, model.prior.loc.detach(), model.prior.covariance.detach()]
+
+
+def assert_same(a: TopicModel, b: TopicModel, **tolerances: float) -> None:
+    for x, y in zip(parameters(a), parameters(b), strict=True):
+        torch.testing.assert_close(x, y, **tolerances)
+
+
+@pytest.mark.parametrize("posterior", GUIDES)
+def test_batching_does_not_change_an_em_iteration(
+    posterior: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch_lntm.inference.variational_em.EM_SOLVER", EXACT)
+    corpus = make_corpus()
+    options = {"start": "model", "max_iterations": 2, "tolerance": 0.0}
+    whole, a = fit(corpus, posterior, **options)
+    parts, b = fit(corpus, posterior, max_docs=17, **options)
+    # The solver stops anywhere within its tolerance of the posterior.
+    assert_same(whole, parts, rtol=1e-5, atol=1e-6)
+    assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
+
+
+@pytest.mark.parametrize("posterior", ["blei-lafferty", "khan-bouchard"])
+def test_em_never_lowers_the_bound(posterior: str) -> None:
+    _, result = fit(make_corpus(), posterior, max_iterations=15, tolerance=0.0)
+    objectives = [r["objective"] for r in result.history if r["phase"] == "em"]
+    assert len(objectives) == 16
+    steps = np.diff(objectives)
+    assert (steps > -1e-9).all()
+    assert steps[0] > 1e-6
+
+
+def matched_error(found: Tensor, truth: Tensor) -> float:
+    """Mean total variation between topics under the best matching."""
+    distance = 0.5 * (found[:, None] - truth[None]).abs().sum(-1)
+    return min(
+        sum(distance[i, j].item() for i, j in enumerate(p)) / len(truth)
+        for p in itertools.permutations(range(len(truth)))
+    )
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_topics_and_correlations_are_recovered(anchored: bool) -> None:
+    corpus = make_corpus(num_docs=600, length=150)
+    model, result = fit(corpus, anchored=anchored, tolerance=1e-5)
+    assert result.stop_reason == "converged"
+    truth = synthetic_topics(3, 40, 0.2, seed=7)
+    apart = 0.5 * (truth[:, None] - truth[None]).abs().sum(-1)
+    closest = (apart + torch.eye(3)).min().item()
+    assert matched_error(model.topics.probs.detach().double(), truth) < 0.1 * closest
+    # Topics 0 and 1 of the truth share a covariance of 0.9; the third is independent.
+    pairs = model.topic_correlation()[*torch.triu_indices(3, 3, 1)].sort().values
+    assert pairs[2] > pairs[1] + 0.2
+
+
+def test_annealing_at_temperature_one_is_plain_em() -> None:
+    corpus = make_corpus()
+    options = {"start": "documents", "stepwise_epochs": 0, "tolerance": 0.0}
+    plain, _ = fit(corpus, max_iterations=5, **options)
+    annealed, _ = fit(corpus, max_iterations=2, annealing=Annealing((1.0,), (1.0,), 3), **options)
+    assert_same(plain, annealed, rtol=0, atol=0)
+
+
+def test_the_papers_annealing_runs_its_schedule() -> None:
+    _, result = fit(make_corpus(), annealing="ahmed-xing", start="documents", max_iterations=3)
+    steps = [
+        (r["temperature"], r["topic_temperature"])
+        for r in result.history
+        if r["phase"] == "annealing"
+    ]
+    assert [pair for pair, _ in itertools.groupby(steps)] == [
+        (0.1, 0.25),
+        (0.25, 0.75),
+        (0.5, 1.0),
+        (1.0, 1.0),
+    ]
+    assert not any(r["phase"] == "stepwise" for r in result.history)
+
+
+def test_empty_documents_take_no_part_and_stay_in_the_output() -> None:
+    corpus = make_corpus(60)
+    rows = corpus.to_scipy().toarray()
+    padded = Corpus.from_matrix(np.insert(rows, [0, 30, 60], 0, axis=0))
+    a, _ = fit(corpus, max_iterations=2)
+    b, result = fit(padded, max_iterations=2)
+    assert_same(a, b, rtol=0, atol=0)
+    assert result.means.shape == (63, 3)
+    assert torch.equal(result.means[0], b.prior.loc.detach())
+
+
+def test_statistics_add_up() -> None:
+    corpus = make_corpus(50)
+    model = ctm(3, corpus.num_words, dtype="float64")
+    guide = TaylorGuide(model, tolerance=1e-12)
+    batch = corpus.batch(dtype=torch.float64)
+    whole = sufficient_statistics(model, batch, guide.posterior(batch))
+    halves = [batch.select(torch.arange(0, 50, 2)), batch.select(torch.arange(1, 50, 2))]
+    first, second = (sufficient_statistics(model, h, guide.posterior(h)) for h in halves)
+    total = first + second
+    for name, value in vars(whole).items():
+        torch.testing.assert_close(torch.as_tensor(vars(total)[name]), torch.as_tensor(value))
+    assert whole.word_counts.sum().item() == pytest.approx(corpus.num_tokens)
+
+
+def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
+    corpus = make_corpus()
+    assert_same(fit(corpus, seed=3)[0], fit(corpus, seed=3)[0], rtol=0, atol=0)
+    assert not torch.equal(fit(corpus, seed=3)[0].topics.probs, fit(corpus, seed=4)[0].topics.probs)
+
+
+def test_restarts_keep_the_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_lntm.inference.variational_em.EM_SOLVER", EXACT)
+    corpus = make_corpus()
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
+    _, several = fit(corpus, restarts=3, **options)
+    scores = [r["objective"] for r in several.history if r["phase"] == "score"]
+    assert len(scores) == 3
+    assert len(set(scores)) == 3
+    # EM's first E-step continues the best restart from its own means.
+    assert several.history[-1]["objective"] == pytest.approx(max(scores), rel=1e-6)
+
+
+class Interrupting(TaylorGuide):
+    """A guide that raises once, at a chosen call."""
+
+    calls = 0
+    at = 0
+    error: type[BaseException] = KeyboardInterrupt
+
+    def posterior(self, batch: DocumentBatch, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.at:
+            raise self.error
+        return super().posterior(batch, *args, **kwargs)
+
+
+@pytest.mark.parametrize("at", [3, 60, 100])
+def test_a_killed_fit_continues_to_the_same_result(tmp_path: Path, at: int) -> None:
+    """Killed in the stepwise phase of either restart, or in EM; the checkpoint does the rest."""
+    corpus = make_corpus()
+    path = tmp_path / "fit.safetensors"
+
+    def engine(guide_class: Callable[..., Any], **attributes: Any) -> VariationalEM:
+        model = ctm(3, corpus.num_words, dtype="float64")
+        guide = guide_class(model, tolerance=1e-8)
+        guide.__dict__.update(attributes)
+        guide.__class__.__repr__ = TaylorGuide.__repr__
+        return VariationalEM(
+            model, guide, restarts=2, start_epochs=3, stepwise_epochs=3, max_iterations=30,
+            tolerance=0.0, max_docs=10, progress=False,
+        )  # fmt: skip
+
+    straight = engine(TaylorGuide)
+    expected = straight.fit(corpus)
+    killed = engine(Interrupting, at=at, error=RuntimeError)
+    with pytest.raises(RuntimeError):
+        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    # A guide's repr names its class, which a checkpoint compares.
+    continued = engine(Interrupting)
+    result = continued.fit(corpus, checkpoint=path)
+    assert_same(straight.model, continued.model, rtol=0, atol=0)
+    assert torch.equal(expected.means, result.means)
+    keys = ("phase", "restart", "iteration", "objective")
+    assert [[r[k] for k in keys] for r in result.history] == [
+        [r[k] for k in keys] for r in expected.history
+    ]
+
+
+def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
+    corpus = make_corpus()
+    model = ctm(3, corpus.num_words)
+    guide = Interrupting(model)
+    guide.at = 12
+    engine = VariationalEM(
+        model, guide, start="model", max_docs=30, tolerance=0.0, max_iterations=50, progress=False
+    )
+    result = engine.fit(corpus)
+    assert result.stop_reason == "interrupted"
+    # Four batches an iteration: two whole ones before the twelfth call broke the third.
+    assert [r["iteration"] for r in result.history] == [1, 2]
+    short = ctm(3, corpus.num_words)
+    VariationalEM(
+        short, TaylorGuide(short), start="model", max_docs=30, tolerance=0.0, max_iterations=1,
+        progress=False,
+    ).fit(corpus)  # fmt: skip
+    assert_same(model, short, rtol=0, atol=0)
+
+
+def test_a_foreign_or_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    corpus = make_corpus(30)
+    path = tmp_path / "fit.safetensors"
+    fit(corpus, checkpoint=path, checkpoint_seconds=0.0, max_iterations=1)
+    with pytest.raises(ConfigError, match=r"another fit \(it differs in seed\)"):
+        fit(corpus, checkpoint=path, seed=1)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="not a complete checkpoint"):
+        fit(corpus, checkpoint=path)
+
+
+@pytest.mark.parametrize(
+    "rows", [[[5]], [[1, 0]], [[0, 0], [1, 1]], np.eye(4, 6, dtype=int).tolist()]
+)
+@pytest.mark.parametrize("posterior", GUIDES)
+def test_tiny_corpora_fit_without_nan(rows: list[list[int]], posterior: str) -> None:
+    corpus = Corpus.from_matrix(np.array(rows))
+    model, result = fit(corpus, posterior, num_topics=5, dtype="float32")
+    assert all(torch.isfinite(value).all() for value in parameters(model))
+    assert torch.isfinite(result.means).all()
+    torch.testing.assert_close(model.topics.probs.sum(1), torch.ones(5))
+
+
+def test_bad_settings_are_refused() -> None:
+    model, other = ctm(3, 40), ctm(3, 40)
+    guide = TaylorGuide(model)
+    with pytest.raises(ConfigError, match="another model"):
+        VariationalEM(other, guide)
+    for options, match in (
+        ({"max_iterations": -1}, "max_iterations is -1; expected at least 0"),
+        ({"tolerance": float("nan")}, "tolerance is nan"),
+        ({"start": "spectral"}, "start 'spectral'; expected one of lda, documents, model"),
+        ({"annealing": "slow"}, "annealing 'slow'; expected one of ahmed-xing"),
+        ({"restarts": 0}, "restarts is 0"),
+        ({"restarts": 2, "start": "model"}, "all the same"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            VariationalEM(model, guide, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="temperatures"):
+        Annealing((0.5, 0.9), (1.0, 1.0))
+    with pytest.raises(ConfigError, match="the corpus has 4 words and the model 40"):
+        VariationalEM(model, guide).fit(Corpus.from_matrix(np.eye(4, dtype=int)))
+    empty = make_corpus(10)
+    empty = empty.with_counts(np.zeros_like(empty.counts))
+    with pytest.raises(CorpusError, match="no tokens"):
+        VariationalEM(model, guide).fit(empty)
+
+
+def test_a_non_finite_objective_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = make_corpus(20)
+    model = ctm(3, corpus.num_words)
+    guide = BleiLaffertyGuide(model)
+    solve = guide.posterior
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        posterior = solve(*args, **kwargs)
+        posterior.objective[0] = float("nan")
+        return posterior
+
+    monkeypatch.setattr(guide, "posterior", broken)
+    with pytest.raises(NumericalError, match="objective became nan"):
+        VariationalEM(model, guide, progress=False).fit(corpus)

@@ -1,0 +1,169 @@
+"""How well a topic's top words go together in documents, and how much topics repeat each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+
+Measure = Literal["npmi", "umass"]
+
+
+def coherence(
+    topics: Any,
+    corpus: Corpus,
+    measure: Measure = "npmi",
+    top_n: int = 10,
+    *,
+    smoothing: float = 1.0,
+) -> Tensor:
+    """Coherence of each topic's top words by the documents they occur in together.
+
+    With D(u, v) the number of documents that hold both words, D the number of non-empty documents
+    and p = D(·)/D, a topic's coherence is the mean over its pairs of top words of
+
+    * ``"npmi"`` (*Bouma 2009*): log[p(u, v) / (p(u) p(v))] / −log p(u, v), from −1 to 1. A pair
+      that never occurs together has −1, its limit, also where a word never occurs at all; a pair
+      that is in every document has 1, the value of any two words of the same documents.
+    * ``"umass"`` (*Mimno et al. 2011*): log[(D(u, v) + smoothing) / D(u)], u the word that ranks
+      higher. A u that never occurs has log(smoothing / D), the least that any pair can have.
+      (Mimno et al. sum over pairs; the mean does not grow with ``top_n``.)
+
+    Occurrence is by whole documents. Other tools slide a window over the text, which a bag of words
+    does not allow, so their NPMI is another number. A topic of one word has no pairs and scores 0.
+
+    Args:
+        topics: ``(num_topics, num_words)`` floating-point weights, of which each topic's ``top_n``
+            largest count (ties by position), or sequences of word positions, or of words, one per
+            topic, best first.
+        corpus: Reference documents, such as the training corpus.
+        measure: ``"npmi"`` or ``"umass"``.
+        top_n: Top words per topic, at least 2.
+        smoothing: Documents added to D(u, v) in UMass, positive.
+
+    Returns:
+        ``(num_topics,)`` float64.
+
+    Raises:
+        ConfigError: A setting that cannot be used, topics that do not fit the corpus, or a word
+            given twice in a topic.
+    """
+    if measure not in get_args(Measure):
+        raise ConfigError(f"measure is {measure!r}; expected one of {', '.join(get_args(Measure))}")
+    if top_n < 2:
+        raise ConfigError(f"top_n is {top_n}; expected at least 2, for pairs of words")
+    if not 0 < smoothing < math.inf:
+        raise ConfigError(f"smoothing is {smoothing}; expected a positive number")
+    rows = [words[:top_n] for words in _top_words(topics, top_n, corpus)]
+    used, position = np.unique(np.concatenate(rows), return_inverse=True)
+    occurs = corpus.to_scipy()[:, used]
+    occurs.data[:] = 1
+    together = (occurs.T @ occurs).tocsr()
+    alone = together.diagonal().astype(np.float64)
+    num_docs = max(1, int((corpus.lengths > 0).sum()))
+    scores = []
+    for words in np.split(position, np.cumsum([len(row) for row in rows])[:-1]):
+        joint = together[words][:, words].toarray().astype(np.float64)
+        first, second = np.triu_indices(len(words), 1)
+        if measure == "npmi":
+            pairs = _npmi(joint[first, second], alone[words[first]], alone[words[second]], num_docs)
+        else:
+            pairs = _umass(joint[first, second], alone[words[first]], num_docs, smoothing)
+        scores.append(pairs.mean() if len(pairs) else 0.0)
+    return torch.tensor(scores, dtype=torch.float64)
+
+
+def _npmi(
+    joint: NDArray[np.float64],
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    num_docs: int,
+) -> NDArray[np.float64]:
+    """NPMI of pairs from their document counts."""
+    values = np.full(len(joint), -1.0)
+    values[joint == num_docs] = 1.0
+    inside = (joint > 0) & (joint < num_docs)
+    both, u, v = joint[inside], first[inside], second[inside]
+    values[inside] = np.log(both * num_docs / (u * v)) / np.log(num_docs / both)
+    return values
+
+
+def _umass(
+    joint: NDArray[np.float64], first: NDArray[np.float64], num_docs: int, smoothing: float
+) -> NDArray[np.float64]:
+    """UMass of pairs from their document counts, ``first`` those of the higher-ranking word."""
+    # A word of no document counts as one of all: log(smoothing / num_docs), the least value.
+    return np.log((joint + smoothing) / np.where(first > 0, first, num_docs))
+
+
+def topic_diversity(topics: Any, top_n: int = 25) -> float:
+    """Share of different words among the top words of all topics (*Dieng et al. 2020*).
+
+    Args:
+        topics: ``(num_topics, num_words)`` floating-point weights, or sequences of word positions
+            or of words, one per topic, best first.
+        top_n: Top words per topic.
+
+    Returns:
+        From 1/num_topics, all topics alike, to 1, no word shared.
+
+    Raises:
+        ConfigError: ``top_n`` below 1, or no topics.
+    """
+    if top_n < 1:
+        raise ConfigError(f"top_n is {top_n}; expected at least 1")
+    rows = [words[:top_n] for words in _top_words(topics, top_n, None)]
+    return len(np.unique(np.concatenate(rows))) / sum(len(row) for row in rows)
+
+
+def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:
+    """Each topic's top words as positions, checked against the corpus if there is one."""
+    matrix = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics
+    if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
+        if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
+            raise ConfigError(
+                f"topics of shape {matrix.shape}; expected (num_topics, num_words) finite numbers"
+            )
+        if corpus is not None and matrix.shape[1] != corpus.num_words:
+            raise ConfigError(
+                f"topics over {matrix.shape[1]} words and a corpus over {corpus.num_words}; "
+                "re-index the corpus with corpus.with_vocabulary(vocabulary)"
+            )
+        return list(np.argsort(-matrix, axis=1, kind="stable")[:, :top_n])
+    rows = [np.asarray(_positions(row, corpus)) for row in matrix]
+    if not rows or min(len(row) for row in rows) == 0:
+        raise ConfigError("topics must be a matrix of weights or a non-empty list of words each")
+    for k, row in enumerate(rows):
+        if row.ndim != 1 or row.dtype.kind not in "iuU":
+            raise ConfigError(
+                f"topic {k} must be a list of words or of their positions; weights are given as "
+                "one floating-point matrix (num_topics, num_words)"
+            )
+        if len(np.unique(row)) < len(row):
+            raise ConfigError(f"topic {k} has a word twice; give every word once")
+        if corpus is not None and (row.min() < 0 or row.max() >= corpus.num_words):
+            raise ConfigError(
+                f"topic {k} has word positions outside 0 … {corpus.num_words - 1}, the corpus's"
+            )
+    return rows
+
+
+def _positions(words: Sequence[Any], corpus: Corpus | None) -> Sequence[Any]:
+    """Word positions of one topic; words are looked up in the corpus's vocabulary."""
+    if corpus is None or not len(words) or not isinstance(words[0], str):
+        return words
+    if corpus.vocabulary is None:
+        raise ConfigError(f"{corpus!r} has no vocabulary to find {words[0]!r} in")
+    column = {word: i for i, word in enumerate(corpus.vocabulary)}
+    unknown = [word for word in words if word not in column]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is not in the vocabulary of {corpus!r}")
+    return [column[word] for word in words]

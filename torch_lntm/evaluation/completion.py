@@ -1,0 +1,316 @@
+"""Document completion: how well a part of each document predicts the rest of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, WordHoldOut
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
+from torch_lntm.evaluation.ratio import per_token
+from torch_lntm.guides import GaussianPosterior, LogisticNormalGuide
+from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.models import TopicModel
+from torch_lntm.solvers.importance import draw_noise
+
+Predictive = Literal["mode", "mean", "integrated"]
+
+#: How each predictive is described in a result.
+_DESCRIBED = {
+    "mode": "theta plugged in at the mode of eta",
+    "mean": "theta integrated token by token (its posterior mean)",
+    "integrated": "theta integrated over all held-out tokens of a document together",
+}
+_MAX_DOCS = 512
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompletionResult:
+    """Scores of held-out tokens.
+
+    Attributes:
+        log_predictive: ``(num_docs,)`` float64 nats of each document's held-out tokens; 0 where
+            there are none.
+        held_out_tokens: ``(num_docs,)`` int64.
+        predictive: ``"mode"``, ``"mean"`` or ``"integrated"`` (see :func:`document_completion`),
+            ``"given"`` for proportions given, or ``"unigram"``.
+        method: What predicted them, in words.
+        observed_fraction: Share of each document's tokens that was observed; None if not known.
+        seed: Seed of the hold-out; None if not known.
+        corpus_name: Name of the corpus.
+    """
+
+    log_predictive: Tensor
+    held_out_tokens: Tensor
+    predictive: str
+    method: str
+    observed_fraction: float | None = None
+    seed: int | None = None
+    corpus_name: str | None = None
+
+    @property
+    def num_docs(self) -> int:
+        """Documents with held-out tokens."""
+        return int((self.held_out_tokens > 0).sum())
+
+    @property
+    def nats_per_token(self) -> float:
+        """Σ_d log p(held-out of d) / Σ_d held-out tokens of d."""
+        return per_token(self.log_predictive, self.held_out_tokens)[0]
+
+    @property
+    def nats_per_token_standard_error(self) -> float:
+        """Standard error of ``nats_per_token`` over documents; infinite for a single one."""
+        return per_token(self.log_predictive, self.held_out_tokens)[1]
+
+    @property
+    def perplexity(self) -> float:
+        """exp(−nats per token): as uncertain as a choice among so many equally likely words."""
+        return math.exp(-self.nats_per_token)
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of ``perplexity`` over documents; infinite for a single one."""
+        return self.perplexity * self.nats_per_token_standard_error
+
+    def __repr__(self) -> str:
+        where = f" of {self.corpus_name}" if self.corpus_name else ""
+        split = "a given hold-out"
+        if self.observed_fraction is not None:
+            split = f"{self.observed_fraction:.0%} observed, seed {self.seed}"
+        return (
+            f"CompletionResult: held-out tokens{where} by {self.method}; {split}\n"
+            f"  perplexity  {self.perplexity:.1f} ± {self.standard_error:.2g} "
+            f"(s.e. over documents), {self.num_docs} documents, "
+            f"{int(self.held_out_tokens.sum())} held-out tokens\n"
+            f"  per token   {self.nats_per_token:.4f} nats ± "
+            f"{self.nats_per_token_standard_error:.2g}"
+        )
+
+
+@torch.no_grad()
+def document_completion(
+    model: TopicModel,
+    guide: LogisticNormalGuide,
+    corpus: Corpus | WordHoldOut,
+    observed_fraction: float = 0.5,
+    seed: int = 0,
+    *,
+    predictive: Predictive = "mode",
+    num_samples: int = 500,
+    max_docs: int = 256,
+) -> CompletionResult:
+    """Fits theta on a part of each document's tokens and scores the rest (*IFTM §3.2.1*).
+
+    ``predictive`` says what is done with the posterior of eta given the observed tokens:
+
+    * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the posterior mean of eta.
+    * ``"mean"``: the same at the posterior mean of θ. As Σ_k θ_k φ_kv is linear in θ, this is also
+      the average of the word's probability over the posterior, each token by itself.
+    * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v, all held-out tokens together, so
+      that one held-out token tells about the next. Biased low where draws are few.
+
+    Args:
+        model: The model.
+        guide: A posterior for it.
+        corpus: Documents over the model's vocabulary, or a frozen hold-out of their tokens.
+        observed_fraction: Share of each document's tokens to observe; not used with a hold-out.
+        seed: Seed of the hold-out and of the draws.
+        predictive: ``"mode"``, ``"mean"`` or ``"integrated"``.
+        num_samples: Draws per document for the latter two.
+        max_docs: Documents whose posteriors are solved at once.
+
+    Returns:
+        The scores. Documents without held-out tokens take no part in them.
+
+    Raises:
+        ConfigError: A setting that cannot be used, or a corpus over another vocabulary.
+        CorpusError: There is not one held-out token.
+        IncompatibleGuideError: The guide belongs to another model.
+    """
+    if predictive not in get_args(Predictive):
+        raise ConfigError(
+            f"predictive is {predictive!r}; expected one of {', '.join(get_args(Predictive))}"
+        )
+    if guide.model is not model:
+        raise IncompatibleGuideError(
+            f"{type(guide).__name__} was made for another model; make one for this: "
+            f"{type(guide).__name__}(model)"
+        )
+    for name, value in (("num_samples", num_samples), ("max_docs", max_docs)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}; expected at least 1")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; expected a number >= 0")
+    given = isinstance(corpus, WordHoldOut)
+    hold_out = corpus if isinstance(corpus, WordHoldOut) else None
+    if hold_out is None:
+        assert isinstance(corpus, Corpus)
+        hold_out = corpus.hold_out_words(observed_fraction, seed)
+    _check_any_tokens(hold_out.held_out)
+    topics = model.topics.probs.double()
+    scores = []
+    observed = hold_out.observed.batches(max_docs=max_docs, device=model.device, dtype=model.dtype)
+    held_out = hold_out.held_out.batches(
+        max_docs=max_docs, device=model.device, dtype=torch.float64
+    )
+    for seen, unseen in zip(observed, held_out, strict=True):
+        posterior = guide.posterior(seen)
+        if predictive == "mode":
+            theta = model.theta(posterior.mean.double())
+            scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
+            continue
+        draws = [
+            _theta_draws(model, posterior, d, num_samples, (seed, position))
+            for d, position in enumerate(seen.index.tolist())
+        ]
+        if predictive == "mean":
+            theta = torch.stack([draw.mean(0) for draw in draws])
+            scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
+        else:
+            for d, draw in enumerate(draws):
+                document = unseen.select(torch.full((num_samples,), d, device=model.device))
+                at_draws = mixture_log_likelihood(draw, topics, document)
+                scores.append((at_draws.logsumexp(0, keepdim=True) - math.log(num_samples)).cpu())
+    method = f"{type(guide).__name__}, {_DESCRIBED[predictive]}"
+    if predictive != "mode":
+        method += f", {num_samples} draws"
+    return CompletionResult(
+        torch.cat(scores),
+        torch.tensor(hold_out.held_out.lengths),
+        predictive,
+        method,
+        None if given else observed_fraction,
+        None if given else seed,
+        hold_out.corpus.name,
+    )
+
+
+def _theta_draws(
+    model: TopicModel,
+    posterior: GaussianPosterior,
+    document: int,
+    num_samples: int,
+    key: tuple[int, int],
+) -> Tensor:
+    """``(num_samples, num_topics)`` float64 draws of one document's theta."""
+    mean = posterior.mean[document].double()
+    noise = draw_noise(num_samples, len(mean), key).to(mean.device)
+    return model.theta(mean + noise @ posterior.scale_tril[document].double().mT)
+
+
+def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> CompletionResult:
+    """Scores held-out tokens under given topic proportions and topics, from any library.
+
+    Args:
+        theta: ``(num_docs, num_topics)`` topic proportions, array or tensor; normalised here.
+        topics: ``(num_topics, num_words)`` word probabilities, array or tensor; normalised here.
+        held_out: The held-out tokens of the same documents, in the same order.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: Shapes that do not fit, negative or non-finite entries, rows without mass, or
+            a held-out word that has probability zero.
+        CorpusError: There is not one held-out token.
+    """
+    proportions = _simplex(theta, "theta", (held_out.num_docs, None))
+    probs = _simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
+    _check_any_tokens(held_out)
+    floor = math.log(torch.finfo(torch.float64).tiny)
+    scores = []
+    for batch in held_out.batches(max_docs=_MAX_DOCS, dtype=torch.float64):
+        score = mixture_log_likelihood(proportions[batch.index], probs, batch)
+        # A probability of zero scores as the floor; a possible one never comes near it.
+        if bool((score <= 0.5 * floor).any()):
+            _check_possible(proportions, probs, batch.index[score <= 0.5 * floor], held_out)
+        scores.append(score)
+    return CompletionResult(
+        torch.cat(scores),
+        torch.tensor(held_out.lengths),
+        "given",
+        "given theta and topics",
+        corpus_name=held_out.name,
+    )
+
+
+def _check_possible(theta: Tensor, topics: Tensor, suspects: Tensor, held_out: Corpus) -> None:
+    """Raises if a held-out word of a suspect document has probability zero."""
+    for d in suspects.tolist():
+        entries = slice(held_out.row_offsets[d], held_out.row_offsets[d + 1])
+        words = torch.tensor(held_out.word_index[entries], dtype=torch.int64)
+        impossible = words[(theta[d] @ topics[:, words]) == 0]
+        if len(impossible):
+            raise ConfigError(
+                f"held-out word {int(impossible[0])} of document {d} has probability zero, which "
+                "makes the perplexity infinite; smooth the topics"
+            )
+
+
+def unigram_perplexity(
+    train: Corpus, held_out: Corpus, *, smoothing: float = 0.5
+) -> CompletionResult:
+    """Scores tokens under the word frequencies of a training corpus, the baseline to beat.
+
+    Args:
+        train: Training documents.
+        held_out: The tokens to score, over the same vocabulary.
+        smoothing: Pseudo-count of every word of the vocabulary.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: Negative smoothing, or none and a held-out word that training lacks.
+        CorpusError: The vocabularies differ, or there is not one token to score.
+    """
+    if not 0 <= smoothing < math.inf:
+        raise ConfigError(f"smoothing is {smoothing}; expected a number >= 0")
+    same_words = None in (train.vocabulary, held_out.vocabulary) or (
+        train.vocabulary == held_out.vocabulary
+    )
+    if train.num_words != held_out.num_words or not same_words:
+        raise CorpusError(
+            f"{train!r} and {held_out!r} have different vocabularies; "
+            "re-index one by corpus.with_vocabulary(other.vocabulary)"
+        )
+    counts = np.bincount(train.word_index, train.counts, minlength=train.num_words) + smoothing
+    result = completion_perplexity(np.ones((held_out.num_docs, 1)), counts[None], held_out)
+    return CompletionResult(
+        result.log_predictive,
+        result.held_out_tokens,
+        "unigram",
+        f"unigram frequencies of {train.num_docs} training documents + {smoothing:g}",
+        corpus_name=held_out.name,
+    )
+
+
+def _check_any_tokens(held_out: Corpus) -> None:
+    if held_out.num_tokens == 0:
+        raise CorpusError(
+            "there is not one held-out token; a document needs at least two tokens to have one"
+        )
+
+
+def _simplex(values: Any, name: str, shape: tuple[int, int | None]) -> Tensor:
+    """Rows of probabilities as a float64 tensor on the CPU, normalised."""
+    rows = torch.as_tensor(values).detach().cpu().double()
+    expected = tuple(size for size in shape if size is not None)
+    if rows.dim() != 2 or tuple(rows.shape)[: len(expected)] != expected:
+        raise ConfigError(
+            f"{name} has shape {tuple(rows.shape)}; expected two dimensions, of sizes "
+            f"{', '.join('any' if size is None else str(size) for size in shape)}"
+        )
+    if not torch.isfinite(rows).all() or (rows < 0).any():
+        raise ConfigError(f"{name} must be finite and nonnegative; got NaN, inf or a negative")
+    total = rows.sum(1, keepdim=True)
+    if (total == 0).any():
+        row = int((total == 0).nonzero()[0, 0])
+        raise ConfigError(f"{name}: row {row} sums to 0; give it some mass")
+    return rows / total
