@@ -1,4 +1,4 @@
-"""The library's errors: one tree, each also an instance of the built-in error a caller would expect."""
+"""The library's errors: one tree, each also the built-in error that a caller would expect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NumericalError(LNTMError, ArithmeticError):
     """A computation left the numbers it can work with.
 
     Attributes:
-        documents: Positions in the corpus of the documents concerned, empty where it is none's fault.
+        documents: Positions in the corpus of the documents concerned; may be empty.
     """
 
     def __init__(self, message: str, documents: Sequence[int] = ()) -> None:

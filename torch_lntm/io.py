@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import shutil
 import uuid
@@ -389,13 +388,19 @@ class UnfinishedRun:
         return None
 
     def discard(self) -> None:
-        """Remove the folder."""
-        self.close()
+        """Remove the folder: the fit is finished."""
+        self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def close(self) -> None:
-        """Leave the folder for a later run to continue."""
-        self._lock.close()
+    def __enter__(self) -> UnfinishedRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the folder for a later run to continue, if there is anything to continue."""
+        if self.started:
+            self._lock.close()
+        else:
+            self.discard()
 
 
 def _lock(descriptor: int) -> bool:

@@ -55,7 +55,7 @@ def assert_same(a: TopicModel, b: TopicModel, **tolerances: float) -> None:
 def test_batching_does_not_change_an_em_iteration(
     posterior: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch_lntm.inference.variational_em.EM_SOLVER", EXACT)
+    monkeypatch.setattr("torch_lntm.inference.run.EM_SOLVER", EXACT)
     corpus = make_corpus()
     options = {"start": "model", "max_iterations": 2, "tolerance": 0.0}
     whole, a = fit(corpus, posterior, **options)
@@ -94,7 +94,7 @@ def test_topics_and_correlations_are_recovered(anchored: bool) -> None:
     closest = (apart + torch.eye(3)).min().item()
     assert matched_error(model.topics.probs.detach().double(), truth) < 0.1 * closest
     # Topics 0 and 1 of the truth share a covariance of 0.9; the third is independent.
-    pairs = model.topic_correlation()[*torch.triu_indices(3, 3, 1)].sort().values
+    pairs = model.topic_correlation()[tuple(torch.triu_indices(3, 3, 1))].sort().values
     assert pairs[2] > pairs[1] + 0.2
 
 
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
 
 
 def test_restarts_keep_the_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_lntm.inference.variational_em.EM_SOLVER", EXACT)
+    monkeypatch.setattr("torch_lntm.inference.run.EM_SOLVER", EXACT)
     corpus = make_corpus()
     options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
     _, several = fit(corpus, restarts=3, **options)

@@ -62,7 +62,7 @@ class DocumentBatch:
         return torch.Size((self.num_docs, self.num_words))
 
     def dim(self) -> int:
-        """Number of dimensions, 2. With ``shape`` and ``data``, what Pyro asks of a site's value."""
+        """Number of dimensions, 2; with ``shape`` and ``data`` what Pyro asks of a value."""
         return 2
 
     @property

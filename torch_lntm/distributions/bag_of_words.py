@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -25,7 +26,7 @@ class BagOfWords(TorchDistribution):
         lengths: ``(num_docs,)`` tokens per document, needed only to ``sample``.
     """
 
-    arg_constraints = {"theta": constraints.simplex}
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": constraints.simplex}
     support = constraints.independent(constraints.nonnegative_integer, 1)
 
     def __init__(
@@ -76,7 +77,7 @@ class BagOfWords(TorchDistribution):
             self.theta, self.topics, value.to(self.theta.device, self.theta.dtype)
         )
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the counts of every document, with the global generator, as Pyro does.
 
         Returns:
@@ -89,7 +90,7 @@ class BagOfWords(TorchDistribution):
         return self.sample_counts(None, sample_shape)
 
     def sample_counts(
-        self, generator: torch.Generator | None, sample_shape: torch.Size = torch.Size()
+        self, generator: torch.Generator | None, sample_shape: Sequence[int] = ()
     ) -> Tensor:
         """:meth:`sample` with an explicit generator."""
         if self.lengths is None:

@@ -112,8 +112,8 @@ def document_completion(
     * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the posterior mean of eta.
     * ``"mean"``: the same at the posterior mean of θ. As Σ_k θ_k φ_kv is linear in θ, this is also
       the average of the word's probability over the posterior, each token by itself.
-    * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v, all held-out tokens together, so
-      that one held-out token tells about the next. Biased low where draws are few.
+    * ``"integrated"``: log of the average over the posterior of Π_v (Σ_k θ_k φ_kv)^c_v, all held-out
+      tokens together, so that one tells about the next. Biased low where draws are few.
 
     Args:
         model: The model.

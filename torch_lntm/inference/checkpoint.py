@@ -1,37 +1,131 @@
-"""Checkpoints of a running fit: tensors and JSON in one safetensors file, nothing that executes."""
+"""The state of a running fit, and its file: tensors and JSON, nothing that executes."""
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError
+from torch_lntm.inference.statistics import Statistics
 
 
-def write_checkpoint(path: Path, tensors: dict[str, Tensor], record: dict[str, Any]) -> None:
-    """Write tensors and a JSON-able record atomically."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+@dataclass
+class FitState:
+    """All that a fit needs to go on from the end of an epoch or iteration.
+
+    Attributes:
+        latent: ``(num_docs, num_topics)`` proportions in the start, else ``(num_docs, latent_dim)``
+            posterior means; on the CPU, in the fit's order of documents.
+        restart: Which restart.
+        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``.
+        step: Epochs or iterations of the phase that are done.
+        updates: Stochastic updates taken.
+        objective: The last EM iteration's, nats per token.
+        best_score: Objective of the best restart so far.
+        seconds: Time spent.
+        history: One record per epoch and iteration.
+        word_counts: ``(num_topics, num_words)`` running average of the start.
+        statistics: Those that the next M-step starts from.
+        best: Parameters and ``latent`` of the best restart so far.
+    """
+
+    latent: Tensor
+    restart: int = 0
+    phase: str = "start"
+    step: int = 0
+    updates: int = 0
+    objective: float = -math.inf
+    best_score: float = -math.inf
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    word_counts: Tensor | None = None
+    statistics: Statistics | None = None
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+
+def write_checkpoint(
+    path: Path, state: FitState, parameters: dict[str, Tensor], identity: dict[str, Any]
+) -> None:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: The file.
+        state: The fit's state.
+        parameters: The model's parameters that belong to it.
+        identity: JSON-able description of the fit, which a reader must share.
+    """
+    tensors = {f"model.{name}": value for name, value in parameters.items()}
+    tensors |= {f"best.{name}": value for name, value in state.best.items()}
+    record: dict[str, Any] = {"identity": identity, "state": {}, "statistics": None}
+    for item in fields(FitState):
+        value = getattr(state, item.name)
+        if isinstance(value, Tensor):
+            tensors[item.name] = value
+        elif isinstance(value, int | str | list):
+            record["state"][item.name] = value
+        elif isinstance(value, float):
+            # JSON has no infinities; a score not yet taken is left at its default.
+            record["state"] |= {item.name: value} if math.isfinite(value) else {}
+    if state.statistics is not None:
+        statistics = vars(state.statistics)
+        tensors |= {f"statistics.{k}": v for k, v in statistics.items() if isinstance(v, Tensor)}
+        record["statistics"] = {k: v for k, v in statistics.items() if not isinstance(v, Tensor)}
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(contiguous, {"record": json.dumps(record)}))
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`write_checkpoint` wrote, onto the CPU.
+def read_checkpoint(
+    path: Path, identity: dict[str, Any], device: torch.device
+) -> tuple[FitState, dict[str, Tensor]]:
+    """Read what :func:`write_checkpoint` wrote.
+
+    Args:
+        path: The file.
+        identity: The present fit's description.
+        device: Where the parameters and statistics go.
+
+    Returns:
+        The state, and the model's parameters that belong to it.
 
     Raises:
-        ConfigError: The file is damaged or not a checkpoint.
+        ConfigError: The file is damaged, not a checkpoint, or that of another fit.
     """
     try:
         with safe_open(path, framework="pt") as file:
             record = json.loads((file.metadata() or {})["record"])
-            return {name: file.get_tensor(name) for name in file.keys()}, record
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+            # The handle is no mapping: it has keys() but cannot be iterated.
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        found = record["identity"]
+        different = [name for name in identity if found.get(name) != identity[name]]
+        if different:
+            raise ConfigError(
+                f"{path} is the checkpoint of another fit (it differs in {', '.join(different)}); "
+                "delete it, or choose another file"
+            )
+
+        def part(prefix: str) -> dict[str, Any]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        state = FitState(latent=tensors["latent"], best=part("best."), **record["state"])
+        if "word_counts" in tensors:
+            state.word_counts = tensors["word_counts"].to(device)
+        if record["statistics"] is not None:
+            summed = {name: value.to(device) for name, value in part("statistics.").items()}
+            state.statistics = Statistics(**record["statistics"], **summed)
+        return state, {name: value.to(device) for name, value in part("model.").items()}
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(
             f"{path}: not a complete checkpoint ({error}); delete it to start the fit anew"
         ) from error

@@ -32,9 +32,9 @@ def document_topics(corpus: Corpus, num_topics: int, seed: int) -> Tensor:
     Returns:
         ``(num_topics, num_words)`` float64, all positive.
     """
-    counts = corpus.to_scipy().astype(np.float64)
-    frequency = np.asarray(counts.sum(0)).ravel() + 1.0
-    frequency /= frequency.sum()
+    counts = corpus.to_scipy()
+    frequency = np.asarray(counts.sum(0), dtype=np.float64).ravel() + 1.0
+    frequency = frequency / frequency.sum()
     generator = np.random.default_rng(seed)
     per_topic = min(SEED_DOCUMENTS, corpus.num_docs)
     rows = [
@@ -44,7 +44,7 @@ def document_topics(corpus: Corpus, num_topics: int, seed: int) -> Tensor:
         for _ in range(num_topics)
     ]
     seeds = np.stack(rows)
-    seeds /= seeds.sum(1, keepdims=True)
+    seeds = seeds / seeds.sum(1, keepdims=True)
     return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
 
 

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, CorpusError, NumericalError
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.guides import LogisticNormalGuide
 from torch_lntm.inference.annealing import ANNEALING, Annealing
-from torch_lntm.inference.checkpoint import read_checkpoint, write_checkpoint
-from torch_lntm.inference.start import document_topics, lda_epoch, prior_from_theta
-from torch_lntm.inference.statistics import Statistics, sufficient_statistics
+from torch_lntm.inference.run import FitRun, StopReason
 from torch_lntm.models import TopicModel
 
 Start = Literal["lda", "documents", "model"]
-
-#: Step size of the stochastic phases: (updates + 1)^-exponent.
-START_EXPONENT = 0.3
-STEPWISE_EXPONENT = 0.5
-#: Updates that the running statistics count for when the stepwise phase begins.
-STEPWISE_OFFSET = 10
-#: Updates of the parameters that the stochastic phases aim at, and bounds on their epochs.
-START_UPDATES, START_EPOCHS = 160, (3, 20)
-STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
-#: Solver effort within a stochastic step: documents are visited again before they matter.
-STEPWISE_SOLVER = {"tolerance": 1e-2, "max_iterations": 3}
-#: Solver effort within an EM iteration, which starts from the last one's means.
-EM_SOLVER = {"tolerance": 1e-2, "max_iterations": 50}
-#: Batches per epoch at least, and matrix entries that a batch's covariances may have.
-MIN_BATCHES, MAX_MATRIX_ENTRIES = 8, 2**23
-#: Corpora with at most this many stored counts keep their batches between epochs.
-MAX_CACHED_COUNTS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -61,7 +39,7 @@ class FitResult:
     """
 
     history: list[dict[str, Any]]
-    stop_reason: Literal["converged", "max_iterations", "interrupted"]
+    stop_reason: StopReason
     num_unconverged: int
     means: Tensor
     objective_name: str
@@ -74,24 +52,6 @@ class FitResult:
             f"{last['iteration']}, {last['objective']:.4f} nats per token "
             f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
         )
-
-
-@dataclass
-class _State:
-    """All that a fit needs to go on from the end of an epoch or iteration."""
-
-    latent: Tensor
-    restart: int = 0
-    phase: str = "start"
-    step: int = 0
-    updates: int = 0
-    statistics: Statistics | None = None
-    word_counts: Tensor | None = None
-    objective: float = -math.inf
-    seconds: float = 0.0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best_score: float = -math.inf
-    best: dict[str, Tensor] = field(default_factory=dict)
 
 
 class VariationalEM:
@@ -215,7 +175,7 @@ class VariationalEM:
         if occupied.size == 0:
             raise CorpusError("the corpus has no tokens; there is nothing to fit")
         order = np.random.default_rng(self.seed).permutation(occupied)
-        run = _Run(self, corpus, order)
+        run = FitRun(self, corpus, order)
         path = None if checkpoint is None else Path(checkpoint)
         stop_reason = run.fit(path, checkpoint_seconds)
         means = self.model.prior.loc.detach().cpu().repeat(corpus.num_docs, 1)
@@ -230,379 +190,3 @@ class VariationalEM:
             objective_name=self.guide.objective,
             seconds=run.state.seconds,
         )
-
-
-class _Run:
-    """One fit: the engine's settings applied to the documents of a corpus in a given order."""
-
-    def __init__(self, engine: VariationalEM, corpus: Corpus, order: np.ndarray) -> None:
-        self.engine = engine
-        self.model = engine.model
-        self.guide = engine.guide
-        self.source = corpus
-        self.corpus = corpus = corpus[order]
-        self.num_tokens = float(corpus.num_tokens)
-        dim = self.model.latent_dim
-        self.max_docs = engine.max_docs or min(max(16, MAX_MATRIX_ENTRIES // dim**2), 1024)
-        self.step_docs = min(self.max_docs, math.ceil(corpus.num_docs / MIN_BATCHES))
-        self.num_batches = math.ceil(corpus.num_docs / self.step_docs)
-        self._batches: dict[int, list[DocumentBatch]] = {}
-        self.state = self._fresh(0)
-        self._kept: dict[str, Tensor] = {}
-
-    # -- epochs, iterations and what is kept of them -------------------------------------------
-
-    def fit(
-        self, checkpoint: Path | None, checkpoint_seconds: float
-    ) -> Literal["converged", "max_iterations", "interrupted"]:
-        """Run all phases; on Ctrl-C return with the last finished step's parameters."""
-        if checkpoint is not None and checkpoint.exists():
-            self._load(checkpoint)
-        self._kept = self._snapshot()
-        began = saved = time.monotonic()
-        before = self.state.seconds
-        stop_reason: Literal["converged", "max_iterations", "interrupted"] = "max_iterations"
-        steps = self._steps()
-        try:
-            for record in steps:
-                self.state.seconds = before + time.monotonic() - began
-                record = {**record, "seconds": round(self.state.seconds, 3)}
-                if not math.isfinite(record["objective"]):
-                    raise NumericalError(
-                        f"the objective became {record['objective']} in phase {record['phase']}, "
-                        f"iteration {record['iteration']}"
-                    )
-                self.state.history.append(record)
-                self._kept = self._snapshot()
-                if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
-                    self._save(checkpoint)
-                    saved = time.monotonic()
-                if record.get("converged"):
-                    stop_reason = "converged"
-        except KeyboardInterrupt:
-            self.model.load_state_dict(self._kept)
-            stop_reason = "interrupted"
-        finally:
-            steps.close()
-        self.state.seconds = before + time.monotonic() - began
-        return stop_reason
-
-    def _steps(self) -> Iterator[dict[str, Any]]:
-        """Yield a record at the end of every epoch and iteration, from the present state on."""
-        engine, state = self.engine, self.state
-        while state.phase in ("start", "stepwise"):
-            if state.phase == "start":
-                yield from self._start()
-            yield from self._stepwise()
-            if engine.restarts > 1:
-                yield from self._score()
-            else:
-                self._enter("annealing")
-        if state.phase == "annealing":
-            yield from self._anneal()
-        yield from self._em()
-
-    def _enter(self, phase: str) -> None:
-        self.state.phase, self.state.step = phase, 0
-
-    def _record(self, objective: float, **more: Any) -> dict[str, Any]:
-        state = self.state
-        return {
-            "phase": state.phase,
-            "restart": state.restart,
-            "iteration": state.step,
-            "objective": objective,
-            "unconverged": state.statistics.num_unconverged if state.statistics else None,
-            **more,
-        }
-
-    def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
-        """All documents, in batches on the model's device."""
-        if max_docs in self._batches:
-            return iter(self._batches[max_docs])
-        made = self.corpus.batches(
-            max_docs=max_docs, device=self.model.device, dtype=self.model.dtype
-        )
-        if self.corpus.nnz <= MAX_CACHED_COUNTS:
-            # One partition at a time: the stochastic phases' gives way to EM's.
-            self._batches = {max_docs: list(made)}
-            return iter(self._batches[max_docs])
-        return iter(made)
-
-    def _tracked(self, description: str, epochs: int) -> tqdm[Any]:
-        """A progress bar over documents for some epochs, with those done already counted."""
-        total = self.corpus.num_docs
-        return tqdm(
-            total=epochs * total,
-            initial=self.state.step * total,
-            desc=description,
-            unit="doc",
-            disable=not self.engine.progress,
-            smoothing=0.1,
-        )
-
-    # -- phases --------------------------------------------------------------------------------
-
-    def _fresh(self, restart: int) -> _State:
-        num_docs, num_topics = self.corpus.num_docs, self.model.num_topics
-        return _State(latent=torch.full((num_docs, num_topics), 1.0 / num_topics), restart=restart)
-
-    def _epochs(self, chosen: int | None, updates: int, bounds: tuple[int, int]) -> int:
-        if chosen is not None:
-            return chosen
-        return min(max(math.ceil(updates / self.num_batches), bounds[0]), bounds[1])
-
-    def _start(self) -> Iterator[dict[str, Any]]:
-        """Topics, and from the documents' proportions under them the prior."""
-        engine, state, model = self.engine, self.state, self.model
-        if engine.start == "model":
-            state.latent = model.prior.loc.detach().cpu().repeat(self.corpus.num_docs, 1)
-            self._enter("stepwise")
-            return
-        epochs = 1
-        if engine.start == "lda":
-            epochs = self._epochs(engine.start_epochs, START_UPDATES, START_EPOCHS)
-        if state.step == 0:
-            seed = engine.seed + state.restart
-            topics = document_topics(self.corpus, model.num_topics, seed).to(model.device)
-            model.topics.set_(topics)
-            # Word by word in memory, as the kernels produce and the topics keep them.
-            state.word_counts = (topics.mT * (self.num_tokens / model.num_topics)).contiguous().mT
-        with self._tracked("start", epochs) as bar:
-            while state.step < epochs:
-                assert state.word_counts is not None
-                state.updates, objective = lda_epoch(
-                    model,
-                    self._counted(bar, self.step_docs),
-                    state.latent,
-                    state.word_counts,
-                    self.num_tokens,
-                    updates=state.updates,
-                    exponent=START_EXPONENT,
-                    first=state.step == 0,
-                )
-                state.step += 1
-                bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
-                yield self._record(objective / self.num_tokens)
-        state.latent = prior_from_theta(model, state.latent)
-        self._enter("stepwise")
-
-    def _stepwise(self) -> Iterator[dict[str, Any]]:
-        """Stepwise EM with the model's own posterior."""
-        engine, state, model = self.engine, self.state, self.model
-        default = None if engine.annealing is None and engine.start != "model" else 0
-        chosen = default if engine.stepwise_epochs is None else engine.stepwise_epochs
-        epochs = self._epochs(chosen, STEPWISE_UPDATES, STEPWISE_EPOCHS)
-        if state.step == 0:
-            state.updates = STEPWISE_OFFSET
-            state.statistics = None
-        with self._tracked("stepwise EM", epochs) as bar:
-            while state.step < epochs:
-                objective = 0.0
-                for batch in self._counted(bar, self.step_docs):
-                    found = self._expect(batch, **STEPWISE_SOLVER)
-                    objective += found.objective
-                    # Each batch stands for the corpus; statistics are kept per token, so that
-                    # batches of long and of short documents weigh alike in the topics.
-                    scale = self.num_tokens / found.num_tokens
-                    if state.statistics is None:
-                        state.statistics = found.blend(scale, found, 0.0)
-                    else:
-                        step = float(state.updates) ** -STEPWISE_EXPONENT
-                        state.statistics = state.statistics.blend(1 - step, found, step * scale)
-                    state.updates += 1
-                    state.statistics.maximise(model)
-                state.step += 1
-                bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
-                yield self._record(objective / self.num_tokens)
-
-    def _score(self) -> Iterator[dict[str, Any]]:
-        """Keep this restart if it is the best so far, and go to the next one or on with the best."""
-        state = self.state
-        statistics = self._full_expectation("score")
-        state.statistics = statistics
-        score = self._objective(statistics)
-        record = self._record(score)
-        if score > state.best_score:
-            state.best_score = score
-            state.best = {**self._snapshot(), "latent": state.latent.clone()}
-        if state.restart + 1 < self.engine.restarts:
-            fresh = self._fresh(state.restart + 1)
-            state.latent, state.restart, state.updates = fresh.latent, fresh.restart, 0
-            state.statistics = None
-            self._enter("start")
-        else:
-            best = dict(state.best)
-            state.latent = best.pop("latent")
-            self.model.load_state_dict(best)
-            state.best = {}
-            self._enter("annealing")
-        yield {**record, "phase": "score"}
-
-    def _anneal(self) -> Iterator[dict[str, Any]]:
-        """Full EM at rising inverse temperatures."""
-        state = self.state
-        steps = self.engine.annealing.steps if self.engine.annealing else []
-        with self._tracked("annealing", len(steps)) as bar:
-            while state.step < len(steps):
-                temperature, topic_temperature = steps[state.step]
-                state.statistics = self._sum(
-                    bar, temperature=temperature, topic_temperature=topic_temperature
-                )
-                state.statistics.maximise(self.model)
-                state.step += 1
-                bar.set_postfix_str(f"T={temperature:g}")
-                yield self._record(
-                    self._objective(state.statistics),
-                    temperature=temperature,
-                    topic_temperature=topic_temperature,
-                )
-        self._enter("em")
-        state.statistics = None
-
-    def _em(self) -> Iterator[dict[str, Any]]:
-        """Full EM; ends after an E-step, so parameters and posteriors belong together."""
-        engine, state = self.engine, self.state
-        with self._tracked("EM", engine.max_iterations + 1) as bar:
-            while state.step <= engine.max_iterations:
-                if state.history and state.history[-1].get("converged"):
-                    return
-                if state.statistics is not None:
-                    state.statistics.maximise(self.model)
-                state.statistics = self._sum(bar)
-                previous, state.objective = state.objective, self._objective(state.statistics)
-                state.step += 1
-                change = state.objective - previous
-                bar.set_postfix_str(f"{state.objective:.4f} nats/token, change {change:.1e}")
-                converged = abs(change) <= engine.tolerance * abs(state.objective)
-                yield self._record(state.objective, **({"converged": True} if converged else {}))
-
-    # -- E-steps -------------------------------------------------------------------------------
-
-    def _counted(self, bar: tqdm[Any], max_docs: int) -> Iterator[DocumentBatch]:
-        for batch in self.batches(max_docs):
-            yield batch
-            bar.update(batch.num_docs)
-
-    def _expect(
-        self,
-        batch: DocumentBatch,
-        temperature: float = 1.0,
-        topic_temperature: float = 1.0,
-        **solver: Any,
-    ) -> Statistics:
-        """E-step of one batch from, and to, its documents' kept means."""
-        rows = batch.index.cpu()
-        posterior = self.guide.posterior(
-            batch,
-            self.state.latent[rows],
-            temperature=temperature,
-            topic_temperature=topic_temperature,
-            **solver,
-        )
-        self.state.latent[rows] = posterior.mean.to(self.state.latent)
-        return sufficient_statistics(
-            self.model,
-            batch,
-            posterior,
-            temperature=temperature,
-            topic_temperature=topic_temperature,
-        )
-
-    def _sum(self, bar: tqdm[Any], **temperatures: Any) -> Statistics:
-        total: Statistics | None = None
-        for batch in self._counted(bar, self.max_docs):
-            found = self._expect(batch, **EM_SOLVER, **temperatures)
-            total = found if total is None else total + found
-        assert total is not None
-        return total
-
-    def _full_expectation(self, description: str) -> Statistics:
-        with tqdm(
-            total=self.corpus.num_docs,
-            desc=description,
-            unit="doc",
-            disable=not self.engine.progress,
-        ) as bar:
-            return self._sum(bar)
-
-    def _objective(self, statistics: Statistics) -> float:
-        """Objective of the documents plus the parameters' log prior, nats per token."""
-        return (statistics.objective + float(self.model.log_prior())) / self.num_tokens
-
-    # -- keeping state -------------------------------------------------------------------------
-
-    def _snapshot(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self.model.state_dict().items()}
-
-    def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree on to be continued by this fit."""
-        engine = self.engine
-        return {
-            "corpus": self.source.fingerprint(),
-            "model": self.model.config,
-            "guide": repr(self.guide),
-            "start": engine.start,
-            "start_epochs": engine.start_epochs,
-            "stepwise_epochs": engine.stepwise_epochs,
-            "restarts": engine.restarts,
-            "annealing": repr(engine.annealing),
-            "max_docs": self.max_docs,
-            "seed": engine.seed,
-        }
-
-    def _save(self, path: Path) -> None:
-        state = self.state
-        tensors = {f"model.{name}": value for name, value in self._kept.items()}
-        tensors |= {f"best.{name}": value for name, value in state.best.items()}
-        tensors["latent"] = state.latent
-        if state.word_counts is not None:
-            tensors["word_counts"] = state.word_counts
-        record: dict[str, Any] = {
-            name: getattr(state, name)
-            for name in ("restart", "phase", "step", "updates", "seconds", "history")
-        }
-        record["objective"] = state.objective if math.isfinite(state.objective) else None
-        record["best_score"] = state.best_score if math.isfinite(state.best_score) else None
-        if state.statistics is not None:
-            scalars = {}
-            for name, value in vars(state.statistics).items():
-                if isinstance(value, Tensor):
-                    tensors[f"statistics.{name}"] = value
-                else:
-                    scalars[name] = value
-            record["statistics"] = scalars
-        write_checkpoint(path, tensors, {"identity": self._identity(), **record})
-
-    def _load(self, path: Path) -> None:
-        tensors, record = read_checkpoint(path)
-        identity = self._identity()
-        found = record.get("identity", {})
-        different = [name for name in identity if found.get(name) != identity[name]]
-        if different:
-            raise ConfigError(
-                f"{path} is the checkpoint of another fit (it differs in {', '.join(different)}); "
-                "delete it, or choose another file"
-            )
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {
-                name.removeprefix(prefix): value.to(self.model.device)
-                for name, value in tensors.items()
-                if name.startswith(prefix)
-            }
-
-        self.model.load_state_dict(part("model."))
-        state = self.state
-        state.latent = tensors["latent"]
-        if "word_counts" in tensors:
-            state.word_counts = tensors["word_counts"].to(self.model.device)
-        for name in ("restart", "phase", "step", "updates", "seconds", "history"):
-            setattr(state, name, record[name])
-        state.objective = -math.inf if record["objective"] is None else record["objective"]
-        state.best_score = -math.inf if record["best_score"] is None else record["best_score"]
-        state.best = part("best.")
-        if "latent" in state.best:
-            state.best["latent"] = state.best["latent"].cpu()
-        if "statistics" in record:
-            state.statistics = Statistics(**record["statistics"], **part("statistics."))

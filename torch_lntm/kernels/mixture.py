@@ -30,7 +30,6 @@ from torch.autograd.function import once_differentiable
 
 from torch_lntm.corpus.batch import DocumentBatch
 
-
 with warnings.catch_warnings():
     # Torch announces once per process that its sparse CSR support is in beta; what is used of it
     # is tested here, and a user of topic models can do nothing about it.
@@ -231,7 +230,7 @@ def responsibility_covariance(
 def mixture_log_likelihood_reference(
     weights: Tensor, topics: Tensor, batch: DocumentBatch
 ) -> Tensor:
-    """:func:`mixture_log_likelihood` written plainly, differentiated by autograd, document by document.
+    """:func:`mixture_log_likelihood` written plainly, one document at a time, for autograd.
 
     It shares no sparse kernel with the fast version and exists to check it.
     """

@@ -61,8 +61,8 @@ def ctm(
     if num_words < 1:
         raise ConfigError(f"num_words is {num_words}; expected at least 1")
     dtypes = {"float32": torch.float32, "float64": torch.float64}
-    dtype = dtypes.get(str(dtype).removeprefix("torch."), dtype)
-    if dtype not in dtypes.values():
+    name = str(dtype).removeprefix("torch.")
+    if name not in dtypes:
         raise ConfigError(f"dtype is {dtype}; expected float32 or float64")
     prior = LogisticNormalPrior(
         num_topics,
@@ -71,7 +71,7 @@ def ctm(
         covariance=covariance,
         pseudo_documents=pseudo_documents,
         pseudo_variance=pseudo_variance,
-        dtype=dtype,
+        dtype=dtypes[name],
     )
     generator = torch.Generator().manual_seed(seed)
     phi = Topics(
@@ -79,7 +79,7 @@ def ctm(
         num_words,
         smoothing=topic_smoothing,
         probs=topics,
-        dtype=dtype,
+        dtype=dtypes[name],
         generator=generator,
     )
     return TopicModel(prior, phi, vocabulary)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyro
 import torch
@@ -18,8 +17,7 @@ from torch_lntm.models.prior import LogisticNormalPrior
 from torch_lntm.models.topics import Topics
 
 
-@partial(effectful, type="param")
-def _param_site(parameter: Tensor) -> Tensor:
+def _own_parameter(parameter: Tensor) -> Tensor:
     """A Pyro param site for a module's own parameter, which no parameter store gets to know.
 
     ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
@@ -28,6 +26,9 @@ def _param_site(parameter: Tensor) -> Tensor:
     value: Any = parameter.view_as(parameter)
     value.unconstrained = lambda: parameter
     return value
+
+
+_param_site: Any = effectful(_own_parameter, type="param")
 
 
 class BoundModel:
@@ -145,7 +146,7 @@ class TopicModel(nn.Module):
         prior, topics = self.prior.distribution(), self.topics.probs
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
             eta = pyro.sample("eta", prior)
-            pyro.sample("counts", BagOfWords(self.theta(eta), topics), obs=batch)
+            pyro.sample("counts", BagOfWords(self.theta(eta), topics), obs=cast(Tensor, batch))
         return eta
 
     def bind(self, batch: DocumentBatch) -> BoundModel:

@@ -72,11 +72,11 @@ class Topics(nn.Module):
         """
         if torch.is_grad_enabled() and self.logits.requires_grad:
             return torch.softmax(self.logits, 0).mT
-        if self._cache is None or self._cache[0] != self._version():
-            self._cache = (self._version(), torch.softmax(self.logits.detach(), 0))
+        if self._cache is None or self._cache[0] != self._state():
+            self._cache = (self._state(), torch.softmax(self.logits.detach(), 0))
         return self._cache[1].mT
 
-    def _version(self) -> tuple[int, int]:
+    def _state(self) -> tuple[int, int]:
         """Changes whenever the parameters are written or replaced."""
         return self.logits.data_ptr(), self.logits._version
 
@@ -95,7 +95,7 @@ class Topics(nn.Module):
         expected = (self.num_topics, self.num_words)
         if tuple(probs.shape) != expected:
             raise ConfigError(
-                f"topics of shape {tuple(probs.shape)}; expected (num_topics, num_words) = {expected}"
+                f"topics of shape {tuple(probs.shape)}; expected {expected}, topics by words"
             )
         probs = probs.double()
         if not torch.isfinite(probs).all() or (probs < 0).any():

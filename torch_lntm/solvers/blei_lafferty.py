@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior
 from torch_lntm.solvers.mean import Objective, maximise_mean
-from torch_lntm.solvers.special import inverse_mean_root
+from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 
 MEAN_STEPS = 3
 
@@ -46,7 +46,9 @@ def blei_lafferty(
     """
     diagonal = prior.precision.diagonal()
     if start_std is None:
-        variance = (1.0 / diagonal).expand_as(start).clone()
+        # As if every topic were equally likely. The prior's own variance is a bad start where it is
+        # wide: with ζ held fixed it takes hundreds of rounds to come down from.
+        variance = 1.0 / (diagonal + batch.lengths[:, None] / topics.shape[0])
     else:
         variance = start_std.square()
     z = prior.whiten(start)
@@ -55,7 +57,7 @@ def blei_lafferty(
     converged = torch.zeros_like(bound, dtype=torch.bool)
     rows, current = torch.arange(batch.num_docs, device=z.device), batch
     noise_scale = 4.0 * torch.finfo(z.dtype).eps
-    for _ in range(max_iterations):
+    for iteration in range(max_iterations):
         # z is the mean's whitened position; ν enters the mean's objective as half its variance.
         half = prior.lift(variance[rows] / (2.0 * temperature))
         objective = Objective(current, topics, prior, half, temperature)
@@ -69,7 +71,8 @@ def blei_lafferty(
         iterations[rows] += 1
         done = gain <= torch.maximum(new_bound.new_tensor(tolerance), noise_scale * new_bound.abs())
         converged[rows] = done
-        if bool(done.all()):
+        # The last round ends with the mean, so that the bound is the posterior's.
+        if bool(done.all()) or iteration + 1 == max_iterations:
             break
         keep = (~done).nonzero().squeeze(-1)
         if len(keep) < len(rows):
@@ -80,10 +83,9 @@ def blei_lafferty(
                 half[keep],
             )
         logits = prior.lift(prior.unwhiten(position))
-        p = torch.softmax(logits + half, -1)
-        rate = (current.lengths[:, None] * p * torch.exp(-half))[:, : prior.dim]
-        precision = diagonal.expand_as(rate)
-        variance[rows] = inverse_mean_root(precision, rate, 0.5 / temperature)
+        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
+        precision = diagonal.expand_as(log_rate)
+        variance[rows] = inverse_mean_root(precision, log_rate, 0.5 / temperature)
     return GaussianPosterior(
         prior, prior.unwhiten(z), converged, iterations, bound, std=variance.sqrt()
     )

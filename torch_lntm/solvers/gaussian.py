@@ -60,13 +60,13 @@ class GaussianPrior:
         return torch.cat([eta, eta.new_zeros(*eta.shape[:-1], 1)], -1)
 
     def whiten(self, eta: Tensor) -> Tensor:
-        """z = L⁻¹(eta − μ) of eta ``(..., latent_dim)``, solved in float64."""
+        """Whitened coordinates z = L⁻¹(eta − μ) of eta ``(..., latent_dim)``."""
         centred = (eta - self.loc).double()
         z = torch.linalg.solve_triangular(self.tril.mT, centred, upper=True, left=False)
         return z.to(eta.dtype)
 
     def unwhiten(self, z: Tensor) -> Tensor:
-        """eta = μ + Lz of z ``(..., latent_dim)``."""
+        """The inverse of :meth:`whiten`, eta = μ + Lz of z ``(..., latent_dim)``."""
         return self.loc + z @ self.scale.mT
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
 from torch_lntm.solvers.mean import Objective, maximise_mean
-from torch_lntm.solvers.special import inverse_mean_root
+from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 
 MEAN_STEPS = 3
 
@@ -31,23 +31,24 @@ def khan_bouchard(
     1/x = p + (N/ξ) exp(m_k + x/2), p = 1/V_kk − d_k, and V changes by a rank-one term. The plain
     fixed point in d diverges on wide priors; this never lowers the bound.
 
-    Arguments as for :func:`torch_lntm.solvers.blei_lafferty.blei_lafferty`; the covariance
+    Arguments as for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`; the covariance
     returned is T·V, the untempered one, for V at its tempered optimum.
 
     Returns:
         The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
     """
     z = prior.whiten(start)
-    num_docs, dim = z.shape
-    # Without data d = 0 and V = Σ.
-    data = torch.zeros_like(z)
-    whitened = torch.eye(dim, dtype=z.dtype, device=z.device).repeat(num_docs, 1, 1)
+    num_docs = batch.num_docs
+    # As if every topic were equally likely; without data d = 0 and V = Σ. Starting from V = Σ is bad
+    # where that is wide: with ξ held fixed it takes hundreds of rounds to come down from.
+    data = (batch.lengths[:, None] / topics.shape[0]).expand_as(z).clone()
+    whitened = inverse_cholesky(_whitened_precision(prior, data), batch.index)
     bound = torch.full((num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     iterations = torch.zeros_like(batch.index)
     converged = torch.zeros_like(bound, dtype=torch.bool)
     rows, current = torch.arange(num_docs, device=z.device), batch
     noise_scale = 4.0 * torch.finfo(z.dtype).eps
-    for _ in range(max_iterations):
+    for iteration in range(max_iterations):
         covariance = _covariance(prior, whitened[rows])
         half = prior.lift(covariance.diagonal(dim1=-2, dim2=-1) / (2.0 * temperature))
         objective = Objective(current, topics, prior, half, temperature)
@@ -61,16 +62,16 @@ def khan_bouchard(
         iterations[rows] += 1
         done = gain <= torch.maximum(new_bound.new_tensor(tolerance), noise_scale * new_bound.abs())
         converged[rows] = done
-        if bool(done.all()):
+        # The last round ends with the mean, so that the bound is the posterior's.
+        if bool(done.all()) or iteration + 1 == max_iterations:
             break
         keep = (~done).nonzero().squeeze(-1)
         if len(keep) < len(rows):
             rows, current = rows[keep], current.select(keep)
             position, half, covariance = position[keep], half[keep], covariance[keep]
         logits = prior.lift(prior.unwhiten(position))
-        p = torch.softmax(logits + half, -1)
-        rate = (current.lengths[:, None] * p * torch.exp(-half))[:, :dim]
-        updated = _sweep(covariance, data[rows], rate, 0.5 / temperature)
+        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
+        updated = _sweep(covariance, data[rows], log_rate, 0.5 / temperature)
         data[rows] = updated
         whitened[rows] = inverse_cholesky(_whitened_precision(prior, updated), current.index)
     return GaussianPosterior(
@@ -92,7 +93,7 @@ def _covariance(prior: GaussianPrior, whitened: Tensor) -> Tensor:
     return root @ root.mT
 
 
-def _sweep(covariance: Tensor, data: Tensor, rate: Tensor, exponent: float) -> Tensor:
+def _sweep(covariance: Tensor, data: Tensor, log_rate: Tensor, exponent: float) -> Tensor:
     """One pass over the coordinates at fixed ξ; overwrites ``covariance``, returns the new d."""
     data = data.clone()
     for k in range(covariance.shape[-1]):
@@ -101,7 +102,7 @@ def _sweep(covariance: Tensor, data: Tensor, rate: Tensor, exponent: float) -> T
         # 1/V_kk > d_k exactly; rounding can put the difference at or below 0.
         epsilon = torch.finfo(present.dtype).eps
         rest = torch.maximum(1.0 / present - data[:, k], epsilon / present)
-        x = inverse_mean_root(rest, rate[:, k], exponent)
+        x = inverse_mean_root(rest, log_rate[:, k], exponent)
         change = 1.0 / x - rest - data[:, k]
         data[:, k] += change
         scale = change / (1.0 + change * present)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import expected_counts, responsibility_covariance
+from torch_lntm.kernels import expected_topic_counts, responsibility_covariance
 from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
 from torch_lntm.solvers.mean import Objective, maximise_mean
 from torch_lntm.solvers.taylor import complete_information
@@ -15,9 +15,11 @@ from torch_lntm.solvers.taylor import complete_information
 def observed_information(
     batch: DocumentBatch, topics: Tensor, prior: GaussianPrior, theta: Tensor
 ) -> Tensor:
-    """Whitened negative Hessians of log p(w, eta), I + Fᵀ(N·H − Σ_v c_v(diag ρ − ρρᵀ))F, float64.
+    """Whitened negative Hessians of log p(w, eta), I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ − ρρᵀ))C, float64.
 
-    Coordinates are reversed. Semi-definite at a local maximum; indefinite at most other points.
+    C = F − 1(θᵀF) is centred, as in :func:`~torch_lntm.solvers.taylor.complete_information`: the
+    second part ignores what all topics share too, but not to the last digit. Coordinates are
+    reversed. Semi-definite at a local maximum; indefinite at most other points.
 
     Args:
         batch: Documents.
@@ -28,11 +30,14 @@ def observed_information(
     Returns:
         ``(num_docs, dim, dim)`` float64.
     """
-    factor = prior.factor.double().flip(1)
-    complete = complete_information(prior, theta, batch.lengths).double()
-    counts = expected_counts(theta, topics, batch).topic_counts
-    missing = counts.diag_embed() - responsibility_covariance(theta, topics, batch)
-    return complete - factor.mT @ missing.double() @ factor
+    factor = prior.lift(prior.tril.mT).mT.flip(1)
+    centred = factor - (theta.double() @ factor)[:, None, :]
+    counts = expected_topic_counts(theta, topics, batch)
+    information = responsibility_covariance(theta, topics, batch).double()
+    information += (batch.lengths[:, None] * theta - counts).double().diag_embed()
+    precision = centred.mT @ information @ centred
+    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    return precision
 
 
 def laplace(

@@ -4,10 +4,10 @@ For every document it maximises, in whitened coordinates z with m = μ + Lz,
 
     f(z) = loglik(e^m) − N·lse(m + h) − ½|z|²
 
-where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0 this is the log joint with the topic
-assignments summed out, whose maxima are Taylor's fixed points and Laplace's modes; with h half the
-posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function of the
-mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
+where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0 this is the log joint with the
+topic assignments summed out, whose maxima are Taylor's fixed points and Laplace's modes; with h
+half the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function
+of the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
 
 At inverse temperature T (*Ahmed & Xing 2007, §3.2*; METHODS: the objective E_q log p + H(q)/T) the
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.

@@ -69,3 +69,18 @@ def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> T
         value = 1.0 - linear - exponential
         y = y + value / (linear + exponential * (1.0 + exponent * x))
     return y.exp()
+
+
+def log_mean_rate(logits: Tensor, half_variance: Tensor, lengths: Tensor) -> Tensor:
+    """Log of (N/ξ) exp(m_k), ξ = Σ_k exp(m_k + V_kk/2), of each document and topic.
+
+    Args:
+        logits: ``(num_docs, num_topics)`` m.
+        half_variance: ``(num_docs, num_topics)`` V_kk / 2.
+        lengths: ``(num_docs,)`` tokens N.
+
+    Returns:
+        ``(num_docs, num_topics)``; -inf for an empty document.
+    """
+    normaliser = torch.logsumexp(logits + half_variance, -1)
+    return logits + (lengths.log() - normaliser)[:, None]

@@ -1,0 +1,234 @@
+"""Document completion, its standard error, and the unigram baseline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
+from torch_lntm.evaluation import (
+    completion_perplexity,
+    document_completion,
+    log_likelihood,
+    unigram_perplexity,
+)
+from torch_lntm.evaluation.ratio import per_token
+from torch_lntm.guides import GUIDES, LaplaceGuide, TaylorGuide
+from torch_lntm.models import TopicModel, ctm
+
+NUM_WORDS = 30
+
+
+def make_model(num_topics: int = 4, **kwargs) -> TopicModel:
+    topics = kwargs.pop("topics", synthetic_topics(num_topics, NUM_WORDS, 0.1))
+    return ctm(num_topics, NUM_WORDS, topics=topics, dtype="float64", **kwargs)
+
+
+@pytest.fixture(scope="module")
+def model() -> TopicModel:
+    return make_model(covariance=3.0 * torch.eye(4))
+
+
+@pytest.fixture(scope="module")
+def corpus(model: TopicModel) -> Corpus:
+    lengths = np.random.default_rng(0).integers(0, 40, 80)
+    lengths[:3] = [0, 1, 2]
+    return model.generate(lengths, seed=0)[0]
+
+
+@pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
+def test_uniform_topics_have_perplexity_v(corpus: Corpus, predictive: str) -> None:
+    uniform = make_model(topics=torch.ones(4, NUM_WORDS))
+    result = document_completion(uniform, TaylorGuide(uniform), corpus, predictive=predictive)
+    assert result.perplexity == pytest.approx(NUM_WORDS, rel=1e-12)
+    assert result.standard_error == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("guide_name", [*GUIDES])
+def test_mode_predictive_by_hand(model: TopicModel, corpus: Corpus, guide_name: str) -> None:
+    guide = GUIDES[guide_name](model)
+    result = document_completion(model, guide, corpus, 0.3, seed=4)
+    observed, held_out = corpus.hold_out_words(0.3, seed=4)
+    theta = guide.posterior(observed.batch(dtype=torch.float64)).theta_mode().numpy()
+    counts = held_out.to_scipy().toarray()
+    log_words = np.log(theta @ model.topics.probs.detach().numpy())
+    np.testing.assert_allclose(result.log_predictive, (counts * log_words).sum(1), rtol=1e-9)
+    assert result.held_out_tokens.tolist() == counts.sum(1).tolist()
+    expected = math.exp(-(counts * log_words).sum() / counts.sum())
+    assert result.perplexity == pytest.approx(expected)
+    assert (result.predictive, result.observed_fraction, result.seed) == ("mode", 0.3, 4)
+    assert result.num_docs == int((counts.sum(1) > 0).sum())
+
+
+def test_mean_and_integrated_predictive_by_sampling(model: TopicModel, corpus: Corpus) -> None:
+    # Against draws of the posterior object itself; tolerances are five times what 20,000 draws
+    # against 20,000 leave.
+    guide = LaplaceGuide(model)
+    hold_out = corpus[:20].hold_out_words()
+    posterior = guide.posterior(hold_out.observed.batch(dtype=torch.float64))
+    theta = posterior.theta_samples(20_000, seed=9).numpy()
+    counts = hold_out.held_out.to_scipy().toarray()
+    topics = model.topics.probs.detach().numpy()
+    per_draw = np.einsum("sdv,dv->sd", np.log(theta @ topics), counts)
+    top = per_draw.max(0)
+    weights = np.exp(per_draw - top)
+    expected = top + np.log(weights.mean(0))
+    error = weights.std(0) / weights.mean(0) / math.sqrt(20_000)
+    result = document_completion(
+        model, guide, hold_out, predictive="integrated", num_samples=20_000
+    )
+    difference = np.abs(result.log_predictive.numpy() - expected)
+    assert (difference <= 5 * math.sqrt(2) * error + 1e-9).all()
+    assert error.max() < 0.1
+    result = document_completion(model, guide, hold_out, predictive="mean", num_samples=20_000)
+    expected = (counts * np.log(theta.mean(0) @ topics)).sum(1)
+    np.testing.assert_allclose(result.log_predictive, expected, atol=0.05)
+    assert result.observed_fraction is None
+    assert "given hold-out" in repr(result)
+
+
+def test_integrated_predictive_is_a_ratio_of_marginals() -> None:
+    # With an exact posterior, log p(held out | observed) = log p(all) − log p(observed); Laplace's
+    # is close to exact where tokens are many, and every method of the package must meet there.
+    model = make_model(3, covariance=0.5 * torch.eye(3))
+    corpus, _ = model.generate([400] * 10, seed=2)
+    hold_out = corpus.hold_out_words(0.9)
+    both = log_likelihood(model, corpus, "quadrature").log_likelihood
+    observed = log_likelihood(model, hold_out.observed, "quadrature").log_likelihood
+    result = document_completion(
+        model, LaplaceGuide(model), hold_out, predictive="integrated", num_samples=20_000
+    )
+    torch.testing.assert_close(result.log_predictive, both - observed, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
+def test_batches_do_not_matter(model: TopicModel, corpus: Corpus, predictive: str) -> None:
+    guide = TaylorGuide(model)
+    options = {"predictive": predictive, "num_samples": 20}
+    whole = document_completion(model, guide, corpus, **options)
+    parts = document_completion(model, guide, corpus, max_docs=7, **options)
+    torch.testing.assert_close(whole.log_predictive, parts.log_predictive, atol=1e-6, rtol=0)
+
+
+def test_empty_and_one_token_documents_have_no_say(model: TopicModel, corpus: Corpus) -> None:
+    result = document_completion(model, TaylorGuide(model), corpus)
+    assert result.log_predictive[:2].tolist() == [0.0, 0.0]
+    assert result.held_out_tokens[:3].tolist() == [0, 0, 1]
+    short = Corpus.from_matrix(np.eye(3, NUM_WORDS, dtype=int))
+    with pytest.raises(CorpusError, match="not one held-out token"):
+        document_completion(model, TaylorGuide(model), short)
+
+
+def test_completion_perplexity_takes_arrays_and_weights(corpus: Corpus) -> None:
+    rng = np.random.default_rng(0)
+    theta = rng.dirichlet(np.ones(5), corpus.num_docs)
+    topics = rng.dirichlet(np.ones(NUM_WORDS), 5)
+    result = completion_perplexity(theta.astype(np.float32), 7 * topics, corpus)
+    counts = corpus.to_scipy().toarray()
+    expected = math.exp(-(counts * np.log(theta @ topics)).sum() / counts.sum())
+    assert result.perplexity == pytest.approx(expected, rel=1e-6)
+    assert result.predictive == "given"
+    tensors = completion_perplexity(torch.tensor(theta), torch.tensor(topics), corpus)
+    assert tensors.perplexity == pytest.approx(expected, rel=1e-12)
+
+
+def test_standard_error_is_the_jackknife_s(corpus: Corpus) -> None:
+    # The delta method and the jackknife of a ratio agree to order 1/num_docs.
+    rng = np.random.default_rng(1)
+    theta = rng.dirichlet(np.ones(5), corpus.num_docs)
+    result = completion_perplexity(theta, rng.dirichlet(0.3 * np.ones(NUM_WORDS), 5), corpus)
+    values, lengths = result.log_predictive.numpy(), corpus.lengths
+    keep = lengths > 0
+    values, lengths = values[keep], lengths[keep]
+    leave_one_out = np.exp(-(values.sum() - values) / (lengths.sum() - lengths))
+    num_docs = len(values)
+    jackknife = math.sqrt((num_docs - 1) * leave_one_out.var())
+    assert result.standard_error == pytest.approx(jackknife, rel=0.05)
+
+
+def test_standard_error_of_one_document_is_infinite() -> None:
+    value, error = per_token(torch.tensor([-6.0, 0.0]), torch.tensor([3, 0]))
+    assert (value, error) == (-2.0, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("theta", "topics", "message"),
+    [
+        (np.ones((2, 3)), np.ones((3, 4)), r"theta has shape \(2, 3\)"),
+        (np.ones((3, 2)), np.ones((3, 4)), r"topics has shape \(3, 4\)"),
+        (np.ones((3, 2)), np.ones((2, 5)), r"topics has shape \(2, 5\)"),
+        (np.ones(3), np.ones((2, 4)), "two dimensions"),
+        (-np.ones((3, 2)), np.ones((2, 4)), "theta must be finite and nonnegative"),
+        (np.full((3, 2), np.nan), np.ones((2, 4)), "theta must be finite"),
+        (np.ones((3, 2)), np.zeros((2, 4)), "topics: row 0 sums to 0"),
+        (np.eye(3, 2) + [1e-3, 0], np.eye(2, 4), "word 1 of document 2 has probability zero"),
+    ],
+)
+def test_proportions_and_topics_that_cannot_be_used(theta, topics, message: str) -> None:
+    held_out = Corpus.from_matrix([[1, 0, 0, 0], [1, 2, 0, 0], [0, 3, 0, 0]])
+    with pytest.raises(ConfigError, match=message):
+        completion_perplexity(theta, topics, held_out)
+
+
+def test_tiny_probabilities_are_not_taken_for_zero() -> None:
+    held_out = Corpus.from_matrix([[0, 100]])
+    result = completion_perplexity([[1.0]], [[1.0, 1e-30]], held_out)
+    assert result.nats_per_token == pytest.approx(math.log(1e-30))
+
+
+def test_unigram_perplexity() -> None:
+    train = Corpus.from_matrix([[3, 1, 0], [1, 0, 0]], vocabulary=["a", "b", "c"])
+    held_out = Corpus.from_matrix([[1, 1, 1], [0, 0, 0]], vocabulary=["a", "b", "c"])
+    result = unigram_perplexity(train, held_out, smoothing=1.0)
+    assert result.perplexity == pytest.approx((8**3 / (5 * 2 * 1)) ** (1 / 3))
+    assert result.predictive == "unigram"
+    assert "2 training documents + 1" in repr(result)
+    with pytest.raises(ConfigError, match="word 2 of document 0"):
+        unigram_perplexity(train, held_out, smoothing=0.0)
+    with pytest.raises(ConfigError, match="smoothing is -1"):
+        unigram_perplexity(train, held_out, smoothing=-1)
+    other = Corpus.from_matrix([[1, 1, 1]], vocabulary=["a", "c", "b"])
+    with pytest.raises(CorpusError, match="different vocabularies"):
+        unigram_perplexity(train, other)
+
+
+def test_one_word_vocabulary_is_certain() -> None:
+    corpus = Corpus.from_matrix([[4], [2]])
+    assert unigram_perplexity(corpus, corpus).perplexity == 1.0
+    model = ctm(2, 1, dtype="float64")
+    result = document_completion(model, TaylorGuide(model), corpus)
+    assert result.perplexity == pytest.approx(1.0)
+
+
+def test_a_fitted_topic_model_beats_unigrams_where_there_are_topics(
+    model: TopicModel, corpus: Corpus
+) -> None:
+    held_out = corpus.hold_out_words()
+    topical = document_completion(model, LaplaceGuide(model), held_out)
+    flat = unigram_perplexity(held_out.observed, held_out.held_out)
+    assert topical.perplexity + 3 * topical.standard_error < flat.perplexity
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"predictive": "map"}, "predictive is 'map'; expected one of mode, mean, integrated"),
+        ({"num_samples": 0}, "num_samples is 0"),
+        ({"max_docs": 0}, "max_docs is 0"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_settings_that_cannot_be_used(
+    model: TopicModel, corpus: Corpus, settings: dict, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        document_completion(model, TaylorGuide(model), corpus, **settings)
+
+
+def test_guide_of_another_model(model: TopicModel, corpus: Corpus) -> None:
+    with pytest.raises(IncompatibleGuideError, match="another model"):
+        document_completion(model, TaylorGuide(make_model()), corpus)

@@ -1,0 +1,10 @@
+"""``python -m torch_lntm.cli``, the same as ``torch-lntm``."""
+
+from __future__ import annotations
+
+import sys
+
+from torch_lntm.cli.parser import main
+
+if __name__ == "__main__":
+    sys.exit(main())
