@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import safetensors.torch
 import torch
@@ -116,10 +116,9 @@ def load_model(path: str | Path) -> TopicModel:
             f"{folder / _MODEL}: format_version is {about.get('format_version')!r}; this "
             f"version of torch_lntm reads {FORMAT_VERSION}"
         )
-    if about.get("kind") not in KINDS:
-        raise ConfigError(
-            f"{folder / _MODEL}: model kind {about.get('kind')!r}; expected {', '.join(KINDS)}"
-        )
+    kind = about.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ConfigError(f"{folder / _MODEL}: model kind {kind!r}; expected {', '.join(KINDS)}")
     settings = about.get("config")
     if not isinstance(settings, dict) or "vocabulary" not in about:
         raise ConfigError(f"{folder / _MODEL}: lacks 'config' or 'vocabulary'; is it complete?")
@@ -127,7 +126,7 @@ def load_model(path: str | Path) -> TopicModel:
     _check_sizes(folder, settings, tensors)
     vocabulary = _read_vocabulary(folder / _VOCABULARY, settings) if about["vocabulary"] else None
     try:
-        model = KINDS[about["kind"]](**settings, vocabulary=vocabulary)
+        model = KINDS[kind](**settings, vocabulary=vocabulary)
     except (TypeError, ConfigError) as error:
         raise ConfigError(f"{folder / _MODEL}: unusable settings ({error})") from error
     expected = model.state_dict()
@@ -332,13 +331,15 @@ class UnfinishedRun:
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path = path
         self.folder = path.with_name(f"{path.name}.partial")
         self.checkpoint = self.folder / _CHECKPOINT
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.folder / "lock", "wb")
+        lock = _lock(self.folder / "lock")
+        if lock is None:
+            raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
+        self._lock = lock
         try:
-            if not _lock(self._lock.fileno()):
-                raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
             self._claim(json.loads(json.dumps(config)))
         except BaseException:
             self._lock.close()
@@ -383,43 +384,41 @@ class UnfinishedRun:
                 matches = _read_json(partial / _CONFIG) == wanted
             except ConfigError:
                 continue
-            if matches and (partial / _CHECKPOINT).exists() and not _is_locked(partial / "lock"):
-                return partial.with_suffix("")
+            if matches and (partial / _CHECKPOINT).exists():
+                lock = _lock(partial / "lock")
+                if lock is not None:
+                    lock.close()
+                    return partial.with_suffix("")
         return None
 
     def discard(self) -> None:
         """Remove the folder: the fit is finished."""
-        self._lock.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
 
     def __enter__(self) -> UnfinishedRun:
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Leave the folder for a later run to continue, if there is anything to continue."""
-        if self.started:
-            self._lock.close()
-        else:
+        if not self._lock.closed and not self.started:
             self.discard()
+        self._lock.close()
 
 
-def _lock(descriptor: int) -> bool:
-    """Take a lock that ends with this process; False if another holds it."""
+def _lock(path: Path) -> IO[bytes] | None:
+    """An open file, locked until it is closed or the process ends; None if another has it."""
+    file = open(path, "ab")  # noqa: SIM115 - stays open, and with it the lock
     try:
         import fcntl
-    except ImportError:  # not on Windows, where two fits under one name are the user's to avoid
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # on Windows, where two fits under one name are the user's to avoid
+        pass
     except OSError:
-        return False
-    return True
-
-
-def _is_locked(path: Path) -> bool:
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        return not _lock(file.fileno())
-    return False
+        file.close()
+        return None
+    return file
 
 
 # -------------------------------------------------------------------- files

@@ -73,8 +73,7 @@ def correlation_heatmap(
         _, ax = plt.subplots(figsize=(side + 2.4, side), layout="compressed")
     limit = max(0.1, float(np.nanmax(np.abs(shown))))
     colours = LinearSegmentedColormap.from_list("blue_orange", _DIVERGING)
-    colours = colours.with_extremes(bad="#d9d9d9")
-    image = ax.imshow(shown, cmap=colours, vmin=-limit, vmax=limit)
+    image = ax.imshow(shown, cmap=colours.with_extremes(bad="#d9d9d9"), vmin=-limit, vmax=limit)
     fontsize = float(np.clip(520 / size, 3, 9))
     ax.set_xticks(range(size), [names[k].split(" ")[0] for k in order], fontsize=fontsize)
     ax.set_yticks(range(size), [names[k] for k in order], fontsize=fontsize)
@@ -139,7 +138,8 @@ def correlation_graph(
     start = networkx.random_layout(graph, seed=seed)
     distance = {i: dict(enumerate(row)) for i, row in enumerate(rest.tolist())}
     place = networkx.kamada_kawai_layout(graph, dist=distance, pos=start)
-    box = ax.get_window_extent().size / ax.figure.dpi
+    window = ax.get_window_extent()
+    box = np.array([window.width, window.height]) / ax.figure.dpi
     points = _spread(np.array([place[k] for k in range(size)]), box)
 
     edges = _strongest(correlation, int(1.5 * size) if num_edges is None else num_edges, negative)
@@ -156,13 +156,22 @@ def correlation_graph(
         )
     weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
     areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
-    ax.scatter(*points.T, s=areas, color="#e9e9e9", edgecolor=_NEUTRAL, linewidth=0.8, zorder=2)
+    ax.scatter(
+        points[:, 0],
+        points[:, 1],
+        s=areas,
+        color="#e9e9e9",
+        edgecolor=_NEUTRAL,
+        linewidth=0.8,
+        zorder=2,
+    )
     for k, name in enumerate(names):
         number, _, words = name.partition(" ")
-        ax.text(*points[k], number, ha="center", va="center", fontsize=8, zorder=4)
+        x, y = points[k].tolist()
+        ax.text(x, y, number, ha="center", va="center", fontsize=8, zorder=4)
         ax.annotate(
             words,
-            points[k],
+            (x, y),
             xytext=(0, -np.sqrt(areas[k]) / 2 - 2),
             textcoords="offset points",
             ha="center",

@@ -73,7 +73,7 @@ def test_summary_of_weights() -> None:
     log_weights = torch.tensor(rng.normal(-2000.0, 1.0, size=(4, 500)))
     log_weights[0] = -3.0
     summary = summarise_weights(log_weights)
-    w = np.exp(log_weights.numpy() + 2000.0)[1:]
+    w = np.exp(log_weights[1:].numpy() + 2000.0)
     np.testing.assert_allclose(summary.log_mean[1:], np.log(w.mean(1)) - 2000.0)
     np.testing.assert_allclose(
         summary.standard_error[1:], stats.sem(w, axis=1) / w.mean(1), rtol=1e-10

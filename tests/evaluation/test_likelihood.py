@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,16 +20,18 @@ from torch_lntm.models import TopicModel, ctm
 NUM_WORDS = 40
 
 
-def make_model(num_topics: int, anchored: bool = False, seed: int = 0, **kwargs) -> TopicModel:
+def make_model(
+    num_topics: int, anchored: bool = False, seed: int = 0, scale: float = 0.3, **kwargs
+) -> TopicModel:
     rng = np.random.default_rng(seed)
     dim = num_topics - anchored
-    factor = rng.normal(size=(dim, dim))
+    factor = scale * rng.normal(size=(dim, dim))
     return ctm(
         num_topics,
         NUM_WORDS,
         anchored=anchored,
         loc=torch.tensor(rng.normal(size=dim)),
-        covariance=torch.tensor(factor @ factor.T + 0.2 * np.eye(dim)),
+        covariance=torch.tensor(factor @ factor.T + 0.2 * scale**2 * np.eye(dim)),
         topics=synthetic_topics(num_topics, NUM_WORDS, 0.2, seed=rng),
         **{"dtype": "float64", **kwargs},
     )
@@ -53,10 +56,18 @@ def exact(model: TopicModel, corpus: Corpus, **kwargs) -> np.ndarray:
     return log_marginals(counts, topics, *full_prior(model), **kwargs)
 
 
+@cache
+def short_documents(anchored: bool) -> tuple[TopicModel, Corpus, LikelihoodEstimate]:
+    """200 documents whose posteriors every guide comes near, and their probabilities."""
+    model = make_model(3, anchored, seed=2)
+    corpus = make_corpus(model, 200, longest=30)
+    return model, corpus, log_likelihood(model, corpus, "quadrature", num_points=101)
+
+
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize(("num_topics", "num_points"), [(2, 4001), (3, 601)])
 def test_quadrature_is_the_integral(num_topics: int, num_points: int, anchored: bool) -> None:
-    model = make_model(num_topics, anchored)
+    model = make_model(num_topics, anchored, scale=1.5)
     corpus = make_corpus(model, 12)
     estimate = log_likelihood(model, corpus, "quadrature")
     expected = exact(model, corpus, num_points=num_points)
@@ -98,13 +109,11 @@ def test_importance_is_unbiased_with_honest_errors(guide_name: str, anchored: bo
     # Two z-tests over 171 documents, gated on the effective sample size. False-failure rate under
     # 1e-5 for the mean (|z| < 4.5); the mean of 171 squared z-scores has standard deviation 0.11,
     # so that 1.6 is more than five of them from 1.
-    model = make_model(3, anchored, seed=2)
-    corpus = make_corpus(model, 200)
-    truth = log_likelihood(model, corpus, "quadrature")
+    model, corpus, truth = short_documents(anchored)
     with warnings.catch_warnings():
         # k̂ is itself an estimate: a few of 171 may pass 0.7 by chance.
         warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
-        estimate = log_likelihood(model, corpus, guide=GUIDES[guide_name](model), seed=5)
+        estimate = log_likelihood(model, corpus, guide=GUIDES[guide_name](model), num_samples=4000)
     used = estimate.lengths > 0
     assert estimate.effective_sample_size is not None
     assert float(estimate.effective_sample_size[used].min()) > 100
@@ -138,8 +147,11 @@ def test_too_narrow_a_normal_proposal_is_noticed() -> None:
 
     model = make_model(3)
     corpus = make_corpus(model, 20)
-    with pytest.warns(UserWarning, match=r"of 20 documents have .*Pareto k above 0.7 \(positions"):
+    with pytest.warns(
+        UserWarning, match=r"of 20 documents have .*Pareto k above 0.7 \(positions"
+    ) as caught:
         estimate = log_likelihood(model, corpus, guide=Narrow(model), proposal="gaussian")
+    assert caught[0].filename == __file__
     assert "Pareto k" in repr(estimate)
 
 
@@ -193,6 +205,15 @@ def test_draws_depend_on_seed_and_position_only() -> None:
     other = log_likelihood(model, corpus, num_samples=100, seed=1)
     torch.testing.assert_close(base.log_likelihood, again.log_likelihood, atol=1e-6, rtol=0)
     assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-6)
+
+
+def test_device_does_not_matter(device: torch.device) -> None:
+    model = make_model(3)
+    corpus = make_corpus(model, 10)
+    for method in ("importance", "quadrature"):
+        here = log_likelihood(model.cpu(), corpus, method)
+        there = log_likelihood(model.to(device), corpus, method)
+        torch.testing.assert_close(here.log_likelihood, there.log_likelihood, atol=1e-6, rtol=0)
 
 
 def test_float32_model_agrees_with_float64() -> None:

@@ -28,7 +28,7 @@ def log_marginals(
     difference = np.hstack([np.eye(num_topics - 1), -np.ones((num_topics - 1, 1))])
     mean, cov = difference @ loc, difference @ covariance @ difference.T
     sd = np.sqrt(np.diag(cov))
-    axes = [np.linspace(m - reach * s, m + reach * s, num_points) for m, s in zip(mean, sd)]
+    axes = list(np.linspace(mean - reach * sd, mean + reach * sd, num_points).T)
     x = np.array(list(itertools.product(*axes)))
     centred = x - mean
     log_prior = -0.5 * np.sum(centred * (centred @ np.linalg.inv(cov)), 1)

@@ -1,6 +1,9 @@
-"""The command ``torch-lntm``: fit, topics, transform and evaluate."""
+"""The command ``torch-lntm``: fit, topics, transform and evaluate.
 
-from torch_lntm.cli.commands import COMMANDS, Evaluate, Fit, Topics, Transform
+A command is a dataclass. Its fields are the options, on the command line and in configuration
+files; their types and documentation are what the options are checked against and explained by.
+"""
+
 from torch_lntm.cli.parser import main
 
-__all__ = ["COMMANDS", "Evaluate", "Fit", "Topics", "Transform", "main"]
+__all__ = ["main"]

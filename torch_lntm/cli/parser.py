@@ -1,9 +1,11 @@
-"""Command line and configuration files: both checked against the fields of a command's dataclass."""
+"""Command line and configuration files, both checked against a command's fields."""
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
+import re
 import sys
 import typing
 import warnings
@@ -18,7 +20,8 @@ import jsonargparse
 import yaml
 
 import torch_lntm as lntm
-from torch_lntm.cli.commands import COMMANDS, Command
+from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.cli.documents import Command
 from torch_lntm.errors import LNTMError
 
 
@@ -67,11 +70,29 @@ class _Parser(jsonargparse.ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         text = " ".join(message.split())
+        for pattern, plain in _PLAIN:
+            text = re.sub(pattern, plain, text)
         if text.startswith("unrecognized arguments:"):
             unknown = text.partition(":")[2].split()[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings]
             text += _suggestion(unknown.replace("_", "-"), known)
+        if not self.exit_on_error:
+            raise ValueError(text)
         self.exit(2, f"error: {text}\nSee {self.prog} --help.\n")
+
+
+#: What jsonargparse says, as a user without Python would say it.
+_PLAIN = (
+    (r'Parser key "(\w+)":', r"\1:"),
+    (
+        r"Does not validate.*? Subtypes: \[(.*)\] Errors:.* Given value: (.*)",
+        r"expected \1; got \2",
+    ),
+    (r"Expected an? (<class '\w+'>|typing\.Literal\[.*?\])\. Got value:", r"expected \1; got"),
+    (r"typing\.Literal\[(.*?)\]", r"\1"),
+    (r", <class 'NoneType'>", ""),
+    (r"<class '(\w+)'>", r"\1"),
+)
 
 
 def _suggestion(unknown: str, known: Sequence[str]) -> str:
@@ -94,7 +115,8 @@ def _parse(arguments: list[str]) -> tuple[type[Command], dict[str, Any]]:
         name, *rest = arguments
         return COMMANDS[name], _options(name, COMMANDS[name], rest)
     if arguments == ["--version"]:
-        parser.exit(0, f"torch-lntm {lntm.__version__}\n")
+        print(f"torch-lntm {lntm.__version__}")
+        parser.exit(0)
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help(sys.stdout if arguments else sys.stderr)
         parser.exit(0 if arguments else 2)
@@ -104,7 +126,11 @@ def _parse(arguments: list[str]) -> tuple[type[Command], dict[str, Any]]:
 
 
 class _Help(jsonargparse.DefaultHelpFormatter):
-    """Keeps the line breaks of descriptions."""
+    """Keeps the line breaks of descriptions, and leaves out types and defaults that say nothing."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        said = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
+        return f"{action.help or ''}{'' if said else ' (default: %(default)s)'}"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "".join(indent + line for line in text.splitlines(keepends=True))
@@ -116,7 +142,7 @@ def _summary(command: type[Command]) -> str:
 
 def _options(name: str, command: type[Command], arguments: list[str]) -> dict[str, Any]:
     """The options of a command: the defaults, then the configuration file's, then the arguments."""
-    parser = _command_parser(name, command)
+    parser = _command_parser(f"torch-lntm {name}", command)
     config = _config_path(parser, arguments)
     if config is not None:
         parser.set_defaults(_read_config(parser, command, config))
@@ -129,12 +155,12 @@ def _options(name: str, command: type[Command], arguments: list[str]) -> dict[st
     return options
 
 
-def _command_parser(name: str, command: type[Command]) -> _Parser:
+def _command_parser(prog: str, command: type[Command]) -> _Parser:
     positionals = " ".join(map(str.upper, command.positionals))
     about = docstring_parser.parse(inspect.getdoc(command) or "", docstring_parser.Style.GOOGLE)
     parser = _Parser(
-        prog=f"torch-lntm {name}",
-        usage=f"torch-lntm {name} {positionals} [--option VALUE ...]",
+        prog=prog,
+        usage=f"{prog} {positionals} [--option VALUE ...]",
         description="\n".join(filter(None, [about.short_description, about.long_description])),
         formatter_class=_Help,
         allow_abbrev=False,
@@ -145,9 +171,9 @@ def _command_parser(name: str, command: type[Command]) -> _Parser:
         for parameter in docstring_parser.parse(base.__doc__ or "").params
     }
     hints = typing.get_type_hints(command)
-    for field in command.positionals:
+    for name in command.positionals:
         parser.add_argument(
-            field, nargs="?", type=hints[field], help=help_of[field], metavar=field.upper()
+            name, nargs="?", type=hints[name], help=help_of[name], metavar=name.upper()
         )
     parser.add_argument("--config", type=str, help="YAML or JSON file of options, by their names.")
     for field in fields(command):
@@ -189,11 +215,18 @@ def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[st
     for key in values:
         if key not in known:
             hint = _suggestion(str(key).replace("-", "_"), known)
-            parser.error(f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(known)}'}")
-    checker = _command_parser(parser.prog.split()[-1], command)
+            parser.error(
+                f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(known)}'}"
+            )
+    checker = _command_parser(parser.prog, command)
     checker.exit_on_error = False
     try:
+        for field in fields(command):
+            if isinstance(field.default, bool) and not isinstance(
+                values.get(field.name, True), bool
+            ):
+                checker.error(f"{field.name}: expected true or false; got {values[field.name]!r}")
         checked = vars(checker.parse_object(values))
-    except Exception as error:  # whatever jsonargparse's types raise
+    except ValueError as error:
         parser.error(f"{path}: {error}")
     return {key: checked[key] for key in values}

@@ -112,8 +112,8 @@ def document_completion(
     * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the posterior mean of eta.
     * ``"mean"``: the same at the posterior mean of θ. As Σ_k θ_k φ_kv is linear in θ, this is also
       the average of the word's probability over the posterior, each token by itself.
-    * ``"integrated"``: log of the average over the posterior of Π_v (Σ_k θ_k φ_kv)^c_v, all held-out
-      tokens together, so that one tells about the next. Biased low where draws are few.
+    * ``"integrated"``: log of the average over the posterior of Π_v (Σ_k θ_k φ_kv)^c_v, all
+      held-out tokens together, so that one tells about the next. Biased low where draws are few.
 
     Args:
         model: The model.
@@ -254,7 +254,7 @@ def _check_possible(theta: Tensor, topics: Tensor, suspects: Tensor, held_out: C
 
 
 def unigram_perplexity(
-    train: Corpus, held_out: Corpus, *, smoothing: float = 0.5
+    train: Corpus, held_out: Corpus, *, smoothing: float = 1.0
 ) -> CompletionResult:
     """Scores tokens under the word frequencies of a training corpus, the baseline to beat.
 

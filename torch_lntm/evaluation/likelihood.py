@@ -367,5 +367,5 @@ def _warn(bad: Tensor, corpus: Corpus, what: str, cure: str) -> None:
             f"{len(positions)} of {corpus.num_docs} documents have {what} (positions {some}): "
             f"their log likelihoods are not reliable; {cure}",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,  # the decorator is a frame too
         )

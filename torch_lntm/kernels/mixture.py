@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from torch_lntm.corpus.batch import DocumentBatch
 
@@ -127,8 +126,14 @@ class _MixtureLogLikelihood(torch.autograd.Function):
         return _document_sums(batch.counts * s.log(), batch)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        if torch.is_grad_enabled():
+            # Marking the function once differentiable would not do: it lets a Hessian through that
+            # takes these gradients for constants.
+            raise RuntimeError(
+                "mixture_log_likelihood has no second derivative (create_graph=True was asked "
+                "for); mixture_log_likelihood_reference has"
+            )
         weights, words, s = ctx.saved_tensors
         batch: DocumentBatch = ctx.batch
         ratio = grad.to(s.dtype)[batch.row_index] * (batch.counts / s)

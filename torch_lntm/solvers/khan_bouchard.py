@@ -39,8 +39,8 @@ def khan_bouchard(
     """
     z = prior.whiten(start)
     num_docs = batch.num_docs
-    # As if every topic were equally likely; without data d = 0 and V = Σ. Starting from V = Σ is bad
-    # where that is wide: with ξ held fixed it takes hundreds of rounds to come down from.
+    # As if every topic were equally likely; without data d = 0 and V = Σ. V = Σ is a bad start
+    # where it is wide: with ξ held fixed it takes hundreds of rounds to come down from.
     data = (batch.lengths[:, None] / topics.shape[0]).expand_as(z).clone()
     whitened = inverse_cholesky(_whitened_precision(prior, data), batch.index)
     bound = torch.full((num_docs,), -torch.inf, dtype=torch.float64, device=z.device)

@@ -15,11 +15,13 @@ from torch_lntm.solvers.taylor import complete_information
 def observed_information(
     batch: DocumentBatch, topics: Tensor, prior: GaussianPrior, theta: Tensor
 ) -> Tensor:
-    """Whitened negative Hessians of log p(w, eta), I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ − ρρᵀ))C, float64.
+    """Whitened negative Hessians of log p(w, eta), in float64.
 
-    C = F − 1(θᵀF) is centred, as in :func:`~torch_lntm.solvers.taylor.complete_information`: the
-    second part ignores what all topics share too, but not to the last digit. Coordinates are
-    reversed. Semi-definite at a local maximum; indefinite at most other points.
+    I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ_v − ρ_vρ_vᵀ))C, where C = F − 1(θᵀF) is centred, as in
+    :func:`~torch_lntm.solvers.taylor.complete_information`: the second part ignores what all topics
+    share too, but not to the last digit. Coordinates are reversed.
+
+    Semi-definite at a local maximum; indefinite at most other points.
 
     Args:
         batch: Documents.

@@ -1,0 +1,137 @@
+"""The sparse operation beside the same written plainly, and beside the traffic it cannot avoid.
+
+    python -m benchmarks.kernel [--num-topics 20 50 100 200]
+
+Per batch: the log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of every document and its gradients in t
+and φ. *Naive* gathers one row of K numbers per stored count and lets autograd add them up again
+(``index_add``). *Floor* is the time to read one row of K numbers per stored count three times
+(for s and for either gradient), at the speed of summing a table of the topics' size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import torch_lntm as lntm
+from benchmarks.common import DATA, RESULTS, corpus_path, describe, print_table, write_json
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
+
+PASSES = 3
+MAX_NAIVE_ELEMENTS = 2**27
+
+
+def naive(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
+    """The log likelihoods with nothing but indexing; ``words`` is ``(num_words, num_topics)``."""
+    s = (weights[batch.row_index] * words[batch.word_index]).sum(-1)
+    terms = batch.counts * s.log()
+    return terms.new_zeros(batch.num_docs).index_add(0, batch.row_index, terms)
+
+
+def in_turn(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Median milliseconds of each function, run in turn so that all see the same machine."""
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or len(next(iter(taken.values()))) < 5:
+        for name, function in functions.items():
+            began = time.perf_counter()
+            function()
+            taken[name].append(1e3 * (time.perf_counter() - began))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def measure(batch: DocumentBatch, num_topics: int, seconds: float) -> dict[str, Any]:
+    """Times of one batch and number of topics."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(batch.num_docs, num_topics, generator=generator)
+    weights = torch.softmax(logits, -1).requires_grad_()
+    table = torch.softmax(torch.randn(batch.num_words, num_topics, generator=generator), 0)
+    words = table.clone().requires_grad_()
+
+    def fast() -> tuple[Tensor, ...]:
+        total = mixture_log_likelihood(weights, words.mT, batch).sum()
+        return torch.autograd.grad(total, (weights, words))
+
+    def plain() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(naive(weights, words, batch).sum(), (weights, words))
+
+    def e_step() -> Tensor:
+        with torch.no_grad():
+            return expected_topic_counts(weights, words.mT, batch)
+
+    functions: dict[str, Callable[[], object]] = {
+        "fast": fast,
+        "e_step": e_step,
+        "table": lambda: table.sum(),
+    }
+    # The naive one keeps several tables of stored counts × topics.
+    if batch.nnz * num_topics <= MAX_NAIVE_ELEMENTS:
+        functions["naive"] = plain
+        for a, b in zip(fast(), plain(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    times = in_turn(functions, seconds)
+    floor = PASSES * times["table"] * batch.nnz / batch.num_words
+    return {
+        "num_docs": batch.num_docs,
+        "nnz": batch.nnz,
+        "num_topics": num_topics,
+        "fast_ms": times["fast"],
+        "naive_ms": times.get("naive"),
+        "e_step_ms": times["e_step"],
+        "floor_ms": floor,
+        "naive_over_fast": times["naive"] / times["fast"] if "naive" in times else None,
+        "fast_over_floor": times["fast"] / floor,
+        "bytes_of_floor": PASSES * batch.nnz * num_topics * 4,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
+    parser.add_argument("--num-topics", type=int, nargs="+", default=[20, 50, 100, 200])
+    parser.add_argument("--num-docs", type=int, nargs="+", default=[32, 256, 2048])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per batch shape")
+    parser.add_argument("--out", type=Path, default=RESULTS / "kernel.json")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    corpus = lntm.read_corpus(corpus_path(args.corpus))
+    record = describe(corpus=repr(corpus), threads=args.threads, dtype="float32", device="cpu")
+    results = [
+        measure(corpus[: min(num_docs, corpus.num_docs)].batch(), num_topics, args.seconds)
+        for num_topics in args.num_topics
+        for num_docs in args.num_docs
+    ]
+    record["results"] = results
+    print_table(
+        [
+            {
+                "K": str(row["num_topics"]),
+                "documents": str(row["num_docs"]),
+                "stored counts": str(row["nnz"]),
+                "fast ms": f"{row['fast_ms']:.2f}",
+                "naive ms": f"{row['naive_ms']:.2f}" if row["naive_ms"] else "",
+                "E-step ms": f"{row['e_step_ms']:.2f}",
+                "naive/fast": f"{row['naive_over_fast']:.1f}" if row["naive_ms"] else "",
+                "fast/floor": f"{row['fast_over_floor']:.1f}",
+            }
+            for row in results
+        ]
+    )
+    write_json(args.out, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""The mixture operation against dense NumPy, enumeration of topics and finite differences."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from oracles import mixture as oracle
+from oracles.problems import make_batch
+
+from torch_lntm.kernels import (
+    expected_counts,
+    expected_topic_counts,
+    mixture_log_likelihood,
+    mixture_log_likelihood_reference,
+    probability_floor,
+    responsibility_covariance,
+)
+
+DTYPES = [torch.float32, torch.float64]
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+def random_arrays(
+    num_docs: int = 9, num_topics: int = 4, num_words: int = 13, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, topics and counts; the first, a middle and the last document are empty."""
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(0.7, (num_docs, num_words)).astype(float)
+    counts[[0, num_docs // 2, -1]] = 0
+    weights = rng.gamma(1.0, size=(num_docs, num_topics)) + 0.01
+    return weights, rng.dirichlet(np.full(num_words, 0.5), num_topics), counts
+
+
+def tensors(device, dtype, *arrays):
+    return [torch.from_numpy(np.ascontiguousarray(a)).to(device, dtype) for a in arrays]
+
+
+def close(actual: torch.Tensor, expected: object, tolerance: float) -> None:
+    expected = torch.as_tensor(np.asarray(expected), dtype=torch.float64)
+    torch.testing.assert_close(actual.double().cpu(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_everything_equals_enumeration_of_the_topic_assignments(device, dtype) -> None:
+    rng = np.random.default_rng(1)
+    theta = rng.dirichlet(np.ones(3), 5)
+    topics = rng.dirichlet(np.ones(6), 3)
+    counts = np.stack([rng.multinomial(n, np.ones(6) / 6) for n in (0, 1, 4, 6, 5)]).astype(float)
+    counts[2] = [0, 4, 0, 0, 0, 0]
+    evidence, by_topic, by_word, covariance = oracle.enumerate_assignments(theta, topics, counts)
+
+    t, phi = tensors(device, dtype, theta, topics)
+    batch = make_batch(counts, device, dtype)
+    got = expected_counts(t, phi, batch, word_counts=True)
+    assert got.log_likelihood.dtype == torch.float64
+    close(got.log_likelihood, evidence, TOLERANCE[dtype])
+    close(mixture_log_likelihood(t, phi, batch), evidence, TOLERANCE[dtype])
+    close(got.topic_counts, by_topic, TOLERANCE[dtype])
+    close(expected_topic_counts(t, phi, batch), by_topic, TOLERANCE[dtype])
+    close(got.word_counts, by_word, TOLERANCE[dtype])
+    # The tokens of a document have independent topics: Cov = diag(E n) − Σ_v c_v ρ ρᵀ.
+    pairs = np.stack([np.diag(n) for n in by_topic]) - covariance
+    close(responsibility_covariance(t, phi, batch), pairs, 10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(9, 4, 13), (3, 1, 5), (6, 5, 1)])
+def test_fast_equals_dense_and_reference(device, dtype, shape) -> None:
+    weights, topics, counts = random_arrays(*shape)
+    t, phi = tensors(device, dtype, weights, topics)
+    batch = make_batch(counts, device, dtype)
+    expected = oracle.log_likelihood(weights, topics, counts)
+    close(mixture_log_likelihood(t, phi, batch), expected, TOLERANCE[dtype])
+    close(mixture_log_likelihood_reference(t, phi, batch), expected, TOLERANCE[dtype])
+    stacked = torch.stack([t, t.square(), t + 1]).reshape(3, 1, *t.shape)
+    several = mixture_log_likelihood(stacked, phi, batch)
+    assert several.shape == (3, 1, len(counts))
+    close(several[1, 0], oracle.log_likelihood(weights**2, topics, counts), TOLERANCE[dtype])
+    close(several, mixture_log_likelihood_reference(stacked, phi, batch).cpu(), TOLERANCE[dtype])
+
+
+def test_gradients(device) -> None:
+    weights, topics, counts = random_arrays(5, 3, 6)
+    t, phi = tensors(device, torch.float64, weights, topics)
+    batch = make_batch(counts, device)
+    t.requires_grad_()
+    phi.requires_grad_()
+    stacked = torch.stack([t.detach(), 2 * t.detach() + 1]).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda a, b: mixture_log_likelihood(a, b, batch), (stacked, phi)
+    )
+
+    # The expected counts are the gradients in log t and log φ.
+    fast = mixture_log_likelihood(t, phi, batch).sum()
+    plain = mixture_log_likelihood_reference(t, phi, batch).sum()
+    counted = expected_counts(t.detach(), phi.detach(), batch, word_counts=True)
+    by_topic, by_word = torch.autograd.grad(plain, (t, phi))
+    torch.testing.assert_close(counted.topic_counts, t.detach() * by_topic)
+    torch.testing.assert_close(counted.word_counts, phi.detach() * by_word)
+    for a, b in zip(torch.autograd.grad(fast, (t, phi)), (by_topic, by_word), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_second_derivative_is_refused_not_wrong(device) -> None:
+    weights, topics, counts = random_arrays()
+    t, phi = tensors(device, torch.float64, weights, topics)
+    t.requires_grad_()
+    value = mixture_log_likelihood(t.exp(), phi, make_batch(counts, device)).sum()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(value, t, create_graph=True)
+
+
+@pytest.mark.parametrize("num_docs", [0, 3])
+def test_no_tokens_at_all(device, num_docs) -> None:
+    batch = make_batch(np.zeros((num_docs, 5)), device)
+    t = torch.ones(num_docs, 2, dtype=torch.float64, device=device, requires_grad=True)
+    phi = torch.full((2, 5), 0.2, dtype=torch.float64, device=device, requires_grad=True)
+    value = mixture_log_likelihood(t, phi, batch)
+    assert value.tolist() == [0.0] * num_docs
+    value.sum().backward()
+    assert t.grad.shape == t.shape
+    assert not t.grad.any()
+    assert not phi.grad.any()
+    with torch.no_grad():
+        got = expected_counts(t, phi, batch, word_counts=True)
+        pairs = responsibility_covariance(t, phi, batch)
+    assert got.topic_counts.shape == (num_docs, 2)
+    assert got.word_counts.shape == (2, 5)
+    assert pairs.shape == (num_docs, 2, 2)
+    assert not got.word_counts.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1.0, 5.0, 1e6])
+def test_a_word_of_probability_zero_costs_a_finite_number_of_nats(device, dtype, count) -> None:
+    """Also where the count over the smallest normal number would overflow."""
+    counts = np.array([[count, 1, 0], [count, 0, 2], [0, 1, 0]])
+    theta = np.array([[1, 0], [0.5, 0.5], [0, 1]])
+    topics = np.array([[0, 0.5, 0.5], [0, 1, 0.0]])
+    t, phi = tensors(device, dtype, theta, topics)
+    t.requires_grad_()
+    phi.requires_grad_()
+    batch = make_batch(counts, device, dtype)
+    value = mixture_log_likelihood(t, phi, batch)
+    floor = np.log(probability_floor(dtype))
+    close(value, [count * floor + np.log(0.5), count * floor + 2 * np.log(0.25), 0], 1e-5)
+    for gradient in torch.autograd.grad(value.sum(), (t, phi)):
+        assert bool(gradient.isfinite().all())
+    with torch.no_grad():
+        for part in expected_counts(t, phi, batch, word_counts=True):
+            assert bool(part.isfinite().all())
+        assert bool(responsibility_covariance(t, phi, batch).isfinite().all())
+
+
+@pytest.mark.parametrize("max_elements", [1, 60, 2**24])
+def test_responsibility_covariance_by_brute_force_whatever_the_chunks(device, max_elements) -> None:
+    weights, topics, counts = random_arrays(12)
+    expected = np.zeros((12, 4, 4))
+    for d, v in zip(*np.nonzero(counts), strict=True):
+        rho = weights[d] * topics[:, v]
+        rho /= rho.sum()
+        expected[d] += counts[d, v] * np.outer(rho, rho)
+    t, phi = tensors(device, torch.float64, weights, topics)
+    got = responsibility_covariance(t, phi, make_batch(counts, device), max_elements=max_elements)
+    close(got, expected, 1e-12)
+
+
+def test_permutations_parts_and_sums(device) -> None:
+    weights, topics, counts = random_arrays(20, 5, 30)
+    rng = np.random.default_rng(2)
+    docs, words, order = rng.permutation(20), rng.permutation(30), rng.permutation(5)
+
+    def counted(w, p, c):
+        t, phi = tensors(device, torch.float64, w, p)
+        return expected_counts(t, phi, make_batch(c, device), word_counts=True)
+
+    whole = counted(weights, topics, counts)
+    close(whole.topic_counts.sum(1), counts.sum(1), 1e-12)
+    close(whole.word_counts.sum(0), counts.sum(0), 1e-12)
+
+    moved = counted(weights[docs][:, order], topics[order][:, words], counts[docs][:, words])
+    close(moved.log_likelihood, whole.log_likelihood.cpu()[docs], 1e-12)
+    close(moved.topic_counts, whole.topic_counts.cpu()[docs][:, order], 1e-12)
+    close(moved.word_counts, whole.word_counts.cpu()[order][:, words], 1e-12)
+
+    parts = [
+        counted(weights[s], topics, counts[s]) for s in (slice(0, 7), slice(7, 8), slice(8, 20))
+    ]
+    close(torch.cat([p.log_likelihood for p in parts]), whole.log_likelihood.cpu(), 1e-12)
+    close(torch.cat([p.topic_counts for p in parts]), whole.topic_counts.cpu(), 1e-12)
+    close(sum(p.word_counts for p in parts), whole.word_counts.cpu(), 1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_repeated_calls_agree_to_the_last_bit(device, dtype) -> None:
+    weights, topics, counts = random_arrays(200, 30, 500)
+    t, phi = tensors(device, dtype, weights, topics)
+    batch = make_batch(counts, device, dtype)
+    first = expected_counts(t, phi, batch, word_counts=True)
+    for _ in range(3):
+        again = expected_counts(t, phi, batch, word_counts=True)
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+MEMORY_SCRIPT = """
+import resource, sys, torch
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels import expected_counts, mixture_log_likelihood
+num_docs, num_words, num_topics, per_doc = map(int, sys.argv[1:])
+phi = torch.softmax(torch.randn(num_words, num_topics), 0).mT
+theta = torch.softmax(torch.randn(num_docs, num_topics), 1)
+batch = DocumentBatch(
+    torch.arange(num_docs + 1) * per_doc,
+    (torch.arange(per_doc) * (num_words // per_doc)).repeat(num_docs),
+    torch.ones(num_docs * per_doc), num_words, torch.arange(num_docs), num_docs)
+small = batch.select(torch.arange(2))
+def work(b, t):
+    expected_counts(t, phi, b, word_counts=True)
+    w = t.clone().requires_grad_()
+    mixture_log_likelihood(w, phi, b).sum().backward()
+work(small, theta[:2])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+work(batch, theta)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "forbidden_mib"),
+    [
+        pytest.param((2000, 200_000, 8, 50), 2000 * 200_000 * 4 / 2**20, id="documents x words"),
+        pytest.param((2000, 2000, 128, 500), 1_000_000 * 128 * 4 / 2**20, id="counts x topics"),
+    ],
+)
+def test_nothing_large_is_formed(sizes, forbidden_mib) -> None:
+    """Peak memory in a process of its own, beyond that of two documents."""
+    command = [sys.executable, "-W", "ignore", "-c", MEMORY_SCRIPT, *map(str, sizes)]
+    grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert grown < 0.4 * forbidden_mib

@@ -1,0 +1,340 @@
+"""The correlated topic model: one density however it is asked for, and closed-form M-steps."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from oracles import gaussian as oracle
+from oracles.problems import make_batch, random_problem
+from pyro import poutine
+from scipy import optimize, stats
+from scipy.special import log_softmax, softmax
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicModel, ctm
+
+DTYPES = [torch.float32, torch.float64]
+
+
+def trace_at(model: TopicModel, batch: DocumentBatch, eta: torch.Tensor) -> Any:
+    program = poutine.condition(model, {"eta": eta})
+    trace = poutine.trace(program).get_trace(batch)
+    trace.compute_log_prob()
+    return trace
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("anchored", [False, True])
+def test_the_bound_density_is_the_program_s_site_by_site(device, anchored, dtype) -> None:
+    problem = random_problem(anchored=anchored, lengths=(30, 0, 1, 8))
+    model = problem.model(device, dtype)
+    batch = make_batch(problem.counts, device, dtype, corpus_size=40)
+    rng = np.random.default_rng(5)
+    eta = rng.normal(size=(2, 4, model.latent_dim))
+    latent = torch.from_numpy(eta).to(device, dtype)
+
+    prior, likelihood = model.bind(batch).log_joint(latent)
+    assert prior.shape == likelihood.shape == (2, 4)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-11
+    lift = oracle.lift_matrix(model.num_topics, anchored)
+    normal = stats.multivariate_normal(problem.loc, problem.covariance)
+    for i in range(2):
+        trace = trace_at(model, batch, latent[i])
+        # A batch of 4 from a corpus of 40 counts tenfold.
+        for site, values in (("eta", prior[i]), ("counts", likelihood[i])):
+            node = trace.nodes[site]
+            torch.testing.assert_close(node["unscaled_log_prob"], values)
+            torch.testing.assert_close(node["log_prob"], 10 * values)
+            assert [frame.name for frame in node["cond_indep_stack"]] == ["documents"]
+        words = [
+            oracle.log_likelihood(lift @ e, problem.topics, c)
+            for e, c in zip(eta[i], problem.counts, strict=True)
+        ]
+        np.testing.assert_allclose(prior[i].tolist(), normal.logpdf(eta[i]), rtol=tolerance)
+        np.testing.assert_allclose(likelihood[i].tolist(), words, rtol=tolerance, atol=tolerance)
+        factors = (
+            trace.nodes["topics_prior"]["log_prob"] + trace.nodes["covariance_prior"]["log_prob"]
+        )
+        torch.testing.assert_close(factors.sum(), model.log_prior())
+    assert set(trace.param_nodes) == {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_the_priors_of_the_parameters_are_dirichlet_and_inverse_wishart(anchored) -> None:
+    """Up to a constant, so between two settings of the parameters."""
+    options = {"topic_smoothing": 0.3, "pseudo_documents": 11.0, "pseudo_variance": 0.7}
+    settings = [random_problem(anchored=anchored, seed=s) for s in (1, 2)]
+    dim = len(settings[0].loc)
+    values, expected = [], []
+    for problem in settings:
+        values.append(problem.model(**options).log_prior().item())
+        wishart = stats.invwishart(11.0 - dim - 1, 11.0 * 0.7 * np.eye(dim))
+        topics = [stats.dirichlet(np.full(15, 1.3)).logpdf(row) for row in problem.topics]
+        expected.append(wishart.logpdf(problem.covariance) + sum(topics))
+    assert values[0] - values[1] == pytest.approx(expected[0] - expected[1], rel=1e-9)
+    assert problem.model(topic_smoothing=0, pseudo_documents=0).log_prior().item() == 0
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
+@pytest.mark.parametrize("anchored", [False, True])
+def test_parameters_given_are_parameters_read(device, anchored, dtype) -> None:
+    problem = random_problem(anchored=anchored)
+    words = [f"w{v}" for v in range(15)]
+    model = problem.model(device, dtype, vocabulary=words)
+    assert (model.num_topics, model.num_words, model.latent_dim) == (4, 15, 4 - anchored)
+    assert model.dtype == (torch.float64 if dtype == "float64" else dtype)
+    assert model.vocabulary == tuple(words)
+    for got, given in (
+        (model.topics.probs, problem.topics),
+        (model.prior.loc, problem.loc),
+        (model.prior.covariance, problem.covariance),
+        (model.prior.scale_tril, np.linalg.cholesky(problem.covariance)),
+    ):
+        np.testing.assert_allclose(got.tolist(), given, rtol=1e-5, atol=1e-6)
+
+    twin = ctm(**model.config).to(device)
+    twin.load_state_dict(model.state_dict())
+    assert twin.config == model.config
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(twin.topics.probs, model.topics.probs)
+
+
+def test_topics_read_back_follow_every_way_to_write_them() -> None:
+    model = random_problem().model()
+    logits = model.topics.logits
+    with torch.no_grad():
+        for write in (
+            lambda: model.topics.set_(torch.rand(4, 15) + 0.1),
+            lambda: logits.add_(torch.randn(15, 4)),
+            lambda: model.load_state_dict(random_problem(seed=3).model().state_dict()),
+            lambda: model.topics.m_step(torch.rand(4, 15, dtype=torch.float64)),
+            lambda: torch.optim.SGD([logits], 0.1).step(
+                lambda: setattr(logits, "grad", logits * 1)
+            ),
+        ):
+            before = model.topics.probs.clone()
+            write()
+            torch.testing.assert_close(model.topics.probs, torch.softmax(logits, 0).mT)
+            assert not torch.equal(model.topics.probs, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_zero_probability_becomes_a_tiny_one(dtype) -> None:
+    topics = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]])
+    model = ctm(2, 3, topics=topics, dtype=dtype)
+    assert bool((model.topics.probs > 0).all())
+    assert bool(model.log_prior().isfinite())
+    model.topics.smoothing = 0.0
+    model.topics.m_step(torch.tensor([[2.0, 0, 1], [5000, 0, 0]]))
+    assert bool(model.topics.logits.isfinite().all())
+    torch.testing.assert_close(model.topics.probs.sum(1), torch.ones(2, dtype=dtype))
+
+
+def test_generate(device) -> None:
+    problem = random_problem(3, anchored=True)
+    model = problem.model(device, vocabulary=[f"w{v}" for v in range(15)])
+    lengths = [5, 0, 40]
+    corpus, eta = model.generate(lengths, seed=4)
+    again, eta_again = model.generate(lengths, seed=4)
+    other, _ = model.generate(lengths, seed=5)
+    assert corpus.lengths.tolist() == lengths
+    assert corpus.vocabulary == model.vocabulary
+    assert corpus.fingerprint() == again.fingerprint() != other.fingerprint()
+    assert torch.equal(eta, eta_again)
+
+    num_docs = 20_000
+    corpus, eta = model.generate([1] * num_docs, seed=6)
+    assert not eta.requires_grad
+    x = eta.cpu().numpy() - problem.loc
+    root = np.linalg.cholesky(np.linalg.inv(problem.covariance))
+    white = x @ root
+    outer = np.einsum("di,dj->dij", white, white).mean(0)
+    # Two means, two variances and a covariance at 5.5 standard errors, and one χ² test: together
+    # they fail by chance in fewer than 2 runs in 10⁶.
+    assert np.all(np.abs(white.mean(0)) < 5.5 / np.sqrt(num_docs))
+    assert np.all(np.abs(outer - np.eye(2)) < 5.5 * np.sqrt((1 + np.eye(2)) / num_docs))
+    theta = softmax(np.hstack([eta.cpu().numpy(), np.zeros((num_docs, 1))]), axis=1)
+    words = np.asarray(corpus.to_scipy().sum(0)).ravel()
+    expected = theta.sum(0) @ problem.topics
+    assert stats.chisquare(words, expected).pvalue > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_topics": 1}, "num_topics is 1; expected at least 2"),
+        ({"num_words": 0}, "num_words is 0; expected at least 1"),
+        ({"dtype": torch.float16}, "expected float32 or float64"),
+        ({"dtype": "double"}, "expected float32 or float64"),
+        ({"loc": torch.zeros(2)}, "prior mean: got shape (2,); expected (3,)"),
+        ({"loc": torch.tensor([0, torch.nan, 0])}, "expected (3,) finite"),
+        ({"covariance": torch.eye(4)}, "got shape (4, 4); expected (3, 3)"),
+        ({"covariance": torch.eye(3) * torch.inf}, "expected (3, 3) finite"),
+        ({"covariance": torch.ones(3, 3)}, "not positive definite: its leading block of size 2"),
+        ({"covariance": torch.ones(3, 3).triu() + torch.eye(3)}, "not symmetric"),
+        ({"topics": torch.ones(4, 3)}, "topics of shape (4, 3); expected"),
+        ({"topics": torch.full((3, 4), torch.nan)}, "finite and nonnegative"),
+        ({"topics": torch.ones(3, 4) - 2 * torch.eye(4)[:3]}, "finite and nonnegative"),
+        (
+            {"topics": torch.tensor([[1.0] * 4, [0.0] * 4, [1.0] * 4])},
+            "topic 1 has probability zero",
+        ),
+        ({"topics": torch.tensor([[1.0, 1, 0, 1]] * 3)}, "word 2 has probability zero"),
+        ({"topic_smoothing": -0.1}, "topic smoothing is -0.1"),
+        ({"topic_smoothing": float("nan")}, "topic smoothing is nan"),
+        ({"pseudo_documents": -1.0}, "pseudo_documents=-1.0"),
+        ({"pseudo_variance": 0.0}, "pseudo_variance=0.0"),
+        ({"vocabulary": ["a", "b"]}, "the vocabulary has 2 words; expected 4"),
+    ],
+)
+def test_bad_input(options, message) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ctm(**{"num_topics": 3, "num_words": 4, **options})
+
+
+def test_a_refused_parameter_leaves_the_model_as_it_was() -> None:
+    model = random_problem().model()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(ConfigError):
+        model.prior.set_(covariance=-torch.eye(4))
+    with pytest.raises(ConfigError):
+        model.topics.set_(torch.zeros(4, 15))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("weight", [0.0, 9.0])
+@pytest.mark.parametrize("anchored", [False, True])
+def test_the_prior_s_m_step_maximises_the_penalised_expected_log_density(anchored, weight) -> None:
+    num_docs = 6
+    problem = random_problem(3, anchored=anchored)
+    model = problem.model(pseudo_documents=weight, pseudo_variance=0.6)
+    dim = model.latent_dim
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(num_docs, dim)) * 2 + 1
+    roots = rng.normal(size=(num_docs, dim, dim))
+    covariances = roots @ roots.mT
+    lower = np.tril_indices(dim)
+
+    def loss(x: np.ndarray) -> float:
+        loc, tril = x[:dim], np.zeros((dim, dim))
+        tril[lower] = x[dim:]
+        sigma = tril @ tril.T + 1e-12 * np.eye(dim)
+        precision, log_det = np.linalg.inv(sigma), np.linalg.slogdet(sigma)[1]
+        total = -0.5 * weight * (log_det + 0.6 * np.trace(precision))
+        for m, v in zip(means, covariances, strict=True):
+            gap = m - loc
+            total -= 0.5 * (log_det + gap @ precision @ gap + np.trace(precision @ v))
+        return -total
+
+    start = np.concatenate([np.zeros(dim), np.eye(dim)[lower]])
+    best = optimize.minimize(loss, start, method="BFGS", options={"gtol": 1e-7})
+    tril = np.zeros((dim, dim))
+    tril[lower] = best.x[dim:]
+    outer = means.T @ means + covariances.sum(0)
+    model.prior.m_step(num_docs, torch.from_numpy(means.sum(0)), torch.from_numpy(outer))
+    np.testing.assert_allclose(model.prior.loc.tolist(), best.x[:dim], atol=1e-4)
+    np.testing.assert_allclose(model.prior.covariance.tolist(), tril @ tril.T, atol=1e-3)
+    assert (
+        loss(
+            np.concatenate(
+                [model.prior.loc.tolist(), model.prior.scale_tril.detach().numpy()[lower]]
+            )
+        )
+        <= best.fun + 1e-9
+    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+def test_the_topics_m_step_maximises_the_penalised_expected_log_likelihood(smoothing) -> None:
+    rng = np.random.default_rng(1)
+    counts = rng.gamma(1.0, size=(2, 5)) * 10
+    model = ctm(2, 5, topic_smoothing=smoothing, dtype="float64")
+
+    def loss(logits: np.ndarray) -> float:
+        return -float(((counts + smoothing) * log_softmax(logits.reshape(2, 5), axis=1)).sum())
+
+    best = optimize.minimize(loss, np.zeros(10), method="BFGS", options={"gtol": 1e-7})
+    model.topics.m_step(torch.from_numpy(counts))
+    np.testing.assert_allclose(
+        model.topics.probs.tolist(), softmax(best.x.reshape(2, 5), axis=1), atol=1e-6
+    )
+
+
+def test_m_steps_without_data() -> None:
+    model = random_problem().model(topic_smoothing=0.0)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    model.prior.m_step(0, torch.zeros(4), torch.zeros(4, 4))
+    counts = torch.ones(4, 15, dtype=torch.float64)
+    counts[2] = 0
+    model.topics.m_step(counts)
+    assert torch.equal(model.prior.loc, before["prior.loc"])
+    assert torch.equal(model.prior.unconstrained_tril, before["prior.unconstrained_tril"])
+    kept = torch.softmax(before["topics.logits"], 0)[:, 2]
+    torch.testing.assert_close(model.topics.probs[2], kept)
+    torch.testing.assert_close(model.topics.probs[0], torch.full((15,), 1 / 15).double())
+
+
+def test_topic_correlation_is_that_of_theta_whatever_the_parameterisation() -> None:
+    problem = random_problem(4)
+    shared = problem.covariance + 50.0
+    difference = np.hstack([np.eye(3), -np.ones((3, 1))])
+    centre = np.eye(4) - 0.25
+    centred = centre @ problem.covariance @ centre
+    sd = np.sqrt(np.diag(centred))
+    for covariance, anchored in (
+        (problem.covariance, False),
+        (shared, False),
+        (difference @ problem.covariance @ difference.T, True),
+    ):
+        model = ctm(
+            4, 5, anchored=anchored, covariance=torch.from_numpy(covariance), dtype="float64"
+        )
+        got = model.topic_correlation().numpy()
+        np.testing.assert_allclose(got, centred / np.outer(sd, sd), atol=1e-9)
+        np.testing.assert_allclose(model.prior.contrast_covariance().sum(0), 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_theta(device, anchored) -> None:
+    model = random_problem(anchored=anchored).model(device)
+    eta = torch.randn(3, 2, model.latent_dim, dtype=torch.float64, device=device)
+    logits = np.concatenate([eta.cpu().numpy(), np.zeros((3, 2, int(anchored)))], -1)
+    np.testing.assert_allclose(model.theta(eta).tolist(), softmax(logits, axis=-1), rtol=1e-12)
+
+
+def test_the_default_prior_is_the_same_distribution_of_theta_either_way() -> None:
+    free, anchored = ctm(4, 6), ctm(4, 6, anchored=True)
+    torch.testing.assert_close(
+        free.prior.contrast_covariance(), anchored.prior.contrast_covariance()
+    )
+
+
+def test_two_models_share_no_state(device) -> None:
+    pyro.clear_param_store()
+    problems = [random_problem(seed=s) for s in (0, 1)]
+    first, second = (p.model(device) for p in problems)
+    batch = problems[0].batch(device)
+    eta = torch.zeros(5, 4, dtype=torch.float64, device=device)
+    values = [trace_at(m, batch, eta).log_prob_sum().item() for m in (first, second)]
+    assert values[0] != values[1]
+    with torch.no_grad():
+        first.topics.logits.zero_()
+    assert trace_at(second, batch, eta).log_prob_sum().item() == values[1]
+    assert trace_at(first, batch, eta).log_prob_sum().item() != values[0]
+    assert len(pyro.get_param_store()) == 0
+
+
+def test_a_batch_over_another_vocabulary_is_refused() -> None:
+    model = random_problem().model()
+    with pytest.raises(ConfigError, match="over 14 words given to a model of 15"):
+        model.check_batch(make_batch(np.ones((2, 14))))
+    other = model.check_batch(make_batch(np.ones((2, 15)), dtype=torch.float32))
+    assert other.dtype == torch.float64

@@ -1,0 +1,35 @@
+"""The package's public names, which load nothing before they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import torch_lntm as lntm
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = (
+        "import sys, torch_lntm, torch_lntm.cli\n"
+        "heavy = {'torch', 'pyro', 'numpy', 'scipy', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_public_name_is_there():
+    names = [name for name in dir(lntm) if not name.startswith("_")]
+    assert {"Corpus", "read_corpus", "models", "guides", "inference", "evaluation"} <= set(names)
+    assert {"LNTMError", "CorpusError", "ConfigError", "load_model", "plotting"} <= set(names)
+    for name in names:
+        assert getattr(lntm, name) is not None
+    assert lntm.Corpus is lntm.corpus.Corpus
+    assert issubclass(lntm.ConfigError, lntm.LNTMError)
+    assert lntm.__version__.count(".") == 2
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="has no attribute 'lda2vec'"):
+        lntm.lda2vec  # noqa: B018 - the access itself is what raises

@@ -1,0 +1,627 @@
+r"""How well posteriors recover topic proportions of simulated documents: *Ahmed & Xing 2007, §4.1*.
+
+For every setting (number of topics K, words in the vocabulary M, tokens in a document N, spread of
+the prior) a model is drawn at random, documents are drawn from it, and each posterior is solved at
+the model's true parameters. The paper's Figure 4 varies K, M and N one at a time and shows the L2
+error of θ at the posterior mean of eta, the difference of the errors of two posteriors document by
+document, and the number of iterations. Run it by
+
+    python -m torch_lntm.experiments.ahmed_xing_simulation \
+        --config configs/ahmed_xing_simulation.yaml --out runs/ahmed_xing_simulation
+
+The paper does not print what it drew μ, Σ and the topics from, nor the values of K, M and N.
+:class:`SimulationSettings` says what is drawn here; ``docs/experiments.md`` says what came out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from torch_lntm.corpus import DocumentBatch, synthetic_topics
+from torch_lntm.corpus.files import atomic_write
+from torch_lntm.errors import ConfigError
+from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
+from torch_lntm.guides import GUIDES, GaussianPosterior, make_guide
+from torch_lntm.models import TopicModel, ctm
+from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.solvers.mean import Objective
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What every other posterior is compared with, document by document.
+BASELINE = "taylor"
+AS_PRINTED = {
+    "taylor-as-printed": taylor_as_printed,
+    "blei-lafferty-as-printed": blei_lafferty_as_printed,
+}
+#: What is varied, and its name in the paper.
+ASPECTS = {
+    "num_topics": "topics K",
+    "num_words": "words in the vocabulary M",
+    "num_tokens": "tokens in a document N",
+    "prior_variance": "prior variance",
+}
+#: What a row measures, and what it says.
+STATISTICS = {
+    "error_mode": "L2 error of θ at the posterior mean of eta",
+    "error_mean": "L2 error of the posterior mean of θ",
+    "error_converged": "L2 error of θ at the posterior mean of eta, converged documents only",
+    "difference": "error_mode less that of the Taylor posterior, mean over documents",
+    "iterations": "iterations until convergence, mean over converged documents",
+    "unconverged": "share of documents that did not converge",
+    "milliseconds": "processor time per document",
+    "excess": "error_mode less the error of the sampled posterior mean of θ",
+    "distance_mode": "L2 distance of θ at the posterior mean of eta from the sampled mean of θ",
+    "distance_mean": "L2 distance of the posterior mean of θ from the sampled mean of θ",
+}
+
+# Step and number of leapfrogs of the reference sampler, in units of the Taylor posterior: accepts
+# nine proposals in ten, and crosses the posterior in one.
+_LEAPFROG_STEP, _LEAPFROGS = 0.3, 10
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """What to simulate.
+
+    In each repetition μ ~ N(0, loc_variance · I), Σ ~ Wishart with 2K degrees of freedom and mean
+    prior_variance · I, and each topic ~ symmetric Dirichlet(topic_concentration); documents then
+    come from the model itself. Repetitions that differ in N or in the prior's variance alone share
+    their draws of the rest.
+
+    Attributes:
+        num_topics: K where it is not varied.
+        num_words: M where it is not varied.
+        num_tokens: N where it is not varied.
+        prior_variance: Mean prior variance of a component of eta where it is not varied.
+        vary_num_topics: Values of K.
+        vary_num_words: Values of M.
+        vary_num_tokens: Values of N.
+        vary_prior_variance: Values of the prior's variance. Not in the paper, which leaves the
+            distributions that it drew from open.
+        num_docs: Documents per setting and repetition.
+        repetitions: Models drawn per setting.
+        seed: Seed of everything.
+        posteriors: Names of guides, or ``taylor-as-printed`` and ``blei-lafferty-as-printed`` for
+            the paper's two algorithms, update by update.
+        loc_variance: Variance of the components of μ.
+        topic_concentration: Dirichlet parameter of the topics.
+        anchored: Fix the last component of eta at 0, as the paper's §2.2 says, instead of leaving
+            all K free. The distributions of θ that models are drawn from stay the same.
+        relative_tolerance: Relative change of the objective at which a document has converged.
+            Guides have an absolute tolerance in nats; they get this times the average
+            ``|log p(w | true θ)|`` of the setting's documents, which is the scale of every bound.
+        max_iterations: Bound on the iterations.
+        theta_samples: Draws from each posterior for its mean of θ.
+        reference_docs: Documents per setting and repetition, the first ones, whose posterior is
+            also sampled by Hamiltonian Monte Carlo; 0 for none.
+        reference_draws: Transitions of the sampler, of which the first fifth is dropped.
+    """
+
+    num_topics: int = 20
+    num_words: int = 200
+    num_tokens: int = 200
+    prior_variance: float = 4.0
+    vary_num_topics: list[int] | tuple[int, ...] = (5, 10, 20, 40)
+    vary_num_words: list[int] | tuple[int, ...] = (50, 200, 1000)
+    vary_num_tokens: list[int] | tuple[int, ...] = (50, 100, 200, 400, 800)
+    vary_prior_variance: list[float] | tuple[float, ...] = (1.0, 4.0, 16.0)
+    num_docs: int = 200
+    repetitions: int = 4
+    seed: int = 0
+    posteriors: list[str] | tuple[str, ...] = (*GUIDES, *AS_PRINTED)
+    loc_variance: float = 1.0
+    topic_concentration: float = 0.1
+    anchored: bool = False
+    relative_tolerance: float = 1e-6
+    max_iterations: int = 500
+    theta_samples: int = 100
+    reference_docs: int = 20
+    reference_draws: int = 200
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: A value that cannot be used.
+        """
+        smallest = {"num_topics": 2, "num_docs": 2, "seed": 0, "reference_docs": 0}
+        whole = ("num_words", "num_tokens", "repetitions", "max_iterations", "theta_samples")
+        for name in (*smallest, *whole, "reference_draws"):
+            least = 5 if name == "reference_draws" else smallest.get(name, 1)
+            for value in (getattr(self, name), *getattr(self, f"vary_{name}", ())):
+                if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                    raise ConfigError(f"{name} is {value!r}; expected a whole number >= {least}")
+        positive = ("prior_variance", "topic_concentration", "relative_tolerance")
+        for name in (*positive, "loc_variance"):
+            for value in (getattr(self, name), *getattr(self, f"vary_{name}", ())):
+                if not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
+                    raise ConfigError(f"{name} is {value!r}; expected a positive number")
+        known = (*GUIDES, *AS_PRINTED)
+        unknown = [name for name in self.posteriors if name not in known]
+        if unknown or BASELINE not in self.posteriors:
+            raise ConfigError(
+                f"posteriors are {', '.join(self.posteriors) or 'none'}; expected {BASELINE}, "
+                f"which the others are compared with, and any of {', '.join(known)}"
+            )
+        if self.reference_docs > self.num_docs:
+            raise ConfigError(
+                f"reference_docs is {self.reference_docs}, more than the {self.num_docs} documents"
+            )
+
+    def cells(self) -> list[Cell]:
+        """The settings to simulate, each once: the base, then those that differ in one way."""
+        base = Cell(self.num_topics, self.num_words, self.num_tokens, self.prior_variance)
+        varied = [
+            replace(base, **{aspect: value})
+            for aspect in ASPECTS
+            for value in getattr(self, f"vary_{aspect}")
+        ]
+        return list(dict.fromkeys([base, *varied]))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting: K, M, N and the prior's variance."""
+
+    num_topics: int
+    num_words: int
+    num_tokens: int
+    prior_variance: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One posterior in one setting and repetition.
+
+    Attributes:
+        cell: The setting.
+        repetition: Number of the repetition.
+        posterior: Name of the posterior.
+        error_mode: See :data:`STATISTICS`, as for all that follow.
+        error_mean: See there.
+        error_converged: See there; NaN if no document converged.
+        difference: See there.
+        difference_se: Standard error of ``difference`` over documents.
+        iterations: See there; NaN if no document converged.
+        unconverged: See there.
+        milliseconds: See there; the only numbers that differ from run to run.
+        reference_error: L2 error of the sampled posterior mean of θ on the reference documents;
+            NaN without a reference, as the following.
+        excess: See there, on the reference documents.
+        distance_mode: See there.
+        distance_mean: See there.
+    """
+
+    cell: Cell
+    repetition: int
+    posterior: str
+    error_mode: float
+    error_mean: float
+    error_converged: float
+    difference: float
+    difference_se: float
+    iterations: float
+    unconverged: float
+    milliseconds: float
+    reference_error: float
+    excess: float
+    distance_mode: float
+    distance_mean: float
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """What a simulation measured.
+
+    Attributes:
+        settings: What was asked for.
+        rows: One per setting, repetition and posterior.
+        seconds: Wall-clock time.
+    """
+
+    settings: SimulationSettings
+    rows: list[Row]
+    seconds: float
+
+    def average(self, cell: Cell, posterior: str, statistic: str) -> tuple[float, float]:
+        """Mean over repetitions and its standard error (NaN for a single repetition).
+
+        Repetitions without the statistic (no document converged, no reference) are left out.
+
+        Args:
+            cell: A setting.
+            posterior: Name of a posterior.
+            statistic: A numeric field of :class:`Row`.
+
+        Raises:
+            ConfigError: Nothing was measured for that setting and posterior.
+        """
+        chosen = [row for row in self.rows if row.cell == cell and row.posterior == posterior]
+        if not chosen:
+            raise ConfigError(f"nothing was measured for {posterior!r} at {cell}")
+        values = [v for row in chosen if not math.isnan(v := float(getattr(row, statistic)))]
+        if not values:
+            return math.nan, math.nan
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        return fmean(values), error
+
+    def sweep(self, aspect: str) -> list[tuple[float, Cell]]:
+        """The values of one aspect in ascending order, each with its setting."""
+        base = self.settings.cells()[0]
+        values = sorted(getattr(self.settings, f"vary_{aspect}"))
+        return [(value, replace(base, **{aspect: value})) for value in values]
+
+    def table(self, statistic: str, digits: int = 4) -> str:
+        """One statistic as a Markdown table: a line per setting, a column per posterior.
+
+        Args:
+            statistic: A numeric field of :class:`Row`.
+            digits: Digits after the point.
+
+        Returns:
+            The table; each entry with its standard error over repetitions in parentheses.
+        """
+        names = self.settings.posteriors
+        lines = ["| K | M | N | variance | " + " | ".join(names) + " |"]
+        lines.append("|" + "---:|" * (4 + len(names)))
+        for cell in self.settings.cells():
+            entries = []
+            for name in names:
+                mean, error = self.average(cell, name, statistic)
+                text = "–" if math.isnan(mean) else f"{mean:.{digits}f}"
+                entries.append(text if math.isnan(error) else f"{text} ({error:.{digits}f})")
+            where = (cell.num_topics, cell.num_words, cell.num_tokens, f"{cell.prior_variance:g}")
+            lines.append("| " + " | ".join(map(str, (*where, *entries))) + " |")
+        return "\n".join(lines)
+
+    def report(self) -> str:
+        """Every statistic's table, as Markdown."""
+        digits = {"iterations": 1, "unconverged": 3, "milliseconds": 2}
+        return "\n\n".join(
+            f"{statistic}: {text}\n\n{self.table(statistic, digits.get(statistic, 4))}"
+            for statistic, text in STATISTICS.items()
+            if self.settings.reference_docs or statistic not in ("excess", *_DISTANCES)
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``result.json``, ``tables.md`` and, where matplotlib is installed, ``figure.png``.
+
+        Args:
+            folder: Made if missing.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ConfigError: The folder holds a result already.
+        """
+        folder = check_output(folder)
+        content = {"settings": asdict(self.settings), "seconds": round(self.seconds, 1)}
+        content["rows"] = [
+            # JSON has no NaN.
+            {
+                k: None if isinstance(v, float) and math.isnan(v) else v
+                for k, v in asdict(row).items()
+            }
+            for row in self.rows
+        ]
+        with atomic_write(folder / "tables.md") as file:
+            file.write((self.report() + "\n").encode())
+        if find_spec("matplotlib") is not None:
+            with atomic_write(folder / "figure.png") as file:
+                figure(self).savefig(file, format="png", dpi=100)
+        # Last: where it is, the others are.
+        with atomic_write(folder / "result.json") as file:
+            file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+        return folder
+
+
+_DISTANCES = ("distance_mode", "distance_mean")
+
+
+def check_output(folder: str | Path) -> Path:
+    """The folder to write to.
+
+    Raises:
+        ConfigError: It is a file, or holds a result already.
+    """
+    folder = Path(folder)
+    if (folder / "result.json").exists() or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(f"{folder} exists already; name another folder or remove it")
+    return folder
+
+
+def run(settings: SimulationSettings | None = None, *, progress: bool = True) -> SimulationResult:
+    """Run the simulation, in float64 on the CPU.
+
+    Args:
+        settings: What to simulate; the defaults if not given.
+        progress: Show a progress bar.
+
+    Returns:
+        The result; the same for the same settings, but for processor times.
+    """
+    settings = SimulationSettings() if settings is None else settings
+    start = time.perf_counter()
+    rows: list[Row] = []
+    work = [(cell, r) for cell in settings.cells() for r in range(settings.repetitions)]
+    for cell, repetition in tqdm(work, desc="simulations", disable=not progress):
+        rows += _simulate(settings, cell, repetition)
+    return SimulationResult(settings, rows, time.perf_counter() - start)
+
+
+def draw_model(settings: SimulationSettings, cell: Cell, repetition: int) -> TopicModel:
+    """The true model of a repetition, from the distributions that the settings state.
+
+    Args:
+        settings: The settings.
+        cell: The setting.
+        repetition: Number of the repetition.
+
+    Returns:
+        A float64 model.
+    """
+    k = cell.num_topics
+    rng = np.random.default_rng([settings.seed, repetition, k, cell.num_words])
+    loc = math.sqrt(settings.loc_variance) * rng.standard_normal(k)
+    root = rng.standard_normal((k, 2 * k)) * math.sqrt(cell.prior_variance / (2 * k))
+    topics = synthetic_topics(k, cell.num_words, settings.topic_concentration, rng)
+    if settings.anchored:
+        loc, root = loc[:-1] - loc[-1], root[:-1] - root[-1]
+    return ctm(
+        k,
+        cell.num_words,
+        anchored=settings.anchored,
+        loc=torch.from_numpy(loc),
+        covariance=torch.from_numpy(root @ root.T),
+        topics=topics,
+        dtype=torch.float64,
+    )
+
+
+def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list[Row]:
+    """All posteriors of one setting and repetition."""
+    model = draw_model(settings, cell, repetition)
+    key = np.random.SeedSequence([settings.seed, repetition, cell.num_topics])
+    seed = int(key.generate_state(1)[0])
+    corpus, eta = model.generate([cell.num_tokens] * settings.num_docs, seed=seed)
+    batch = corpus.batch(dtype=torch.float64)
+    theta = model.theta(eta).detach()
+    scale = float(model.bind(batch).log_joint(eta)[1].detach().abs().mean())
+
+    solved = {}
+    for name in settings.posteriors:
+        began = time.process_time()
+        posterior = _solve(settings, name, model, batch, scale)
+        solved[name] = posterior, 1e3 * (time.process_time() - began) / settings.num_docs
+
+    first = slice(settings.reference_docs)
+    reference, reference_error = None, torch.full((1,), math.nan)
+    if settings.reference_docs:
+        some = batch.select(torch.arange(settings.reference_docs))
+        start = _solve(settings, BASELINE, model, some, scale)
+        reference = sample_theta(model, some, start, draws=settings.reference_draws, seed=seed)
+        reference_error = _distance(reference, theta[first])
+
+    baseline = _distance(solved[BASELINE][0].theta_mode(), theta)
+    rows = []
+    for name, (posterior, milliseconds) in solved.items():
+        mode = posterior.theta_mode()
+        mean = posterior.theta_mean(settings.theta_samples, seed)
+        error, done = _distance(mode, theta), posterior.converged
+        difference = error - baseline
+        known = reference is not None
+        rows.append(
+            Row(
+                cell,
+                repetition,
+                name,
+                error_mode=float(error.mean()),
+                error_mean=float(_distance(mean, theta).mean()),
+                error_converged=float(error[done].mean()),
+                difference=float(difference.mean()),
+                difference_se=float(difference.std()) / math.sqrt(settings.num_docs),
+                iterations=float(posterior.iterations[done].double().mean()),
+                unconverged=float((~done).double().mean()),
+                milliseconds=milliseconds,
+                reference_error=float(reference_error.mean()),
+                excess=float((error[first] - reference_error).mean()) if known else math.nan,
+                distance_mode=_mean_distance(mode[first], reference),
+                distance_mean=_mean_distance(mean[first], reference),
+            )
+        )
+    return rows
+
+
+def _solve(
+    settings: SimulationSettings, name: str, model: TopicModel, batch: DocumentBatch, scale: float
+) -> GaussianPosterior:
+    """The posterior of a name; ``scale`` is the nats that the relative tolerance is relative to."""
+    if name in AS_PRINTED:
+        return AS_PRINTED[name](
+            batch,
+            model.topics.probs.detach(),
+            _gaussian_prior(model),
+            relative_tolerance=settings.relative_tolerance,
+            max_iterations=settings.max_iterations,
+        )
+    tolerance = settings.relative_tolerance * scale
+    guide = make_guide(name, model, tolerance=tolerance, max_iterations=settings.max_iterations)
+    return guide.posterior(batch)
+
+
+def _gaussian_prior(model: TopicModel) -> GaussianPrior:
+    prior = model.prior
+    return GaussianPrior(prior.loc.detach(), prior.scale_tril.detach().double(), prior.anchored)
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(a - b, dim=-1)
+
+
+def _mean_distance(theta: Tensor, reference: Tensor | None) -> float:
+    return math.nan if reference is None else float(_distance(theta, reference).mean())
+
+
+@torch.no_grad()
+def sample_theta(
+    model: TopicModel, batch: DocumentBatch, start: GaussianPosterior, *, draws: int, seed: int
+) -> Tensor:
+    """The exact posterior mean of θ, up to Monte Carlo error: one chain per document.
+
+    Hamiltonian Monte Carlo on the log joint with the topic assignments summed out, started at and
+    scaled by an approximate posterior. Every document accepts or rejects for itself.
+
+    Args:
+        model: The model.
+        batch: The documents, in the model's dtype.
+        start: Their approximate posterior.
+        draws: Transitions; the first fifth is dropped.
+        seed: Seed of a generator of its own.
+
+    Returns:
+        ``(num_docs, num_topics)``.
+    """
+    prior = _gaussian_prior(model)
+    target = Objective(batch, model.topics.probs.detach(), prior)
+    generator = torch.Generator().manual_seed(seed)
+    # In whitened coordinates the approximate covariance is RRᵀ; R is the sampler's unit.
+    unit = torch.linalg.solve_triangular(prior.tril, start.scale_tril, upper=False)
+    z = prior.whiten(start.mean)
+    value, gradient, _ = target.evaluate(z)
+    total, kept = torch.zeros(batch.num_docs, model.num_topics, dtype=z.dtype), 0
+    for draw in range(draws):
+        momentum = torch.randn(z.shape, generator=generator, dtype=z.dtype)
+        # A random step keeps trajectories from closing on themselves.
+        jitter = 0.5 + torch.rand(len(z), 1, generator=generator, dtype=z.dtype)
+        step = _LEAPFROG_STEP * jitter
+        x, p, x_value, x_gradient = z, momentum, value, gradient
+        for _ in range(_LEAPFROGS):
+            p = p + 0.5 * step * (x_gradient[:, None, :] @ unit).squeeze(1)
+            x = x + step * (unit @ p[..., None]).squeeze(-1)
+            x_value, x_gradient, _ = target.evaluate(x)
+            p = p + 0.5 * step * (x_gradient[:, None, :] @ unit).squeeze(1)
+        log_ratio = x_value - value + 0.5 * (momentum.square() - p.square()).sum(-1)
+        uniform = torch.rand(len(z), generator=generator, dtype=z.dtype)
+        accept = uniform.log() < log_ratio
+        z = torch.where(accept[:, None], x, z)
+        value = torch.where(accept, x_value, value)
+        gradient = torch.where(accept[:, None], x_gradient, gradient)
+        if draw >= draws // 5:
+            total += model.theta(prior.unwhiten(z))
+            kept += 1
+    return total / kept
+
+
+def figure(result: SimulationResult) -> Figure:
+    """The paper's Figure 4: a column per aspect; rows of errors, differences and iterations.
+
+    Solid lines are the Taylor posterior's and dotted ones Blei and Lafferty's, as in the paper.
+    Bars are one standard error over repetitions.
+
+    Args:
+        result: What :func:`run` returned.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigError("the figure needs matplotlib; pip install 'torch-lntm[viz]'")
+    from matplotlib.figure import Figure
+
+    styles: dict[str, dict[str, Any]] = {
+        "taylor": {"color": "#2166ac", "linestyle": "-", "marker": "o"},
+        "laplace": {"color": "#5aae61", "linestyle": (0, (5, 3)), "marker": "s"},
+        "blei-lafferty": {"color": "#c25b00", "linestyle": ":", "marker": "^"},
+        "khan-bouchard": {"color": "#762a83", "linestyle": "-.", "marker": "D"},
+        "taylor-as-printed": {"color": "#92c5de", "linestyle": "-", "marker": "o"},
+        "blei-lafferty-as-printed": {"color": "#f9b26b", "linestyle": ":", "marker": "^"},
+    }
+    panels = {
+        "error_converged": "L2 error of θ\n(converged documents)",
+        "difference": "error less Taylor's\n(all documents)",
+        "iterations": "iterations",
+    }
+    aspects = [name for name in ASPECTS if len(result.sweep(name)) > 1] or list(ASPECTS)[:1]
+    plot = Figure(figsize=(3.1 * len(aspects) + 0.8, 7.6), layout="constrained")
+    axes = plot.subplots(len(panels), len(aspects), squeeze=False, sharex="col", sharey="row")
+    for column, aspect in enumerate(aspects):
+        values = [value for value, _ in result.sweep(aspect)]
+        for row, (statistic, label) in enumerate(panels.items()):
+            ax = axes[row, column]
+            for name in result.settings.posteriors:
+                # Where Taylor's printed iteration cycles, its error would set the scale of the row.
+                if statistic == "difference" and name in (BASELINE, "taylor-as-printed"):
+                    continue
+                cells = [cell for _, cell in result.sweep(aspect)]
+                means, errors = zip(
+                    *(result.average(cell, name, statistic) for cell in cells), strict=True
+                )
+                bars = None if any(map(math.isnan, errors)) else errors
+                ax.errorbar(values, means, bars, label=name, markersize=4, lw=1.4, **styles[name])
+            if statistic == "difference":
+                ax.axhline(0.0, color="#4d4d4d", lw=0.8)
+            if statistic == "iterations":
+                ax.set_yscale("log")
+                ax.set_xlabel(ASPECTS[aspect])
+            if column == 0:
+                ax.set_ylabel(label)
+            if max(values) >= 8 * min(values):
+                ax.set_xscale("log")
+            ax.set_xticks(values, [f"{value:g}" for value in values])
+            ax.minorticks_off()
+            ax.grid(alpha=0.25)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    plot.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+    return plot
+
+
+def main(argv: Sequence[str] | None = None) -> SimulationResult:
+    """Run from the command line; writes the result and prints its tables.
+
+    Args:
+        argv: Arguments instead of the process's own.
+
+    Returns:
+        The result.
+
+    Raises:
+        ConfigError: Settings that cannot be used, or an output folder that holds a result.
+    """
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(prog="python -m torch_lntm.experiments.ahmed_xing_simulation")
+    parser.add_argument("--config", action="config", help="a YAML file with these settings")
+    parser.add_argument("--out", type=str, required=True, help="folder to write to")
+    parser.add_class_arguments(SimulationSettings)
+    options = parser.parse_args(argv)
+    names = [field.name for field in fields(SimulationSettings)]
+    settings = SimulationSettings(**{name: options[name] for name in names})
+    folder = check_output(options.out)
+    result = run(settings)
+    result.save(folder)
+    print(result.report())
+    print(f"\n{result.seconds:.0f} seconds; written to {folder}")
+    return result
+
+
+if __name__ == "__main__":
+    main()
