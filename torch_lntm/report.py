@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.files import atomic_write
@@ -26,7 +26,6 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.guides import LogisticNormalGuide
 from torch_lntm.models import TopicModel
-from torch_lntm.solvers.importance import draw_noise
 
 Estimate = Literal["mode", "mean"]
 TableFormat = Literal["text", "json", "csv"]
@@ -340,17 +339,12 @@ def document_topics(
     if max_docs is None:
         per_document = model.num_topics * max(model.num_topics, num_samples)
         max_docs = min(max(16, _MAX_MATRIX_ENTRIES // per_document), 1024)
-    # The same draws for every document: the result does not depend on the batches.
-    noise = draw_noise(num_samples, model.latent_dim, (seed,))
     parts = []
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
             posterior = guide.posterior(batch)
-            if estimate == "mode":
-                theta = posterior.theta_mode()
-            else:
-                deviations = noise.to(posterior.mean) @ posterior.scale_tril.mT
-                theta = model.theta(posterior.mean[:, None] + deviations).mean(1)
+            mode = estimate == "mode"
+            theta = posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)
             parts.append((theta.cpu(), posterior.converged.cpu()))
             bar.update(batch.num_docs)
     theta, converged = (torch.cat(tensors) for tensors in zip(*parts, strict=True))

@@ -21,12 +21,11 @@ from torch_lntm.experiments.ahmed_xing_simulation import (
     figure,
     main,
     run,
-    sample_theta,
 )
 from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
+from torch_lntm.experiments.reference import gaussian_prior, sample_theta
 from torch_lntm.guides import make_guide
-from torch_lntm.models import TopicModel, ctm
-from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.models import ctm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -54,11 +53,6 @@ def result() -> SimulationResult:
 
 def without_times(rows: list[Row]) -> list[Row]:
     return [replace(row, milliseconds=0.0) for row in rows]
-
-
-def gaussian_prior(model: TopicModel) -> GaussianPrior:
-    prior = model.prior
-    return GaussianPrior(prior.loc.detach(), prior.scale_tril.detach().double(), prior.anchored)
 
 
 def test_varies_one_aspect_at_a_time_and_each_setting_once() -> None:
@@ -315,6 +309,7 @@ def test_committed_config_is_the_default() -> None:
         ({"prior_variance": 0.0}, "prior_variance is 0.0"),
         ({"vary_prior_variance": (math.nan,)}, "prior_variance is nan"),
         ({"loc_variance": -1.0}, "loc_variance is -1.0"),
+        ({"loc_variance": "wide"}, "loc_variance is 'wide'"),
         ({"relative_tolerance": 0.0}, "relative_tolerance is 0.0"),
         ({"topic_concentration": math.inf}, "topic_concentration is inf"),
         ({"posteriors": ("taylor", "tailor")}, "taylor, tailor; expected"),

@@ -316,6 +316,15 @@ def test_short_documents_on_which_the_undamped_iteration_fails(device, name) -> 
     assert bool(default.converged.all())
     post = solve(name, problem, device)
     assert bool(post.converged.all())
+    # The steps tried on the way there overshoot by more than one halving mends.
+    rest = (topics, problem.loc, problem.covariance)
+    previous = np.full(100, -np.inf)
+    for iterations in range(1, 25):
+        means = solve(name, problem, device, max_iterations=iterations).mean.cpu().numpy()
+        pairs = zip(means, problem.counts, strict=True)
+        value = np.array([oracle.log_joint(m, c, *rest) for m, c in pairs])
+        assert np.all(value >= previous - 1e-9)
+        previous = value
     precision = np.linalg.inv(problem.covariance)
     for m, c in zip(post.mean.cpu().numpy(), problem.counts, strict=True):
         g = softmax(m)

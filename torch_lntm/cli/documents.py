@@ -111,13 +111,9 @@ class OnDocuments(Command):
 
     def _holds_texts(self) -> bool:
         """Whether the corpus is of texts, not of counts."""
-        path = Path(str(self.corpus))
-        name = path.name.removesuffix(".gz")
-        if self.format is not None:
-            return self.format in ("txt", "jsonl", "csv", "folder")
-        return path.is_dir() or (
-            name.endswith((".txt", ".jsonl", ".csv")) and not name.startswith("docword")
-        )
+        from torch_lntm.corpus.readers import TEXT_FORMATS, find_format
+
+        return (self.format or find_format(Path(str(self.corpus)))) in TEXT_FORMATS
 
     def torch_device(self) -> torch.device:
         """The device asked for; sets the number of threads too."""

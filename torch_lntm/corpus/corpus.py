@@ -416,8 +416,10 @@ class Corpus:
         return hold_out_words(self, observed_fraction, seed)
 
     def save(self, path: str | Path) -> None:
-        """Writes the corpus, for ``read_corpus``: ``NAME.npz`` with the counts, and beside it
-        ``NAME.vocab.txt`` and ``NAME.labels.txt``. Each file appears complete or not at all.
+        """Writes the corpus to files that ``read_corpus`` reads.
+
+        ``NAME.npz`` holds the counts; beside it are ``NAME.vocab.txt`` and ``NAME.labels.txt``.
+        Each file appears complete or not at all.
 
         Args:
             path: The ``.npz`` file.

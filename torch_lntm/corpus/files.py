@@ -44,7 +44,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file with newlines as ``\\n`` and without a byte-order mark.
+    r"""The text of a file with newlines as ``\n`` and without a byte-order mark.
 
     Raises:
         CorpusError: As ``read_bytes``, and for bytes that are not text in ``encoding``.

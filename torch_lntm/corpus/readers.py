@@ -93,7 +93,7 @@ def read_corpus(
     path = Path(path)
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
-    format = _find_format(path) if format is None else format
+    format = find_format(path) if format is None else format
     if format not in _COUNT_READERS and format not in _TEXT_READERS:
         known = ", ".join([*_COUNT_READERS, *_TEXT_READERS])
         raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
@@ -136,8 +136,12 @@ def _name(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).stem.removeprefix("docword.")
 
 
-def _find_format(path: Path) -> str:
-    """The format that a path's name tells."""
+def find_format(path: Path) -> str:
+    """The format that a path's name tells, as :func:`read_corpus` names it.
+
+    Raises:
+        CorpusError: The name tells none.
+    """
     if path.is_dir():
         return "folder"
     name = path.name.removesuffix(".gz")
@@ -404,3 +408,6 @@ _TEXT_READERS = {
     "csv": _read_csv,
     "folder": _read_folder,
 }
+
+#: Formats that hold texts, whose words are chosen in reading, instead of counts.
+TEXT_FORMATS = frozenset(_TEXT_READERS)

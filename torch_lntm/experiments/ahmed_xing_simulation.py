@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -28,16 +29,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from torch_lntm.corpus import DocumentBatch, synthetic_topics
 from torch_lntm.corpus.files import atomic_write
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, LNTMError
 from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
+from torch_lntm.experiments.reference import gaussian_prior, sample_theta
 from torch_lntm.guides import GUIDES, GaussianPosterior, make_guide
 from torch_lntm.models import TopicModel, ctm
-from torch_lntm.solvers.gaussian import GaussianPrior
-from torch_lntm.solvers.mean import Objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,10 +68,6 @@ STATISTICS = {
     "distance_mode": "L2 distance of θ at the posterior mean of eta from the sampled mean of θ",
     "distance_mean": "L2 distance of the posterior mean of θ from the sampled mean of θ",
 }
-
-# Step and number of leapfrogs of the reference sampler, in units of the Taylor posterior: accepts
-# nine proposals in ten, and crosses the posterior in one.
-_LEAPFROG_STEP, _LEAPFROGS = 0.3, 10
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,8 @@ class SimulationSettings:
         positive = ("prior_variance", "topic_concentration", "relative_tolerance")
         for name in (*positive, "loc_variance"):
             for value in (getattr(self, name), *getattr(self, f"vary_{name}", ())):
-                if not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
+                number = isinstance(value, int | float) and math.isfinite(value)
+                if not number or value < 0 or (value == 0 and name in positive):
                     raise ConfigError(f"{name} is {value!r}; expected a positive number")
         known = (*GUIDES, *AS_PRINTED)
         unknown = [name for name in self.posteriors if name not in known]
@@ -324,7 +321,7 @@ class SimulationResult:
             file.write((self.report() + "\n").encode())
         if find_spec("matplotlib") is not None:
             with atomic_write(folder / "figure.png") as file:
-                figure(self).savefig(file, format="png", dpi=100)
+                figure(self).savefig(file, format="png", dpi=80)
         # Last: where it is, the others are.
         with atomic_write(folder / "result.json") as file:
             file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
@@ -456,7 +453,7 @@ def _solve(
         return AS_PRINTED[name](
             batch,
             model.topics.probs.detach(),
-            _gaussian_prior(model),
+            gaussian_prior(model),
             relative_tolerance=settings.relative_tolerance,
             max_iterations=settings.max_iterations,
         )
@@ -465,67 +462,12 @@ def _solve(
     return guide.posterior(batch)
 
 
-def _gaussian_prior(model: TopicModel) -> GaussianPrior:
-    prior = model.prior
-    return GaussianPrior(prior.loc.detach(), prior.scale_tril.detach().double(), prior.anchored)
-
-
 def _distance(a: Tensor, b: Tensor) -> Tensor:
     return torch.linalg.vector_norm(a - b, dim=-1)
 
 
 def _mean_distance(theta: Tensor, reference: Tensor | None) -> float:
     return math.nan if reference is None else float(_distance(theta, reference).mean())
-
-
-@torch.no_grad()
-def sample_theta(
-    model: TopicModel, batch: DocumentBatch, start: GaussianPosterior, *, draws: int, seed: int
-) -> Tensor:
-    """The exact posterior mean of θ, up to Monte Carlo error: one chain per document.
-
-    Hamiltonian Monte Carlo on the log joint with the topic assignments summed out, started at and
-    scaled by an approximate posterior. Every document accepts or rejects for itself.
-
-    Args:
-        model: The model.
-        batch: The documents, in the model's dtype.
-        start: Their approximate posterior.
-        draws: Transitions; the first fifth is dropped.
-        seed: Seed of a generator of its own.
-
-    Returns:
-        ``(num_docs, num_topics)``.
-    """
-    prior = _gaussian_prior(model)
-    target = Objective(batch, model.topics.probs.detach(), prior)
-    generator = torch.Generator().manual_seed(seed)
-    # In whitened coordinates the approximate covariance is RRᵀ; R is the sampler's unit.
-    unit = torch.linalg.solve_triangular(prior.tril, start.scale_tril, upper=False)
-    z = prior.whiten(start.mean)
-    value, gradient, _ = target.evaluate(z)
-    total, kept = torch.zeros(batch.num_docs, model.num_topics, dtype=z.dtype), 0
-    for draw in range(draws):
-        momentum = torch.randn(z.shape, generator=generator, dtype=z.dtype)
-        # A random step keeps trajectories from closing on themselves.
-        jitter = 0.5 + torch.rand(len(z), 1, generator=generator, dtype=z.dtype)
-        step = _LEAPFROG_STEP * jitter
-        x, p, x_value, x_gradient = z, momentum, value, gradient
-        for _ in range(_LEAPFROGS):
-            p = p + 0.5 * step * (x_gradient[:, None, :] @ unit).squeeze(1)
-            x = x + step * (unit @ p[..., None]).squeeze(-1)
-            x_value, x_gradient, _ = target.evaluate(x)
-            p = p + 0.5 * step * (x_gradient[:, None, :] @ unit).squeeze(1)
-        log_ratio = x_value - value + 0.5 * (momentum.square() - p.square()).sum(-1)
-        uniform = torch.rand(len(z), generator=generator, dtype=z.dtype)
-        accept = uniform.log() < log_ratio
-        z = torch.where(accept[:, None], x, z)
-        value = torch.where(accept, x_value, value)
-        gradient = torch.where(accept[:, None], x_gradient, gradient)
-        if draw >= draws // 5:
-            total += model.theta(prior.unwhiten(z))
-            kept += 1
-    return total / kept
 
 
 def figure(result: SimulationResult) -> Figure:
@@ -547,14 +489,16 @@ def figure(result: SimulationResult) -> Figure:
         raise ConfigError("the figure needs matplotlib; pip install 'torch-lntm[viz]'")
     from matplotlib.figure import Figure
 
+    # Taylor on top; Laplace, which has its mode, shows as a ring around it.
     styles: dict[str, dict[str, Any]] = {
-        "taylor": {"color": "#2166ac", "linestyle": "-", "marker": "o"},
-        "laplace": {"color": "#5aae61", "linestyle": (0, (5, 3)), "marker": "s"},
-        "blei-lafferty": {"color": "#c25b00", "linestyle": ":", "marker": "^"},
+        "taylor": {"color": "#2166ac", "linestyle": "-", "marker": "o", "zorder": 4},
+        "laplace": {"color": "#5aae61", "linestyle": "none", "marker": "o", "markersize": 8},
+        "blei-lafferty": {"color": "#c25b00", "linestyle": ":", "marker": "^", "zorder": 3},
         "khan-bouchard": {"color": "#762a83", "linestyle": "-.", "marker": "D"},
-        "taylor-as-printed": {"color": "#92c5de", "linestyle": "-", "marker": "o"},
-        "blei-lafferty-as-printed": {"color": "#f9b26b", "linestyle": ":", "marker": "^"},
+        "taylor-as-printed": {"color": "#92c5de", "linestyle": "-", "marker": "s"},
+        "blei-lafferty-as-printed": {"color": "#f9b26b", "linestyle": ":", "marker": "v"},
     }
+    styles["laplace"]["markerfacecolor"] = "none"
     panels = {
         "error_converged": "L2 error of θ\n(converged documents)",
         "difference": "error less Taylor's\n(all documents)",
@@ -576,11 +520,13 @@ def figure(result: SimulationResult) -> Figure:
                     *(result.average(cell, name, statistic) for cell in cells), strict=True
                 )
                 bars = None if any(map(math.isnan, errors)) else errors
-                ax.errorbar(values, means, bars, label=name, markersize=4, lw=1.4, **styles[name])
+                style = {"markersize": 4, "linewidth": 1.4, **styles[name]}
+                ax.errorbar(values, means, bars, label=name, **style)
             if statistic == "difference":
                 ax.axhline(0.0, color="#4d4d4d", lw=0.8)
             if statistic == "iterations":
                 ax.set_yscale("log")
+                ax.set_yticks(ticks := [5, 10, 20, 50, 100, 200, 500], [str(t) for t in ticks])
                 ax.set_xlabel(ASPECTS[aspect])
             if column == 0:
                 ax.set_ylabel(label)
@@ -624,4 +570,7 @@ def main(argv: Sequence[str] | None = None) -> SimulationResult:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LNTMError as error:
+        sys.exit(f"error: {error}")

@@ -53,16 +53,16 @@ def taylor_as_printed(
     """
     precision, dim = prior.precision, prior.dim
 
-    def step(current: DocumentBatch, mean: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def step(current: DocumentBatch, mean: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
         g = torch.softmax(prior.lift(mean), -1)
         counts = expected_counts(g, topics, current).topic_counts[:, :dim]
         g, lengths = g[:, :dim], current.lengths[:, None]
         hessian = lengths[:, None] * (g.diag_embed() - g[:, :, None] * g[:, None, :])
         linear = prior.loc @ precision + counts - lengths * g
         linear = linear + (hessian @ mean[..., None]).squeeze(-1)
-        return torch.linalg.solve(precision + hessian, linear), _
+        return torch.linalg.solve(precision + hessian, linear), unused
 
-    def objective(current: DocumentBatch, mean: Tensor, _: Tensor) -> Tensor:
+    def objective(current: DocumentBatch, mean: Tensor, unused: Tensor) -> Tensor:
         theta = torch.softmax(prior.lift(mean), -1)
         likelihood = expected_counts(theta, topics, current).log_likelihood
         information = complete_information(prior, theta, current.lengths)

@@ -148,7 +148,7 @@ class FitRun:
             initial=self.state.step * total,
             desc=description,
             unit="doc",
-            disable=not self.engine.progress,
+            disable=not self.engine.progress or self.state.step >= epochs,
             smoothing=0.1,
         )
 
@@ -230,7 +230,7 @@ class FitRun:
                 yield self._record(objective / self.num_tokens)
 
     def _score(self) -> Iterator[dict[str, Any]]:
-        """Keep this restart if it is the best so far, and go to the next one or on with the best."""
+        """Keep this restart if it is the best so far; go to the next, or on with the best."""
         state = self.state
         statistics = self._full_expectation("score")
         state.statistics = statistics

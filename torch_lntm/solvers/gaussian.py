@@ -210,9 +210,15 @@ class GaussianPosterior:
         return torch.softmax(self.prior.lift(self.mean), -1)
 
     def theta_samples(self, num_samples: int, seed: int = 0) -> Tensor:
-        """Draws of the topic proportions ``(num_samples, num_docs, num_topics)``."""
-        generator = torch.Generator(self.mean.device).manual_seed(seed)
-        return torch.softmax(self.prior.lift(self.sample(num_samples, generator)), -1)
+        """Draws of the topic proportions ``(num_samples, num_docs, num_topics)``.
+
+        All documents share the same standard normal draws, so that a document's do not depend on
+        its batch; draws of different documents are not independent of each other.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(num_samples, self.prior.dim, generator=generator, dtype=torch.float64)
+        deviation = torch.einsum("dij,sj->sdi", self.scale_tril, noise.to(self.mean))
+        return torch.softmax(self.prior.lift(self.mean + deviation), -1)
 
     def theta_mean(self, num_samples: int = 200, seed: int = 0) -> Tensor:
         """Posterior mean of the topic proportions ``(num_docs, num_topics)``, by sampling."""
