@@ -154,7 +154,7 @@ def fit_gensim(task: Task) -> Fit:
 
 
 def _fit_tomotopy(task: Task, name: str, sweeps: int) -> tuple[Any, Fit]:
-    import tomotopy
+    import tomotopy  # type: ignore[import-untyped]
 
     counts = task.counts
     model = getattr(tomotopy, name)(k=task.num_topics, seed=task.seed)
@@ -223,7 +223,8 @@ def main() -> None:
         "import_mb": imported,
         **fit.settings,
     }
-    np.savez(args.out, record=json.dumps(measured), topics=fit.topics, **fit.prior)
+    arrays = {"record": np.array(json.dumps(measured)), "topics": fit.topics, **fit.prior}
+    np.savez(args.out, allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":

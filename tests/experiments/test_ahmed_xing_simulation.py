@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.experiments.ahmed_xing_figure import figure
 from torch_lntm.experiments.ahmed_xing_simulation import (
     STATISTICS,
     Cell,
@@ -18,7 +19,6 @@ from torch_lntm.experiments.ahmed_xing_simulation import (
     SimulationResult,
     SimulationSettings,
     draw_model,
-    figure,
     main,
     run,
 )

@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,9 +37,6 @@ from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, 
 from torch_lntm.experiments.reference import gaussian_prior, sample_theta
 from torch_lntm.guides import GUIDES, GaussianPosterior, make_guide
 from torch_lntm.models import TopicModel, ctm
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: What every other posterior is compared with, document by document.
 BASELINE = "taylor"
@@ -149,8 +145,7 @@ class SimulationSettings:
                 if not number or value < 0 or (value == 0 and name in positive):
                     raise ConfigError(f"{name} is {value!r}; expected a positive number")
         known = (*GUIDES, *AS_PRINTED)
-        unknown = [name for name in self.posteriors if name not in known]
-        if unknown or BASELINE not in self.posteriors:
+        if any(name not in known for name in self.posteriors) or BASELINE not in self.posteriors:
             raise ConfigError(
                 f"posteriors are {', '.join(self.posteriors) or 'none'}; expected {BASELINE}, "
                 f"which the others are compared with, and any of {', '.join(known)}"
@@ -292,7 +287,7 @@ class SimulationResult:
         return "\n\n".join(
             f"{statistic}: {text}\n\n{self.table(statistic, digits.get(statistic, 4))}"
             for statistic, text in STATISTICS.items()
-            if self.settings.reference_docs or statistic not in ("excess", *_DISTANCES)
+            if self.settings.reference_docs or not statistic.startswith(("excess", "distance"))
         )
 
     def save(self, folder: str | Path) -> Path:
@@ -320,15 +315,14 @@ class SimulationResult:
         with atomic_write(folder / "tables.md") as file:
             file.write((self.report() + "\n").encode())
         if find_spec("matplotlib") is not None:
+            from torch_lntm.experiments.ahmed_xing_figure import figure
+
             with atomic_write(folder / "figure.png") as file:
                 figure(self).savefig(file, format="png", dpi=80)
         # Last: where it is, the others are.
         with atomic_write(folder / "result.json") as file:
             file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
         return folder
-
-
-_DISTANCES = ("distance_mode", "distance_mean")
 
 
 def check_output(folder: str | Path) -> Path:
@@ -470,76 +464,6 @@ def _mean_distance(theta: Tensor, reference: Tensor | None) -> float:
     return math.nan if reference is None else float(_distance(theta, reference).mean())
 
 
-def figure(result: SimulationResult) -> Figure:
-    """The paper's Figure 4: a column per aspect; rows of errors, differences and iterations.
-
-    Solid lines are the Taylor posterior's and dotted ones Blei and Lafferty's, as in the paper.
-    Bars are one standard error over repetitions.
-
-    Args:
-        result: What :func:`run` returned.
-
-    Returns:
-        A matplotlib figure.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
-    """
-    if find_spec("matplotlib") is None:
-        raise ConfigError("the figure needs matplotlib; pip install 'torch-lntm[viz]'")
-    from matplotlib.figure import Figure
-
-    # Taylor on top; Laplace, which has its mode, shows as a ring around it.
-    styles: dict[str, dict[str, Any]] = {
-        "taylor": {"color": "#2166ac", "linestyle": "-", "marker": "o", "zorder": 4},
-        "laplace": {"color": "#5aae61", "linestyle": "none", "marker": "o", "markersize": 8},
-        "blei-lafferty": {"color": "#c25b00", "linestyle": ":", "marker": "^", "zorder": 3},
-        "khan-bouchard": {"color": "#762a83", "linestyle": "-.", "marker": "D"},
-        "taylor-as-printed": {"color": "#92c5de", "linestyle": "-", "marker": "s"},
-        "blei-lafferty-as-printed": {"color": "#f9b26b", "linestyle": ":", "marker": "v"},
-    }
-    styles["laplace"]["markerfacecolor"] = "none"
-    panels = {
-        "error_converged": "L2 error of θ\n(converged documents)",
-        "difference": "error less Taylor's\n(all documents)",
-        "iterations": "iterations",
-    }
-    aspects = [name for name in ASPECTS if len(result.sweep(name)) > 1] or list(ASPECTS)[:1]
-    plot = Figure(figsize=(3.1 * len(aspects) + 0.8, 7.6), layout="constrained")
-    axes = plot.subplots(len(panels), len(aspects), squeeze=False, sharex="col", sharey="row")
-    for column, aspect in enumerate(aspects):
-        values = [value for value, _ in result.sweep(aspect)]
-        for row, (statistic, label) in enumerate(panels.items()):
-            ax = axes[row, column]
-            for name in result.settings.posteriors:
-                # Where Taylor's printed iteration cycles, its error would set the scale of the row.
-                if statistic == "difference" and name in (BASELINE, "taylor-as-printed"):
-                    continue
-                cells = [cell for _, cell in result.sweep(aspect)]
-                means, errors = zip(
-                    *(result.average(cell, name, statistic) for cell in cells), strict=True
-                )
-                bars = None if any(map(math.isnan, errors)) else errors
-                style = {"markersize": 4, "linewidth": 1.4, **styles[name]}
-                ax.errorbar(values, means, bars, label=name, **style)
-            if statistic == "difference":
-                ax.axhline(0.0, color="#4d4d4d", lw=0.8)
-            if statistic == "iterations":
-                ax.set_yscale("log")
-                ax.set_yticks(ticks := [5, 10, 20, 50, 100, 200, 500], [str(t) for t in ticks])
-                ax.set_xlabel(ASPECTS[aspect])
-            if column == 0:
-                ax.set_ylabel(label)
-            if max(values) >= 8 * min(values):
-                ax.set_xscale("log")
-            ax.set_xticks(values, [f"{value:g}" for value in values])
-            ax.minorticks_off()
-            ax.grid(alpha=0.25)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    plot.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
-    return plot
-
-
 def main(argv: Sequence[str] | None = None) -> SimulationResult:
     """Run from the command line; writes the result and prints its tables.
 
@@ -559,8 +483,7 @@ def main(argv: Sequence[str] | None = None) -> SimulationResult:
     parser.add_argument("--out", type=str, required=True, help="folder to write to")
     parser.add_class_arguments(SimulationSettings)
     options = parser.parse_args(argv)
-    names = [field.name for field in fields(SimulationSettings)]
-    settings = SimulationSettings(**{name: options[name] for name in names})
+    settings = SimulationSettings(**{f.name: options[f.name] for f in fields(SimulationSettings)})
     folder = check_output(options.out)
     result = run(settings)
     result.save(folder)

@@ -69,8 +69,10 @@ def blei_lafferty(
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
         iterations[rows] += 1
-        done = gain <= torch.maximum(new_bound.new_tensor(tolerance), noise_scale * new_bound.abs())
-        converged[rows] = done
+        noise = noise_scale * new_bound.abs()
+        done = gain <= noise.clamp_min(tolerance)
+        # A bound that fell by more than rounding is a failure, not convergence.
+        converged[rows] = done & (gain >= -noise)
         # The last round ends with the mean, so that the bound is the posterior's.
         if bool(done.all()) or iteration + 1 == max_iterations:
             break
