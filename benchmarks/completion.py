@@ -152,10 +152,11 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         "perplexity of the rest; standard error over documents by the delta method",
         best_alpha="best of a grid of Dirichlet priors, chosen on the tokens scored",
     )
-    unigram = unigram_perplexity(train, hold_out.held_out)
+    unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
     record["unigram"] = {
         "perplexity": unigram.perplexity,
         "standard_error": unigram.standard_error,
+        "smoothing": 1.0,
     }
     record["results"] = results = []
     scores: dict[tuple[str, int], CompletionResult] = {}

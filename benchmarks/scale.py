@@ -62,7 +62,7 @@ def main() -> None:
 
     hold_out = test.hold_out_words(observed_fraction=0.5, seed=args.seed)
     completion = document_completion(model, guide, hold_out)
-    unigram = unigram_perplexity(train, hold_out.held_out)
+    unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
     record["results"] = {
         "wall_seconds": stopwatch.wall_seconds,
         "cpu_seconds": stopwatch.cpu_seconds,

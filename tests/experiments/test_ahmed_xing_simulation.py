@@ -135,7 +135,7 @@ def test_anchoring_changes_neither_the_prior_of_theta_nor_its_mode(anchored: boo
 def test_printed_updates_reach_the_guides_fixed_points(
     printed: Any, name: str, anchored: bool
 ) -> None:
-    # Topics that overlap and a moderate prior: one mode per document, and no cycles.
+    # Topics that overlap and a moderate prior: the printed iteration converges.
     settings = replace(TINY, anchored=anchored, topic_concentration=0.5)
     model = draw_model(settings, settings.cells()[0], 0)
     corpus, _ = model.generate([60] * 50, seed=3)

@@ -55,7 +55,7 @@ def figure(result: SimulationResult) -> Figure:
         for row, (statistic, label) in enumerate(panels.items()):
             ax = axes[row, column]
             for name in result.settings.posteriors:
-                # Where Taylor's printed iteration cycles, its error would set the scale of the row.
+                # Where Taylor's printed iteration does not settle, its error would set the scale.
                 if statistic == "difference" and name in (BASELINE, "taylor-as-printed"):
                     continue
                 cells = [cell for _, cell in result.sweep(aspect)]

@@ -38,7 +38,7 @@ def taylor_as_printed(
     """The fixed-point iteration of *Ahmed & Xing 2007, eqs 9, 10 and 12*, undamped.
 
     One iteration is eq. 12 (the responsibilities, through the topic counts) and then eqs 9 and 10.
-    Nothing makes it an ascent, and on some documents it cycles.
+    Nothing makes it an ascent, and on some documents it never settles.
 
     Args:
         batch: Documents, in the dtype of ``prior.loc``; float64 to see a relative change of 1e-6.

@@ -69,10 +69,10 @@ def blei_lafferty(
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
         iterations[rows] += 1
-        noise = noise_scale * new_bound.abs()
-        done = gain <= noise.clamp_min(tolerance)
-        # A bound that fell by more than rounding is a failure, not convergence.
-        converged[rows] = done & (gain >= -noise)
+        allowed = (noise_scale * new_bound.abs()).clamp_min(tolerance)
+        done = gain <= allowed
+        # A bound that fell by more than that is a failure, not convergence.
+        converged[rows] = done & (gain >= -allowed)
         # The last round ends with the mean, so that the bound is the posterior's.
         if bool(done.all()) or iteration + 1 == max_iterations:
             break
