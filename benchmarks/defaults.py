@@ -35,7 +35,10 @@ SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("start: documents, annealed", {}, {"start": "documents", "annealing": "ahmed-xing"}),
     ("no stepwise EM", {}, {"stepwise_epochs": 0}),
     ("stochastic phases only", {}, {"max_iterations": 0}),
+    ("tolerance 1e-2", {}, {"tolerance": 1e-2}),
+    ("tolerance 3e-3", {}, {"tolerance": 3e-3}),
     ("tolerance 1e-4", {}, {"tolerance": 1e-4}),
+    ("start epochs: 40", {}, {"start_epochs": 40}),
     ("restarts: 4", {}, {"restarts": 4}),
     ("smoothing 0.02", {"topic_smoothing": 0.02}, {}),
     ("smoothing 0.1", {"topic_smoothing": 0.1}, {}),
@@ -71,7 +74,7 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=ROOT.parent / "shared" / "data" / "ap.npz")
     parser.add_argument("--num-topics", type=int, default=50)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--out", type=Path, default=ROOT / "benchmarks" / "results" / "defaults.json"
     )

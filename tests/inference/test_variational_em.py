@@ -65,6 +65,14 @@ def test_batching_does_not_change_an_em_iteration(
     assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
 
 
+def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
+    corpus = make_corpus()
+    options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
+    assert_same(
+        fit(corpus, **options)[0], fit(corpus, max_docs=7, **options)[0], rtol=1e-9, atol=1e-10
+    )
+
+
 @pytest.mark.parametrize("posterior", ["blei-lafferty", "khan-bouchard"])
 def test_em_never_lowers_the_bound(posterior: str) -> None:
     _, result = fit(make_corpus(), posterior, max_iterations=15, tolerance=0.0)
@@ -204,6 +212,7 @@ def test_a_killed_fit_continues_to_the_same_result(tmp_path: Path, at: int) -> N
     continued = engine(Interrupting)
     result = continued.fit(corpus, checkpoint=path)
     assert_same(straight.model, continued.model, rtol=0, atol=0)
+    assert result.stop_reason == expected.stop_reason
     assert torch.equal(expected.means, result.means)
     keys = ("phase", "restart", "iteration", "objective")
     assert [[r[k] for k in keys] for r in result.history] == [
@@ -229,6 +238,16 @@ def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
         progress=False,
     ).fit(corpus)  # fmt: skip
     assert_same(model, short, rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
+    corpus = make_corpus(30)
+    path = tmp_path / "fit.safetensors"
+    first, expected = fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    second, result = fit(corpus, checkpoint=path)
+    assert_same(first, second, rtol=0, atol=0)
+    assert result.stop_reason == expected.stop_reason == "converged"
+    assert result.history == expected.history
 
 
 def test_a_foreign_or_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

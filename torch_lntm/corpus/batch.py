@@ -141,6 +141,13 @@ class DocumentBatch:
             index=self.index[rows],
         )
 
+    def split(self, max_docs: int) -> list[DocumentBatch]:
+        """Consecutive batches of at most ``max_docs`` documents."""
+        if self.num_docs <= max_docs:
+            return [self]
+        rows = torch.arange(self.num_docs, device=self.device)
+        return [self.select(part) for part in rows.split(max_docs)]
+
     def to_csr(self) -> Tensor:
         """The counts as a sparse CSR tensor ``(num_docs, num_words)``."""
         return torch.sparse_csr_tensor(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,8 +37,10 @@ STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 STEPWISE_SOLVER = {"tolerance": 1e-2, "max_iterations": 3}
 #: Solver effort within an EM iteration, which starts from the last one's means.
 EM_SOLVER = {"tolerance": 1e-2, "max_iterations": 50}
-#: Batches per epoch at least, and matrix entries that a batch's covariances may have.
-MIN_BATCHES, MAX_MATRIX_ENTRIES = 8, 2**23
+#: Batches of a stochastic epoch at least, and documents of one at most.
+MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
+#: Matrix entries that the covariances of the documents solved at once may have by default.
+MAX_MATRIX_ENTRIES = 2**23
 #: Corpora with at most this many stored counts keep their batches between epochs.
 MAX_CACHED_COUNTS = 4_000_000
 
@@ -53,8 +56,10 @@ class FitRun:
         self.corpus = corpus = corpus[order]
         self.num_tokens = float(corpus.num_tokens)
         dim = self.model.latent_dim
-        self.max_docs = engine.max_docs or min(max(16, MAX_MATRIX_ENTRIES // dim**2), 1024)
-        self.step_docs = min(self.max_docs, math.ceil(corpus.num_docs / MIN_BATCHES))
+        # How many documents are solved at once bounds memory; how many a stochastic step sees is
+        # part of the algorithm, and does not depend on it.
+        self.max_docs = engine.max_docs or min(max(16, MAX_MATRIX_ENTRIES // dim**2), MAX_STEP_DOCS)
+        self.step_docs = min(MAX_STEP_DOCS, math.ceil(corpus.num_docs / MIN_BATCHES))
         self.num_batches = math.ceil(corpus.num_docs / self.step_docs)
         self._batches: dict[int, list[DocumentBatch]] = {}
         self.state = self._fresh(0)
@@ -88,8 +93,8 @@ class FitRun:
                 if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
                     write_checkpoint(checkpoint, self.state, self._kept, self._identity())
                     saved = time.monotonic()
-                if record.get("converged"):
-                    stop_reason = "converged"
+            if self.state.history[-1].get("converged"):
+                stop_reason = "converged"
         except KeyboardInterrupt:
             self.model.load_state_dict(self._kept)
             stop_reason = "interrupted"
@@ -140,15 +145,15 @@ class FitRun:
             return iter(self._batches[max_docs])
         return iter(made)
 
-    def _tracked(self, description: str, epochs: int) -> tqdm[Any]:
-        """A progress bar over documents for some epochs, with those done already counted."""
-        total = self.corpus.num_docs
+    def _tracked(self, description: str, epochs: int | None) -> tqdm[Any]:
+        """A progress bar over documents, those of earlier epochs counted; None: until it ends."""
+        num_docs, done = self.corpus.num_docs, self.state.step
         return tqdm(
-            total=epochs * total,
-            initial=self.state.step * total,
+            total=None if epochs is None else epochs * num_docs,
+            initial=done * num_docs,
             desc=description,
             unit="doc",
-            disable=not self.engine.progress or self.state.step >= epochs,
+            disable=not self.engine.progress or done == epochs,
             smoothing=0.1,
         )
 
@@ -211,10 +216,11 @@ class FitRun:
             state.statistics = None
         with self._tracked("stepwise EM", epochs) as bar:
             while state.step < epochs:
-                objective = 0.0
+                objective, unconverged = 0.0, 0
                 for batch in self._counted(bar, self.step_docs):
-                    found = self._expect(batch, **STEPWISE_SOLVER)
+                    found = self._sum(batch.split(self.max_docs), **STEPWISE_SOLVER)
                     objective += found.objective
+                    unconverged += found.num_unconverged
                     # Each batch stands for the corpus; statistics are kept per token, so that
                     # batches of long and of short documents weigh alike in the topics.
                     scale = self.num_tokens / found.num_tokens
@@ -227,13 +233,15 @@ class FitRun:
                     state.statistics.maximise(model)
                 state.step += 1
                 bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
-                yield self._record(objective / self.num_tokens)
+                yield self._record(objective / self.num_tokens, unconverged=unconverged)
 
     def _score(self) -> Iterator[dict[str, Any]]:
         """Keep this restart if it is the best so far; go to the next, or on with the best."""
         state = self.state
-        statistics = self._full_expectation("score")
-        state.statistics = statistics
+        state.step = 0
+        with self._tracked("score", 1) as bar:
+            batches = self._counted(bar, self.max_docs)
+            state.statistics = statistics = self._sum(batches, **EM_SOLVER)
         score = self._objective(statistics)
         record = self._record(score)
         if score > state.best_score:
@@ -259,7 +267,10 @@ class FitRun:
             while state.step < len(steps):
                 temperature, topic_temperature = steps[state.step]
                 state.statistics = self._sum(
-                    bar, temperature=temperature, topic_temperature=topic_temperature
+                    self._counted(bar, self.max_docs),
+                    temperature=temperature,
+                    topic_temperature=topic_temperature,
+                    **EM_SOLVER,
                 )
                 state.statistics.maximise(self.model)
                 state.step += 1
@@ -275,17 +286,21 @@ class FitRun:
     def _em(self) -> Iterator[dict[str, Any]]:
         """Full EM; ends after an E-step, so parameters and posteriors belong together."""
         engine, state = self.engine, self.state
-        with self._tracked("EM", engine.max_iterations + 1) as bar:
+        with self._tracked("EM", None) as bar:
             while state.step <= engine.max_iterations:
                 if state.history and state.history[-1].get("converged"):
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                state.statistics = self._sum(bar)
+                state.statistics = self._sum(self._counted(bar, self.max_docs), **EM_SOLVER)
                 previous, state.objective = state.objective, self._objective(state.statistics)
                 state.step += 1
                 change = state.objective - previous
-                bar.set_postfix_str(f"{state.objective:.4f} nats/token, change {change:.1e}")
+                bar.set_postfix_str(
+                    f"iteration {state.step}, {state.objective:.4f} nats/token, "
+                    f"relative change {abs(change / state.objective):.0e}, "
+                    f"stops at {engine.tolerance:.0e}"
+                )
                 converged = abs(change) <= engine.tolerance * abs(state.objective)
                 yield self._record(state.objective, **({"converged": True} if converged else {}))
 
@@ -321,22 +336,9 @@ class FitRun:
             topic_temperature=topic_temperature,
         )
 
-    def _sum(self, bar: tqdm[Any], **temperatures: Any) -> Statistics:
-        total: Statistics | None = None
-        for batch in self._counted(bar, self.max_docs):
-            found = self._expect(batch, **EM_SOLVER, **temperatures)
-            total = found if total is None else total + found
-        assert total is not None
-        return total
-
-    def _full_expectation(self, description: str) -> Statistics:
-        with tqdm(
-            total=self.corpus.num_docs,
-            desc=description,
-            unit="doc",
-            disable=not self.engine.progress,
-        ) as bar:
-            return self._sum(bar)
+    def _sum(self, batches: Iterable[DocumentBatch], **options: Any) -> Statistics:
+        """E-steps of some batches, their statistics added."""
+        return reduce(Statistics.__add__, (self._expect(batch, **options) for batch in batches))
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
@@ -359,6 +361,5 @@ class FitRun:
             "stepwise_epochs": engine.stepwise_epochs,
             "restarts": engine.restarts,
             "annealing": repr(engine.annealing),
-            "max_docs": self.max_docs,
             "seed": engine.seed,
         }

@@ -79,7 +79,8 @@ class VariationalEM:
             the best objective.
         annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
             and EM, or ``"ahmed-xing"`` for the paper's.
-        max_docs: Documents per batch; bounds memory. By default from the number of topics.
+        max_docs: Documents solved at once, to bound memory; changes results by rounding only. By
+            default from the number of topics.
         seed: Seed of the start's documents and of the batches.
         progress: Show progress bars on standard error.
 
