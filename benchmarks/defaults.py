@@ -11,21 +11,18 @@ seeds; the default seeds leave out 0, on which ``benchmarks.completion`` reports
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.common import DATA, RESULTS, Stopwatch, corpus_path, describe, write_json
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.evaluation import document_completion
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import ctm
-
-ROOT = Path(__file__).resolve().parents[1]
 
 #: (what differs, model options, engine options)
 SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -49,12 +46,6 @@ SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def cpu_seconds() -> float:
-    """User and system seconds of this process so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def measure(
     corpus: Corpus, num_topics: int, seed: int, model: dict[str, Any], engine: dict[str, Any]
 ) -> tuple[float, float]:
@@ -62,26 +53,23 @@ def measure(
     train, test = corpus.split(0.1, seed=seed)
     fitted = ctm(num_topics, corpus.num_words, **model)
     guide = TaylorGuide(fitted)
-    before = cpu_seconds()
-    VariationalEM(fitted, guide, seed=seed, progress=False, **engine).fit(train)
-    spent = cpu_seconds() - before
-    return document_completion(fitted, guide, test, seed=seed).perplexity, spent
+    with Stopwatch() as watch:
+        VariationalEM(fitted, guide, seed=seed, progress=False, **engine).fit(train)
+    return document_completion(fitted, guide, test, seed=seed).perplexity, watch.cpu_seconds
 
 
 def main() -> None:
     """Run every setting on every split, print the table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpus", type=Path, default=ROOT.parent / "shared" / "data" / "ap.npz")
+    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
     parser.add_argument("--num-topics", type=int, default=50)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "benchmarks" / "results" / "defaults.json"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS / "defaults.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    corpus = read_corpus(options.corpus)
-    rows = []
+    corpus = read_corpus(corpus_path(options.corpus))
+    rows: list[dict[str, Any]] = []
     print(f"{'setting':<36} {'perplexity':>10} {'vs defaults':>12} {'CPU s':>7}")
     for name, model, engine in SETTINGS:
         found = np.array(
@@ -95,9 +83,8 @@ def main() -> None:
             f"{name:<36} {found[:, 0].mean():>10.0f} {ratio.mean():>12.3f} {found[:, 1].mean():>7.1f}",
             flush=True,
         )
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    record = {"corpus": options.corpus.name, "num_topics": options.num_topics, "rows": rows}
-    options.out.write_text(json.dumps({**record, "seeds": options.seeds}, indent=1) + "\n")
+    settings = {name: getattr(options, name) for name in ("num_topics", "seeds", "threads")}
+    write_json(options.out, {**describe(corpus=options.corpus.name, **settings), "rows": rows})
 
 
 if __name__ == "__main__":

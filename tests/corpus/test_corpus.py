@@ -322,7 +322,7 @@ def test_from_texts_errors(texts, options, match):
 
 def test_from_texts_with_a_vocabulary_warns_once_with_counts():
     texts = ["new cat cat", "dog", "new newer cat new"]
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="dropped 4 of 8 tokens") as caught:
         corpus = Corpus.from_texts(texts, vocabulary=["dog", "cat", "emu"])
     assert [str(w.message) for w in caught] == [
         "dropped 4 of 8 tokens: 2 words unknown to the vocabulary, in 2 of 3 documents"

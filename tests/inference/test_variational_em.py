@@ -114,8 +114,10 @@ def test_annealing_at_temperature_one_is_plain_em() -> None:
     assert_same(plain, annealed, rtol=0, atol=0)
 
 
-def test_the_papers_annealing_runs_its_schedule() -> None:
-    _, result = fit(make_corpus(), annealing="ahmed-xing", start="documents", max_iterations=3)
+def test_the_papers_annealing_runs_its_schedule_and_parts_the_topics_again() -> None:
+    model, result = fit(make_corpus(), annealing="ahmed-xing", start="documents", max_iterations=3)
+    apart = 0.5 * (model.topics.probs[:, None] - model.topics.probs[None]).abs().sum(-1)
+    assert (apart + torch.eye(3)).min() > 0.2
     steps = [
         (r["temperature"], r["topic_temperature"])
         for r in result.history

@@ -266,6 +266,8 @@ class FitRun:
         with self._tracked("annealing", len(steps)) as bar:
             while state.step < len(steps):
                 temperature, topic_temperature = steps[state.step]
+                if state.step > 0 and steps[state.step] != steps[state.step - 1]:
+                    self._perturb_topics()
                 state.statistics = self._sum(
                     self._counted(bar, self.max_docs),
                     temperature=temperature,
@@ -282,6 +284,14 @@ class FitRun:
                 )
         self._enter("em")
         state.statistics = None
+
+    def _perturb_topics(self) -> None:
+        """Multiply the topics by noise, a stream of its own for every step of the annealing."""
+        engine, topics = self.engine, self.model.topics
+        assert engine.annealing is not None
+        generator = np.random.default_rng([engine.seed, self.state.restart, self.state.step])
+        noise = torch.from_numpy(generator.standard_normal(tuple(topics.probs.shape)))
+        topics.set_(topics.probs * (engine.annealing.noise * noise).exp().to(topics.probs))
 
     def _em(self) -> Iterator[dict[str, Any]]:
         """Full EM; ends after an E-step, so parameters and posteriors belong together."""
