@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
-from torch_lntm.solvers.mean import Objective, maximise_mean
-from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
-
-MEAN_STEPS = 3
+from torch_lntm.solvers.special import inverse_mean_root
+from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
 def khan_bouchard(
@@ -37,48 +38,61 @@ def khan_bouchard(
     Returns:
         The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
     """
-    z = prior.whiten(start)
-    num_docs = batch.num_docs
     # As if every topic were equally likely; without data d = 0 and V = Σ. V = Σ is a bad start
     # where it is wide: with ξ held fixed it takes hundreds of rounds to come down from.
-    data = (batch.lengths[:, None] / topics.shape[0]).expand_as(z).clone()
+    data = (batch.lengths[:, None] / topics.shape[0]).expand_as(start).clone()
     whitened = inverse_cholesky(_whitened_precision(prior, data), batch.index)
-    bound = torch.full((num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
-    iterations = torch.zeros_like(batch.index)
-    converged = torch.zeros_like(bound, dtype=torch.bool)
-    rows, current = torch.arange(num_docs, device=z.device), batch
-    noise_scale = 4.0 * torch.finfo(z.dtype).eps
-    for iteration in range(max_iterations):
-        covariance = _covariance(prior, whitened[rows])
-        half = prior.lift(covariance.diagonal(dim1=-2, dim2=-1) / (2.0 * temperature))
-        objective = Objective(current, topics, prior, half, temperature)
-        position, value, _, _ = maximise_mean(
-            objective, z[rows], tolerance=0.1 * tolerance, max_iterations=MEAN_STEPS
-        )
-        z[rows] = position
-        new_bound = value + 0.5 * _covariance_terms(whitened[rows], temperature)
-        gain = new_bound - bound[rows]
-        bound[rows] = new_bound
-        iterations[rows] += 1
-        allowed = (noise_scale * new_bound.abs()).clamp_min(tolerance)
-        done = gain <= allowed
-        # A bound that fell by more than that is a failure, not convergence.
-        converged[rows] = done & (gain >= -allowed)
-        # The last round ends with the mean, so that the bound is the posterior's.
-        if bool(done.all()) or iteration + 1 == max_iterations:
-            break
-        keep = (~done).nonzero().squeeze(-1)
-        if len(keep) < len(rows):
-            rows, current = rows[keep], current.select(keep)
-            position, half, covariance = position[keep], half[keep], covariance[keep]
-        logits = prior.lift(prior.unwhiten(position))
-        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
-        updated = _sweep(covariance, data[rows], log_rate, 0.5 / temperature)
-        data[rows] = updated
-        whitened[rows] = inverse_cholesky(_whitened_precision(prior, updated), current.index)
-    return GaussianPosterior(
-        prior, prior.unwhiten(z), converged, iterations, bound, whitened=whitened
+    variances = _Full(prior, data, whitened, temperature)
+    found = maximise_tangent_bound(
+        batch,
+        topics,
+        prior,
+        variances,
+        start=start,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        temperature=temperature,
     )
+    return GaussianPosterior(
+        prior,
+        prior.unwhiten(found.z),
+        found.converged,
+        found.iterations,
+        found.bound,
+        whitened=variances.whitened,
+    )
+
+
+@dataclass
+class _Full:
+    """T·V = (Σ⁻¹ + diag d)⁻¹; ``data`` ``(num_docs, dim)`` is d, ``whitened`` the posterior's."""
+
+    prior: GaussianPrior
+    data: Tensor
+    whitened: Tensor
+    temperature: float
+
+    def covariance(self, rows: Tensor) -> Tensor:
+        root = self.prior.scale.flip(1) @ self.whitened[rows].mT
+        return root @ root.mT
+
+    def marginal(self, rows: Tensor) -> Tensor:
+        return (self.prior.scale.flip(1) @ self.whitened[rows].mT).square().sum(-1)
+
+    def bound_terms(self, rows: Tensor) -> Tensor:
+        """½ [(dim + log|V| − log|Σ|)/T − tr Σ⁻¹V], up to a constant in T and Σ, 0 at T = 1."""
+        x = self.whitened[rows].double()
+        dim = x.shape[-1]
+        log_det = 2.0 * x.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        entropy = (log_det + dim * (1.0 - math.log(self.temperature))) / self.temperature
+        return 0.5 * (entropy - x.square().sum((-2, -1)) / self.temperature)
+
+    def update(self, rows: Tensor, log_rate: Tensor, index: Tensor) -> None:
+        data = self.data[rows]
+        _sweep(self.covariance(rows), data, log_rate, 0.5 / self.temperature)
+        self.data[rows] = data
+        # V is computed afresh after every sweep, so that rounding does not add up.
+        self.whitened[rows] = inverse_cholesky(_whitened_precision(self.prior, data), index)
 
 
 def _whitened_precision(prior: GaussianPrior, data: Tensor) -> Tensor:
@@ -89,38 +103,17 @@ def _whitened_precision(prior: GaussianPrior, data: Tensor) -> Tensor:
     return precision
 
 
-def _covariance(prior: GaussianPrior, whitened: Tensor) -> Tensor:
-    """V from the inverse Cholesky factor of its whitened precision ``(num_docs, dim, dim)``."""
-    root = prior.scale.flip(1) @ whitened.mT
-    return root @ root.mT
-
-
-def _sweep(covariance: Tensor, data: Tensor, log_rate: Tensor, exponent: float) -> Tensor:
-    """One pass over the coordinates at fixed ξ; overwrites ``covariance``, returns the new d."""
-    data = data.clone()
+def _sweep(covariance: Tensor, data: Tensor, log_rate: Tensor, exponent: float) -> None:
+    """One pass over the coordinates at fixed ξ; overwrites ``covariance`` and ``data``."""
+    epsilon = torch.finfo(data.dtype).eps
     for k in range(covariance.shape[-1]):
         column = covariance[:, :, k].clone()
         present = column[:, k]
         # 1/V_kk > d_k exactly; rounding can put the difference at or below 0.
-        epsilon = torch.finfo(present.dtype).eps
         rest = torch.maximum(1.0 / present - data[:, k], epsilon / present)
         x = inverse_mean_root(rest, log_rate[:, k], exponent)
         change = 1.0 / x - rest - data[:, k]
         data[:, k] += change
         scale = change / (1.0 + change * present)
         covariance.baddbmm_(column[:, :, None] * -scale[:, None, None], column[:, None, :])
-    return data.clamp_min_(0.0)
-
-
-def _covariance_terms(whitened: Tensor, temperature: float) -> Tensor:
-    """Twice the bound's terms in V that the mean's objective lacks ``(num_docs,)`` float64.
-
-    (dim + log|V|)/T − log|Σ|/T − tr Σ⁻¹V with V = LWLᵀ/T, W the whitened covariance, up to a
-    constant in T and Σ that is 0 at T = 1.
-    """
-    x = whitened.double()
-    log_det = 2.0 * x.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    trace = x.square().sum((-2, -1)) / temperature
-    dim = x.shape[-1]
-    entropy = (log_det - dim * torch.log(x.new_tensor(temperature)) + dim) / temperature
-    return entropy - trace
+    data.clamp_min_(0.0)

@@ -1,0 +1,114 @@
+"""Coordinate ascent on the tangent bound, which Blei–Lafferty and Khan–Bouchard share.
+
+The bound of a normal q(eta) = N(m, V) with its responsibilities and its ζ or ξ at their optimum is
+
+    loglik(e^m) − N·lse(m + diag V / 2) − KL(q ‖ prior)
+
+(*Ahmed & Xing 2007, eqs 14–15; Khan & Bouchard 2009, eqs 20 and 33–34*). A round takes a few ascent
+steps in m and then updates the variances with ξ = Σ_k exp(m_k + V_kk/2) held where it is; neither
+lowers the bound. What the variances are, a diagonal or a matrix, is the caller's.
+
+At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered ones that
+annealing's M-step uses; V itself enters the bound.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.solvers.mean import Objective, maximise_mean
+from torch_lntm.solvers.special import log_mean_rate
+
+#: Ascent steps in the mean per round.
+MEAN_STEPS = 3
+
+
+class Variances(Protocol):
+    """The variances of the posteriors of all documents, which rounds of some of them update."""
+
+    def marginal(self, rows: Tensor) -> Tensor:
+        """T·diag V of the documents ``rows``, ``(len(rows), dim)``."""
+
+    def bound_terms(self, rows: Tensor) -> Tensor:
+        """The bound's terms in V beyond the mean's objective, ``(len(rows),)`` float64."""
+
+    def update(self, rows: Tensor, log_rate: Tensor, index: Tensor) -> None:
+        """Maximise the bound in V at fixed ξ.
+
+        Args:
+            rows: Documents.
+            log_rate: ``(len(rows), dim)`` log of (N/ξ) exp(m_k).
+            index: ``(len(rows),)`` their corpus positions.
+        """
+
+
+class TangentAscent(NamedTuple):
+    """Where the ascent ended: ``z`` the whitened means, ``bound`` in nats, per document."""
+
+    z: Tensor
+    bound: Tensor
+    converged: Tensor
+    iterations: Tensor
+
+
+def maximise_tangent_bound(
+    batch: DocumentBatch,
+    topics: Tensor,
+    prior: GaussianPrior,
+    variances: Variances,
+    *,
+    start: Tensor,
+    tolerance: float,
+    max_iterations: int,
+    temperature: float,
+) -> TangentAscent:
+    """Rounds of mean and variances until each document's bound settles.
+
+    Args:
+        batch: Documents.
+        topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
+        prior: Prior of eta.
+        variances: Those to start from; updated in place.
+        start: ``(num_docs, dim)`` starting means.
+        tolerance: Gain of the bound per round, nats, at which a document has converged.
+        max_iterations: Bound on the rounds.
+        temperature: Inverse temperature T.
+    """
+    z = prior.whiten(start)
+    bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
+    iterations = torch.zeros_like(batch.index)
+    converged = torch.zeros_like(bound, dtype=torch.bool)
+    rows, current = torch.arange(batch.num_docs, device=z.device), batch
+    for iteration in range(max_iterations):
+        half = prior.lift(variances.marginal(rows) / (2.0 * temperature))
+        position, value, _, _ = maximise_mean(
+            Objective(current, topics, prior, half, temperature),
+            z[rows],
+            tolerance=0.1 * tolerance,
+            max_iterations=MEAN_STEPS,
+        )
+        z[rows] = position
+        new_bound = value + variances.bound_terms(rows)
+        gain = new_bound - bound[rows]
+        bound[rows] = new_bound
+        iterations[rows] += 1
+        allowed = (4.0 * torch.finfo(z.dtype).eps * new_bound.abs()).clamp_min(tolerance)
+        done = gain <= allowed
+        # A bound that fell by more than that is a failure, not convergence.
+        converged[rows] = done & (gain >= -allowed)
+        # The last round ends with the mean, so that the bound is the posterior's.
+        if bool(done.all()) or iteration + 1 == max_iterations:
+            break
+        keep = (~done).nonzero().squeeze(-1)
+        if len(keep) < len(rows):
+            rows, current = rows[keep], current.select(keep)
+            position, half = position[keep], half[keep]
+        logits = prior.lift(prior.unwhiten(position))
+        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
+        variances.update(rows, log_rate, current.index)
+    return TangentAscent(z, bound, converged, iterations)
