@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / "shared" / "data"
+DATA = Path(os.environ.get("LNTM_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gensim", "tomotopy", "torch_lntm")
 _MB = 2.0**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,9 +45,9 @@ def generator(device: torch.device) -> torch.Generator:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora beside the repository; the test is skipped where there is none."""
-    folder = REPOSITORY.parent / "shared" / "data"
+    folder = Path(os.environ.get("LNTM_DATA", REPOSITORY.parent / "shared" / "data"))
     if not folder.is_dir():
-        pytest.skip("needs the corpora of ../shared/data, beside the repository")
+        pytest.skip("needs a folder of real corpora, which the variable LNTM_DATA names")
     return folder
 
 

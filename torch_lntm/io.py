@@ -9,6 +9,7 @@ iteration) and, where documents were held out, ``split.npz``.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import platform
 import shutil
@@ -67,8 +68,13 @@ class Run:
 
         Raises:
             CorpusError: It is another corpus, or the file is damaged.
+            ConfigError: The file is missing though documents were held out.
         """
         path = self.path / _SPLIT
+        if not path.exists() and self.config.get("test_fraction"):
+            raise ConfigError(
+                f"{path}: no such file, but documents were held out; is the folder complete?"
+            )
         return load_split(path, corpus) if path.exists() else None
 
 
@@ -127,7 +133,7 @@ def load_model(path: str | Path) -> TopicModel:
     vocabulary = _read_vocabulary(folder / _VOCABULARY, settings) if about["vocabulary"] else None
     try:
         model = KINDS[kind](**settings, vocabulary=vocabulary)
-    except (TypeError, ConfigError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder / _MODEL}: unusable settings ({error})") from error
     expected = model.state_dict()
     for name in sorted({*expected, *tensors}):
@@ -266,13 +272,15 @@ def load_run(path: str | Path) -> Run:
     """
     folder = Path(path)
     model = load_model(folder)
-    return Run(
-        folder,
-        model,
-        _read_json(folder / _CONFIG),
-        _read_json(folder / _METADATA),
-        _read_history(folder / _HISTORY),
-    )
+    metadata = _read_json(folder / _METADATA)
+    shares = metadata.get("topic_shares", [0.0] * model.num_topics)
+    numbers = isinstance(shares, list) and all(isinstance(share, int | float) for share in shares)
+    if not numbers or len(shares) != model.num_topics:
+        raise ConfigError(f"{folder / _METADATA}: topic_shares are not a number per topic")
+    if not isinstance(metadata.get("corpus", {}), dict):
+        raise ConfigError(f"{folder / _METADATA}: corpus is not an object")
+    config = _read_json(folder / _CONFIG)
+    return Run(folder, model, config, metadata, _read_history(folder / _HISTORY))
 
 
 def check_target(path: Path, overwrite: bool) -> None:
@@ -379,7 +387,7 @@ class UnfinishedRun:
             The run's path, or None if there is none that can be continued.
         """
         wanted = json.loads(json.dumps(config))
-        for partial in sorted(folder.glob(f"{prefix}*.partial"), reverse=True):
+        for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
             try:
                 matches = _read_json(partial / _CONFIG) == wanted
             except ConfigError:

@@ -251,7 +251,7 @@ def format_scores(scores: Sequence[Score]) -> str:
             value, spread = f"{score.value:.4g}", "–"
         else:
             # As many decimals as two digits of the standard error need.
-            decimals = max(0, 1 - math.floor(math.log10(error)))
+            decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
             value, spread = f"{score.value:.{decimals}f}", f"{error:.{decimals}f}"
         documents = "" if score.documents is None else str(score.documents)
         rows.append([score.metric, value, spread, score.unit, documents, score.method])

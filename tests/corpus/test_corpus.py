@@ -358,10 +358,16 @@ def test_with_vocabulary_does_not_warn_of_words_without_tokens():
 def test_with_vocabulary_errors():
     with pytest.raises(CorpusError, match="has no vocabulary"):
         Corpus.from_matrix(COUNTS).with_vocabulary(WORDS)
-    with pytest.raises(CorpusError, match="none of the 4 words"):
-        Corpus.from_matrix(COUNTS, WORDS).with_vocabulary(["emu", "fox"])
     with pytest.raises(CorpusError, match="got 'emu' at positions 0 and 1"):
         Corpus.from_matrix(COUNTS, WORDS).with_vocabulary(["emu", "emu"])
+
+
+def test_documents_of_unknown_words_only_are_kept_empty():
+    with pytest.warns(UserWarning, match="made by the same tokenizer"):
+        corpus = Corpus.from_matrix(COUNTS, WORDS, "abcd").with_vocabulary(["emu", "fox"])
+    assert (corpus.num_docs, corpus.num_tokens) == (len(COUNTS), 0)
+    assert corpus.vocabulary == ("emu", "fox")
+    assert corpus.labels == tuple("abcd")
 
 
 # ------------------------------------------------------------------ fingerprint and saving

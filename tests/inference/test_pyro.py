@@ -130,6 +130,51 @@ def test_nuts_agrees_with_quadrature_in_the_contrasts() -> None:
     assert bool(((theta.mean(0) - exact).abs() < 4.5 * error).all())
 
 
+@pytest.mark.parametrize("anchored", [False, True])
+def test_nuts_runs_on_a_model_in_single_precision(anchored: bool) -> None:
+    model = ctm(3, NUM_WORDS, anchored=anchored)
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
+    mcmc.run(make_corpus(4).batch())
+    assert mcmc.get_samples()["eta"].shape == (3, 4, model.latent_dim)
+
+
+def test_every_optimiser_moves_what_the_guide_reads() -> None:
+    """Pyro's own optimisers write to .data, which torch's version counters do not see."""
+    batch = make_corpus(10).batch(dtype=torch.float64)
+    model = make_model()
+    with torch.no_grad():
+        before = model.topics.probs.clone()
+    svi = SVI(model, TaylorGuide(model), pyro.optim.ClippedAdam({"lr": 0.1}), Trace_ELBO())
+    svi.step(batch)
+    with torch.no_grad():
+        torch.testing.assert_close(model.topics.probs, torch.softmax(model.topics.logits, 0).mT)
+        assert not torch.allclose(model.topics.probs, before)
+
+
+def test_optimisers_know_the_parameters_by_name() -> None:
+    batch = make_corpus(10).batch(dtype=torch.float64)
+    model = make_model()
+    asked = []
+
+    def settings(name: str) -> dict[str, float]:
+        asked.append(name)
+        return {"lr": 0.01}
+
+    optimiser = pyro.optim.Adam(settings)
+    SVI(model, TaylorGuide(model), optimiser, Trace_ELBO()).step(batch)
+    names = {name for name, _ in model.named_parameters()}
+    assert set(asked) == names == set(optimiser.get_state())
+
+
+def test_a_prior_predictive_draws_documents_of_the_same_lengths() -> None:
+    batch = make_corpus(5).batch(dtype=torch.float64)
+    model = make_model()
+    trace = pyro.poutine.trace(pyro.poutine.uncondition(model)).get_trace(batch)
+    drawn = trace.nodes["counts"]["value"].to_dense()
+    assert drawn.sum(1).tolist() == batch.lengths.tolist()
+
+
 def test_two_models_share_nothing_and_leave_the_parameter_store_alone() -> None:
     pyro.clear_param_store()
     corpus = make_corpus(10)

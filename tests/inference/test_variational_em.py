@@ -242,6 +242,36 @@ def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
     assert_same(model, short, rtol=0, atol=0)
 
 
+def test_ctrl_c_in_a_restart_keeps_the_best_one_scored() -> None:
+    corpus = make_corpus()
+    model = ctm(3, corpus.num_words, dtype="float64")
+    guide = Interrupting(model)
+    engine = VariationalEM(
+        model, guide, restarts=3, start_epochs=2, stepwise_epochs=2, progress=False
+    )
+    # Two stepwise epochs of eight batches and one scoring pass make up a restart.
+    guide.at = 20
+    result = engine.fit(corpus)
+    single = ctm(3, corpus.num_words, dtype="float64")
+    VariationalEM(
+        single, TaylorGuide(single), start_epochs=2, stepwise_epochs=2, max_iterations=0,
+        progress=False,
+    ).fit(corpus)  # fmt: skip
+    assert result.stop_reason == "interrupted"
+    assert result.history[-1]["phase"] == "score"
+    assert_same(model, single, rtol=0, atol=0)
+    assert result.means.std(0).min() > 0.1
+
+
+def test_a_continued_fit_honours_a_tighter_tolerance(tmp_path: Path) -> None:
+    corpus = make_corpus(40)
+    path = tmp_path / "fit.safetensors"
+    _, loose = fit(corpus, checkpoint=path, checkpoint_seconds=0.0, tolerance=1e-2)
+    _, tight = fit(corpus, checkpoint=path, tolerance=1e-6)
+    assert loose.stop_reason == tight.stop_reason == "converged"
+    assert len(tight.history) > len(loose.history)
+
+
 def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
     corpus = make_corpus(30)
     path = tmp_path / "fit.safetensors"

@@ -74,7 +74,8 @@ def test_the_priors_of_the_parameters_are_dirichlet_and_inverse_wishart(anchored
     values, expected = [], []
     for problem in settings:
         values.append(problem.model(**options).log_prior().item())
-        wishart = stats.invwishart(11.0 - dim - 1, 11.0 * 0.7 * np.eye(dim))
+        # Differences to the last of independent components share its variance.
+        wishart = stats.invwishart(11.0 - dim - 1, 11.0 * 0.7 * (np.eye(dim) + anchored))
         topics = [stats.dirichlet(np.full(15, 1.3)).logpdf(row) for row in problem.topics]
         expected.append(wishart.logpdf(problem.covariance) + sum(topics))
     assert values[0] - values[1] == pytest.approx(expected[0] - expected[1], rel=1e-9)
@@ -228,7 +229,7 @@ def test_the_prior_s_m_step_maximises_the_penalised_expected_log_density(anchore
         tril[lower] = x[dim:]
         sigma = tril @ tril.T + 1e-12 * np.eye(dim)
         precision, log_det = np.linalg.inv(sigma), np.linalg.slogdet(sigma)[1]
-        total = -0.5 * weight * (log_det + 0.6 * np.trace(precision))
+        total = -0.5 * weight * (log_det + 0.6 * np.trace(precision @ (np.eye(dim) + anchored)))
         for m, v in zip(means, covariances, strict=True):
             gap = m - loc
             total -= 0.5 * (log_det + gap @ precision @ gap + np.trace(precision @ v))

@@ -137,6 +137,8 @@ class Evaluate(OnDocuments):
         unknown = [name for name in metrics if name not in _METRICS]
         if unknown:
             raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
+        if self.out is not None and Path(self.out).is_dir():
+            raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
         run, guide, corpus = self.load(str(self.run_folder))
         test, train = corpus, None
         if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
@@ -149,7 +151,9 @@ class Evaluate(OnDocuments):
         scores: list[Score] = []
         if "completion" in metrics:
             scores += self.complete(guide, test, train, self.observed_fraction, self.predictive)
-        if "likelihood" in metrics:
+        if "likelihood" in metrics and test.num_tokens == 0:
+            say("the documents have no words: there is no likelihood per token")
+        elif "likelihood" in metrics:
             estimate = lntm.evaluation.log_likelihood(
                 run.model,
                 test,

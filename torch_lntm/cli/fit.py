@@ -70,7 +70,7 @@ class Fit(OnDocuments):
     pseudo_variance: float = 1.0
     dtype: Literal["float32", "float64"] = "float32"
     max_iterations: int = 100
-    tolerance: float = 1e-3
+    tolerance: float = 3e-3
     start: Literal["lda", "documents", "model"] = "lda"
     restarts: int = 1
     annealing: Literal["ahmed-xing"] | None = None
@@ -88,6 +88,8 @@ class Fit(OnDocuments):
         """Run it; returns the exit code."""
         from torch_lntm.io import check_target, save_run
 
+        if self.num_words < 1:
+            raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
         device = self.torch_device()
         if self.out is not None:
             check_target(Path(self.out), self.overwrite)
@@ -192,7 +194,7 @@ class Fit(OnDocuments):
         name = corpus.name or "corpus"
         path = UnfinishedRun.find(Path("runs"), f"{name}-", fixed)
         if path is None:
-            first = path = Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
+            first = path = Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
             others = 1
             while path.exists() or path.with_name(f"{path.name}.partial").exists():
                 others += 1

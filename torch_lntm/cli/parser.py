@@ -222,6 +222,8 @@ def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[st
     checker.exit_on_error = False
     try:
         for field in fields(command):
+            if field.default is not None and values.get(field.name, True) is None:
+                checker.error(f"{field.name}: expected a value; got null")
             if isinstance(field.default, bool) and not isinstance(
                 values.get(field.name, True), bool
             ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -149,11 +150,11 @@ class Corpus:
             raise CorpusError(
                 f"{', '.join(unused)} choose words, and so does the given vocabulary; give one"
             )
-        vectorizer = CountVectorizer(**options)
         texts = check_texts(texts)
         try:
+            vectorizer = CountVectorizer(**options)
             counts = vectorizer.fit_transform(texts)
-        except ValueError as error:
+        except (ValueError, TypeError, re.error) as error:
             raise CorpusError(f"the texts cannot be counted: {error}") from error
         words = vectorizer.get_feature_names_out()
         corpus = cls.from_matrix(counts, words, labels, name)
@@ -183,19 +184,24 @@ class Corpus:
             self.word_index
         ]
         known = new >= 0
-        if not known.any():
-            raise CorpusError(
-                f"none of the {self.num_words} words of {self!r} is among the {len(words)} of the "
-                "given vocabulary; check that both were made by the same tokenizer"
-            )
         rows = self._entry_rows
         if not known.all():
+            hint = "" if known.any() else "; check that both were made by the same tokenizer"
             warnings.warn(
                 f"dropped {int(self.counts[~known].sum(dtype=np.int64))} of {self.num_tokens} "
                 f"tokens: {np.unique(self.word_index[~known]).size} words unknown to the "
-                f"vocabulary, in {np.unique(rows[~known]).size} of {self.num_docs} documents",
+                f"vocabulary, in {np.unique(rows[~known]).size} of {self.num_docs} documents{hint}",
                 UserWarning,
                 stacklevel=2,
+            )
+        if not known.any():
+            return replace(
+                self,
+                row_offsets=np.zeros_like(self.row_offsets),
+                word_index=self.word_index[:0],
+                counts=self.counts[:0],
+                num_words=len(words),
+                vocabulary=words,
             )
         matrix = sp.coo_matrix(
             (self.counts[known], (rows[known], new[known])), (self.num_docs, len(words))

@@ -52,6 +52,8 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     data = read_bytes(path)
     try:
         text = data.decode(encoding)
+    except LookupError as error:
+        raise CorpusError(f"{path}: {error}; give one that Python knows, e.g. 'latin-1'") from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         message = f"not {encoding} text ({error.reason}); pass the file's encoding, e.g. 'latin-1'"

@@ -159,7 +159,7 @@ def find_format(path: Path) -> str:
 def _find_vocabulary(path: Path, format: str) -> Path | None:
     """The file of words beside a file of counts."""
     name = _name(path)
-    names = [f"{name}.vocab.txt"]
+    names = [f"{path.stem}.vocab.txt", f"{name}.vocab.txt"]
     if format != "npz":  # Corpus.save's format: another corpus's vocab.txt is not this one's
         names += [f"vocab.{name}.txt", "vocab.txt"]
     return next(filter(Path.is_file, map(path.with_name, names)), None)
@@ -167,8 +167,8 @@ def _find_vocabulary(path: Path, format: str) -> Path | None:
 
 def _find_labels(path: Path) -> Path | None:
     """The file of labels beside a corpus."""
-    beside = path.with_name(f"{_name(path)}.labels.txt")
-    return beside if beside.is_file() else None
+    names = [f"{path.stem}.labels.txt", f"{_name(path)}.labels.txt"]
+    return next(filter(Path.is_file, map(path.with_name, names)), None)
 
 
 def _read_vocabulary(path: Path, encoding: str) -> list[str]:
@@ -345,8 +345,9 @@ def _read_jsonl(path: Path, text_field: str, label_field: str, encoding: str) ->
                 continue
             try:
                 record = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise at_line(path, line, f"not JSON ({error.msg}): {excerpt(text)}") from error
+            except (ValueError, RecursionError) as error:
+                reason = getattr(error, "msg", error)
+                raise at_line(path, line, f"not JSON ({reason}): {excerpt(text)}") from error
             if not isinstance(record, dict):
                 raise at_line(path, line, f"expected a JSON object, got {excerpt(text)}")
             yield line, record

@@ -101,10 +101,16 @@ class WordHoldOut:
         )
 
 
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise CorpusError(f"seed must be at least 0, got {seed}")
+
+
 def split_documents(corpus: Corpus, test_fraction: float, seed: int) -> Split:
     """Draws ``round(test_fraction * num_docs)`` test documents, at least one on either side."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
+    _check_seed(seed)
     if corpus.num_docs < 2:
         raise CorpusError("a split needs at least 2 documents, got 1")
     num_test = min(max(round(test_fraction * corpus.num_docs), 1), corpus.num_docs - 1)
@@ -116,6 +122,7 @@ def hold_out_words(corpus: Corpus, observed_fraction: float, seed: int) -> WordH
     """Draws each document's observed tokens without replacement; see ``Corpus.hold_out_words``."""
     if not 0 < observed_fraction < 1:
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
+    _check_seed(seed)
     lengths = corpus.lengths
     num_observed = np.rint(observed_fraction * lengths).astype(np.int64)
     num_observed = np.minimum(np.maximum(num_observed, 1), np.maximum(lengths - 1, 1))

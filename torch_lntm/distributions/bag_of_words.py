@@ -73,9 +73,10 @@ class BagOfWords(TorchDistribution):
                 f"counts of shape {tuple(value.shape)} given to a BagOfWords over "
                 f"(num_docs, num_words) = {expected}"
             )
-        return mixture_log_likelihood(
-            self.theta, self.topics, value.to(self.theta.device, self.theta.dtype)
-        )
+        # Samplers move a float32 model's eta in the double precision of its log densities.
+        dtype = self.theta.dtype
+        topics = self.topics.to(dtype)
+        return mixture_log_likelihood(self.theta, topics, value.to(self.theta.device, dtype))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the counts of every document, with the global generator, as Pyro does.

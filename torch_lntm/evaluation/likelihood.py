@@ -124,7 +124,7 @@ class LikelihoodEstimate:
             f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             "(s.e. over documents)"
         )
-        if self.effective_sample_size is not None and self.pareto_k is not None:
+        if self.num_docs and self.effective_sample_size is not None and self.pareto_k is not None:
             used = self.lengths > 0
             ess, k = self.effective_sample_size[used], self.pareto_k[used]
             text += (

@@ -30,7 +30,8 @@ class LogisticNormalGuide:
 
     Args:
         model: The model whose posterior to solve; its parameters are read at every call.
-        tolerance: Nats left to gain at which a document has converged.
+        tolerance: Nats at which a document has converged: twice what a Newton step would still gain
+            (Taylor, Laplace), or what the last round gained (Blei–Lafferty, Khan–Bouchard).
         max_iterations: Bound on the iterations of each document.
 
     Raises:
@@ -89,7 +90,8 @@ class LogisticNormalGuide:
             The posterior; documents that did not converge are marked in ``converged``.
 
         Raises:
-            ConfigError: The batch has another vocabulary size than the model.
+            ConfigError: The batch has another vocabulary size than the model, or ``init`` another
+                shape or an entry that is not finite.
             NumericalError: A document's posterior could not be computed; names documents.
         """
         batch = self.model.check_batch(batch)
@@ -100,7 +102,13 @@ class LogisticNormalGuide:
         topics = self.model.topics.probs
         if topic_temperature != 1.0:
             topics = topics.pow(topic_temperature)
-        start = prior.loc.expand(batch.num_docs, prior.dim) if init is None else init.to(prior.loc)
+        start = prior.loc.expand(batch.num_docs, prior.dim)
+        if init is not None:
+            if init.shape != start.shape or not bool(torch.isfinite(init).all()):
+                raise ConfigError(
+                    f"init of shape {tuple(init.shape)}; expected finite means {tuple(start.shape)}"
+                )
+            start = init.to(start)
         return type(self)._solve(
             batch,
             topics,
@@ -205,6 +213,6 @@ def make_guide(
     Raises:
         ConfigError: No posterior of that name.
     """
-    if posterior not in GUIDES:
+    if not isinstance(posterior, str) or posterior not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[posterior](model, tolerance=tolerance, max_iterations=max_iterations)

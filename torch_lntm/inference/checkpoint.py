@@ -113,6 +113,11 @@ def read_checkpoint(
                 "delete it, or choose another file"
             )
 
+        # Word counts are word by word in memory; sums over words depend on that in the last bit.
+        for name in ("word_counts", "statistics.word_counts"):
+            if name in tensors:
+                tensors[name] = tensors[name].mT.contiguous().mT
+
         def part(prefix: str) -> dict[str, Any]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 

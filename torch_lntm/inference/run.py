@@ -31,7 +31,7 @@ STEPWISE_EXPONENT = 0.5
 #: Updates that the running statistics count for when the stepwise phase begins.
 STEPWISE_OFFSET = 10
 #: Updates of the parameters that the stochastic phases aim at, and bounds on their epochs.
-START_UPDATES, START_EPOCHS = 160, (3, 20)
+START_UPDATES, START_EPOCHS = 320, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 #: Solver effort within a stochastic step: documents are visited again before they matter.
 STEPWISE_SOLVER = {"tolerance": 1e-2, "max_iterations": 3}
@@ -63,7 +63,7 @@ class FitRun:
         self.num_batches = math.ceil(corpus.num_docs / self.step_docs)
         self._batches: dict[int, list[DocumentBatch]] = {}
         self.state = self._fresh(0)
-        self._kept: dict[str, Tensor] = {}
+        self._kept: tuple[dict[str, Tensor], Tensor, str] = ({}, self.state.latent, "start")
 
     # -- epochs, iterations and what is kept of them -------------------------------------------
 
@@ -74,7 +74,7 @@ class FitRun:
                 checkpoint, self._identity(), self.model.device
             )
             self.model.load_state_dict(parameters)
-        self._kept = self._snapshot()
+        self._keep()
         began = saved = time.monotonic()
         before = self.state.seconds
         stop_reason: StopReason = "max_iterations"
@@ -89,14 +89,14 @@ class FitRun:
                         f"iteration {record['iteration']}"
                     )
                 self.state.history.append(record)
-                self._kept = self._snapshot()
+                self._keep()
                 if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
-                    write_checkpoint(checkpoint, self.state, self._kept, self._identity())
+                    write_checkpoint(checkpoint, self.state, self._snapshot(), self._identity())
                     saved = time.monotonic()
-            if self.state.history[-1].get("converged"):
+            if self._converged():
                 stop_reason = "converged"
         except KeyboardInterrupt:
-            self.model.load_state_dict(self._kept)
+            self._restore()
             stop_reason = "interrupted"
         finally:
             steps.close()
@@ -161,9 +161,8 @@ class FitRun:
 
     def _fresh(self, restart: int) -> FitState:
         num_docs, num_topics = self.corpus.num_docs, self.model.num_topics
-        return FitState(
-            latent=torch.full((num_docs, num_topics), 1.0 / num_topics), restart=restart
-        )
+        theta = torch.full((num_docs, num_topics), 1.0 / num_topics, dtype=self.model.dtype)
+        return FitState(latent=theta, restart=restart)
 
     def _epochs(self, chosen: int | None, updates: int, bounds: tuple[int, int]) -> int:
         if chosen is not None:
@@ -201,9 +200,14 @@ class FitRun:
                 )
                 state.step += 1
                 bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
-                yield self._record(objective / self.num_tokens)
-        state.latent = prior_from_theta(model, state.latent)
-        self._enter("stepwise")
+                record = self._record(objective / self.num_tokens)
+                if state.step == epochs:
+                    # Before the record goes out: what is kept with it has a prior, and means.
+                    state.latent = prior_from_theta(model, state.latent)
+                    self._enter("stepwise")
+                    yield record
+                    return
+                yield record
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
         """Stepwise EM with the model's own posterior."""
@@ -225,10 +229,11 @@ class FitRun:
                     # batches of long and of short documents weigh alike in the topics.
                     scale = self.num_tokens / found.num_tokens
                     if state.statistics is None:
-                        state.statistics = found.blend(scale, found, 0.0)
+                        state.statistics = found.scaled(scale)
                     else:
                         step = float(state.updates) ** -STEPWISE_EXPONENT
-                        state.statistics = state.statistics.blend(1 - step, found, step * scale)
+                        old, new = state.statistics.scaled(1 - step), found.scaled(step * scale)
+                        state.statistics = old + new
                     state.updates += 1
                     state.statistics.maximise(model)
                 state.step += 1
@@ -298,7 +303,7 @@ class FitRun:
         engine, state = self.engine, self.state
         with self._tracked("EM", None) as bar:
             while state.step <= engine.max_iterations:
-                if state.history and state.history[-1].get("converged"):
+                if self._converged():
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
@@ -311,8 +316,15 @@ class FitRun:
                     f"relative change {abs(change / state.objective):.0e}, "
                     f"stops at {engine.tolerance:.0e}"
                 )
-                converged = abs(change) <= engine.tolerance * abs(state.objective)
-                yield self._record(state.objective, **({"converged": True} if converged else {}))
+                yield self._record(state.objective)
+
+    def _converged(self) -> bool:
+        """Whether the last EM iteration changed the objective by no more than the tolerance."""
+        objectives = [r["objective"] for r in self.state.history if r["phase"] == "em"]
+        if len(objectives) < 2:
+            return False
+        change = abs(objectives[-1] - objectives[-2])
+        return change <= self.engine.tolerance * abs(objectives[-1])
 
     # -- E-steps -------------------------------------------------------------------------------
 
@@ -348,13 +360,29 @@ class FitRun:
 
     def _sum(self, batches: Iterable[DocumentBatch], **options: Any) -> Statistics:
         """E-steps of some batches, their statistics added."""
-        return reduce(Statistics.__add__, (self._expect(batch, **options) for batch in batches))
+        with self.model.topics.fixed():
+            return reduce(Statistics.__add__, (self._expect(b, **options) for b in batches))
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
         return (statistics.objective + float(self.model.log_prior())) / self.num_tokens
 
     # -- keeping state -------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Remember the end of this epoch or iteration, which Ctrl-C goes back to."""
+        self._kept = (self._snapshot(), self.state.latent.clone(), self.state.phase)
+
+    def _restore(self) -> None:
+        """Go back to the best restart that has been scored, else to what was kept last."""
+        state = self.state
+        if state.best:
+            best = dict(state.best)
+            self._kept = (best, best.pop("latent"), "score")
+            scored = [r for r in state.history if r["phase"] == "score"]
+            state.history.append(max(scored, key=lambda r: r["objective"]))
+        parameters, state.latent, state.phase = self._kept
+        self.model.load_state_dict(parameters)
 
     def _snapshot(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}

@@ -18,7 +18,8 @@ class Statistics:
     """Expected sufficient statistics of a logistic-normal topic model, summed over documents.
 
     Statistics of disjoint sets of documents add up, so batches, processes and stochastic
-    approximation (:meth:`blend`) are one mechanism.
+    approximation (:meth:`scaled`) are one mechanism. Within a batch sums over documents run in the
+    model's dtype, between batches in float64.
 
     Attributes:
         num_docs: Documents summed over.
@@ -40,18 +41,26 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         """Statistics of both sets of documents."""
-        return self.blend(1.0, other, 1.0)
-
-    def blend(self, weight: float, other: Statistics, other_weight: float) -> Statistics:
-        """``weight`` × self + ``other_weight`` × other."""
         return Statistics(
-            weight * self.num_docs + other_weight * other.num_docs,
-            weight * self.num_tokens + other_weight * other.num_tokens,
-            weight * self.latent_sum + other_weight * other.latent_sum,
-            weight * self.latent_outer + other_weight * other.latent_outer,
-            weight * self.word_counts + other_weight * other.word_counts,
-            weight * self.objective + other_weight * other.objective,
+            self.num_docs + other.num_docs,
+            self.num_tokens + other.num_tokens,
+            self.latent_sum + other.latent_sum,
+            self.latent_outer + other.latent_outer,
+            self.word_counts + other.word_counts,
+            self.objective + other.objective,
             self.num_unconverged + other.num_unconverged,
+        )
+
+    def scaled(self, weight: float) -> Statistics:
+        """Statistics in which every document counts ``weight``."""
+        return Statistics(
+            weight * self.num_docs,
+            weight * self.num_tokens,
+            weight * self.latent_sum,
+            weight * self.latent_outer,
+            weight * self.word_counts,
+            weight * self.objective,
+            self.num_unconverged,
         )
 
     def maximise(self, model: TopicModel) -> None:

@@ -17,12 +17,14 @@ from torch_lntm.models.prior import LogisticNormalPrior
 from torch_lntm.models.topics import Topics
 
 
-def _own_parameter(parameter: Tensor) -> Tensor:
+def _own_parameter(parameter: Tensor, name: str) -> Tensor:
     """A Pyro param site for a module's own parameter, which no parameter store gets to know.
 
     ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
-    and keyed by name, would hand a second model the first one's values.
+    and keyed by name, would hand a second model the first one's values. It learns the names only,
+    by tensor, which optimisers with settings or state per parameter ask it for.
     """
+    pyro.get_param_store()._param_to_name[parameter] = name
     value: Any = parameter.view_as(parameter)
     value.unconstrained = lambda: parameter
     return value
@@ -140,13 +142,17 @@ class TopicModel(nn.Module):
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro program; returns eta ``(num_docs, latent_dim)``."""
         for name, parameter in self.named_parameters():
-            _param_site(parameter, name=name)
+            _param_site(parameter, name, name=name)
         pyro.factor("topics_prior", self.topics.log_prior())
         pyro.factor("covariance_prior", self.prior.log_prior())
         prior, topics = self.prior.distribution(), self.topics.probs
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
             eta = pyro.sample("eta", prior)
-            pyro.sample("counts", BagOfWords(self.theta(eta), topics), obs=cast(Tensor, batch))
+            pyro.sample(
+                "counts",
+                BagOfWords(self.theta(eta), topics, batch.lengths),
+                obs=cast(Tensor, batch),
+            )
         return eta
 
     def bind(self, batch: DocumentBatch) -> BoundModel:

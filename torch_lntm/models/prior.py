@@ -17,10 +17,11 @@ class LogisticNormalPrior(nn.Module):
     §2.2*). Both describe the same family of distributions of theta.
 
     The covariance has an inverse-Wishart prior, written by its weight: ``pseudo_documents``
-    documents whose eta has covariance ``pseudo_variance`` × I. The mode of the covariance given D
-    documents with scatter S is then (pseudo_documents × pseudo_variance × I + S) /
-    (pseudo_documents + D); in the usual symbols Ψ = pseudo_documents × pseudo_variance × I and
-    ν + K + 1 = pseudo_documents. It keeps the maximum-likelihood covariance from running away.
+    documents of K independent logits with variance ``pseudo_variance``. The mode of the covariance
+    given D documents with scatter S is then (pseudo_documents × P + S) / (pseudo_documents + D),
+    P = pseudo_variance × I (× (I + 11ᵀ) if anchored, which is the same distribution of theta). In
+    the usual symbols Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. It keeps
+    the maximum-likelihood covariance from running away.
 
     Args:
         num_topics: Number of topics K.
@@ -28,8 +29,8 @@ class LogisticNormalPrior(nn.Module):
         loc: ``(latent_dim,)`` prior mean; zero by default.
         covariance: ``(latent_dim, latent_dim)`` prior covariance; by default that of K independent
             unit normals, less the last in the anchored case.
-        pseudo_documents: Weight of the covariance's prior; by default 2K + 2, the least that makes
-            it proper with finite mean. 0 gives maximum likelihood.
+        pseudo_documents: Weight of the covariance's prior; by default 2K + 2, a weak proper
+            prior. 0 gives maximum likelihood.
         pseudo_variance: Variance that the covariance's prior stands for.
         dtype: Floating-point type.
 
@@ -144,23 +145,28 @@ class LogisticNormalPrior(nn.Module):
             return
         mean = latent_sum.double() / num_docs
         scatter = latent_outer.double() - num_docs * torch.outer(mean, mean)
-        prior = self.pseudo_documents * self.pseudo_variance * torch.eye(len(mean)).to(scatter)
+        prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
         self.set_(loc=mean, covariance=covariance)
+
+    def _prior_covariance(self) -> Tensor:
+        """What the covariance's prior stands for, float64: the same contrasts in both forms."""
+        eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)
+        # Differences to the last of K independent components have covariance I + 11ᵀ.
+        return self.pseudo_variance * (eye + 1.0 if self.anchored else eye)
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the inverse-Wishart prior at the covariance (scalar).
 
-        −½ pseudo_documents × (log|Σ| + pseudo_variance × tr Σ⁻¹).
+        −½ pseudo_documents × (log|Σ| + tr Σ⁻¹S), S the covariance that the prior stands for.
         """
         tril = self.scale_tril.double()
         if self.pseudo_documents == 0:
             return tril.new_zeros(())
-        inverse = torch.linalg.solve_triangular(tril, torch.eye(len(tril)).to(tril), upper=False)
+        root = torch.linalg.cholesky(self._prior_covariance())
+        whitened = torch.linalg.solve_triangular(tril, root, upper=False)
         log_det = 2 * tril.diagonal().log().sum()
-        return (
-            -0.5 * self.pseudo_documents * (log_det + self.pseudo_variance * inverse.square().sum())
-        )
+        return -0.5 * self.pseudo_documents * (log_det + whitened.square().sum())
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits, float64.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +48,7 @@ class Topics(nn.Module):
             raise ConfigError(f"topic smoothing is {smoothing}; expected a number >= 0")
         self.smoothing = float(smoothing)
         self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
-        self._cache: tuple[tuple[int, int], Tensor] | None = None
+        self._fixed: Tensor | None = None
         if probs is None:
             # Gamma(100) weights: words differ by 10 %, enough to tell topics apart.
             noise = torch.randn(num_words, num_topics, generator=generator, dtype=torch.float64)
@@ -65,20 +67,20 @@ class Topics(nn.Module):
 
     @property
     def probs(self) -> Tensor:
-        """Word probabilities ``(num_topics, num_words)``; rows sum to 1.
+        """Word probabilities ``(num_topics, num_words)``; rows sum to 1. Differentiable."""
+        if self._fixed is not None:
+            return self._fixed.mT
+        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        return torch.softmax(logits, 0).mT
 
-        Differentiable in the parameters where gradients are enabled; otherwise computed once per
-        change of the parameters.
-        """
-        if torch.is_grad_enabled() and self.logits.requires_grad:
-            return torch.softmax(self.logits, 0).mT
-        if self._cache is None or self._cache[0] != self._state():
-            self._cache = (self._state(), torch.softmax(self.logits.detach(), 0))
-        return self._cache[1].mT
-
-    def _state(self) -> tuple[int, int]:
-        """Changes whenever the parameters are written or replaced."""
-        return self.logits.data_ptr(), self.logits._version
+    @contextmanager
+    def fixed(self) -> Iterator[None]:
+        """A context in which ``probs`` is computed once; the parameters must not change in it."""
+        self._fixed = torch.softmax(self.logits.detach(), 0)
+        try:
+            yield
+        finally:
+            self._fixed = None
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:

@@ -3,7 +3,7 @@
 Softmax ignores the shift that all K logits share, so integrals over eta are integrals over the
 K − 1 contrasts Q·logits, Q the rows of an orthonormal basis orthogonal to 1. There the free and the
 anchored parameterisation are one problem, and a proposal cannot waste itself on the direction that
-the likelihood does not have (*METHODS: Blei–Lafferty's q in K dimensions reached an effective
+the likelihood does not have (*measured: Blei–Lafferty's q in K dimensions reached an effective
 sample size under 0.4 %*). With QF = LU, F the prior's factor lifted to logits and L triangular, the
 coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 """

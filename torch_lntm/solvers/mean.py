@@ -9,7 +9,7 @@ topic assignments summed out, whose maxima are Taylor's fixed points and Laplace
 half the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function
 of the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
 
-At inverse temperature T (*Ahmed & Xing 2007, §3.2*; METHODS: the objective E_q log p + H(q)/T) the
+At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
 
 Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h), by

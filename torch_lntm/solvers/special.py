@@ -28,14 +28,15 @@ def wright_omega(x: Tensor) -> Tensor:
         (large - large.log() + large.log() / large).log(),
         torch.where(x < -2.0, x - x.clamp_max(0.0).exp(), 2.0 * (x - 1.0) / 3.0),
     )
-    tiny = torch.finfo(x.dtype).tiny
     for _ in range(3):
         omega = log_omega.exp()
         residual = x - omega - log_omega
         one = 1.0 + omega
         a = 2.0 * one * (one + 2.0 / 3.0 * residual)
         log_omega = log_omega + torch.log1p(
-            (residual / one * (a - residual) / (a - 2.0 * residual)).clamp_min(-1.0 + tiny)
+            (residual / one * (a - residual) / (a - 2.0 * residual)).clamp_min(
+                -1.0 + torch.finfo(x.dtype).eps
+            )
         )
     return log_omega.exp()
 
