@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,6 @@ class FitState:
         phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``.
         step: Epochs or iterations of the phase that are done.
         updates: Stochastic updates taken.
-        objective: The last EM iteration's, nats per token.
-        best_score: Objective of the best restart so far.
         seconds: Time spent.
         history: One record per epoch and iteration.
         word_counts: ``(num_topics, num_words)`` running average of the start.
@@ -43,8 +40,6 @@ class FitState:
     phase: str = "start"
     step: int = 0
     updates: int = 0
-    objective: float = -math.inf
-    best_score: float = -math.inf
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     word_counts: Tensor | None = None
@@ -70,11 +65,8 @@ def write_checkpoint(
         value = getattr(state, item.name)
         if isinstance(value, Tensor):
             tensors[item.name] = value
-        elif isinstance(value, int | str | list):
+        elif isinstance(value, int | float | str | list):
             record["state"][item.name] = value
-        elif isinstance(value, float):
-            # JSON has no infinities; a score not yet taken is left at its default.
-            record["state"] |= {item.name: value} if math.isfinite(value) else {}
     if state.statistics is not None:
         statistics = vars(state.statistics)
         tensors |= {f"statistics.{k}": v for k, v in statistics.items() if isinstance(v, Tensor)}

@@ -249,8 +249,7 @@ class FitRun:
             state.statistics = statistics = self._sum(batches, **EM_SOLVER)
         score = self._objective(statistics)
         record = self._record(score)
-        if score > state.best_score:
-            state.best_score = score
+        if score > max(self._objectives("score"), default=-math.inf):
             state.best = {**self._snapshot(), "latent": state.latent.clone()}
         if state.restart + 1 < self.engine.restarts:
             fresh = self._fresh(state.restart + 1)
@@ -308,19 +307,19 @@ class FitRun:
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
                 state.statistics = self._sum(self._counted(bar, self.max_docs), **EM_SOLVER)
-                previous, state.objective = state.objective, self._objective(state.statistics)
+                objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
-                change = state.objective - previous
-                bar.set_postfix_str(
-                    f"iteration {state.step}, {state.objective:.4f} nats/token, "
-                    f"relative change {abs(change / state.objective):.0e}, "
-                    f"stops at {engine.tolerance:.0e}"
-                )
-                yield self._record(state.objective)
+                change = f", change {objective - previous[-1]:.1e}" if previous else ""
+                bar.set_postfix_str(f"iteration {state.step}, {objective:.4f} nats/token{change}")
+                yield self._record(objective)
+
+    def _objectives(self, phase: str) -> list[float]:
+        """The objectives of a phase so far, nats per token."""
+        return [r["objective"] for r in self.state.history if r["phase"] == phase]
 
     def _converged(self) -> bool:
         """Whether the last EM iteration changed the objective by no more than the tolerance."""
-        objectives = [r["objective"] for r in self.state.history if r["phase"] == "em"]
+        objectives = self._objectives("em")
         if len(objectives) < 2:
             return False
         change = abs(objectives[-1] - objectives[-2])
