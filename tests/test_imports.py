@@ -12,8 +12,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
 ROOT = PACKAGE.name
 
 # A room is a subpackage or module directly below the package. It may import itself and these.
-_BELOW_MODELS = {"errors", "corpus", "kernels", "distributions"}
-_BELOW_GUIDES = {*_BELOW_MODELS, "models", "solvers"}
+_BELOW_SOLVERS = {"errors", "corpus", "kernels", "distributions"}
+_BELOW_MODELS = {*_BELOW_SOLVERS, "solvers"}
+_BELOW_GUIDES = {*_BELOW_MODELS, "models"}
 _BELOW_INFERENCE = {*_BELOW_GUIDES, "guides"}
 _BELOW_EVALUATION = {*_BELOW_INFERENCE, "inference"}
 _BELOW_IO = {*_BELOW_EVALUATION, "evaluation"}
@@ -25,7 +26,7 @@ MAY_IMPORT = {
     "kernels": {"errors", "corpus"},
     "distributions": {"errors", "corpus", "kernels"},
     "models": _BELOW_MODELS,
-    "solvers": _BELOW_MODELS,
+    "solvers": _BELOW_SOLVERS,
     "guides": _BELOW_GUIDES,
     "inference": _BELOW_INFERENCE,
     "evaluation": _BELOW_EVALUATION,

@@ -14,7 +14,7 @@ import json
 import platform
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -31,11 +31,9 @@ from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.files import atomic_write, read_lines, read_text, write_lines
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import FitResult
-from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models import MODELS, TopicModel
 
 FORMAT_VERSION = 1
-#: Model kinds and what builds them from the settings in ``model.json``.
-KINDS: dict[str, Callable[..., TopicModel]] = {"ctm": ctm}
 
 _MODEL, _TENSORS, _VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 _CONFIG, _METADATA, _HISTORY = "config.json", "metadata.json", "history.jsonl"
@@ -123,8 +121,8 @@ def load_model(path: str | Path) -> TopicModel:
             f"version of torch_lntm reads {FORMAT_VERSION}"
         )
     kind = about.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{folder / _MODEL}: model kind {kind!r}; expected {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in MODELS:
+        raise ConfigError(f"{folder / _MODEL}: model kind {kind!r}; expected {', '.join(MODELS)}")
     settings = about.get("config")
     if not isinstance(settings, dict) or "vocabulary" not in about:
         raise ConfigError(f"{folder / _MODEL}: lacks 'config' or 'vocabulary'; is it complete?")
@@ -132,7 +130,7 @@ def load_model(path: str | Path) -> TopicModel:
     _check_sizes(folder, settings, tensors)
     vocabulary = _read_vocabulary(folder / _VOCABULARY, settings) if about["vocabulary"] else None
     try:
-        model = KINDS[kind](**settings, vocabulary=vocabulary)
+        model = MODELS[kind](**settings, vocabulary=vocabulary)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder / _MODEL}: unusable settings ({error})") from error
     expected = model.state_dict()
@@ -147,7 +145,7 @@ def load_model(path: str | Path) -> TopicModel:
 def _write_model(folder: Path, model: TopicModel) -> None:
     about = {
         "format_version": FORMAT_VERSION,
-        "kind": "ctm",
+        "kind": model.prior.kind,
         "config": model.config,
         "vocabulary": model.vocabulary is not None,
     }

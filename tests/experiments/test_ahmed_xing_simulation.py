@@ -206,7 +206,7 @@ def test_sampled_mean_of_theta_agrees_with_quadrature() -> None:
     documents = corpus.batch(dtype=torch.float64)
     grid = torch.linspace(-20.0, 20.0, 8001, dtype=torch.float64)
     eta = grid[:, None, None].expand(-1, 2, 1)
-    log_joint = sum(part.detach() for part in model.bind(documents).log_joint(eta))
+    log_joint = sum(part.detach() for part in model.bind(documents).log_joint({"eta": eta}))
     weights = torch.softmax(log_joint, 0)
     exact = (weights[..., None] * model.theta(eta)).sum(0)
     chains = documents.select(torch.arange(2).repeat_interleave(100))

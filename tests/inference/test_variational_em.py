@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from oracles.pairs import each_pair
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, NumericalError
-from torch_lntm.guides import GUIDES, BleiLaffertyGuide, TaylorGuide, make_guide
+from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
 from torch_lntm.inference import Annealing, FitResult, VariationalEM, sufficient_statistics
-from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models import TopicModel, ctm, iftm, lda
 
 EXACT = {"tolerance": 1e-12, "max_iterations": 300}
 
@@ -30,20 +31,31 @@ def make_corpus(num_docs: int = 120, num_words: int = 40, length: int = 80) -> C
     return truth.generate(lengths, seed=1)[0]
 
 
-def fit(corpus: Corpus, posterior: str = "taylor", **options: Any) -> tuple[TopicModel, FitResult]:
+def make_model(family: str, num_topics: int, num_words: int, **options: Any) -> TopicModel:
+    if family == "ctm":
+        return ctm(num_topics, num_words, **options)
+    if family == "lda":
+        return lda(num_topics, num_words, **options)
+    source: Any = "gaussian" if "gaussian" in family else "laplace"
+    return iftm(num_topics, num_words, 2, source=source, **options)
+
+
+def fit(
+    corpus: Corpus, posterior: str = "taylor", family: str = "ctm", **options: Any
+) -> tuple[TopicModel, FitResult]:
     fit_options = {k: options.pop(k) for k in ("checkpoint", "checkpoint_seconds") if k in options}
     model_options = {k: options.pop(k) for k in ("num_topics", "dtype", "anchored") if k in options}
-    model = ctm(
-        model_options.pop("num_topics", 3),
-        corpus.num_words,
-        **{"dtype": "float64", **model_options},
+    num_topics = model_options.pop("num_topics", 3)
+    model = make_model(
+        family, num_topics, corpus.num_words, **{"dtype": "float64", **model_options}
     )
     guide = make_guide(posterior, model, tolerance=1e-8, max_iterations=200)
     return model, VariationalEM(model, guide, progress=False, **options).fit(corpus, **fit_options)
 
 
 def parameters(model: TopicModel) -> list[Tensor]:
-    return [model.topics.probs, model.prior.loc.detach(), model.prior.covariance.detach()]
+    state = model.state_dict()
+    return [model.topics.probs, *(state[name] for name in sorted(state) if "prior" in name)]
 
 
 def assert_same(a: TopicModel, b: TopicModel, **tolerances: float) -> None:
@@ -51,15 +63,15 @@ def assert_same(a: TopicModel, b: TopicModel, **tolerances: float) -> None:
         torch.testing.assert_close(x, y, **tolerances)
 
 
-@pytest.mark.parametrize("posterior", GUIDES)
+@each_pair
 def test_batching_does_not_change_an_em_iteration(
-    posterior: str, monkeypatch: pytest.MonkeyPatch
+    family: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch_lntm.inference.run.EM_SOLVER", EXACT)
+    monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
     corpus = make_corpus()
     options = {"start": "model", "max_iterations": 2, "tolerance": 0.0}
-    whole, a = fit(corpus, posterior, **options)
-    parts, b = fit(corpus, posterior, max_docs=17, **options)
+    whole, a = fit(corpus, name, family, **options)
+    parts, b = fit(corpus, name, family, max_docs=17, **options)
     # The solver stops anywhere within its tolerance of the posterior.
     assert_same(whole, parts, rtol=1e-5, atol=1e-6)
     assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
@@ -73,9 +85,19 @@ def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
     )
 
 
-@pytest.mark.parametrize("posterior", ["blei-lafferty", "khan-bouchard"])
-def test_em_never_lowers_the_bound(posterior: str) -> None:
-    _, result = fit(make_corpus(), posterior, max_iterations=15, tolerance=0.0)
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("ctm", "blei-lafferty"),
+        ("ctm", "khan-bouchard"),
+        ("iftm(source='gaussian')", "factor"),
+        ("iftm(source='laplace')", "factor"),
+        ("lda", "vb"),
+    ],
+)
+def test_em_never_lowers_the_bound(family: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
+    _, result = fit(make_corpus(), name, family, max_iterations=15, tolerance=0.0)
     objectives = [r["objective"] for r in result.history if r["phase"] == "em"]
     assert len(objectives) == 16
     steps = np.diff(objectives)
@@ -92,18 +114,82 @@ def matched_error(found: Tensor, truth: Tensor) -> float:
     )
 
 
+def assert_topics_recovered(model: TopicModel) -> None:
+    truth = synthetic_topics(3, 40, 0.2, seed=7)
+    apart = 0.5 * (truth[:, None] - truth[None]).abs().sum(-1)
+    closest = (apart + torch.eye(3)).min().item()
+    assert matched_error(model.topics.probs.detach().double(), truth) < 0.1 * closest
+
+
+@each_pair
+def test_topics_are_recovered_by_every_guide(family: str, name: str) -> None:
+    model, _ = fit(make_corpus(num_docs=600, length=150), name, family)
+    assert_topics_recovered(model)
+
+
 @pytest.mark.parametrize("anchored", [False, True])
 def test_topics_and_correlations_are_recovered(anchored: bool) -> None:
     corpus = make_corpus(num_docs=600, length=150)
     model, result = fit(corpus, anchored=anchored, tolerance=1e-5)
     assert result.stop_reason == "converged"
-    truth = synthetic_topics(3, 40, 0.2, seed=7)
-    apart = 0.5 * (truth[:, None] - truth[None]).abs().sum(-1)
-    closest = (apart + torch.eye(3)).min().item()
-    assert matched_error(model.topics.probs.detach().double(), truth) < 0.1 * closest
+    assert_topics_recovered(model)
     # Topics 0 and 1 of the truth share a covariance of 0.9; the third is independent.
     pairs = model.topic_correlation()[tuple(torch.triu_indices(3, 3, 1))].sort().values
     assert pairs[2] > pairs[1] + 0.2
+
+
+def centred(matrix: Tensor) -> Tensor:
+    return matrix - matrix.mean(0)
+
+
+@pytest.mark.parametrize("name", ["factor", "taylor"])
+def test_the_covariance_of_gaussian_sources_is_recovered(name: str) -> None:
+    """Its contrasts: neither A alone nor the shift of all logits is identified."""
+    truth = source_truth("gaussian")
+    corpus, _ = truth.generate([400] * 1500, seed=2)
+    model = fit_from(truth, corpus, name)
+    expected, found = truth.prior.contrast_covariance(), model.prior.contrast_covariance()
+    assert (found - expected).norm() < 0.2 * expected.norm()
+    correlation = truth.topic_correlation()
+    pairs = tuple(torch.triu_indices(6, 6, 1))
+    assert (model.topic_correlation()[pairs] - correlation[pairs]).abs().mean() < 0.1
+
+
+def test_laplace_sources_are_recovered_up_to_sign_and_order() -> None:
+    truth = source_truth("laplace")
+    corpus, _ = truth.generate([400] * 1500, seed=2)
+    model = fit_from(truth, corpus, "factor")
+    truth.prior.canonicalise_()
+    columns, expected = model.prior.centred_mixing(), truth.prior.centred_mixing()
+    cosine = (columns.mT @ expected) / columns.norm(dim=0)[:, None] / expected.norm(dim=0)
+    assert cosine.abs().max(0).values.min() > 0.95
+    assert sorted(cosine.abs().argmax(0).tolist()) == [0, 1]
+    # A rotation by 45 degrees, which Gaussian sources could not tell, would leave 0.71.
+    norms = columns.norm(dim=0)[cosine.abs().argmax(0)]
+    torch.testing.assert_close(norms, expected.norm(dim=0), rtol=0.25, atol=0.0)
+
+
+def source_truth(source: Any) -> TopicModel:
+    """Six topics in words of their own, two sources that mix them differently."""
+    topics = 0.02 / 30 + 0.98 * torch.eye(6).repeat_interleave(5, 1) / 5
+    mixing = torch.tensor([[1.5, 0.0], [1.5, 0.0], [-1.5, 0], [0, 1.2], [0, -1.2], [0, 0]])
+    return iftm(
+        6, 30, 2, source=source, mixing=mixing + 1e-3, noise_precision=torch.full((6,), 10.0),
+        topics=topics, dtype="float64",
+    )  # fmt: skip
+
+
+def fit_from(truth: TopicModel, corpus: Corpus, name: str) -> TopicModel:
+    """A fit that knows the topics' number and where they are, not the prior."""
+    model = iftm(
+        6, 30, 2, source=truth.prior.source, topics=truth.topics.probs.detach(), dtype="float64",
+        pseudo_documents=1.0,
+    )  # fmt: skip
+    guide = make_guide(name, model)
+    VariationalEM(
+        model, guide, start="model", max_iterations=150, tolerance=1e-7, progress=False
+    ).fit(corpus)
+    return model
 
 
 def test_annealing_at_temperature_one_is_plain_em() -> None:
@@ -132,29 +218,40 @@ def test_the_papers_annealing_runs_its_schedule_and_parts_the_topics_again() -> 
     assert not any(r["phase"] == "stepwise" for r in result.history)
 
 
-def test_empty_documents_take_no_part_and_stay_in_the_output() -> None:
+@pytest.mark.parametrize(("family", "name"), [("ctm", "taylor"), ("lda", "ep"), ("lda", "vb")])
+def test_empty_documents_take_no_part_and_stay_in_the_output(family: str, name: str) -> None:
     corpus = make_corpus(60)
     rows = corpus.to_scipy().toarray()
     padded = Corpus.from_matrix(np.insert(rows, [0, 30, 60], 0, axis=0))
-    a, _ = fit(corpus, max_iterations=2)
-    b, result = fit(padded, max_iterations=2)
+    a, _ = fit(corpus, name, family, max_iterations=2)
+    b, result = fit(padded, name, family, max_iterations=2)
     assert_same(a, b, rtol=0, atol=0)
     assert result.means.shape == (63, 3)
-    assert torch.equal(result.means[0], b.prior.loc.detach())
+    assert torch.equal(result.means[0], b.prior.mean.detach())
 
 
-def test_statistics_add_up() -> None:
+@each_pair
+def test_statistics_add_up(family: str, name: str) -> None:
     corpus = make_corpus(50)
-    model = ctm(3, corpus.num_words, dtype="float64")
-    guide = TaylorGuide(model, tolerance=1e-12)
+    model = make_model(family, 3, corpus.num_words, dtype="float64")
+    guide = make_guide(name, model, tolerance=1e-12, max_iterations=500)
     batch = corpus.batch(dtype=torch.float64)
-    whole = sufficient_statistics(model, batch, guide.posterior(batch))
+    whole = sufficient_statistics(guide, batch, guide.posterior(batch))
     halves = [batch.select(torch.arange(0, 50, 2)), batch.select(torch.arange(1, 50, 2))]
-    first, second = (sufficient_statistics(model, h, guide.posterior(h)) for h in halves)
-    total = first + second
-    for name, value in vars(whole).items():
-        torch.testing.assert_close(torch.as_tensor(vars(total)[name]), torch.as_tensor(value))
-    assert whole.word_counts.sum().item() == pytest.approx(corpus.num_tokens)
+    first, second = (sufficient_statistics(guide, h, guide.posterior(h)) for h in halves)
+    total, doubled = first + second, whole.scaled(2.0)
+    assert total.sums.keys() == whole.sums.keys()
+    for item, value in {**vars(whole), **whole.sums}.items():
+        if item == "sums":
+            continue
+        found = {**vars(total), **total.sums}[item]
+        torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(value))
+        twice = {**vars(doubled), **doubled.sums}[item]
+        if item != "num_unconverged":
+            torch.testing.assert_close(torch.as_tensor(twice), 2 * torch.as_tensor(value))
+    assert whole.word_counts.sum().item() == pytest.approx(
+        corpus.num_tokens, rel=0.05 if name == "ep" else 1e-9
+    )
 
 
 def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
@@ -164,7 +261,7 @@ def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
 
 
 def test_restarts_keep_the_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_lntm.inference.run.EM_SOLVER", EXACT)
+    monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
     corpus = make_corpus()
     options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
     _, several = fit(corpus, restarts=3, **options)
@@ -220,6 +317,64 @@ def test_a_killed_fit_continues_to_the_same_result(tmp_path: Path, at: int) -> N
     assert [[r[k] for k in keys] for r in result.history] == [
         [r[k] for k in keys] for r in expected.history
     ]
+
+
+class Failing(EPGuide):
+    """Expectation propagation that fails at its 40th batch."""
+
+    calls = 0
+
+    def posterior(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == 40:
+            raise RuntimeError
+        return super().posterior(*args, **kwargs)
+
+
+def test_a_killed_fit_goes_on_with_its_sites(tmp_path: Path) -> None:
+    corpus, path = make_corpus(60), tmp_path / "fit.safetensors"
+
+    def engine(guide_class: type[EPGuide]) -> VariationalEM:
+        model = lda(3, corpus.num_words, dtype="float64")
+        guide = guide_class(model, tolerance=1e-6)
+        guide.__class__.__repr__ = EPGuide.__repr__  # type: ignore[method-assign]
+        return VariationalEM(
+            model, guide, start_epochs=3, stepwise_epochs=3, max_iterations=8, tolerance=0.0,
+            max_docs=10, progress=False,
+        )  # fmt: skip
+
+    straight = engine(EPGuide)
+    straight.fit(corpus)
+    killed = engine(Failing)
+    with pytest.raises(RuntimeError):
+        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    continued = engine(Failing)
+    result = continued.fit(corpus, checkpoint=path)
+    assert 40 > continued.guide.calls > 10  # type: ignore[attr-defined]
+    assert_same(straight.model, continued.model, rtol=0, atol=0)
+    assert result.stop_reason == "max_iterations"
+
+
+def test_kept_sites_make_later_iterations_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them expectation propagation starts from nothing in each iteration."""
+    passes: list[int] = []
+    solve = EPGuide.posterior
+
+    def counting(self: EPGuide, *args: Any, **kwargs: Any) -> Any:
+        posterior = solve(self, *args, **kwargs)
+        passes.append(int(posterior.iterations.sum()))
+        return posterior
+
+    monkeypatch.setattr(EPGuide, "posterior", counting)
+    corpus = make_corpus(60)
+    options = {"start": "model", "max_iterations": 10, "tolerance": 0.0}
+    kept, _ = fit(corpus, "ep", "lda", **options)
+    with_sites = sum(passes)
+    passes.clear()
+    monkeypatch.setattr("torch_lntm.inference.run.MAX_KEPT_NUMBERS", 0)
+    cold, _ = fit(corpus, "ep", "lda", **options)
+    assert with_sites < 0.7 * sum(passes)
+    assert_same(kept, cold, rtol=0.05, atol=0.02)
 
 
 def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
@@ -296,10 +451,10 @@ def test_a_foreign_or_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows", [[[5]], [[1, 0]], [[0, 0], [1, 1]], np.eye(4, 6, dtype=int).tolist()]
 )
-@pytest.mark.parametrize("posterior", GUIDES)
-def test_tiny_corpora_fit_without_nan(rows: list[list[int]], posterior: str) -> None:
+@each_pair
+def test_tiny_corpora_fit_without_nan(rows: list[list[int]], family: str, name: str) -> None:
     corpus = Corpus.from_matrix(np.array(rows))
-    model, result = fit(corpus, posterior, num_topics=5, dtype="float32")
+    model, result = fit(corpus, name, family, num_topics=5, dtype="float32")
     assert all(torch.isfinite(value).all() for value in parameters(model))
     assert torch.isfinite(result.means).all()
     torch.testing.assert_close(model.topics.probs.sum(1), torch.ones(5))
@@ -328,6 +483,12 @@ def test_bad_settings_are_refused() -> None:
     empty = empty.with_counts(np.zeros_like(empty.counts))
     with pytest.raises(CorpusError, match="no tokens"):
         VariationalEM(model, guide).fit(empty)
+
+
+def test_annealing_is_refused_where_a_guide_has_none() -> None:
+    model = lda(3, 40)
+    with pytest.raises(ConfigError, match=r"annealing is for .*TaylorGuide.*; got DirichletGuide"):
+        VariationalEM(model, make_guide("vb", model), annealing="ahmed-xing")
 
 
 def test_a_non_finite_objective_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_the_bound_density_is_the_program_s_site_by_site(device, anchored, dtype
     eta = rng.normal(size=(2, 4, model.latent_dim))
     latent = torch.from_numpy(eta).to(device, dtype)
 
-    prior, likelihood = model.bind(batch).log_joint(latent)
+    prior, likelihood = model.bind(batch).log_joint({"eta": latent})
     assert prior.shape == likelihood.shape == (2, 4)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-11
     lift = oracle.lift_matrix(model.num_topics, anchored)
@@ -59,7 +59,7 @@ def test_the_bound_density_is_the_program_s_site_by_site(device, anchored, dtype
         np.testing.assert_allclose(prior[i].tolist(), normal.logpdf(eta[i]), rtol=tolerance)
         np.testing.assert_allclose(likelihood[i].tolist(), words, rtol=tolerance, atol=tolerance)
         factors = (
-            trace.nodes["topics_prior"]["log_prob"] + trace.nodes["covariance_prior"]["log_prob"]
+            trace.nodes["topics_prior"]["log_prob"] + trace.nodes["document_prior"]["log_prob"]
         )
         torch.testing.assert_close(factors.sum(), model.log_prior())
     assert set(trace.param_nodes) == {name for name, _ in model.named_parameters()}
@@ -142,8 +142,10 @@ def test_generate(device) -> None:
     problem = random_problem(3, anchored=True)
     model = problem.model(device, vocabulary=[f"w{v}" for v in range(15)])
     lengths = [5, 0, 40]
-    corpus, eta = model.generate(lengths, seed=4)
-    again, eta_again = model.generate(lengths, seed=4)
+    corpus, latents = model.generate(lengths, seed=4)
+    eta = latents["eta"]
+    again, latents_again = model.generate(lengths, seed=4)
+    eta_again = latents_again["eta"]
     other, _ = model.generate(lengths, seed=5)
     assert corpus.lengths.tolist() == lengths
     assert corpus.vocabulary == model.vocabulary
@@ -151,7 +153,8 @@ def test_generate(device) -> None:
     assert torch.equal(eta, eta_again)
 
     num_docs = 20_000
-    corpus, eta = model.generate([1] * num_docs, seed=6)
+    corpus, latents = model.generate([1] * num_docs, seed=6)
+    eta = latents["eta"]
     assert not eta.requires_grad
     x = eta.cpu().numpy() - problem.loc
     root = np.linalg.cholesky(np.linalg.inv(problem.covariance))
@@ -240,7 +243,9 @@ def test_the_prior_s_m_step_maximises_the_penalised_expected_log_density(anchore
     tril = np.zeros((dim, dim))
     tril[lower] = best.x[dim:]
     outer = means.T @ means + covariances.sum(0)
-    model.prior.m_step(num_docs, torch.from_numpy(means.sum(0)), torch.from_numpy(outer))
+    model.prior.m_step(
+        num_docs, latent_sum=torch.from_numpy(means.sum(0)), latent_outer=torch.from_numpy(outer)
+    )
     np.testing.assert_allclose(model.prior.loc.tolist(), best.x[:dim], atol=1e-4)
     np.testing.assert_allclose(model.prior.covariance.tolist(), tril @ tril.T, atol=1e-3)
     assert (
@@ -272,7 +277,7 @@ def test_the_topics_m_step_maximises_the_penalised_expected_log_likelihood(smoot
 def test_m_steps_without_data() -> None:
     model = random_problem().model(topic_smoothing=0.0)
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    model.prior.m_step(0, torch.zeros(4), torch.zeros(4, 4))
+    model.prior.m_step(0, latent_sum=torch.zeros(4), latent_outer=torch.zeros(4, 4))
     counts = torch.ones(4, 15, dtype=torch.float64)
     counts[2] = 0
     model.topics.m_step(counts)

@@ -16,6 +16,10 @@ from torch_lntm.guides import GUIDES
 from torch_lntm.solvers.bounds import tangent_log_normaliser, tilted_log_normaliser
 
 
+def diagonal(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1)
+
+
 def normals(scale: float, num_topics: int = 3, count: int = 4) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     roots = rng.normal(size=(count, num_topics, num_topics)) * np.sqrt(scale)
@@ -26,7 +30,7 @@ def normals(scale: float, num_topics: int = 3, count: int = 4) -> tuple[np.ndarr
 def test_normalisers_against_direct_minimisation(device, scale) -> None:
     mean, covariance = normals(scale, count=2)
     m, v = torch.from_numpy(mean).to(device), torch.from_numpy(covariance).to(device)
-    tangent = tangent_log_normaliser(m, v).tolist()
+    tangent = tangent_log_normaliser(m, diagonal(v)).tolist()
     tilted = tilted_log_normaliser(m, v).tolist()
     for d in range(len(mean)):
         zero = oracle.tilted(mean[d], covariance[d], np.zeros(3))
@@ -77,17 +81,17 @@ def test_both_are_above_the_expectation_and_tilted_ignores_a_shared_variance() -
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     z = np.stack(np.meshgrid(nodes, nodes, nodes), -1).reshape(-1, 3)
     w = np.prod(np.meshgrid(weights, weights, weights), 0).ravel() / np.sqrt(2 * np.pi) ** 3
-    tangent, tilted = tangent_log_normaliser(m, v), tilted_log_normaliser(m, v)
+    tangent, tilted = tangent_log_normaliser(m, diagonal(v)), tilted_log_normaliser(m, v)
     for d in range(len(mean)):
         exact = w @ logsumexp(mean[d] + z @ np.linalg.cholesky(covariance[d]).T, axis=1)
         assert exact < tilted[d].item() < tangent[d].item()
     torch.testing.assert_close(tilted_log_normaliser(m, v + 1e4), tilted, rtol=1e-7, atol=0)
-    assert bool((tangent_log_normaliser(m, v + 1e4) > tangent + 4000).all())
+    assert bool((tangent_log_normaliser(m, diagonal(v) + 1e4) > tangent + 4000).all())
 
 
 @pytest.mark.parametrize("num_topics", [2, 3])
 @pytest.mark.parametrize("anchored", [False, True])
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize("name", [n for n, g in GUIDES.items() if "ctm" in g.families])
 def test_tangent_below_tilted_below_log_p(device, name, anchored, num_topics) -> None:
     problem = random_problem(
         num_topics, 12, lengths=(40, 1, 0, 9, 100), anchored=anchored, scale=2.0
@@ -112,7 +116,9 @@ def test_tangent_below_tilted_below_log_p(device, name, anchored, num_topics) ->
     np.testing.assert_allclose(tangent, written, rtol=1e-9, atol=1e-9)
     lift = torch.from_numpy(oracle.lift_matrix(num_topics, anchored)).to(device)
     logits, covariance = posterior.mean @ lift.T, lift @ posterior.covariance @ lift.T
-    gap = tangent_log_normaliser(logits, covariance) - tilted_log_normaliser(logits, covariance)
+    gap = tangent_log_normaliser(logits, diagonal(covariance)) - tilted_log_normaliser(
+        logits, covariance
+    )
     np.testing.assert_allclose(tilted - tangent, problem.counts.sum(1) * gap.tolist(), atol=1e-9)
     torch.testing.assert_close(guide.bound(batch), guide.bound(batch, posterior, "tilted"))
 

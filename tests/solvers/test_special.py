@@ -26,6 +26,34 @@ def test_wright_omega(device, dtype) -> None:
     assert np.all(got[~normal] <= torch.finfo(dtype).tiny)
 
 
+def test_wright_omega_without_a_rate(device) -> None:
+    """The limit: what an empty document asks for."""
+    x = torch.tensor([-torch.inf, 1.0], dtype=torch.float64, device=device, requires_grad=True)
+    value = wright_omega(x)
+    assert value.tolist() == [0.0, pytest.approx(1.0, rel=1e-15)]
+    value.sum().backward()
+    assert x.grad.tolist() == [0.0, pytest.approx(0.5, rel=1e-15)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_wright_omega_gradient(device, dtype) -> None:
+    x = np.concatenate([np.linspace(-80, 80, 401), np.logspace(2, 6, 20)])
+    points = torch.from_numpy(x).to(device, dtype).requires_grad_()
+    (gradient,) = torch.autograd.grad(wright_omega(points).sum(), points)
+    omega = wrightomega(points.detach().double().cpu().numpy())
+    expected = omega / (1 + omega)
+    np.testing.assert_allclose(
+        gradient.double().cpu().numpy(), expected, rtol=30 * torch.finfo(dtype).eps
+    )
+
+
+def test_wright_omega_derivatives_by_differences(device) -> None:
+    points = torch.tensor([-30.0, -2.1, -1.9, 0.3, 0.99, 1.01, 7.0, 300.0], dtype=torch.float64)
+    points = points.to(device).requires_grad_()
+    assert torch.autograd.gradcheck(wright_omega, points)
+    assert torch.autograd.gradgradcheck(wright_omega, points)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("exponent", [0.5, 5.0])
 def test_inverse_mean_root(device, dtype, exponent) -> None:

@@ -44,6 +44,8 @@ AS_PRINTED = {
     "taylor-as-printed": taylor_as_printed,
     "blei-lafferty-as-printed": blei_lafferty_as_printed,
 }
+#: All that can be compared: the guides of a correlated topic model, and these.
+POSTERIORS = (*(name for name, guide in GUIDES.items() if "ctm" in guide.families), *AS_PRINTED)
 #: What is varied, and its name in the paper.
 ASPECTS = {
     "num_topics": "topics K",
@@ -115,7 +117,7 @@ class SimulationSettings:
     num_docs: int = 200
     repetitions: int = 4
     seed: int = 0
-    posteriors: list[str] | tuple[str, ...] = (*GUIDES, *AS_PRINTED)
+    posteriors: list[str] | tuple[str, ...] = POSTERIORS
     loc_variance: float = 1.0
     topic_concentration: float = 0.1
     anchored: bool = False
@@ -144,11 +146,13 @@ class SimulationSettings:
                 number = isinstance(value, int | float) and math.isfinite(value)
                 if not number or value < 0 or (value == 0 and name in positive):
                     raise ConfigError(f"{name} is {value!r}; expected a positive number")
-        known = (*GUIDES, *AS_PRINTED)
-        if any(name not in known for name in self.posteriors) or BASELINE not in self.posteriors:
+        if (
+            any(name not in POSTERIORS for name in self.posteriors)
+            or BASELINE not in self.posteriors
+        ):
             raise ConfigError(
                 f"posteriors are {', '.join(self.posteriors) or 'none'}; expected {BASELINE}, "
-                f"which the others are compared with, and any of {', '.join(known)}"
+                f"which the others are compared with, and any of {', '.join(POSTERIORS)}"
             )
         if self.reference_docs > self.num_docs:
             raise ConfigError(
@@ -390,10 +394,10 @@ def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list
     model = draw_model(settings, cell, repetition)
     key = np.random.SeedSequence([settings.seed, repetition, cell.num_topics])
     seed = int(key.generate_state(1)[0])
-    corpus, eta = model.generate([cell.num_tokens] * settings.num_docs, seed=seed)
+    corpus, latents = model.generate([cell.num_tokens] * settings.num_docs, seed=seed)
     batch = corpus.batch(dtype=torch.float64)
-    theta = model.theta(eta).detach()
-    scale = float(model.bind(batch).log_joint(eta)[1].detach().abs().mean())
+    theta = model.theta(latents["eta"]).detach()
+    scale = float(model.bind(batch).log_joint(latents)[1].detach().abs().mean())
 
     solved = {}
     for name in settings.posteriors:
@@ -453,7 +457,9 @@ def _solve(
         )
     tolerance = settings.relative_tolerance * scale
     guide = make_guide(name, model, tolerance=tolerance, max_iterations=settings.max_iterations)
-    return guide.posterior(batch)
+    posterior = guide.posterior(batch)
+    assert isinstance(posterior, GaussianPosterior)
+    return posterior
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:

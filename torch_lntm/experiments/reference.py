@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.models import TopicModel
+from torch_lntm.models import LogisticNormalPrior, TopicModel
 from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior
 from torch_lntm.solvers.mean import Objective
 
@@ -17,8 +17,8 @@ _LEAPFROG_STEP, _LEAPFROGS = 0.3, 10
 
 def gaussian_prior(model: TopicModel) -> GaussianPrior:
     """The model's prior as the solvers take it."""
-    prior = model.prior
-    return GaussianPrior(prior.loc.detach(), prior.scale_tril.detach().double(), prior.anchored)
+    assert isinstance(model.prior, LogisticNormalPrior)
+    return model.prior.solver_prior()
 
 
 @torch.no_grad()

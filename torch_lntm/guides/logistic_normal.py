@@ -1,4 +1,4 @@
-"""Guides for models with a logistic-normal prior: Taylor, Laplace, Blei–Lafferty, Khan–Bouchard."""
+"""Guides with a normal posterior of eta: Taylor, Laplace, Blei–Lafferty, Khan–Bouchard."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ from typing import ClassVar
 
 import pyro
 import torch
-from pyro.distributions import MultivariateNormal, Normal, TorchDistribution
+from pyro.distributions import (
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    Normal,
+    TorchDistribution,
+)
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.models import LogisticNormalPrior, TopicModel
+from torch_lntm.guides.guide import Guide
+from torch_lntm.kernels import expected_counts
+from torch_lntm.models import IndependentFactorPrior, LogisticNormalPrior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound
-from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior
+from torch_lntm.solvers.factor import LowRankPosterior, conditional_sources
+from torch_lntm.solvers.gaussian import GaussianPosterior
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.taylor import taylor
 
 
-class LogisticNormalGuide:
-    """A normal posterior of every document's eta, solved, not learned.
+class LogisticNormalGuide(Guide):
+    """A normal posterior of every document's eta; see :class:`Guide`.
 
-    Called with a batch it is a Pyro guide: it emits the solved posterior at the site ``"eta"`` in
-    the plate ``"documents"``. The posterior carries no gradient, so ``SVI`` differentiates the
-    model's parameters only, at a posterior that follows them.
+    Under an independent factor model with Gaussian sources, it is solved under eta's marginal prior
+    Normal(loc, AAᵀ + Λ⁻¹), and the site ``"source"`` is emitted given eta.
 
     Args:
         model: The model whose posterior to solve; its parameters are read at every call.
@@ -35,33 +41,12 @@ class LogisticNormalGuide:
         max_iterations: Bound on the iterations of each document.
 
     Raises:
-        IncompatibleGuideError: The model's prior is not logistic-normal.
+        IncompatibleGuideError: The posterior is not one of this kind of model.
         ConfigError: A setting that is not positive.
     """
 
-    name: ClassVar[str]
-    #: What :attr:`GaussianPosterior.objective` is for this guide.
-    objective: ClassVar[str]
+    anneals = True
     _solve: ClassVar[Callable[..., GaussianPosterior]]
-
-    def __init__(
-        self, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
-    ) -> None:
-        prior = getattr(model, "prior", None)
-        if not isinstance(prior, LogisticNormalPrior):
-            raise IncompatibleGuideError(
-                f"{type(self).__name__} needs a model with a LogisticNormalPrior; got "
-                f"{type(prior if prior is not None else model).__name__}. The models and guides "
-                f"that go together: ctm with {', '.join(g.__name__ for g in GUIDES.values())}"
-            )
-        if not tolerance > 0 or max_iterations < 1:
-            raise ConfigError(
-                f"guide tolerance is {tolerance} and max_iterations {max_iterations}; expected "
-                "both positive"
-            )
-        self.model = model
-        self.tolerance = tolerance
-        self.max_iterations = max_iterations
 
     @torch.no_grad()
     def posterior(
@@ -95,42 +80,34 @@ class LogisticNormalGuide:
             NumericalError: A document's posterior could not be computed; names documents.
         """
         batch = self.model.check_batch(batch)
-        parameters = self.model.prior
-        prior = GaussianPrior(
-            parameters.loc.detach(), parameters.scale_tril.detach().double(), parameters.anchored
-        )
-        topics = self.model.topics.probs
-        if topic_temperature != 1.0:
-            topics = topics.pow(topic_temperature)
-        start = prior.loc.expand(batch.num_docs, prior.dim)
-        if init is not None:
-            if init.shape != start.shape or not bool(torch.isfinite(init).all()):
-                raise ConfigError(
-                    f"init of shape {tuple(init.shape)}; expected finite means {tuple(start.shape)}"
-                )
-            start = init.to(start)
         return type(self)._solve(
             batch,
-            topics,
-            prior,
-            start=start,
+            self._topics(topic_temperature),
+            self._prior().solver_prior(),
+            start=self._start(batch, init),
             tolerance=self.tolerance if tolerance is None else tolerance,
             max_iterations=self.max_iterations if max_iterations is None else max_iterations,
             temperature=temperature,
         )
 
+    def _prior(self) -> LogisticNormalPrior | IndependentFactorPrior:
+        assert isinstance(self.model.prior, LogisticNormalPrior | IndependentFactorPrior)
+        return self.model.prior
+
+    def _topics(self, temperature: float) -> Tensor:
+        topics = self.model.topics.probs
+        return topics if temperature == 1.0 else topics.pow(temperature)
+
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, latent_dim)``."""
         posterior = self.posterior(batch)
-        q: TorchDistribution
-        if posterior.std is not None:
-            q = Normal(posterior.mean, posterior.std).to_event(1)
-        else:
-            q = MultivariateNormal(posterior.mean, scale_tril=posterior.scale_tril)
+        prior = self._prior()
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
-            return pyro.sample("eta", q)
-
-    __call__ = forward
+            eta = pyro.sample("eta", _distribution(posterior))
+            if isinstance(prior, IndependentFactorPrior):
+                mean, tril = conditional_sources(prior.solver_prior(), eta)
+                pyro.sample("source", MultivariateNormal(mean, scale_tril=tril))
+            return eta
 
     @torch.no_grad()
     def bound(
@@ -151,11 +128,46 @@ class LogisticNormalGuide:
             posterior = self.posterior(batch)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(tolerance={self.tolerance}, "
-            f"max_iterations={self.max_iterations})"
+    @torch.no_grad()
+    def word_counts(
+        self,
+        batch: DocumentBatch,
+        posterior: GaussianPosterior,
+        *,
+        temperature: float = 1.0,
+        topic_temperature: float = 1.0,
+    ) -> Tensor:
+        """Expected tokens of each word under each topic; see :meth:`Guide.word_counts`.
+
+        Under responsibilities ∝ exp(T·E eta_k) φ_kv^T′ (*Ahmed & Xing 2007, eq. 12; Khan &
+        Bouchard 2009, eq. 31; Putthividhya et al. 2009, eq. 5*).
+
+        Args:
+            batch: The documents.
+            posterior: Their posterior.
+            temperature: Inverse temperature T of annealing.
+            topic_temperature: That of the topics, T′.
+        """
+        batch = self.model.check_batch(batch)
+        logits = temperature * posterior.prior.lift(posterior.mean)
+        found = expected_counts(
+            torch.softmax(logits, -1), self._topics(topic_temperature), batch, word_counts=True
         )
+        assert found.word_counts is not None
+        return found.word_counts.double()
+
+    def numbers_per_document(self, entries: float) -> float:
+        """The square of eta's dimension."""
+        return float(self.model.latent_dim**2)
+
+
+def _distribution(posterior: GaussianPosterior) -> TorchDistribution:
+    """The posterior of eta as a Pyro distribution."""
+    if isinstance(posterior, LowRankPosterior):
+        return LowRankMultivariateNormal(posterior.mean, posterior.loading, posterior.diagonal)
+    if posterior.std is not None:
+        return Normal(posterior.mean, posterior.std).to_event(1)
+    return MultivariateNormal(posterior.mean, scale_tril=posterior.scale_tril)
 
 
 class TaylorGuide(LogisticNormalGuide):
@@ -166,6 +178,7 @@ class TaylorGuide(LogisticNormalGuide):
     """
 
     name = "taylor"
+    families = ("ctm", "iftm(source='gaussian')")
     objective = "Laplace approximation of log p(w) with the complete-data information"
     _solve = staticmethod(taylor)
 
@@ -174,6 +187,7 @@ class LaplaceGuide(LogisticNormalGuide):
     """The same mode as Taylor's with the observed information (*Roberts et al. 2016*)."""
 
     name = "laplace"
+    families = ("ctm", "iftm(source='gaussian')")
     objective = "Laplace approximation of log p(w)"
     _solve = staticmethod(laplace)
 
@@ -182,6 +196,7 @@ class BleiLaffertyGuide(LogisticNormalGuide):
     """Diagonal covariance on the tangent bound (*Ahmed & Xing 2007, §3.3, eqs 13–15*)."""
 
     name = "blei-lafferty"
+    families = ("ctm",)
     objective = "tangent bound on log p(w)"
     _solve = staticmethod(blei_lafferty)
 
@@ -190,29 +205,6 @@ class KhanBouchardGuide(LogisticNormalGuide):
     """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*)."""
 
     name = "khan-bouchard"
+    families = ("ctm",)
     objective = "tangent bound on log p(w)"
     _solve = staticmethod(khan_bouchard)
-
-
-GUIDES: dict[str, type[LogisticNormalGuide]] = {
-    guide.name: guide for guide in (TaylorGuide, LaplaceGuide, BleiLaffertyGuide, KhanBouchardGuide)
-}
-
-
-def make_guide(
-    posterior: str, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
-) -> LogisticNormalGuide:
-    """The guide of a posterior by its name.
-
-    Args:
-        posterior: ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` or ``"khan-bouchard"``.
-        model: The model.
-        tolerance: Nats left to gain at which a document has converged.
-        max_iterations: Bound on the iterations of each document.
-
-    Raises:
-        ConfigError: No posterior of that name.
-    """
-    if not isinstance(posterior, str) or posterior not in GUIDES:
-        raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
-    return GUIDES[posterior](model, tolerance=tolerance, max_iterations=max_iterations)

@@ -24,6 +24,7 @@ class FitState:
     Attributes:
         latent: ``(num_docs, num_topics)`` proportions in the start, else ``(num_docs, latent_dim)``
             posterior means; on the CPU, in the fit's order of documents.
+        sites: ``(nnz, num_topics)`` the posteriors' own starting points, of guides that keep any.
         restart: Which restart.
         phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``.
         step: Epochs or iterations of the phase that are done.
@@ -36,6 +37,7 @@ class FitState:
     """
 
     latent: Tensor
+    sites: Tensor | None = None
     restart: int = 0
     phase: str = "start"
     step: int = 0
@@ -68,9 +70,10 @@ def write_checkpoint(
         elif isinstance(value, int | float | str | list):
             record["state"][item.name] = value
     if state.statistics is not None:
-        statistics = vars(state.statistics)
-        tensors |= {f"statistics.{k}": v for k, v in statistics.items() if isinstance(v, Tensor)}
-        record["statistics"] = {k: v for k, v in statistics.items() if not isinstance(v, Tensor)}
+        statistics = dict(vars(state.statistics))
+        tensors["statistics.word_counts"] = statistics.pop("word_counts")
+        tensors |= {f"sums.{name}": value for name, value in statistics.pop("sums").items()}
+        record["statistics"] = statistics
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(contiguous, {"record": json.dumps(record)}))
@@ -113,12 +116,20 @@ def read_checkpoint(
         def part(prefix: str) -> dict[str, Any]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-        state = FitState(latent=tensors["latent"], best=part("best."), **record["state"])
+        state = FitState(
+            latent=tensors["latent"],
+            sites=tensors.get("sites"),
+            best=part("best."),
+            **record["state"],
+        )
         if "word_counts" in tensors:
             state.word_counts = tensors["word_counts"].to(device)
         if record["statistics"] is not None:
-            summed = {name: value.to(device) for name, value in part("statistics.").items()}
-            state.statistics = Statistics(**record["statistics"], **summed)
+            state.statistics = Statistics(
+                sums={name: value.to(device) for name, value in part("sums.").items()},
+                word_counts=tensors["statistics.word_counts"].to(device),
+                **record["statistics"],
+            )
         return state, {name: value.to(device) for name, value in part("model.").items()}
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         if isinstance(error, ConfigError):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,8 +17,9 @@ from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import NumericalError
+from torch_lntm.guides import DirichletPosterior, Effort
 from torch_lntm.inference.checkpoint import FitState, read_checkpoint, write_checkpoint
-from torch_lntm.inference.start import document_topics, lda_epoch, prior_from_theta
+from torch_lntm.inference.start import document_topics, lda_epoch
 from torch_lntm.inference.statistics import Statistics, sufficient_statistics
 
 if TYPE_CHECKING:
@@ -33,14 +35,12 @@ STEPWISE_OFFSET = 10
 #: Updates of the parameters that the stochastic phases aim at, and bounds on their epochs.
 START_UPDATES, START_EPOCHS = 320, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
-#: Solver effort within a stochastic step: documents are visited again before they matter.
-STEPWISE_SOLVER = {"tolerance": 1e-2, "max_iterations": 3}
-#: Solver effort within an EM iteration, which starts from the last one's means.
-EM_SOLVER = {"tolerance": 1e-2, "max_iterations": 50}
 #: Batches of a stochastic epoch at least, and documents of one at most.
 MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
-#: Matrix entries that the covariances of the documents solved at once may have by default.
-MAX_MATRIX_ENTRIES = 2**23
+#: Numbers, such as covariances' entries, that the documents solved at once may need by default.
+MAX_NUMBERS = 2**23
+#: Numbers that posteriors' sites may have to be kept between visits of their documents.
+MAX_KEPT_NUMBERS = 2**28
 #: Corpora with at most this many stored counts keep their batches between epochs.
 MAX_CACHED_COUNTS = 4_000_000
 
@@ -55,10 +55,10 @@ class FitRun:
         self.source = corpus
         self.corpus = corpus = corpus[order]
         self.num_tokens = float(corpus.num_tokens)
-        dim = self.model.latent_dim
         # How many documents are solved at once bounds memory; how many a stochastic step sees is
         # part of the algorithm, and does not depend on it.
-        self.max_docs = engine.max_docs or min(max(16, MAX_MATRIX_ENTRIES // dim**2), MAX_STEP_DOCS)
+        size = self.guide.numbers_per_document(corpus.nnz / corpus.num_docs)
+        self.max_docs = engine.max_docs or min(max(16, int(MAX_NUMBERS / size)), MAX_STEP_DOCS)
         self.step_docs = min(MAX_STEP_DOCS, math.ceil(corpus.num_docs / MIN_BATCHES))
         self.num_batches = math.ceil(corpus.num_docs / self.step_docs)
         self._batches: dict[int, list[DocumentBatch]] = {}
@@ -173,7 +173,7 @@ class FitRun:
         """Topics, and from the documents' proportions under them the prior."""
         engine, state, model = self.engine, self.state, self.model
         if engine.start == "model":
-            state.latent = model.prior.loc.detach().cpu().repeat(self.corpus.num_docs, 1)
+            state.latent = model.prior.mean.detach().cpu().repeat(self.corpus.num_docs, 1)
             self._enter("stepwise")
             return
         epochs = 1
@@ -203,7 +203,7 @@ class FitRun:
                 record = self._record(objective / self.num_tokens)
                 if state.step == epochs:
                     # Before the record goes out: what is kept with it has a prior, and means.
-                    state.latent = prior_from_theta(model, state.latent)
+                    state.latent = model.prior.start_from_theta(state.latent)
                     self._enter("stepwise")
                     yield record
                     return
@@ -222,7 +222,7 @@ class FitRun:
             while state.step < epochs:
                 objective, unconverged = 0.0, 0
                 for batch in self._counted(bar, self.step_docs):
-                    found = self._sum(batch.split(self.max_docs), **STEPWISE_SOLVER)
+                    found = self._sum(batch.split(self.max_docs), self.guide.step_effort)
                     objective += found.objective
                     unconverged += found.num_unconverged
                     # Each batch stands for the corpus; statistics are kept per token, so that
@@ -246,7 +246,7 @@ class FitRun:
         state.step = 0
         with self._tracked("score", 1) as bar:
             batches = self._counted(bar, self.max_docs)
-            state.statistics = statistics = self._sum(batches, **EM_SOLVER)
+            state.statistics = statistics = self._sum(batches, self.guide.em_effort)
         score = self._objective(statistics)
         record = self._record(score)
         if score > max(self._objectives("score"), default=-math.inf):
@@ -254,7 +254,7 @@ class FitRun:
         if state.restart + 1 < self.engine.restarts:
             fresh = self._fresh(state.restart + 1)
             state.latent, state.restart, state.updates = fresh.latent, fresh.restart, 0
-            state.statistics = None
+            state.statistics = state.sites = None
             self._enter("start")
         else:
             state.latent = state.best.pop("latent")
@@ -269,23 +269,17 @@ class FitRun:
         steps = self.engine.annealing.steps if self.engine.annealing else []
         with self._tracked("annealing", len(steps)) as bar:
             while state.step < len(steps):
-                temperature, topic_temperature = steps[state.step]
+                names = ("temperature", "topic_temperature")
+                temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
                 state.statistics = self._sum(
-                    self._counted(bar, self.max_docs),
-                    temperature=temperature,
-                    topic_temperature=topic_temperature,
-                    **EM_SOLVER,
+                    self._counted(bar, self.max_docs), self.guide.em_effort, temperatures
                 )
                 state.statistics.maximise(self.model)
                 state.step += 1
-                bar.set_postfix_str(f"T={temperature:g}")
-                yield self._record(
-                    self._objective(state.statistics),
-                    temperature=temperature,
-                    topic_temperature=topic_temperature,
-                )
+                bar.set_postfix_str(f"T={temperatures['temperature']:g}")
+                yield self._record(self._objective(state.statistics), **temperatures)
         self._enter("em")
         state.statistics = None
 
@@ -306,7 +300,8 @@ class FitRun:
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                state.statistics = self._sum(self._counted(bar, self.max_docs), **EM_SOLVER)
+                batches = self._counted(bar, self.max_docs)
+                state.statistics = self._sum(batches, self.guide.em_effort)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
                 change = f", change {objective - previous[-1]:.1e}" if previous else ""
@@ -335,32 +330,46 @@ class FitRun:
     def _expect(
         self,
         batch: DocumentBatch,
-        temperature: float = 1.0,
-        topic_temperature: float = 1.0,
-        **solver: Any,
+        temperatures: Mapping[str, Any],
+        effort: Effort,
     ) -> Statistics:
-        """E-step of one batch from, and to, its documents' kept means."""
+        """E-step of one batch from, and to, what is kept of its documents' posteriors."""
         rows = batch.index.cpu()
-        posterior = self.guide.posterior(
-            batch,
-            self.state.latent[rows],
-            temperature=temperature,
-            topic_temperature=topic_temperature,
-            **solver,
-        )
+        sites = self._sites(rows)
+        if self.guide.keeps_sites:
+            init = None if sites is None else sites.to(self.model.device)
+        else:
+            init = self.state.latent[rows]
+        posterior = self.guide.posterior(batch, init, **temperatures, **effort)
         self.state.latent[rows] = posterior.mean.to(self.state.latent)
-        return sufficient_statistics(
-            self.model,
-            batch,
-            posterior,
-            temperature=temperature,
-            topic_temperature=topic_temperature,
-        )
+        if sites is not None and isinstance(posterior, DirichletPosterior):
+            assert posterior.sites is not None
+            sites.copy_(posterior.sites)
+        return sufficient_statistics(self.guide, batch, posterior, **temperatures)
 
-    def _sum(self, batches: Iterable[DocumentBatch], **options: Any) -> Statistics:
+    def _sites(self, rows: Tensor) -> Tensor | None:
+        """The kept sites of the documents ``rows``, which follow one another, to read and write.
+
+        None where the guide keeps none, or there would be too many to keep.
+        """
+        state, size = self.state, (self.corpus.nnz, self.model.num_topics)
+        if not self.guide.keeps_sites or size[0] * size[1] > MAX_KEPT_NUMBERS:
+            return None
+        if state.sites is None:
+            state.sites = torch.zeros(size, dtype=self.model.dtype)
+        offsets = self.corpus.row_offsets
+        return state.sites[int(offsets[rows[0]]) : int(offsets[rows[-1] + 1])]
+
+    def _sum(
+        self,
+        batches: Iterable[DocumentBatch],
+        effort: Effort,
+        temperatures: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Statistics:
         """E-steps of some batches, their statistics added."""
         with self.model.topics.fixed():
-            return reduce(Statistics.__add__, (self._expect(b, **options) for b in batches))
+            parts = (self._expect(batch, temperatures, effort) for batch in batches)
+            return reduce(Statistics.__add__, parts)
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""

@@ -98,27 +98,3 @@ def lda_epoch(
         word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
         model.topics.m_step(word_counts)
     return updates, objective
-
-
-@torch.no_grad()
-def prior_from_theta(model: TopicModel, theta: Tensor) -> Tensor:
-    """Set the model's prior from documents' proportions.
-
-    Args:
-        model: Its prior's mean and covariance are set to those of the log proportions (centred if
-            free, relative to the last topic if anchored), the covariance plus 0.1 on its diagonal.
-        theta: ``(num_docs, num_topics)`` positive proportions.
-
-    Returns:
-        ``(num_docs, latent_dim)`` the documents' eta.
-    """
-    logits = theta.clamp_min(1e-4).log()
-    if model.prior.anchored:
-        eta = logits[:, :-1] - logits[:, -1:]
-    else:
-        eta = logits - logits.mean(-1, keepdim=True)
-    mean = eta.double().mean(0)
-    centred = eta.double() - mean
-    covariance = centred.mT @ centred / len(eta) + 0.1 * torch.eye(eta.shape[1]).double()
-    model.prior.set_(loc=mean, covariance=covariance)
-    return eta

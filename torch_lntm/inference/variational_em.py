@@ -1,4 +1,4 @@
-"""Variational EM for topic models, over any guide that yields a normal posterior."""
+"""Variational EM for topic models, over any guide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.guides import LogisticNormalGuide
+from torch_lntm.guides import GUIDES, Guide
 from torch_lntm.inference.annealing import ANNEALING, Annealing
 from torch_lntm.inference.run import FitRun, StopReason
 from torch_lntm.models import TopicModel
@@ -96,7 +96,7 @@ class VariationalEM:
     def __init__(
         self,
         model: TopicModel,
-        guide: LogisticNormalGuide,
+        guide: Guide,
         *,
         max_iterations: int = 100,
         tolerance: float = 3e-3,
@@ -119,6 +119,11 @@ class VariationalEM:
                     f"annealing {annealing!r}; expected one of {', '.join(ANNEALING)} or a schedule"
                 )
             annealing = ANNEALING[annealing]
+        if annealing is not None and not guide.anneals:
+            raise ConfigError(
+                f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
+                f"got {type(guide).__name__}"
+            )
         for name, value, least in (
             ("max_iterations", max_iterations, 0),
             ("start_epochs", start_epochs, 1),
@@ -186,7 +191,8 @@ class VariationalEM:
         run = FitRun(self, corpus, order)
         path = None if checkpoint is None else Path(checkpoint)
         stop_reason = run.fit(path, checkpoint_seconds)
-        means = self.model.prior.loc.detach().cpu().repeat(corpus.num_docs, 1)
+        self.model.prior.canonicalise_()
+        means = self.model.prior.mean.detach().cpu().repeat(corpus.num_docs, 1)
         if run.state.phase != "start":
             means[torch.from_numpy(order)] = run.state.latent.to(means)
         unconverged = run.state.history[-1]["unconverged"] if run.state.history else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pyro
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.distributions import BagOfWords
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.prior import LogisticNormalPrior
+from torch_lntm.models.prior import DocumentPrior
 from torch_lntm.models.topics import Topics
 
 
@@ -37,36 +37,39 @@ class BoundModel:
     """The model's density of the documents of one batch, as plain tensor functions.
 
     Args:
-        model: The model; its present parameters are read once.
+        model: The model; its present topics are read once, its prior's parameters at each call.
         batch: The documents.
     """
 
     def __init__(self, model: TopicModel, batch: DocumentBatch) -> None:
         self.model = model
         self.batch = batch
-        self.prior = model.prior.distribution()
         self.topics = model.topics.probs
 
-    def log_joint(self, eta: Tensor) -> tuple[Tensor, Tensor]:
+    def log_joint(self, latents: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log prior density and log likelihood at given latent variables.
 
         Args:
-            eta: ``(..., num_docs, latent_dim)``.
+            latents: ``(..., num_docs, dim)`` values by the names of their sites: ``eta``, with
+                ``source`` under an independent factor prior, or ``theta`` under a Dirichlet.
 
         Returns:
             ``(log_prior, log_likelihood)``, each ``(..., num_docs)`` nats.
         """
-        words = BagOfWords(self.model.theta(eta), self.topics, validate_args=False)
-        return self.prior.log_prob(eta), words.log_prob(self.batch)
+        prior = self.model.prior
+        theta = prior.theta(latents[prior.latent])
+        words = BagOfWords(theta, self.topics, validate_args=False)
+        return prior.log_prob(latents), words.log_prob(self.batch)
 
 
 class TopicModel(nn.Module):
-    """A topic model: documents' eta from a prior, theta = softmax(eta), words from the topics.
+    """A topic model: documents' theta from a prior, words from the topics.
 
-    Calling the model with a batch runs it as a Pyro program with the sites ``"eta"`` and
-    ``"counts"`` in the plate ``"documents"``, plus one factor each for the priors of the
-    parameters. Parameters appear as Pyro param sites, so ``SVI`` optimises them, but they live in
-    this module alone and never in the global parameter store: two models share nothing.
+    Calling the model with a batch runs it as a Pyro program with the prior's sites (``"eta"``;
+    ``"source"`` and ``"eta"``; or ``"theta"``) and ``"counts"`` in the plate ``"documents"``, plus
+    one factor each for the priors of the parameters. Parameters appear as Pyro param sites, so
+    ``SVI`` optimises them, but they live in this module alone and never in the global parameter
+    store: two models share nothing.
 
     Args:
         prior: The document prior.
@@ -80,7 +83,7 @@ class TopicModel(nn.Module):
 
     def __init__(
         self,
-        prior: LogisticNormalPrior,
+        prior: DocumentPrior,
         topics: Topics,
         vocabulary: Sequence[str] | None = None,
     ) -> None:
@@ -109,7 +112,7 @@ class TopicModel(nn.Module):
 
     @property
     def latent_dim(self) -> int:
-        """Dimension of eta."""
+        """Dimension of the latent variable that theta is a function of."""
         return self.prior.latent_dim
 
     @property
@@ -124,36 +127,34 @@ class TopicModel(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The JSON-able arguments that rebuild this model with :func:`torch_lntm.models.ctm`."""
+        """The JSON-able arguments that rebuild this model with ``MODELS[model.prior.kind]``."""
         return {
             "num_topics": self.num_topics,
             "num_words": self.num_words,
-            "anchored": self.prior.anchored,
+            **self.prior.settings,
             "topic_smoothing": self.topics.smoothing,
-            "pseudo_documents": self.prior.pseudo_documents,
-            "pseudo_variance": self.prior.pseudo_variance,
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
-    def theta(self, eta: Tensor) -> Tensor:
-        """Topic proportions ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
-        return torch.softmax(self.prior.lift(eta), -1)
+    def theta(self, latent: Tensor) -> Tensor:
+        """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
+        return self.prior.theta(latent)
 
     def forward(self, batch: DocumentBatch) -> Tensor:
-        """The Pyro program; returns eta ``(num_docs, latent_dim)``."""
+        """The Pyro program; returns eta or theta ``(num_docs, latent_dim)``."""
         for name, parameter in self.named_parameters():
             _param_site(parameter, name, name=name)
         pyro.factor("topics_prior", self.topics.log_prior())
-        pyro.factor("covariance_prior", self.prior.log_prior())
-        prior, topics = self.prior.distribution(), self.topics.probs
+        pyro.factor("document_prior", self.prior.log_prior())
+        topics = self.topics.probs
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
-            eta = pyro.sample("eta", prior)
+            latent = self.prior.sample()
             pyro.sample(
                 "counts",
-                BagOfWords(self.theta(eta), topics, batch.lengths),
+                BagOfWords(self.theta(latent), topics, batch.lengths),
                 obs=cast(Tensor, batch),
             )
-        return eta
+        return latent
 
     def bind(self, batch: DocumentBatch) -> BoundModel:
         """This model's density of the documents of ``batch`` at its present parameters."""
@@ -164,7 +165,9 @@ class TopicModel(nn.Module):
         return self.topics.log_prior() + self.prior.log_prior()
 
     @torch.no_grad()
-    def generate(self, lengths: Sequence[int] | Tensor, *, seed: int = 0) -> tuple[Corpus, Tensor]:
+    def generate(
+        self, lengths: Sequence[int] | Tensor, *, seed: int = 0
+    ) -> tuple[Corpus, dict[str, Tensor]]:
         """Draw a corpus from the model.
 
         Args:
@@ -172,20 +175,17 @@ class TopicModel(nn.Module):
             seed: Seed of a generator of its own.
 
         Returns:
-            The corpus, and the documents' eta ``(num_docs, latent_dim)``.
+            The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
+            their sites.
         """
         generator = torch.Generator(self.device).manual_seed(seed)
         sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
-        noise = torch.randn(
-            sizes.numel(),
-            self.latent_dim,
-            generator=generator,
-            dtype=self.dtype,
-            device=self.device,
-        )
-        eta = self.prior.loc + noise @ self.prior.scale_tril.mT
-        bags = BagOfWords(self.theta(eta), self.topics.probs, sizes)
-        return Corpus.from_matrix(bags.sample_counts(generator), vocabulary=self.vocabulary), eta
+        latents = self.prior.draw(sizes.numel(), generator)
+        theta = self.theta(latents[self.prior.latent])
+        bags = BagOfWords(theta, self.topics.probs, sizes)
+        return Corpus.from_matrix(
+            bags.sample_counts(generator), vocabulary=self.vocabulary
+        ), latents
 
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.

@@ -1,187 +1,114 @@
-"""The logistic-normal prior of a document's topic proportions."""
+"""What every document prior offers: Pyro sites, a density, an M-step and a way to start."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
-from pyro.distributions import MultivariateNormal
 from torch import Tensor, nn
 
-from torch_lntm.errors import ConfigError
 
+class DocumentPrior(nn.Module, ABC):
+    """The prior of a document's topic proportions, with its parameters.
 
-class LogisticNormalPrior(nn.Module):
-    """eta ~ Normal(loc, covariance), theta = softmax(eta), with a prior on the covariance.
+    A document's proportions are a function of one latent variable, eta or theta itself, at the
+    site that :attr:`latent` names; there may be other sites above it.
 
-    Two parameterisations: *free*, eta has K components, whose common shift the softmax ignores;
-    *anchored*, eta has K - 1 components and the last topic's is fixed at 0 (*Ahmed & Xing 2007,
-    §2.2*). Both describe the same family of distributions of theta.
-
-    The covariance has an inverse-Wishart prior, written by its weight: ``pseudo_documents``
-    documents of K independent logits with variance ``pseudo_variance``. The mode of the covariance
-    given D documents with scatter S is then (pseudo_documents × P + S) / (pseudo_documents + D),
-    P = pseudo_variance × I (× (I + 11ᵀ) if anchored, which is the same distribution of theta). In
-    the usual symbols Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. It keeps
-    the maximum-likelihood covariance from running away.
-
-    Args:
+    Attributes:
         num_topics: Number of topics K.
-        anchored: Fix the last topic's component at 0.
-        loc: ``(latent_dim,)`` prior mean; zero by default.
-        covariance: ``(latent_dim, latent_dim)`` prior covariance; by default that of K independent
-            unit normals, less the last in the anchored case.
-        pseudo_documents: Weight of the covariance's prior; by default 2K + 2, a weak proper
-            prior. 0 gives maximum likelihood.
-        pseudo_variance: Variance that the covariance's prior stands for.
-        dtype: Floating-point type.
-
-    Raises:
-        ConfigError: A shape or value that cannot be used.
     """
 
-    def __init__(
-        self,
-        num_topics: int,
-        *,
-        anchored: bool = False,
-        loc: Tensor | None = None,
-        covariance: Tensor | None = None,
-        pseudo_documents: float | None = None,
-        pseudo_variance: float = 1.0,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        super().__init__()
-        self.num_topics = num_topics
-        self.anchored = anchored
-        self.pseudo_documents = float(
-            2 * num_topics + 2 if pseudo_documents is None else pseudo_documents
-        )
-        self.pseudo_variance = float(pseudo_variance)
-        if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
-            raise ConfigError(
-                f"the covariance's prior has pseudo_documents={pseudo_documents} and "
-                f"pseudo_variance={pseudo_variance}; expected >= 0 and > 0"
-            )
-        dim = self.latent_dim
-        self.loc = nn.Parameter(torch.zeros(dim, dtype=dtype))
-        self.unconstrained_tril = nn.Parameter(torch.empty(dim, dim, dtype=dtype))
-        if covariance is None:
-            # Differences to the last of K unit normals have covariance I + 11ᵀ.
-            covariance = torch.eye(dim) + (torch.ones(dim, dim) if anchored else 0)
-        self.set_(loc=torch.zeros(dim) if loc is None else loc, covariance=covariance)
+    #: The kind of model that this prior makes, a key of :data:`torch_lntm.models.MODELS`.
+    kind: ClassVar[str]
+    #: The site that :meth:`theta` is a function of.
+    latent: ClassVar[str]
+    num_topics: int
+
+    @property
+    def family(self) -> str:
+        """The kind and what else decides which guides fit, as a user would write it."""
+        return self.kind
 
     @property
     def latent_dim(self) -> int:
-        """Dimension of eta: K, or K - 1 if anchored."""
-        return self.num_topics - 1 if self.anchored else self.num_topics
+        """Dimension of the variable at the site :attr:`latent`."""
+        return self.num_topics
 
     @property
-    def scale_tril(self) -> Tensor:
-        """Lower Cholesky factor of the covariance ``(latent_dim, latent_dim)``, differentiable."""
-        raw = self.unconstrained_tril
-        return raw.tril(-1) + raw.diagonal().exp().diag_embed()
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Prior mean of that variable ``(latent_dim,)``."""
 
     @property
-    def covariance(self) -> Tensor:
-        """Covariance of eta ``(latent_dim, latent_dim)``."""
-        tril = self.scale_tril.double()
-        return (tril @ tril.mT).to(self.loc.dtype)
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of the model's constructor that are this prior's."""
 
-    @torch.no_grad()
-    def set_(self, *, loc: Tensor | None = None, covariance: Tensor | None = None) -> None:
-        """Set the mean, the covariance or both in place.
+    @abstractmethod
+    def theta(self, latent: Tensor) -> Tensor:
+        """Topic proportions ``(..., num_topics)`` from the latent ``(..., latent_dim)``."""
 
-        Raises:
-            ConfigError: Another shape, a non-finite entry, or a covariance that is not symmetric
-                positive definite.
+    @abstractmethod
+    def sample(self) -> Tensor:
+        """Emit the sites of the documents as a Pyro program, within their plate.
+
+        Returns:
+            The value of the site :attr:`latent`, ``(num_docs, latent_dim)``.
         """
-        dim = self.latent_dim
-        if loc is not None:
-            loc = torch.as_tensor(loc)
-            if tuple(loc.shape) != (dim,) or not torch.isfinite(loc).all():
-                raise ConfigError(
-                    f"prior mean: got shape {tuple(loc.shape)}; expected ({dim},) finite numbers"
-                )
-            self.loc.copy_(loc)
-        if covariance is not None:
-            covariance = torch.as_tensor(covariance).double()
-            if tuple(covariance.shape) != (dim, dim) or not torch.isfinite(covariance).all():
-                raise ConfigError(
-                    f"prior covariance: got shape {tuple(covariance.shape)}; expected "
-                    f"({dim}, {dim}) finite numbers"
-                )
-            scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
-            if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
-                raise ConfigError("prior covariance is not symmetric; pass (C + C.T) / 2")
-            tril, info = torch.linalg.cholesky_ex((covariance + covariance.mT) / 2)
-            if int(info) != 0:
-                raise ConfigError(
-                    "prior covariance is not positive definite: its leading block of size "
-                    f"{int(info)} is singular or indefinite; add a small multiple of the identity"
-                )
-            raw = tril.tril(-1) + tril.diagonal().log().diag_embed()
-            self.unconstrained_tril.copy_(raw)
 
-    def lift(self, eta: Tensor) -> Tensor:
-        """Logits of theta ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
-        if not self.anchored:
-            return eta
-        return torch.cat([eta, eta.new_zeros(*eta.shape[:-1], 1)], -1)
+    @abstractmethod
+    def log_prob(self, latents: Mapping[str, Tensor]) -> Tensor:
+        """Log density of documents' latent variables.
 
-    def distribution(self) -> MultivariateNormal:
-        """The prior of one document's eta, as a Pyro distribution with gradients."""
-        return MultivariateNormal(self.loc, scale_tril=self.scale_tril)
+        Args:
+            latents: ``(..., num_docs, dim)`` values by the names of their sites.
 
-    def m_step(self, num_docs: float, latent_sum: Tensor, latent_outer: Tensor) -> None:
-        """Set mean and covariance to their maximisers (*Khan & Bouchard 2009, eqs 39–40*).
+        Returns:
+            ``(..., num_docs)`` nats.
+        """
 
-        The covariance maximises the likelihood times its inverse-Wishart prior.
+    @abstractmethod
+    def draw(self, num_docs: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draws of documents' latent variables ``(num_docs, dim)`` by the names of their sites."""
+
+    @abstractmethod
+    def log_prior(self) -> Tensor:
+        """Log density, up to a constant, of the parameters' own prior (scalar, nats)."""
+
+    @abstractmethod
+    def m_step(self, num_docs: float, **sums: Tensor) -> None:
+        """Set the parameters to their maximisers.
 
         Args:
             num_docs: Number of documents summed over (not counting empty ones).
-            latent_sum: ``(latent_dim,)`` Σ_d E[eta_d].
-            latent_outer: ``(latent_dim, latent_dim)`` Σ_d E[eta_d eta_dᵀ].
+            **sums: What a posterior's ``sums()`` gives, added over documents.
         """
-        if num_docs == 0:
-            return
-        mean = latent_sum.double() / num_docs
-        scatter = latent_outer.double() - num_docs * torch.outer(mean, mean)
-        prior = self.pseudo_documents * self._prior_covariance()
-        covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
-        self.set_(loc=mean, covariance=covariance)
 
-    def _prior_covariance(self) -> Tensor:
-        """What the covariance's prior stands for, float64: the same contrasts in both forms."""
-        eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)
-        # Differences to the last of K independent components have covariance I + 11ᵀ.
-        return self.pseudo_variance * (eye + 1.0 if self.anchored else eye)
+    @abstractmethod
+    def start_from_theta(self, theta: Tensor) -> Tensor:
+        """Set the parameters from rough proportions of some documents.
 
-    def log_prior(self) -> Tensor:
-        """Log density, up to a constant, of the inverse-Wishart prior at the covariance (scalar).
+        Args:
+            theta: ``(num_docs, num_topics)`` positive proportions.
 
-        −½ pseudo_documents × (log|Σ| + tr Σ⁻¹S), S the covariance that the prior stands for.
+        Returns:
+            ``(num_docs, latent_dim)`` the documents' latent variables that belong to them.
         """
-        tril = self.scale_tril.double()
-        if self.pseudo_documents == 0:
-            return tril.new_zeros(())
-        root = torch.linalg.cholesky(self._prior_covariance())
-        whitened = torch.linalg.solve_triangular(tril, root, upper=False)
-        log_det = 2 * tril.diagonal().log().sum()
-        return -0.5 * self.pseudo_documents * (log_det + whitened.square().sum())
 
+    @abstractmethod
     def contrast_covariance(self) -> Tensor:
-        """Covariance ``(num_topics, num_topics)`` of the centred logits, float64.
+        """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        Centring removes the shift that softmax ignores, so this is identified, and the same in
-        both parameterisations. Its rows sum to 0.
+        Centring removes the shift that softmax ignores, so this is identified. Its rows sum to 0.
         """
-        tril = self.scale_tril.detach().double()
-        lifted = torch.cat([tril, tril.new_zeros(1, tril.shape[1])]) if self.anchored else tril
-        centred = lifted - lifted.mean(0, keepdim=True)
-        return centred @ centred.mT
 
-    def extra_repr(self) -> str:
-        """Sizes and prior, for ``repr``."""
-        return (
-            f"{self.num_topics} topics, anchored={self.anchored}, "
-            f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
-        )
+    def canonicalise_(self) -> None:
+        """Choose, among parameters that mean the same, those that are stated as the convention."""
+
+
+def centred_logits(theta: Tensor) -> Tensor:
+    """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
+    logits = theta.clamp_min(1e-4).log()
+    return logits - logits.mean(-1, keepdim=True)

@@ -11,19 +11,19 @@ from torch_lntm.kernels import mixture_log_likelihood
 from torch_lntm.solvers.gaussian import GaussianPosterior
 
 
-def tangent_log_normaliser(logits: Tensor, covariance: Tensor) -> Tensor:
+def tangent_log_normaliser(logits: Tensor, variance: Tensor) -> Tensor:
     """Upper bound lse(m + diag V / 2) on E lse(eta), eta ~ N(m, V).
 
     *Ahmed & Xing 2007, eq. 15; Khan & Bouchard 2009, eq. 14*, at its best ζ or ξ.
 
     Args:
         logits: ``(num_docs, num_topics)`` m.
-        covariance: ``(num_docs, num_topics, num_topics)`` V.
+        variance: ``(num_docs, num_topics)`` diag V.
 
     Returns:
         ``(num_docs,)``.
     """
-    return torch.logsumexp(logits + 0.5 * covariance.diagonal(dim1=-2, dim2=-1), -1)
+    return torch.logsumexp(logits + 0.5 * variance, -1)
 
 
 def tilted_log_normaliser(
@@ -105,11 +105,16 @@ def gaussian_bound(
     """
     if kind not in ("tangent", "tilted"):
         raise ConfigError(f"bound kind {kind!r}; expected 'tangent' or 'tilted'")
-    logits = posterior.prior.lift(posterior.mean)
-    covariance = posterior.covariance.double()
-    if posterior.prior.anchored:
-        covariance = torch.nn.functional.pad(covariance, (0, 1, 0, 1))
-    normaliser = tangent_log_normaliser if kind == "tangent" else tilted_log_normaliser
+    prior = posterior.prior
+    logits = prior.lift(posterior.mean)
     log_likelihood = mixture_log_likelihood(torch.softmax(logits, -1), topics, batch)
-    gap = normaliser(logits.double(), covariance) - torch.logsumexp(logits.double(), -1)
+    logits = logits.double()
+    if kind == "tangent":
+        normaliser = tangent_log_normaliser(logits, prior.lift(posterior.variance.double()))
+    else:
+        covariance = posterior.covariance.double()
+        if prior.anchored:
+            covariance = torch.nn.functional.pad(covariance, (0, 1, 0, 1))
+        normaliser = tilted_log_normaliser(logits, covariance)
+    gap = normaliser - torch.logsumexp(logits, -1)
     return log_likelihood - batch.lengths.double() * gap - posterior.kl()

@@ -8,13 +8,53 @@ B ≥ I whatever Σ, so its Cholesky factor exists in float32 where that of Σ�
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from torch_lntm.errors import NumericalError
+from torch_lntm.solvers.importance import draw_noise
+
+
+class Coordinates(Protocol):
+    """Whitened coordinates z of each document's eta, eta = μ + Fz; z may have more than eta."""
+
+    def lift(self, eta: Tensor) -> Tensor:
+        """Logits ``(..., num_topics)`` of eta ``(..., dim)``."""
+
+    def unwhiten(self, z: Tensor) -> Tensor:
+        """μ + Fz ``(..., dim)`` of z ``(..., z_dim)``."""
+
+    def push(self, z: Tensor) -> Tensor:
+        """Change of the logits ``(..., num_topics)`` with z ``(..., z_dim)``."""
+
+    def pull(self, gradient: Tensor) -> Tensor:
+        """Gradients in z ``(..., z_dim)`` from those in the logits ``(..., num_topics)``."""
+
+    def select(self, rows: Tensor) -> Coordinates:
+        """The coordinates of some of the documents."""
+
+
+class EtaPrior(Coordinates, Protocol):
+    """A normal prior of eta in coordinates in which it is standard normal."""
+
+    @property
+    def dim(self) -> int:
+        """Dimension of eta."""
+
+    @property
+    def anchored(self) -> bool:
+        """Logits are eta with a 0 appended, instead of eta itself."""
+
+    def whiten(self, eta: Tensor) -> Tensor:
+        """The shortest z ``(..., z_dim)`` of eta ``(..., dim)``."""
+
+    def marginal(self) -> GaussianPrior:
+        """The same prior of eta with a dense factor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +108,22 @@ class GaussianPrior:
     def unwhiten(self, z: Tensor) -> Tensor:
         """The inverse of :meth:`whiten`, eta = μ + Lz of z ``(..., latent_dim)``."""
         return self.loc + z @ self.scale.mT
+
+    def push(self, z: Tensor) -> Tensor:
+        """Change ``(..., num_topics)`` of the logits with z ``(..., latent_dim)``."""
+        return z @ self.factor.mT
+
+    def pull(self, gradient: Tensor) -> Tensor:
+        """Gradients in z ``(..., latent_dim)`` from those in the logits ``(..., num_topics)``."""
+        return gradient @ self.factor
+
+    def select(self, rows: Tensor) -> GaussianPrior:
+        """The prior of some of the documents: itself, which all share."""
+        return self
+
+    def marginal(self) -> GaussianPrior:
+        """Itself; priors of other forms have a dense one."""
+        return self
 
 
 def inverse_cholesky(precision: Tensor, index: Tensor, recompute_float64: bool = True) -> Tensor:
@@ -124,7 +180,7 @@ class GaussianPosterior:
             indefinite Laplace information, replaced by Taylor's); None where it cannot happen.
     """
 
-    prior: GaussianPrior
+    prior: EtaPrior
     mean: Tensor
     converged: Tensor
     iterations: Tensor
@@ -144,7 +200,7 @@ class GaussianPosterior:
         if self.whitened is None:
             assert self.std is not None
             return torch.diag_embed(self.std)
-        return (self.prior.scale.flip(1) @ self.whitened.mT).flip(2)
+        return (self.prior.marginal().scale.flip(1) @ self.whitened.mT).flip(2)
 
     @property
     def covariance(self) -> Tensor:
@@ -163,8 +219,21 @@ class GaussianPosterior:
         if self.whitened is None:
             return self.variance.double().sum(0).diag_embed()
         stacked = self.whitened.flatten(0, 1)
-        scale = self.prior.tril.flip(1)
+        scale = self.prior.marginal().tril.flip(1)
         return scale @ (stacked.mT @ stacked).double() @ scale.mT
+
+    def sums(self) -> dict[str, Tensor]:
+        """What the prior's M-step takes, float64 sums over the documents.
+
+        Returns:
+            ``latent_sum`` ``(latent_dim,)`` Σ_d E eta and ``latent_outer``
+            ``(latent_dim, latent_dim)`` Σ_d E eta etaᵀ.
+        """
+        mean = self.mean.double()
+        return {
+            "latent_sum": mean.sum(0),
+            "latent_outer": mean.mT @ mean + self.covariance_sum(),
+        }
 
     def kl(self) -> Tensor:
         """KL(posterior ‖ prior) of each document ``(num_docs,)`` float64 nats.
@@ -178,11 +247,9 @@ class GaussianPosterior:
             log_det = -2.0 * x.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         else:
             assert self.std is not None
-            inverse = torch.cholesky_inverse(self.prior.tril)
-            trace = self.std.double().square() @ inverse.diagonal()
-            log_det = 2.0 * (
-                self.prior.tril.diagonal().log().sum() - self.std.double().log().sum(-1)
-            )
+            tril = self.prior.marginal().tril
+            trace = self.std.double().square() @ torch.cholesky_inverse(tril).diagonal()
+            log_det = 2.0 * (tril.diagonal().log().sum() - self.std.double().log().sum(-1))
         return 0.5 * (trace + z.square().sum(-1) - self.prior.dim + log_det)
 
     def sample(self, num_samples: int, generator: torch.Generator | None = None) -> Tensor:
@@ -200,6 +267,10 @@ class GaussianPosterior:
 
     def log_prob(self, eta: Tensor) -> Tensor:
         """Log density ``(..., num_docs)`` of eta ``(..., num_docs, latent_dim)``, nats."""
+        if self.std is not None:
+            z = (eta - self.mean) / self.std
+            constant = 0.5 * self.prior.dim * math.log(2 * math.pi) + self.std.log().sum(-1)
+            return -0.5 * z.square().sum(-1) - constant
         centred = (eta - self.mean)[..., None]
         z = torch.linalg.solve_triangular(self.scale_tril, centred, upper=False).squeeze(-1)
         log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -216,9 +287,40 @@ class GaussianPosterior:
         its batch; draws of different documents are not independent of each other.
         """
         generator = torch.Generator().manual_seed(seed)
-        noise = torch.randn(num_samples, self.prior.dim, generator=generator, dtype=torch.float64)
-        deviation = torch.einsum("dij,sj->sdi", self.scale_tril, noise.to(self.mean))
-        return torch.softmax(self.prior.lift(self.mean + deviation), -1)
+        noise = torch.randn(num_samples, self._noise_dim, generator=generator, dtype=torch.float64)
+        eta = self.mean + self._deviations(noise.to(self.mean), slice(None))
+        return torch.softmax(self.prior.lift(eta), -1)
+
+    def draw_theta(self, document: int, num_samples: int, key: Sequence[int]) -> Tensor:
+        """Draws of one document's topic proportions, a function of ``key`` alone.
+
+        Args:
+            document: Its row.
+            num_samples: Draws.
+            key: Nonnegative integers that seed them, as (seed, position in the corpus).
+
+        Returns:
+            ``(num_samples, num_topics)`` float64.
+        """
+        rows = slice(document, document + 1)
+        noise = draw_noise(num_samples, self._noise_dim, key).to(self.mean.device)
+        eta = self.mean[document].double() + self._deviations(noise, rows).squeeze(1)
+        return torch.softmax(self.prior.lift(eta), -1)
+
+    @property
+    def _noise_dim(self) -> int:
+        """Standard normal numbers that a draw of eta takes."""
+        return self.prior.dim
+
+    def _deviations(self, noise: Tensor, rows: slice) -> Tensor:
+        """What noise ``(num_samples, noise_dim)`` adds to the means of the documents ``rows``.
+
+        Returns:
+            ``(num_samples, num_rows, latent_dim)`` in the dtype of ``noise``.
+        """
+        if self.std is not None:
+            return noise[:, None, :] * self.std[rows].to(noise.dtype)
+        return torch.einsum("dij,sj->sdi", self.scale_tril[rows].to(noise.dtype), noise)
 
     def theta_mean(self, num_samples: int = 200, seed: int = 0) -> Tensor:
         """Posterior mean of the topic proportions ``(num_docs, num_topics)``, by sampling."""

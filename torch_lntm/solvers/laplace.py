@@ -7,6 +7,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, responsibility_covariance
+from torch_lntm.solvers.factor import FactorPrior
 from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
 from torch_lntm.solvers.mean import Objective, maximise_mean
 from torch_lntm.solvers.taylor import complete_information
@@ -45,7 +46,7 @@ def observed_information(
 def laplace(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    prior: GaussianPrior | FactorPrior,
     *,
     start: Tensor,
     tolerance: float,
@@ -58,24 +59,32 @@ def laplace(
     not positive definite (the ascent stopped short of a maximum), the document keeps Taylor's
     precision and is marked in ``fallback``.
 
+    Under a factor prior, whose sources must be Gaussian, the mode costs less, but the observed
+    information has no low-rank form: the covariance is dense, and the posterior's prior is the
+    marginal one of eta.
+
     Returns:
         The posterior; its objective is Laplace's approximation of log p(w).
+
+    Raises:
+        ConfigError: A factor prior with sources that are not Gaussian.
     """
+    dense = prior.marginal()
     objective = Objective(batch, topics, prior, None, temperature)
     z, value, converged, iterations = maximise_mean(
         objective, prior.whiten(start), tolerance=tolerance, max_iterations=max_iterations
     )
     mean = prior.unwhiten(z)
     theta = torch.softmax(prior.lift(mean), -1)
-    precision = observed_information(batch, topics, prior, theta)
+    precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
     if bool(fallback.any()):
-        complete = complete_information(prior, theta[fallback], batch.lengths[fallback])
+        complete = complete_information(dense, theta[fallback], batch.lengths[fallback])
         precision[fallback] = complete.double()
     whitened = inverse_cholesky(precision, batch.index)
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return GaussianPosterior(
-        prior,
+        dense,
         mean,
         converged,
         iterations,

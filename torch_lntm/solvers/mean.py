@@ -18,6 +18,9 @@ eqs 9–10*), positive definite everywhere, so always uphill; a backtracking lin
 accepted step raise f. Conjugate gradients cost a few products with the shared factor per document
 where a Cholesky factorisation of its own would cost num_topics³. A document that has converged
 leaves the batch.
+
+F may have more columns than rows (the sources and noise of a factor model); the ascent then stays
+among the shortest z of each m if it starts there, because its gradients do.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
-from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.solvers.gaussian import Coordinates
 
 SUFFICIENT_INCREASE = 1e-4
 MAX_HALVINGS = 15
@@ -42,21 +45,23 @@ class Objective:
     Attributes:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        prior: Prior of eta.
+        prior: Prior of eta, in whitened coordinates.
         half_variance: ``(num_docs, num_topics)`` h, or None for 0.
         temperature: Inverse temperature T.
     """
 
     batch: DocumentBatch
     topics: Tensor
-    prior: GaussianPrior
+    prior: Coordinates
     half_variance: Tensor | None = None
     temperature: float = 1.0
 
     def select(self, rows: Tensor) -> Objective:
         """The objective of some of the documents."""
         h = None if self.half_variance is None else self.half_variance[rows]
-        return Objective(self.batch.select(rows), self.topics, self.prior, h, self.temperature)
+        return Objective(
+            self.batch.select(rows), self.topics, self.prior.select(rows), h, self.temperature
+        )
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Value, gradient and curvature weights at z ``(num_docs, dim)``.
@@ -77,12 +82,12 @@ class Objective:
         )
         value = scale - lengths * torch.logsumexp(shifted, -1).double()
         value = value - 0.5 * z.double().square().sum(-1)
-        gradient = (counts.topic_counts - lengths[:, None] * p) @ self.prior.factor - z
+        gradient = self.prior.pull(counts.topic_counts - lengths[:, None] * p) - z
         return value, gradient, p
 
 
 def _conjugate_gradients(
-    factor: Tensor, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
+    prior: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
 ) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
     x = torch.zeros_like(rhs)
@@ -96,9 +101,9 @@ def _conjugate_gradients(
         active = norm > target
         if not bool(active.any()):
             break
-        lifted = direction @ factor.mT
+        lifted = prior.push(direction)
         lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
-        product = direction + lifted @ factor
+        product = direction + prior.pull(lifted)
         step = torch.where(active, norm / (direction * product).sum(-1).clamp_min(tiny), 0.0)
         x += step[:, None] * direction
         residual -= step[:, None] * product
@@ -144,9 +149,7 @@ def maximise_mean(
     for _ in range(max_iterations):
         f, g, weights = state
         lengths = current.batch.lengths
-        delta = _conjugate_gradients(
-            current.prior.factor, weights, lengths, g, cg_tolerance, cg_steps
-        )
+        delta = _conjugate_gradients(current.prior, weights, lengths, g, cg_tolerance, cg_steps)
         decrement = (g * delta).sum(-1).double()
         noise = 4.0 * epsilon * f.abs()
         done = decrement <= tolerance

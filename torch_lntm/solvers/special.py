@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,18 +11,26 @@ from torch import Tensor
 ROOT_STEPS = 8
 
 
-def wright_omega(x: Tensor) -> Tensor:
-    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
+class _WrightOmega(torch.autograd.Function):
+    """ω with its derivative ω/(1 + ω), instead of that of the steps that find it."""
 
-    Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order four; relative
-    error at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never formed.
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        omega = _solve_omega(x)
+        ctx.save_for_backward(omega)
+        return omega
 
-    Args:
-        x: Any shape, floating point.
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        # The saved output is itself differentiable, and with it this expression.
+        (omega,) = ctx.saved_tensors
+        return grad * (omega / (1.0 + omega))
 
-    Returns:
-        Same shape; ω underflows to 0 only where eˣ does.
-    """
+
+def _solve_omega(x: Tensor) -> Tensor:
+    """Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order four."""
+    # Below, eˣ underflows long before; the limit itself would make the residual ∞ − ∞.
+    x = x.clamp_min(0.25 * torch.finfo(x.dtype).min)
     large = x.clamp_min(1.0)
     log_omega = torch.where(
         x > 1.0,
@@ -39,6 +48,22 @@ def wright_omega(x: Tensor) -> Tensor:
             )
         )
     return log_omega.exp()
+
+
+def wright_omega(x: Tensor) -> Tensor:
+    """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
+
+    Relative error at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never
+    formed. Differentiable any number of times, dω/dx = ω/(1 + ω).
+
+    Args:
+        x: Any shape, floating point; -inf gives 0.
+
+    Returns:
+        Same shape; ω underflows to 0 only where eˣ does.
+    """
+    omega: Tensor = _WrightOmega.apply(x)
+    return omega
 
 
 def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> Tensor:

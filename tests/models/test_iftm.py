@@ -1,0 +1,246 @@
+"""The independent factor topic model: its density, its M-step, and its conventions."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from oracles import gaussian as oracle
+from oracles.pairs import make_counts, make_model
+from oracles.problems import make_batch
+from pyro import poutine
+from scipy import optimize, stats
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicModel, iftm
+
+SOURCES = pytest.mark.parametrize("source", ["gaussian", "laplace"])
+
+
+def family(source: str) -> str:
+    return f"iftm(source={source!r})"
+
+
+def arrays(model: TopicModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """loc, A and the noise's precision."""
+    prior = model.prior
+    return tuple(  # type: ignore[return-value]
+        x.detach().cpu().numpy().copy() for x in (prior.loc, prior.mixing, prior.noise_precision)
+    )
+
+
+@SOURCES
+def test_the_bound_density_is_the_program_s_site_by_site(device, source) -> None:
+    model = make_model(family(source)).to(device)
+    counts = make_counts((30, 0, 1))
+    batch = make_batch(counts, device, corpus_size=30)
+    rng = np.random.default_rng(3)
+    s, eta = rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 3, 4))
+    latents = {"source": torch.from_numpy(s).to(device), "eta": torch.from_numpy(eta).to(device)}
+    prior, likelihood = model.bind(batch).log_joint(latents)
+    assert prior.shape == likelihood.shape == (2, 3)
+
+    loc, mixing, precision = arrays(model)
+    topics = model.topics.probs.detach().cpu().numpy()
+    of_sources = stats.norm if source == "gaussian" else stats.laplace
+    expected = of_sources.logpdf(s).sum(-1)
+    expected += stats.norm.logpdf(eta, loc + s @ mixing.T, precision**-0.5).sum(-1)
+    np.testing.assert_allclose(prior.tolist(), expected, rtol=1e-10)
+    for i in range(2):
+        values = {name: value[i] for name, value in latents.items()}
+        trace = poutine.trace(poutine.condition(model, values)).get_trace(batch)
+        trace.compute_log_prob()
+        sites = trace.nodes["source"]["unscaled_log_prob"] + trace.nodes["eta"]["unscaled_log_prob"]
+        torch.testing.assert_close(sites, prior[i])
+        torch.testing.assert_close(trace.nodes["counts"]["unscaled_log_prob"], likelihood[i])
+        torch.testing.assert_close(trace.nodes["counts"]["log_prob"], 10 * likelihood[i])
+        words = [oracle.log_likelihood(e, topics, c) for e, c in zip(eta[i], counts, strict=True)]
+        np.testing.assert_allclose(likelihood[i].tolist(), words, rtol=1e-10)
+
+
+@SOURCES
+def test_draws_are_from_the_prior(device, source) -> None:
+    model = make_model(family(source)).to(device)
+    num_docs = 20_000
+    latents = model.prior.draw(num_docs, torch.Generator(device).manual_seed(0))
+    again = model.prior.draw(num_docs, torch.Generator(device).manual_seed(0))
+    loc, mixing, precision = arrays(model)
+    s, eta = (latents[name].detach().cpu().numpy() for name in ("source", "eta"))
+    assert all(torch.equal(latents[name], again[name]) for name in latents)
+    of_sources = stats.norm if source == "gaussian" else stats.laplace
+    # Six Kolmogorov–Smirnov tests: false-failure rate 6e-6.
+    for column in s.T:
+        assert stats.kstest(column, of_sources.cdf).pvalue > 1e-6
+    noise = (eta - loc - s @ mixing.T) * np.sqrt(precision)
+    for column in noise.T:
+        assert stats.kstest(column, stats.norm.cdf).pvalue > 1e-6
+    covariance = model.prior.covariance.detach().cpu().numpy()
+    np.testing.assert_allclose(
+        covariance, mixing @ mixing.T * of_sources.var() + np.diag(1 / precision)
+    )
+
+
+@SOURCES
+@pytest.mark.parametrize("weight", [0.0, 9.0])
+def test_the_m_step_maximises_the_penalised_expected_log_density(source, weight) -> None:
+    """*eqs 15–17*, with the middle term they leave out, against a numerical maximiser."""
+    num_docs, num_topics, num_sources = 7, 3, 2
+    model = iftm(
+        num_topics, 4, num_sources, source=source, dtype="float64",
+        pseudo_documents=weight, pseudo_variance=0.6,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    x, s = rng.normal(size=(num_docs, num_topics)), rng.normal(size=(num_docs, num_sources))
+    x_variance = rng.gamma(2.0, size=(num_docs, num_topics))
+    roots = rng.normal(size=(num_docs, num_sources, num_sources))
+    s_covariance = roots @ roots.mT
+    spread = 1.0 if source == "gaussian" else 2.0
+
+    def loss(parameters: np.ndarray) -> float:
+        a = parameters[: num_topics * num_sources].reshape(num_topics, num_sources)
+        loc, log_precision = parameters[num_topics * num_sources :].reshape(2, num_topics)
+        precision = np.exp(log_precision)
+        residual = (x - s @ a.T - loc) ** 2 + x_variance
+        residual += np.einsum("kl,dlm,km->dk", a, s_covariance, a)
+        total = 0.5 * (num_docs * log_precision.sum() - (precision * residual).sum())
+        penalty = log_precision - precision * (0.6 + spread * (a**2).sum(1))
+        return -total - 0.5 * weight * penalty.sum()
+
+    start = rng.normal(size=num_topics * (num_sources + 2))
+    best = optimize.minimize(loss, start, method="BFGS", options={"gtol": 1e-8})
+    sums = {
+        "eta_sum": x.sum(0),
+        "eta_square": (x**2 + x_variance).sum(0),
+        "source_sum": s.sum(0),
+        "eta_source": x.T @ s,
+        "source_outer": s.T @ s + s_covariance.sum(0),
+    }
+    model.prior.m_step(num_docs, **{name: torch.from_numpy(v) for name, v in sums.items()})
+    loc, mixing, precision = arrays(model)
+    found = np.concatenate([mixing.ravel(), loc, np.log(precision)])
+    np.testing.assert_allclose(found, best.x, atol=2e-5)
+    assert loss(found) <= best.fun + 1e-9
+    # What is maximised is what log_prior says, up to a constant.
+    before = model.prior.log_prior().item()
+    with torch.no_grad():
+        model.prior.mixing.mul_(2.0)
+    change = -0.5 * weight * spread * float((precision * 3 * (mixing**2).sum(1)).sum())
+    assert model.prior.log_prior().item() - before == pytest.approx(change, abs=1e-12)
+
+
+def test_moments_of_eta_alone_imply_those_of_gaussian_sources() -> None:
+    """Monte Carlo over eta, then the exact conditional of the sources given each."""
+    model = make_model(family("gaussian"))
+    other = make_model(family("gaussian"))
+    loc, mixing, precision = arrays(model)
+    rng = np.random.default_rng(2)
+    eta = rng.normal(size=(50, 4)) * 2
+    joint = np.block([[mixing @ mixing.T + np.diag(1 / precision), mixing], [mixing.T, np.eye(2)]])
+    gain = joint[4:, :4] @ np.linalg.inv(joint[:4, :4])
+    covariance = joint[4:, 4:] - gain @ joint[:4, 4:]
+    s = (eta - loc) @ gain.T
+    sums = {
+        "eta_sum": eta.sum(0),
+        "eta_square": (eta**2).sum(0),
+        "source_sum": s.sum(0),
+        "eta_source": eta.T @ s,
+        "source_outer": s.T @ s + 50 * covariance,
+    }
+    model.prior.m_step(50, **{name: torch.from_numpy(v) for name, v in sums.items()})
+    other.prior.m_step(
+        50, latent_sum=torch.from_numpy(eta.sum(0)), latent_outer=torch.from_numpy(eta.T @ eta)
+    )
+    for a, b in zip(arrays(model), arrays(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@SOURCES
+def test_the_canonical_description_is_of_the_same_distribution(source) -> None:
+    model = iftm(8, 5, 3, source=source, dtype="float64", seed=4)
+    prior = model.prior
+    with torch.no_grad():
+        prior.mixing.mul_(torch.tensor([1.0, 30.0, -8.0])).add_(0.3)
+    before, columns = prior.covariance.clone(), prior.mixing.detach().clone()
+    prior.canonicalise_()
+    torch.testing.assert_close(prior.covariance, before)
+    centred = prior.centred_mixing()
+    norms = centred.norm(dim=0)
+    assert bool((norms[:-1] > norms[1:]).all())
+    assert bool((centred.gather(0, centred.abs().argmax(0, keepdim=True)) > 0).all())
+    if source == "gaussian":
+        gram = centred.mT @ centred
+        torch.testing.assert_close(gram, gram.diagonal().diag())
+    else:
+        for column in prior.mixing.mT:
+            gap = torch.minimum(
+                (columns - column[:, None]).abs().sum(0), (columns + column[:, None]).abs().sum(0)
+            )
+            assert gap.min() < 1e-12
+    again = prior.mixing.detach().clone()
+    prior.canonicalise_()
+    torch.testing.assert_close(prior.mixing.detach(), again)
+
+
+@SOURCES
+def test_a_start_from_proportions_has_their_moments(source) -> None:
+    rng = np.random.default_rng(1)
+    mixing = rng.normal(size=(6, 2))
+    eta = rng.normal(size=(4000, 2)) @ mixing.T + 0.3 * rng.normal(size=(4000, 6))
+    theta = np.exp(eta) / np.exp(eta).sum(1, keepdims=True)
+    model = iftm(6, 5, 2, source=source, dtype="float64")
+    latent = model.prior.start_from_theta(torch.from_numpy(theta))
+    assert latent.shape == (4000, 6)
+    centred = np.log(np.maximum(theta, 1e-4))
+    centred -= centred.mean(1, keepdims=True)
+    np.testing.assert_allclose(latent.numpy(), centred)
+    np.testing.assert_allclose(model.prior.loc.tolist(), centred.mean(0), atol=1e-12)
+    # The noise takes 0.1 more than is there.
+    expected = np.cov(centred.T, bias=True)
+    np.testing.assert_allclose(
+        np.diag(model.prior.covariance.detach().numpy()), np.diag(expected) + 0.1, rtol=0.05
+    )
+    np.testing.assert_allclose(model.prior.covariance.detach().numpy(), expected, atol=0.2)
+
+
+def test_contrasts_of_the_covariance() -> None:
+    for source in ("gaussian", "laplace"):
+        prior = make_model(family(source)).prior
+        centre = np.eye(4) - 0.25
+        expected = centre @ prior.covariance.detach().numpy() @ centre
+        np.testing.assert_allclose(prior.contrast_covariance().numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_sources": 4}, "num_sources is 4; expected 1 to 3: 4 topics have 3 contrasts"),
+        ({"num_sources": 0}, "num_sources is 0; expected 1 to 3"),
+        ({"source": "cauchy"}, "source 'cauchy'; expected one of gaussian, laplace"),
+        ({"loc": torch.zeros(3)}, "loc: got shape (3,); expected (4,), all finite"),
+        ({"mixing": torch.ones(2, 4)}, "mixing: got shape (2, 4); expected (4, 2)"),
+        ({"mixing": torch.full((4, 2), torch.nan)}, "mixing: got shape (4, 2); expected (4, 2)"),
+        (
+            {"mixing": torch.tensor([[1.0, 0.0]] * 4)},
+            "mixing: the column of source 1 is zero, and EM never moves it",
+        ),
+        ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "noise_precision must be positive"),
+        ({"noise_precision": torch.ones(2)}, "noise_precision: got shape (2,); expected (4,)"),
+        ({"pseudo_documents": -1.0}, "pseudo_documents=-1.0"),
+        ({"pseudo_variance": 0.0}, "pseudo_variance=0.0"),
+        ({"topics": torch.tensor([[1.0, 0, 1]] * 4)}, "word 1 has probability zero"),
+    ],
+)
+def test_bad_input(options, message) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        iftm(**{"num_topics": 4, "num_words": 3, "num_sources": 2, **options})
+
+
+def test_defaults_and_settings() -> None:
+    model = iftm(10, 7)
+    assert model.prior.num_sources == 2
+    assert iftm(2, 7).prior.num_sources == 1
+    again = iftm(**model.config)
+    assert again.config == model.config
+    assert bool((model.prior.mixing != 0).all())

@@ -1,0 +1,123 @@
+"""The generative aspect model: its density, its M-step, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from oracles.pairs import make_counts, make_model
+from oracles.problems import make_batch
+from pyro import poutine
+from scipy import optimize, stats
+from scipy.special import digamma, gammaln, polygamma
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import lda
+
+
+def test_the_bound_density_is_the_program_s_site_by_site(device) -> None:
+    model = make_model("lda").to(device)
+    counts = make_counts((30, 0, 1))
+    batch = make_batch(counts, device, corpus_size=30)
+    theta = np.random.default_rng(3).dirichlet(np.ones(4), (2, 3))
+    latents = {"theta": torch.from_numpy(theta).to(device)}
+    prior, likelihood = model.bind(batch).log_joint(latents)
+    alpha = model.prior.concentration.detach().cpu().numpy()
+    topics = model.topics.probs.detach().cpu().numpy()
+    for i in range(2):
+        trace = poutine.trace(poutine.condition(model, {"theta": latents["theta"][i]}))
+        trace = trace.get_trace(batch)
+        trace.compute_log_prob()
+        torch.testing.assert_close(trace.nodes["theta"]["unscaled_log_prob"], prior[i])
+        torch.testing.assert_close(trace.nodes["counts"]["log_prob"], 10 * likelihood[i])
+        for d in range(3):
+            density = stats.dirichlet.logpdf(theta[i, d], alpha)
+            words = counts[d] @ np.log(theta[i, d] @ topics)
+            assert prior[i, d].item() == pytest.approx(density, rel=1e-10)
+            assert likelihood[i, d].item() == pytest.approx(words, rel=1e-10)
+
+
+def test_draws_are_from_the_prior(device) -> None:
+    """Marginals are beta: 4 Kolmogorov–Smirnov tests, false-failure rate 4e-6."""
+    alpha = np.array([0.02, 0.5, 1.0, 7.0])
+    model = make_model("lda", concentration=torch.from_numpy(alpha)).to(device)
+    theta = model.prior.draw(20_000, torch.Generator(device).manual_seed(0))["theta"].cpu()
+    torch.testing.assert_close(theta.sum(1), torch.ones(20_000).double())
+    for k in range(4):
+        beta = stats.beta(alpha[k], alpha.sum() - alpha[k])
+        assert stats.kstest(theta[:, k].numpy(), beta.cdf).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tiny_concentrations_draw_proportions(dtype) -> None:
+    model = lda(5, 4, concentration=1e-4, dtype=dtype)
+    theta = model.prior.draw(1000, torch.Generator().manual_seed(0))["theta"]
+    assert bool(torch.isfinite(theta).all())
+    torch.testing.assert_close(theta.sum(1), torch.ones(1000, dtype=theta.dtype))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_the_m_step_is_the_maximum_of_equation_30(symmetric) -> None:
+    rng = np.random.default_rng(0)
+    gamma = rng.gamma(2.0, size=(9, 3)) + 0.1
+    mean_log = (digamma(gamma) - digamma(gamma.sum(1, keepdims=True))).sum(0)
+
+    def loss(log_alpha: np.ndarray) -> float:
+        alpha = np.exp(np.broadcast_to(log_alpha, 3))
+        return -(9 * (gammaln(alpha.sum()) - gammaln(alpha).sum()) + (alpha - 1) @ mean_log)
+
+    best = optimize.minimize(loss, np.zeros(1 if symmetric else 3), options={"gtol": 1e-9})
+    model = lda(3, 5, symmetric=symmetric, dtype="float64")
+    model.prior.m_step(9, log_theta_sum=torch.from_numpy(mean_log))
+    expected = np.broadcast_to(np.exp(best.x), 3)
+    np.testing.assert_allclose(model.prior.concentration.tolist(), expected, rtol=1e-5)
+
+
+def test_a_fixed_concentration_stays() -> None:
+    model = lda(3, 5, concentration=0.7, learn_concentration=False)
+    model.prior.m_step(4, log_theta_sum=torch.tensor([-1.0, -2.0, -9.0]))
+    model.prior.start_from_theta(torch.tensor([[0.8, 0.1, 0.1]]))
+    assert model.prior.concentration.tolist() == pytest.approx([0.7] * 3)
+    assert "prior.log_concentration" not in dict(model.named_parameters())
+    assert "prior.log_concentration" in model.state_dict()
+
+
+def test_correlations_are_of_the_centred_log_proportions() -> None:
+    model = make_model("lda")
+    alpha = model.prior.concentration.detach().numpy()
+    centre = np.eye(4) - 0.25
+    covariance = np.diag(polygamma(1, alpha)) - polygamma(1, alpha.sum())
+    np.testing.assert_allclose(
+        model.prior.contrast_covariance().numpy(), centre @ covariance @ centre, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concentration": -0.1}, "concentration [-0.1, -0.1, -0.1]; expected positive"),
+        ({"concentration": 0.0}, "expected positive numbers"),
+        ({"concentration": float("nan")}, "expected positive numbers"),
+        ({"concentration": torch.ones(2)}, "concentration of shape (2,); expected a number or"),
+        (
+            {"concentration": torch.tensor([1.0, 2, 3]), "symmetric": True},
+            "concentration has different entries",
+        ),
+        ({"num_topics": 1}, "num_topics is 1; expected at least 2"),
+        ({"topics": torch.tensor([[1.0, 0, 1, 1]] * 3)}, "word 1 has probability zero"),
+    ],
+)
+def test_bad_input(options, message) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        lda(**{"num_topics": 3, "num_words": 4, **options})
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_settings_rebuild_the_model(symmetric) -> None:
+    model = lda(3, 4, symmetric=symmetric, concentration=2.0)
+    again = lda(**model.config)
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again.prior.concentration, model.prior.concentration)
+    torch.testing.assert_close(model.prior.mean, torch.full((3,), 1 / 3))

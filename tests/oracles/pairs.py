@@ -1,0 +1,52 @@
+"""Small models of every family, and the guides that go with each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torch_lntm.guides import GUIDES
+from torch_lntm.models import TopicModel, ctm, iftm, lda
+
+NUM_TOPICS, NUM_WORDS, NUM_SOURCES = 4, 15, 2
+FAMILIES = ("ctm", "iftm(source='gaussian')", "iftm(source='laplace')", "lda")
+PAIRS = [(family, name) for name, guide in GUIDES.items() for family in guide.families]
+
+each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
+
+
+def make_model(family: str, seed: int = 0, **options: object) -> TopicModel:
+    """A model of a family with random parameters, float64 if not said otherwise."""
+    rng = np.random.default_rng(seed)
+    topics = rng.dirichlet(np.full(NUM_WORDS, 0.5), NUM_TOPICS)
+    settings: dict[str, object] = {
+        "topics": torch.from_numpy(topics + 1e-3),
+        "dtype": "float64",
+        **options,
+    }
+    sizes = (NUM_TOPICS, NUM_WORDS)
+    loc = torch.from_numpy(rng.normal(size=NUM_TOPICS))
+    mixing = torch.from_numpy(rng.normal(size=(NUM_TOPICS, NUM_SOURCES)))
+    precision = torch.from_numpy(rng.gamma(2.0, size=NUM_TOPICS))
+    if family == "lda":
+        settings.setdefault("concentration", torch.from_numpy(rng.gamma(2.0, size=NUM_TOPICS)))
+        return lda(*sizes, **settings)  # type: ignore[arg-type]
+    if family == "ctm":
+        covariance = mixing @ mixing.mT + precision.reciprocal().diag()
+        return ctm(*sizes, loc=loc, covariance=covariance, **settings)  # type: ignore[arg-type]
+    return iftm(  # type: ignore[arg-type]
+        *sizes,
+        NUM_SOURCES,
+        source="gaussian" if "gaussian" in family else "laplace",
+        loc=loc,
+        mixing=mixing,
+        noise_precision=precision,
+        **settings,
+    )
+
+
+def make_counts(lengths: tuple[int, ...] = (30, 1, 8, 60, 3), seed: int = 0) -> np.ndarray:
+    """Documents ``(num_docs, NUM_WORDS)`` of random words."""
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.multinomial(n, rng.dirichlet(np.ones(NUM_WORDS))) for n in lengths])

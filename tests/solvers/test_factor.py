@@ -1,0 +1,516 @@
+"""Solvers of independent factor models against bounds written out and against dense solvers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from oracles import factor as oracle
+from oracles.factor import FactorProblem, random_factor_problem
+from oracles.problems import make_batch
+from scipy import optimize
+from scipy.special import logsumexp, softmax
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.solvers.blei_lafferty import blei_lafferty
+from torch_lntm.solvers.bounds import gaussian_bound
+from torch_lntm.solvers.factor import (
+    FactorPosterior,
+    FactorPrior,
+    LowRankPosterior,
+    conditional_sources,
+    factor,
+    update_mean,
+)
+from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.solvers.laplace import laplace
+from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
+from torch_lntm.solvers.taylor import taylor
+
+SOURCES = pytest.mark.parametrize("source", ["gaussian", "laplace"])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+#: What the dual costs a source that nothing is known of.
+DUAL_COST = math.log(2) + 0.5 - 0.5 * math.log(2 * math.pi)
+
+
+def make_prior(
+    problem: FactorProblem,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> FactorPrior:
+    arrays = (problem.loc, problem.mixing, problem.noise_precision)
+    return FactorPrior(*(torch.from_numpy(a).to(device, dtype) for a in arrays), problem.source)
+
+
+def arguments(
+    problem: FactorProblem,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    **options: float,
+) -> tuple[tuple, dict]:
+    """What a solver takes but for the prior; tight tolerances unless told otherwise."""
+    topics = torch.from_numpy(problem.topics).to(device, dtype)
+    loc = torch.from_numpy(problem.loc).to(device, dtype)
+    settings = {"tolerance": 1e-5 if dtype == torch.float32 else 1e-12, "max_iterations": 2000}
+    start = loc.expand(len(problem.counts), -1)
+    return (make_batch(problem.counts, device, dtype), topics), {
+        "start": start,
+        **settings,
+        **options,
+    }
+
+
+def solve(
+    problem: FactorProblem,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    **options: float,
+) -> FactorPosterior:
+    data, settings = arguments(problem, device, dtype, **options)
+    return factor(*data, make_prior(problem, device, dtype), **settings)
+
+
+def parts(posterior: FactorPosterior) -> list[tuple[np.ndarray, ...]]:
+    """Mean and variance of eta, mean and covariance of the sources, of each document."""
+    fields = ("mean", "variance", "source_mean", "source_covariance")
+    arrays = (getattr(posterior, field).cpu().double().numpy() for field in fields)
+    return list(zip(*arrays, strict=True))
+
+
+# The bound.
+
+
+@SOURCES
+@DTYPES
+def test_contract(device, source, dtype) -> None:
+    problem = random_factor_problem(source=source)
+    post = solve(problem, device, dtype)
+    assert post.mean.shape == post.std.shape == (5, 5)
+    assert post.source_mean.shape == post.source_std.shape == (5, 2)
+    assert post.source_tril.shape == post.source_covariance.shape == (5, 2, 2)
+    for field in ("mean", "variance", "source_mean", "source_tril", "source_std"):
+        assert getattr(post, field).dtype == dtype
+    assert post.objective.dtype == torch.float64
+    assert bool(post.converged.all())
+    tril = post.source_tril
+    assert torch.equal(tril, tril.tril())
+    assert bool((tril.diagonal(dim1=1, dim2=2) > 0).all())
+    torch.testing.assert_close(tril @ tril.mT, post.source_covariance)
+    torch.testing.assert_close(
+        post.source_std.square(), post.source_covariance.diagonal(dim1=1, dim2=2)
+    )
+    torch.testing.assert_close(post.covariance, post.variance.diag_embed())
+    normal = torch.distributions.Normal(post.mean, post.std)
+    eta = torch.randn(3, 5, 5, dtype=dtype, device=device)
+    torch.testing.assert_close(post.log_prob(eta), normal.log_prob(eta).sum(-1))
+
+
+@SOURCES
+@DTYPES
+def test_the_objective_is_the_bound_of_the_posterior(device, source, dtype) -> None:
+    """Also when stopped early, and also by way of the divergence."""
+    problem = random_factor_problem(source=source)
+    exact = {"rel": 1e-5, "abs": 1e-4} if dtype == torch.float32 else {"rel": 1e-10, "abs": 1e-10}
+    (batch, topics), _ = arguments(problem, device, dtype)
+    for rounds in (1, 3, 2000):
+        post = solve(problem, device, dtype, max_iterations=rounds)
+        divergences = post.kl().tolist()
+        bounds = gaussian_bound(batch, topics, post, "tangent").tolist()
+        for d, q in enumerate(parts(post)):
+            expected = oracle.bound(*q, problem.counts[d], problem)
+            assert post.objective[d].item() == pytest.approx(expected, **exact)
+            assert bounds[d] == pytest.approx(expected, **exact)
+            assert divergences[d] == pytest.approx(oracle.divergence(*q, problem), **exact)
+
+
+@SOURCES
+def test_every_round_raises_the_bound(device, source) -> None:
+    problem = random_factor_problem(source=source, scale=3.0, lengths=(30, 1, 0, 200, 3, 8))
+    values = [solve(problem, device, max_iterations=n).objective for n in range(1, 16)]
+    gains = torch.stack(values).diff(dim=0)
+    assert gains.min().item() > -1e-10
+    assert gains[0].max().item() > 1e-3
+
+
+@SOURCES
+def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
+    """Of the bound with what an update holds fixed; any start."""
+    problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))
+    prior = make_prior(problem, device)
+    rng = np.random.default_rng(1)
+    num_docs, num_topics = len(problem.counts), len(problem.topics)
+    x = problem.loc + rng.normal(size=(num_docs, num_topics))
+    variance = rng.gamma(2.0, 0.3, size=x.shape)
+    s = rng.normal(size=(num_docs, 2))
+    root = np.linalg.cholesky(np.cov(rng.normal(size=(2, 9))))
+    covariance = np.broadcast_to(root @ root.T, (num_docs, 2, 2))
+
+    def bounds(*q: np.ndarray) -> np.ndarray:
+        rows = zip(*q, problem.counts, strict=True)
+        return np.array([oracle.bound(*row, problem) for row in rows])
+
+    def tensor(a: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(a)).to(device)
+
+    before = bounds(x, variance, s, covariance)
+    lengths = problem.counts.sum(1)
+    joint = np.exp(x)[:, :, None] * problem.topics
+    n = np.einsum("dkv,dv->dk", joint / joint.sum(1, keepdims=True), problem.counts)
+    log_normaliser = logsumexp(x + variance / 2, axis=1)
+    centre = problem.loc + s @ problem.mixing.T
+    given = (n, centre, log_normaliser, variance / 2, problem.noise_precision, lengths)
+    x = update_mean(*map(tensor, given)).cpu().numpy()
+    slope = n - (lengths / np.exp(log_normaliser))[:, None] * np.exp(x + variance / 2)
+    np.testing.assert_allclose(slope, problem.noise_precision * (x - centre), atol=1e-11)
+    after = bounds(x, variance, s, covariance)
+    assert np.all(after > before)
+
+    log_rate = log_mean_rate(tensor(x), tensor(variance / 2), tensor(lengths))
+    precision = tensor(problem.noise_precision).expand_as(log_rate)
+    variance = inverse_mean_root(precision, log_rate, 0.5).cpu().numpy()
+    before, after = after, bounds(x, variance, s, covariance)
+    assert np.all(after > before)
+
+    if source == "laplace":
+        second = s**2 + np.diagonal(covariance, axis1=1, axis2=2)
+        tril = prior.source_tril_at(tensor(second**0.25), None)
+    else:
+        tril = prior.source_tril.expand(num_docs, -1, -1)
+    covariance = (tril @ tril.mT).cpu().numpy()
+    s = prior.sources(tensor(x), tril).cpu().numpy()
+    before, after = after, bounds(x, variance, s, covariance)
+    assert np.all(after > before)
+    if source == "gaussian":
+        gain = np.linalg.inv(
+            problem.mixing.T @ np.diag(problem.noise_precision) @ problem.mixing + np.eye(2)
+        )
+        np.testing.assert_allclose(covariance[0], gain, rtol=1e-12)
+
+
+@DTYPES
+def test_the_mean_s_update_where_its_terms_overflow(device, dtype) -> None:
+    """u = e^1e8 and n/λ = 1e8; against bisection on eq. 7 in t's logarithm."""
+    cases = []
+    for precision in (1e-4, 1.0, 1e6):
+        for n, length in ((1e4, 1e4), (3.0, 1e4), (0.0, 10.0), (0.0, 0.0)):
+            for centre in (-30.0, 0.0, 5.0):
+                cases.append((n, centre, 2.0, 0.1, precision, length))
+    n, centre, log_normaliser, half, precision, lengths = (
+        torch.tensor(column, dtype=dtype, device=device) for column in zip(*cases, strict=True)
+    )
+    got = [
+        update_mean(n[i, None, None], centre[i, None, None], log_normaliser[i, None],
+                    half[i, None, None], precision[i, None], lengths[i, None]).item()
+        for i in range(len(cases))
+    ]  # fmt: skip
+    for value, (n_k, c, log_xi, h, lam, length) in zip(got, cases, strict=True):
+
+        def slope(x: float, n_k=n_k, c=c, log_xi=log_xi, h=h, lam=lam, length=length) -> float:
+            rate = length * np.exp(min(x + h - log_xi, 600))
+            return n_k - rate - lam * (x - c)
+
+        expected = optimize.brentq(slope, -1e4, 1e9, xtol=1e-13, rtol=1e-14)
+        tolerance = 2e-5 if dtype == torch.float32 else 1e-11
+        assert value == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+@SOURCES
+def test_optimum_against_direct_maximisation(device, source) -> None:
+    problem = random_factor_problem(4, 2, lengths=(30, 2, 0), source=source)
+    post = solve(problem, device)
+    rng = np.random.default_rng(0)
+    for d, (x, variance, s, covariance) in enumerate(parts(post)):
+        lower = np.linalg.cholesky(covariance)
+        lower[np.diag_indices(2)] = np.log(np.diag(lower))
+        best = np.concatenate([x, np.log(variance), s, lower[np.tril_indices(2)]])
+
+        def loss(parameters: np.ndarray, d: int = d) -> float:
+            root = np.zeros((2, 2))
+            root[np.tril_indices(2)] = parameters[10:]
+            root[np.diag_indices(2)] = np.exp(np.diag(root))
+            q = (parameters[:4], np.exp(parameters[4:8]), parameters[8:10], root @ root.T)
+            return -oracle.bound(*q, problem.counts[d], problem)
+
+        found = optimize.minimize(loss, best + 0.2 * rng.normal(size=13), method="BFGS")
+        assert -found.fun == pytest.approx(post.objective[d].item(), abs=1e-6)
+        np.testing.assert_allclose(found.x, best, atol=5e-3)
+
+
+@SOURCES
+def test_without_mixing_it_is_diagonal_blei_lafferty(device, source) -> None:
+    problem = random_factor_problem(source=source, num_sources=3)
+    problem.mixing[:] = 0.0
+    post = solve(problem, device)
+    data, settings = arguments(problem, device)
+    loc = torch.from_numpy(problem.loc).to(device)
+    noise = torch.from_numpy(problem.noise_precision).to(device)
+    other = blei_lafferty(*data, GaussianPrior(loc, noise.rsqrt().diag()), **settings)
+    torch.testing.assert_close(post.mean, other.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(post.variance, other.variance, rtol=1e-6, atol=1e-6)
+    cost = 3 * DUAL_COST if source == "laplace" else 0.0
+    torch.testing.assert_close(post.objective, other.objective - cost, rtol=1e-9, atol=1e-9)
+    assert pytest.approx(0.27421, abs=1e-5) == DUAL_COST
+
+
+# Extremes.
+
+
+@SOURCES
+@DTYPES
+def test_empty_documents(device, source, dtype) -> None:
+    problem = random_factor_problem(source=source, lengths=(0, 30))
+    post = solve(problem, device, dtype)
+    mean, variance, s, _ = parts(post)[0]
+    np.testing.assert_allclose(mean, problem.loc, rtol=1e-6)
+    np.testing.assert_allclose(variance, 1 / problem.noise_precision, rtol=1e-6)
+    np.testing.assert_allclose(s, 0, atol=1e-7)
+    assert post.objective[0].item() < -0.1
+    alone = solve(random_factor_problem(source=source, lengths=(0,)), device, dtype)
+    assert bool(alone.converged.all())
+
+
+def extreme_problem(source: str) -> FactorProblem:
+    """Noise precisions 1e-4 … 1e6, 200 topics, 50 sources; some documents of one word."""
+    rng = np.random.default_rng(0)
+    topics = rng.dirichlet(np.full(300, 0.1), 200) + 1e-6
+    topics /= topics.sum(1, keepdims=True)
+    theta = rng.dirichlet(np.full(200, 0.05), 4)
+    counts = [rng.multinomial(n, p @ topics) for n, p in zip((150, 20, 1, 0), theta, strict=True)]
+    counts.append(np.where(np.arange(300) == 7, 5000, 0))
+    noise = rng.permutation(np.logspace(-4, 6, 200))
+    mixing = rng.normal(size=(200, 50)) * np.logspace(-2, 0, 50)
+    return FactorProblem(
+        np.stack(counts).astype(float), topics, rng.normal(size=200), mixing, noise, source
+    )
+
+
+@SOURCES
+def test_ill_conditioned_priors_in_single_precision(device, source) -> None:
+    problem = extreme_problem(source)
+    options = {"tolerance": 1e-3, "max_iterations": 500}
+    single = solve(problem, device, torch.float32, **options)
+    # So wide a prior has many local optima: double precision starts at that of single precision.
+    double = solve(problem, device, start=single.mean.double(), **options)
+    cold = solve(problem, device, **options)
+    for post in (single, double, cold):
+        assert bool(post.converged.all())
+        for field in ("mean", "std", "source_mean", "source_tril", "objective"):
+            assert bool(getattr(post, field).isfinite().all())
+    torch.testing.assert_close(single.objective, double.objective, rtol=1e-4, atol=0.1)
+    torch.testing.assert_close(single.theta_mode().double(), double.theta_mode(), rtol=0, atol=0.05)
+
+
+def test_taylor_by_woodbury_in_single_precision(device) -> None:
+    """Its mode in double precision, its covariance as by dense algebra at that very mean."""
+    problem = extreme_problem("gaussian")
+    options = {"tolerance": 1e-3, "max_iterations": 500}
+    data, settings = arguments(problem, device, torch.float32, **options)
+    low = taylor(*data, make_prior(problem, device, torch.float32), **settings)
+    assert bool(low.converged.all())
+    data, settings = arguments(problem, device, start=low.mean.double(), **options)
+    double = taylor(*data, make_prior(problem, device), **settings)
+    modes = (post.objective + 0.5 * post.log_det for post in (low, double))
+    torch.testing.assert_close(*modes, rtol=1e-5, atol=1e-3)
+    root = np.linalg.cholesky(problem.covariance)
+    for d, counts in enumerate(problem.counts):
+        g = softmax(low.mean[d].double().tolist())
+        centred = root - g @ root
+        whitened = np.eye(200) + centred.T @ (counts.sum() * g[:, None] * centred)
+        covariance = root @ np.linalg.solve(whitened, root.T)
+        log_det = np.linalg.slogdet(whitened)[1]
+        assert low.log_det[d].item() == pytest.approx(log_det, rel=1e-4, abs=1e-4)
+        np.testing.assert_allclose(low.variance[d].tolist(), np.diag(covariance), rtol=1e-3)
+        z = np.linalg.solve(root, low.mean[d].double().tolist() - problem.loc)
+        kl = 0.5 * (z @ z + log_det + np.trace(np.linalg.inv(whitened)) - 200)
+        assert low.kl()[d].item() == pytest.approx(kl, rel=1e-3, abs=1e-3)
+
+
+@SOURCES
+@DTYPES
+def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None:
+    problem = random_factor_problem(source=source, lengths=(30, 1, 0, 60, 8, 200))
+    (batch, topics), settings = arguments(problem, device, dtype, tolerance=1e-6)
+    prior = make_prior(problem, device, dtype)
+    whole = factor(batch, topics, prior, **settings)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-3
+    for rows in ([0], [5, 2, 1], [4, 3]):
+        start = settings["start"][rows]
+        part = batch.select(torch.tensor(rows, device=device))
+        post = factor(part, topics, prior, **{**settings, "start": start})
+        for field in ("mean", "variance", "source_mean", "source_covariance", "objective"):
+            got, expected = getattr(post, field), getattr(whole, field)[rows]
+            torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+        if dtype == torch.float64:
+            assert post.iterations.tolist() == whole.iterations[rows].tolist()
+
+
+@SOURCES
+def test_stopping_short_is_reported(device, source) -> None:
+    post = solve(random_factor_problem(source=source, scale=20.0), device, max_iterations=1)
+    assert not bool(post.converged.any())
+    assert post.iterations.tolist() == [1] * 5
+    assert bool(post.objective.isfinite().all())
+
+
+# What is summed and drawn.
+
+
+@SOURCES
+def test_sums(device, source) -> None:
+    post = solve(random_factor_problem(source=source), device)
+    expected = {
+        "eta_sum": np.zeros(5),
+        "eta_square": np.zeros(5),
+        "source_sum": np.zeros(2),
+        "eta_source": np.zeros((5, 2)),
+        "source_outer": np.zeros((2, 2)),
+    }
+    for x, variance, s, covariance in parts(post):
+        expected["eta_sum"] += x
+        expected["eta_square"] += x**2 + variance
+        expected["source_sum"] += s
+        expected["eta_source"] += np.outer(x, s)
+        expected["source_outer"] += np.outer(s, s) + covariance
+    sums = post.sums()
+    assert sums.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(sums[name].cpu().numpy(), value, rtol=1e-12, atol=1e-12)
+        assert sums[name].dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["factor", "low-rank", "dense"])
+def test_draws_have_the_posterior_s_moments(device, generator, name) -> None:
+    problem = random_factor_problem(lengths=(30, 0, 5))
+    data, settings = arguments(problem, device)
+    prior = make_prior(problem, device)
+    if name == "dense":
+        post = taylor(*data, prior.marginal(), **settings)
+    else:
+        post = (factor if name == "factor" else taylor)(*data, prior, **settings)
+    num_samples = 20_000
+    draws = {"sample": post.sample(num_samples, generator)}
+    # theta_samples and draw_theta up to the shift that softmax drops.
+    log_theta = post.theta_samples(num_samples, seed=1).log()
+    assert log_theta.shape == (num_samples, 3, 5)
+    keyed = torch.stack([post.draw_theta(d, num_samples, (3, d)) for d in range(3)], 1)
+    assert keyed.dtype == torch.float64
+    assert torch.equal(keyed[:, 1], post.draw_theta(1, num_samples, (3, 1)))
+    centre = torch.eye(5, dtype=torch.float64, device=device) - 0.2
+    for values in (draws["sample"] @ centre, log_theta @ centre, keyed.log() @ centre):
+        covariance = centre @ post.covariance @ centre
+        mean = post.mean @ centre
+        gap = values - mean
+        second = torch.einsum("sdj,sdk->djk", gap, gap) / num_samples
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        # Normal: sd of the mean V/S, of second moments (V_jj V_kk + V_jk²)/S. At 6 sd over
+        # 3 × (15 + 45) numbers the false-failure rate is 4e-7.
+        assert bool((gap.mean(0).abs() < 6 * (variance / num_samples).sqrt()).all())
+        spread = variance[:, :, None] * variance[:, None, :] + covariance.square()
+        assert bool(((second - covariance).abs() < 6 * (spread / num_samples).sqrt()).all())
+
+
+def test_conditional_sources_are_exact(device) -> None:
+    """Against conditioning the joint normal of sources and eta."""
+    problem = random_factor_problem()
+    eta = torch.randn(3, 2, 5, dtype=torch.float64, device=device)
+    mean, tril = conditional_sources(make_prior(problem, device), eta)
+    gain = problem.mixing.T @ np.linalg.inv(problem.covariance)
+    expected = (eta.cpu().numpy() - problem.loc) @ gain.T
+    np.testing.assert_allclose(mean.cpu().numpy(), expected, rtol=1e-10)
+    covariance = np.eye(2) - gain @ problem.mixing
+    np.testing.assert_allclose((tril @ tril.mT).cpu().numpy(), covariance, rtol=1e-10)
+    assert torch.equal(tril, tril.tril())
+
+
+# Taylor and Laplace under the marginal prior.
+
+
+@pytest.mark.parametrize("precision", [1.0, 1e-4, 1e6])
+def test_prior_coordinates(device, precision) -> None:
+    problem = random_factor_problem()
+    problem.noise_precision *= precision
+    prior = make_prior(problem, device)
+    dense = prior.marginal()
+    covariance = (dense.tril @ dense.tril.mT).cpu().numpy()
+    np.testing.assert_allclose(covariance, problem.covariance, rtol=1e-12, atol=1e-12)
+    assert prior.log_det.item() == pytest.approx(np.linalg.slogdet(problem.covariance)[1])
+    eta = torch.randn(4, 5, dtype=torch.float64, device=device)
+    z = prior.whiten(eta)
+    torch.testing.assert_close(prior.unwhiten(z), eta, rtol=1e-9, atol=1e-9)
+    # The shortest: as long as the dense prior's.
+    length = dense.whiten(eta).square().sum(-1)
+    torch.testing.assert_close(z.square().sum(-1), length, rtol=1e-8, atol=1e-8)
+    g = torch.randn(4, 5, dtype=torch.float64, device=device)
+    w = torch.randn(4, 7, dtype=torch.float64, device=device)
+    torch.testing.assert_close((prior.pull(g) * w).sum(-1), (g * prior.push(w)).sum(-1))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e3])
+def test_taylor_by_woodbury_is_the_dense_one(device, spread) -> None:
+    problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
+    problem.noise_precision[::2] *= spread
+    problem.noise_precision[1::2] /= spread
+    data, settings = arguments(problem, device)
+    prior = make_prior(problem, device)
+    low, dense = (taylor(*data, p, **settings) for p in (prior, prior.marginal()))
+    assert isinstance(low, LowRankPosterior)
+    assert low.loading.shape == (5, 5, 3)
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    eta = dense.mean + torch.randn(3, 1, 5, 5, dtype=torch.float64, device=device)
+    for got, expected in (
+        (low.mean, dense.mean),
+        (low.covariance, dense.covariance),
+        (low.scale_tril, dense.scale_tril),
+        (low.variance, dense.variance),
+        (low.covariance_sum(), dense.covariance.sum(0)),
+        (low.objective, dense.objective),
+        (low.kl(), dense.kl()),
+        (low.log_prob(eta), dense.log_prob(eta)),
+    ):
+        torch.testing.assert_close(got, expected, **close)
+    outer = sum(
+        np.outer(m, m) + v
+        for m, v in zip(dense.mean.cpu().numpy(), dense.covariance.cpu().numpy(), strict=True)
+    )
+    for post in (low, dense):
+        sums = post.sums()
+        assert sums.keys() == {"latent_sum", "latent_outer"}
+        np.testing.assert_allclose(sums["latent_outer"].cpu().numpy(), outer, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(sums["latent_sum"].tolist(), dense.mean.sum(0).tolist(), 1e-6)
+    # An empty document keeps the prior.
+    np.testing.assert_allclose(low.covariance[2].tolist(), problem.covariance, rtol=1e-9)
+    assert low.kl()[2].item() == pytest.approx(0, abs=1e-9)
+    assert low.objective[2].item() == pytest.approx(0, abs=1e-9)
+    for d, counts in enumerate(problem.counts):
+        g = softmax(low.mean[d].tolist())
+        information = np.linalg.inv(problem.covariance)
+        information += counts.sum() * (np.diag(g) - np.outer(g, g))
+        product = information @ low.covariance[d].cpu().numpy()
+        np.testing.assert_allclose(product, np.eye(5), atol=1e-8)
+
+
+def test_laplace_is_the_dense_one(device) -> None:
+    problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
+    data, settings = arguments(problem, device)
+    prior = make_prior(problem, device)
+    got, expected = (laplace(*data, p, **settings) for p in (prior, prior.marginal()))
+    for field in ("mean", "covariance", "objective"):
+        torch.testing.assert_close(
+            getattr(got, field), getattr(expected, field), rtol=1e-6, atol=1e-7
+        )
+    torch.testing.assert_close(got.kl(), expected.kl(), rtol=1e-6, atol=1e-7)
+    assert torch.equal(got.prior.tril, prior.marginal().tril)
+
+
+def test_laplace_sources_have_no_normal_marginal(device) -> None:
+    problem = random_factor_problem(source="laplace")
+    data, settings = arguments(problem, device)
+    prior = make_prior(problem, device)
+    for solver in (taylor, laplace):
+        with pytest.raises(ConfigError, match="laplace sources"):
+            solver(*data, prior, **settings)
+    with pytest.raises(ConfigError, match="laplace sources"):
+        conditional_sources(prior, settings["start"])

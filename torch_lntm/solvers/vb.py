@@ -1,0 +1,144 @@
+"""Variational Bayes for the Dirichlet aspect model (Minka & Lafferty 2002, §4.1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.errors import NumericalError
+from torch_lntm.kernels import expected_counts, expected_topic_counts
+from torch_lntm.solvers.dirichlet import (
+    DirichletPosterior,
+    expected_log_theta,
+    log_multivariate_beta,
+)
+
+#: Every second step is this many times as long once a document moves less than ``LONG_BELOW``, if
+#: the plain step before it left more than half the way to go.
+LONG_STEP = 3.0
+LONG_BELOW = 0.01
+#: Topics' log weights relative to the document's largest; below, float32 is near its smallest.
+LOWEST_LOG_WEIGHT = -40.0
+#: Share of the documents at work that must have converged before they are taken out together.
+LEAVING_SHARE = 0.125
+
+
+def vb(
+    batch: DocumentBatch,
+    topics: Tensor,
+    concentration: Tensor,
+    *,
+    start: Tensor,
+    tolerance: float,
+    max_iterations: int,
+) -> DirichletPosterior:
+    """Solve q(theta) = Dirichlet(γ) by the fixed point of *Minka & Lafferty 2002, eqs 10–11*.
+
+    γ ← α + (expected tokens of each topic under responsibilities ∝ exp(Ψ(γ_k)) φ_kv), which are
+    never formed. This is EM, monotone in the bound but linear and slow on some documents. Near its
+    fixed point the Jacobian's eigenvalues λ lie in [0, 1). Once a document is near and slow, every
+    second step goes three times as far. A pair of steps then scales an error by λ(3λ − 2) instead
+    of λ², which is as good as four plain steps where λ is close to 1 and below 1 in size
+    everywhere. Longer steps from the first, and Anderson's, ended in worse local optima.
+
+    Args:
+        batch: Documents.
+        topics: ``(num_topics, num_words)`` φ in the dtype of the counts.
+        concentration: ``(num_topics,)`` positive α.
+        start: ``(num_docs, num_topics)`` nonnegative mean theta to start from, scaled to
+            γ = start·(Σα + N). Where some α are below 1 a vanished topic hardly returns, so the
+            start matters; equal proportions are the unprejudiced one.
+        tolerance: Σ_k |Δγ_k| / Σ_k γ_k of one update of eq. 10 at which a document has converged:
+            by how much its mean theta still moved in all. What is left to go is this times
+            1 / (1 − λ). At least 8 roundings of the dtype of ``topics``.
+        max_iterations: Bound on the updates of each document.
+
+    Returns:
+        The posterior; its objective is :func:`dirichlet_bound`. An empty document's is the prior.
+
+    Raises:
+        NumericalError: A document's γ or bound is not finite; names documents.
+    """
+    topics = topics.mT.contiguous().mT
+    alpha = concentration.double()
+    total = alpha.sum() + batch.lengths.double()
+    gamma = start.double().clamp_min(torch.finfo(topics.dtype).eps) * total[:, None]
+    converged = torch.zeros_like(total, dtype=torch.bool)
+    iterations = torch.zeros_like(batch.index)
+    tolerance = max(tolerance, 8.0 * torch.finfo(topics.dtype).eps)
+
+    rows, current, position = torch.arange(batch.num_docs, device=gamma.device), batch, gamma
+    last_change = torch.full_like(total, torch.inf)
+    for iteration in range(max_iterations if batch.num_docs else 0):
+        weights = _log_weights(torch.digamma(position)).exp().to(topics)
+        update = alpha + expected_topic_counts(weights, topics, current).double()
+        step = update - position
+        change = step.abs().sum(-1) / total[rows]
+        # A document that has converged but not left yet keeps what it had.
+        working = ~converged[rows]
+        gamma[rows] = torch.where(working[:, None], update, gamma[rows])
+        iterations[rows] += working
+        converged[rows] |= change <= tolerance
+        position = update
+        if iteration % 2 == 1:
+            # Never closer to the prior than half way, from where a topic hardly returns.
+            far = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
+            slow = (change < LONG_BELOW) & (change > 0.5 * last_change)
+            position = torch.where(slow[:, None], far, update)
+        stay = (~converged[rows]).nonzero().squeeze(-1)
+        if not len(stay):
+            break
+        if len(stay) <= (1.0 - LEAVING_SHARE) * len(rows):
+            rows, current, position = rows[stay], current.select(stay), position[stay]
+            change = change[stay]
+        last_change = change
+
+    bound = dirichlet_bound(batch, topics, alpha, gamma)
+    failed = ~torch.isfinite(bound)
+    if bool(failed.any()):
+        documents = batch.index[failed].tolist()
+        raise NumericalError(
+            f"variational Bayes of {len(documents)} document(s) is not finite, first at position "
+            f"{documents[0]}; check the topics, counts and concentration",
+            documents,
+        )
+    return DirichletPosterior(alpha, gamma, converged, iterations, bound)
+
+
+def dirichlet_bound(
+    batch: DocumentBatch, topics: Tensor, concentration: Tensor, gamma: Tensor
+) -> Tensor:
+    """Lower bound on log p(w) at q(theta) = Dirichlet(γ), responsibilities at their optimum.
+
+    loglik(e^E) + Σ_k (α_k − γ_k) E_k + log 𝔅(γ) − log 𝔅(α), E = E log theta. At a fixed point of
+    eqs 10–11 it is *Minka & Lafferty 2002, eqs 8–9*, where eq. 8 as printed lacks the exponent
+    n_w q(a|w) of p(w|a) / q(a|w). A bound for every γ, whoever solved it.
+
+    Args:
+        batch: Documents.
+        topics: ``(num_topics, num_words)`` φ in the dtype of the counts.
+        concentration: ``(num_topics,)`` α.
+        gamma: ``(num_docs, num_topics)`` positive γ.
+
+    Returns:
+        ``(num_docs,)`` float64 nats; 0 for an empty document at its prior.
+    """
+    alpha, gamma = concentration.double(), gamma.double()
+    expectation = expected_log_theta(gamma)
+    log_weights = _log_weights(expectation)
+    found = expected_counts(log_weights.exp().to(topics), topics, batch)
+    # Responsibilities from any t give a bound that starts Σ c log s + Σ_k topic_counts_k (E_k − log
+    # t_k). Here t is e^E but for a factor, and for the topics raised to the lowest weight.
+    inner = found.topic_counts.double() * (expectation - log_weights)
+    inner += (alpha - gamma) * expectation
+    normaliser = log_multivariate_beta(gamma) - log_multivariate_beta(alpha)
+    return found.log_likelihood + inner.sum(-1) + normaliser
+
+
+def _log_weights(expectation: Tensor) -> Tensor:
+    """Log weights of the topics, the document's largest 0 and none so low that it vanishes.
+
+    A weight of zero would leave a word that only this topic explains without any.
+    """
+    return (expectation - expectation.amax(-1, keepdim=True)).clamp_min(LOWEST_LOG_WEIGHT)
