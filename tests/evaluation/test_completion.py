@@ -48,7 +48,7 @@ def test_uniform_topics_have_perplexity_v(corpus: Corpus, predictive: str) -> No
     assert result.standard_error == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize("guide_name", [*GUIDES])
+@pytest.mark.parametrize("guide_name", [n for n, g in GUIDES.items() if "ctm" in g.families])
 def test_mode_predictive_by_hand(model: TopicModel, corpus: Corpus, guide_name: str) -> None:
     guide = GUIDES[guide_name](model)
     result = document_completion(model, guide, corpus, 0.3, seed=4)

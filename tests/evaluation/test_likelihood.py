@@ -103,7 +103,7 @@ def test_quadrature_warns_where_points_are_too_few() -> None:
         log_likelihood(model, make_corpus(model, 4), "quadrature", num_points=11)
 
 
-@pytest.mark.parametrize("guide_name", [*GUIDES])
+@pytest.mark.parametrize("guide_name", [n for n, g in GUIDES.items() if "ctm" in g.families])
 @pytest.mark.parametrize("anchored", [False, True])
 def test_importance_is_unbiased_with_honest_errors(guide_name: str, anchored: bool) -> None:
     # Two z-tests over 171 documents, gated on the effective sample size. False-failure rate under
@@ -186,7 +186,7 @@ def test_weights_are_the_traced_joint_over_the_proposal() -> None:
     batch = corpus.batch(dtype=torch.float64)
     posterior = guide.posterior(batch)
     eta = posterior.sample(40_000, torch.Generator().manual_seed(0))
-    prior, likelihood = model.bind(batch).log_joint(eta)
+    prior, likelihood = model.bind(batch).log_joint({"eta": eta})
     log_weights = (prior + likelihood - posterior.log_prob(eta)).detach()
     plain = log_weights.logsumexp(0) - math.log(40_000)
     spread = (log_weights - plain).exp().std(0) / math.sqrt(40_000)

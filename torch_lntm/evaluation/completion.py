@@ -13,10 +13,9 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
 from torch_lntm.evaluation.ratio import per_token
-from torch_lntm.guides import GaussianPosterior, LogisticNormalGuide
+from torch_lntm.guides import Guide
 from torch_lntm.kernels import mixture_log_likelihood
-from torch_lntm.models import TopicModel
-from torch_lntm.solvers.importance import draw_noise
+from torch_lntm.models import DirichletPrior, TopicModel
 
 Predictive = Literal["mode", "mean", "integrated"]
 
@@ -26,6 +25,7 @@ _DESCRIBED = {
     "mean": "theta integrated token by token (its posterior mean)",
     "integrated": "theta integrated over all held-out tokens of a document together",
 }
+_DESCRIBED_EXACT = "theta integrated token by token (its posterior mean, exact)"
 _MAX_DOCS = 512
 
 
@@ -96,7 +96,7 @@ class CompletionResult:
 @torch.no_grad()
 def document_completion(
     model: TopicModel,
-    guide: LogisticNormalGuide,
+    guide: Guide,
     corpus: Corpus | WordHoldOut,
     observed_fraction: float = 0.5,
     seed: int = 0,
@@ -107,11 +107,13 @@ def document_completion(
 ) -> CompletionResult:
     """Fits theta on a part of each document's tokens and scores the rest (*IFTM §3.2.1*).
 
-    ``predictive`` says what is done with the posterior of eta given the observed tokens:
+    ``predictive`` says what is done with the posterior given the observed tokens:
 
-    * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the posterior mean of eta.
+    * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the posterior mean of eta. (A Dirichlet
+      posterior has its mode on that scale, that of log θ, at the mean of θ.)
     * ``"mean"``: the same at the posterior mean of θ. As Σ_k θ_k φ_kv is linear in θ, this is also
-      the average of the word's probability over the posterior, each token by itself.
+      the average of the word's probability over the posterior, each token by itself. Exact for a
+      Dirichlet posterior, which takes no draws, and by draws for others.
     * ``"integrated"``: log of the average over the posterior of Π_v (Σ_k θ_k φ_kv)^c_v, all
       held-out tokens together, so that one tells about the next. Biased low where draws are few.
 
@@ -154,6 +156,8 @@ def document_completion(
         hold_out = corpus.hold_out_words(observed_fraction, seed)
     _check_any_tokens(hold_out.held_out)
     topics = model.topics.probs.double()
+    # The mean of a Dirichlet posterior is known, and is its mode on the softmax scale too.
+    exact = isinstance(model.prior, DirichletPrior) and predictive != "integrated"
     scores = []
     observed = hold_out.observed.batches(max_docs=max_docs, device=model.device, dtype=model.dtype)
     held_out = hold_out.held_out.batches(
@@ -161,12 +165,12 @@ def document_completion(
     )
     for seen, unseen in zip(observed, held_out, strict=True):
         posterior = guide.posterior(seen)
-        if predictive == "mode":
+        if predictive == "mode" or exact:
             theta = model.theta(posterior.mean.double())
             scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
             continue
         draws = [
-            _theta_draws(model, posterior, d, num_samples, (seed, position))
+            posterior.draw_theta(d, num_samples, (seed, position))
             for d, position in enumerate(seen.index.tolist())
         ]
         if predictive == "mean":
@@ -177,8 +181,9 @@ def document_completion(
                 document = unseen.select(torch.full((num_samples,), d, device=model.device))
                 at_draws = mixture_log_likelihood(draw, topics, document)
                 scores.append((at_draws.logsumexp(0, keepdim=True) - math.log(num_samples)).cpu())
-    method = f"{type(guide).__name__}, {_DESCRIBED[predictive]}"
-    if predictive != "mode":
+    described = _DESCRIBED_EXACT if exact else _DESCRIBED[predictive]
+    method = f"{type(guide).__name__}, {described}"
+    if predictive != "mode" and not exact:
         method += f", {num_samples} draws"
     return CompletionResult(
         torch.cat(scores),
@@ -189,19 +194,6 @@ def document_completion(
         None if given else seed,
         hold_out.corpus.name,
     )
-
-
-def _theta_draws(
-    model: TopicModel,
-    posterior: GaussianPosterior,
-    document: int,
-    num_samples: int,
-    key: tuple[int, int],
-) -> Tensor:
-    """``(num_samples, num_topics)`` float64 draws of one document's theta."""
-    mean = posterior.mean[document].double()
-    noise = draw_noise(num_samples, len(mean), key).to(mean.device)
-    return model.theta(mean + noise @ posterior.scale_tril[document].double().mT)
 
 
 def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> CompletionResult:

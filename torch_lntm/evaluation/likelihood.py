@@ -14,21 +14,13 @@ from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.evaluation.integrals import DocumentIntegral, Proposal, document_integral
 from torch_lntm.evaluation.ratio import per_token
-from torch_lntm.guides import LaplaceGuide, LogisticNormalGuide
-from torch_lntm.models import LogisticNormalPrior, TopicModel
-from torch_lntm.solvers.contrasts import ContrastPrior, log_likelihood_at
-from torch_lntm.solvers.gaussian import GaussianPrior
-from torch_lntm.solvers.importance import (
-    MIN_SAMPLES,
-    draw_noise,
-    noise_log_density,
-    summarise_weights,
-)
-from torch_lntm.solvers.quadrature import marginal_by_quadrature
+from torch_lntm.guides import Guide, Posterior
+from torch_lntm.models import TopicModel
+from torch_lntm.solvers.importance import MIN_SAMPLES, summarise_weights
 
 Method = Literal["importance", "quadrature"]
-Proposal = Literal["student_t", "gaussian"]
 
 #: Pareto k̂ above which an importance estimate is not to be trusted.
 PARETO_K_LIMIT = 0.7
@@ -137,13 +129,13 @@ class LikelihoodEstimate:
 
 @dataclass(frozen=True, eq=False)
 class _Document:
-    """One document and its proposal in whitened contrasts."""
+    """One document, and where its posterior is."""
 
     position: int
+    posterior: Posterior
+    row: int
     words: Tensor
     counts: Tensor
-    loc: Tensor
-    tril: Tensor
 
 
 @torch.no_grad()
@@ -151,10 +143,10 @@ def log_likelihood(
     model: TopicModel,
     corpus: Corpus,
     method: Method = "importance",
-    guide: LogisticNormalGuide | None = None,
+    guide: Guide | None = None,
     *,
     num_samples: int = 1000,
-    proposal: Proposal = "student_t",
+    proposal: Proposal | None = None,
     degrees_of_freedom: float = 5.0,
     num_points: int = 201,
     seed: int = 0,
@@ -163,13 +155,27 @@ def log_likelihood(
 ) -> LikelihoodEstimate:
     """Estimates log p(w_d) of every document under a model.
 
-    *Importance sampling* (*Ahmed & Xing 2007, §4.2*) draws from the guide's posterior, in the K − 1
-    contrasts of eta that the likelihood depends on. The estimate of p(w_d) is unbiased, that of its
-    log low by about half the squared standard error. A normal proposal narrower than the posterior
-    has weights of infinite variance; the Student-t of the same centre and scale has not. Compare
-    methods of inference by this number, not by their own bounds.
+    *Importance sampling* (*Ahmed & Xing 2007, §4.2*) draws around the guide's posterior. The
+    estimate of p(w_d) is unbiased, that of its log low by about half the squared standard error.
+    Compare methods of inference by this number, not by their own bounds.
 
-    *Quadrature*, for 2 or 3 topics, is exact to many digits; see ``standard_error`` of the result.
+    * ctm, and iftm with Gaussian sources: the K − 1 contrasts of eta that the likelihood depends
+      on, with the sources integrated out. A normal proposal narrower than the posterior has weights
+      of infinite variance; the Student-t of the same centre and scale has not.
+    * iftm with Laplace sources: the sources and the contrasts of eta together, from a Student-t at
+      the guide's means with the covariance that Laplace's method gives there; no normal has weights
+      of finite variance. (Measured on the Lee articles, 10 topics and 3 sources: in the median 16 %
+      of the draws count, with the mean field's own covariance 8 %; on synthetic documents with 30
+      topics and 5 sources 13 % and 1 %.)
+    * lda: theta, from the guide's Dirichlet (``"dirichlet"``), or from a mixture around it in which
+      every topic may be absent (``"sticks"``). A Dirichlet has too little mass where a topic that
+      some words may have come from is absent, the more so the smaller the prior's concentration.
+      (Measured around expectation propagation's on the Lee articles, 10 topics: in the median 93 %
+      of the draws count, with the Dirichlet 38 %, which missed 21 nats of 100 documents together
+      where its standard error was 1.6.)
+
+        *Quadrature*, for 2 or 3 topics but not for Laplace sources, is exact to many digits; see
+    ``standard_error`` of the result.
 
     A document's draws depend on the seed and its position in the corpus alone, not on batches,
     device or other documents. Memory is bounded by the batch's posterior covariances and the draws
@@ -179,10 +185,13 @@ def log_likelihood(
         model: The model; computed on its device, in float64.
         corpus: Documents over the model's vocabulary.
         method: ``"importance"`` or ``"quadrature"``.
-        guide: Posterior to draw from, or to centre the grid on; by default ``LaplaceGuide(model)``,
-            whose covariance takes account of the topic assignments.
+        guide: Posterior to draw from, or to centre the grid on. By default ``LaplaceGuide(model)``,
+            whose covariance takes account of the topic assignments; ``FactorGuide(model)`` with
+            Laplace sources, and ``EPGuide(model)`` for lda.
         num_samples: Draws per document, at least 25.
-        proposal: ``"student_t"`` or ``"gaussian"``, both with the posterior's centre and scale.
+        proposal: ``"student_t"`` (default) or ``"gaussian"``, both with the posterior's centre and
+            scale, and only the first with Laplace sources; for lda ``"sticks"`` (default) or
+            ``"dirichlet"``.
         degrees_of_freedom: Of the Student-t.
         num_points: Points of the quadrature on each of its K − 1 axes, odd.
         seed: Seed of the draws.
@@ -194,47 +203,49 @@ def log_likelihood(
 
     Raises:
         ConfigError: A setting that cannot be used, or a corpus over another vocabulary.
-        IncompatibleGuideError: The guide belongs to another model, or the model's prior is not
-            logistic-normal.
+        IncompatibleGuideError: The guide belongs to another model, or the model has another prior
+            than those above.
         NumericalError: A posterior that could not be computed; names documents.
 
     Warns:
         UserWarning: Documents whose Pareto k̂ is above 0.7, or quadrature error above 0.001 nats.
     """
-    guide = _checked_guide(model, guide)
-    _check_settings(
-        model, method, num_samples, proposal, degrees_of_freedom, num_points, seed, max_docs
-    )
-    parameters = model.prior
-    prior = ContrastPrior(
-        GaussianPrior(parameters.loc, parameters.scale_tril.double(), parameters.anchored)
-    )
+    _check_settings(model, method, num_samples, degrees_of_freedom, num_points, seed, max_docs)
+    integral = document_integral(model, proposal, degrees_of_freedom)
+    if method == "quadrature" and not integral.has_quadrature:
+        raise ConfigError(
+            f"quadrature is not for {model.prior.family}, which has an integral over its sources "
+            "too; take method='importance'"
+        )
+    guide = _checked_guide(model, guide, integral)
     values = torch.zeros(corpus.num_docs, dtype=torch.float64)
     errors = torch.zeros_like(values)
     ess = torch.full_like(values, float(num_samples))
     pareto = torch.full_like(values, -math.inf)
-    nu = degrees_of_freedom if proposal == "student_t" else math.inf
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
-        for documents in _documents(model, corpus, guide, prior, max_docs):
+        for documents in _documents(model, corpus, guide, integral, max_docs):
             if method == "importance" and documents:
                 weights = [
-                    _log_weights(document, prior, num_samples, nu, seed) for document in documents
+                    integral.log_weights(
+                        d.posterior, d.row, d.words, d.counts, num_samples, (seed, d.position)
+                    ).cpu()
+                    for d in documents
                 ]
-                rows = [document.position for document in documents]
+                rows = [d.position for d in documents]
                 summary = summarise_weights(torch.stack(weights))
                 values[rows], errors[rows] = summary.log_mean, summary.standard_error
                 ess[rows], pareto[rows] = summary.effective_sample_size, summary.pareto_k
             elif method == "quadrature":
                 for d in documents:
-                    value, error = marginal_by_quadrature(
-                        prior, d.loc, d.tril, d.words, d.counts, num_points
+                    value, error = integral.quadrature(
+                        d.posterior, d.row, d.words, d.counts, num_points
                     )
                     values[d.position], errors[d.position] = value.cpu(), error.cpu()
             bar.update(min(max_docs, corpus.num_docs - bar.n))
     lengths = torch.tensor(corpus.lengths)
     if method == "quadrature":
         _warn(errors > QUADRATURE_TOLERANCE, corpus, "a quadrature error", "raise num_points")
-        points = num_points**prior.dim
+        points = num_points ** (model.num_topics - 1)
         return LikelihoodEstimate(
             values, errors, None, None, lengths, method, None, points, None, corpus.name
         )
@@ -242,24 +253,18 @@ def log_likelihood(
         pareto > PARETO_K_LIMIT,
         corpus,
         f"importance weights with Pareto k above {PARETO_K_LIMIT}",
-        "raise num_samples, or draw from another guide's posterior or a student_t",
+        "raise num_samples, or draw from another guide's posterior or proposal",
     )
-    shape = "normal" if math.isinf(nu) else f"Student-t({nu:g})"
-    described = f"{type(guide).__name__}'s {shape}"
+    described = f"{type(guide).__name__}'s {integral.describe()}"
     return LikelihoodEstimate(
         values, errors, ess, pareto, lengths, method, described, num_samples, seed, corpus.name
     )
 
 
-def _checked_guide(model: TopicModel, guide: LogisticNormalGuide | None) -> LogisticNormalGuide:
+def _checked_guide(model: TopicModel, guide: Guide | None, integral: DocumentIntegral) -> Guide:
     """The guide, of this model."""
-    if not isinstance(model.prior, LogisticNormalPrior):
-        raise IncompatibleGuideError(
-            f"log_likelihood needs a model with a LogisticNormalPrior, got one with "
-            f"{type(model.prior).__name__}"
-        )
     if guide is None:
-        return LaplaceGuide(model)
+        return integral.default_guide(model)
     if guide.model is not model:
         raise IncompatibleGuideError(
             f"{type(guide).__name__} was made for another model; make one for this: "
@@ -272,18 +277,13 @@ def _check_settings(
     model: TopicModel,
     method: str,
     num_samples: int,
-    proposal: str,
     degrees_of_freedom: float,
     num_points: int,
     seed: int,
     max_docs: int,
 ) -> None:
-    for name, value, allowed in (
-        ("method", method, get_args(Method)),
-        ("proposal", proposal, get_args(Proposal)),
-    ):
-        if value not in allowed:
-            raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
+    if method not in get_args(Method):
+        raise ConfigError(f"method is {method!r}; expected one of {', '.join(get_args(Method))}")
     if num_samples < MIN_SAMPLES:
         raise ConfigError(
             f"num_samples is {num_samples}; expected at least {MIN_SAMPLES}, the fewest that show "
@@ -310,18 +310,15 @@ def _check_settings(
 def _documents(
     model: TopicModel,
     corpus: Corpus,
-    guide: LogisticNormalGuide,
-    prior: ContrastPrior,
+    guide: Guide,
+    integral: DocumentIntegral,
     max_docs: int,
 ) -> Iterator[list[_Document]]:
-    """Yields the non-empty documents of each batch with their proposals."""
+    """Yields the non-empty documents of each batch with their posteriors."""
     words = model.topics.probs.mT.double().contiguous()
     for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
         posterior = guide.posterior(batch)
-        loc, tril = prior.project(posterior.mean, posterior.scale_tril)
-        diagonal = tril.diagonal(dim1=-2, dim2=-1)
-        bad = ~(torch.isfinite(loc).all(1) & torch.isfinite(tril).all(2).all(1))
-        bad |= (diagonal <= 0).any(1)
+        bad = ~integral.proper(posterior)
         if bool(bad.any()):
             positions = batch.index[bad].tolist()
             raise NumericalError(
@@ -333,29 +330,12 @@ def _documents(
         offsets = batch.row_offsets.tolist()
         counts = batch.counts.double()
         documents = []
-        for d, position in enumerate(batch.index.tolist()):
-            entries = slice(offsets[d], offsets[d + 1])
+        for row, position in enumerate(batch.index.tolist()):
+            entries = slice(offsets[row], offsets[row + 1])
             if entries.start < entries.stop:
                 of_document = words[batch.word_index[entries]]
-                documents.append(_Document(position, of_document, counts[entries], loc[d], tril[d]))
+                documents.append(_Document(position, posterior, row, of_document, counts[entries]))
         yield documents
-
-
-def _log_weights(
-    document: _Document,
-    prior: ContrastPrior,
-    num_samples: int,
-    degrees_of_freedom: float,
-    seed: int,
-) -> Tensor:
-    """``(num_samples,)`` log p(w, document) − log q(w) at draws of the proposal, on the CPU."""
-    noise = draw_noise(num_samples, prior.dim, (seed, document.position), degrees_of_freedom)
-    noise = noise.to(document.loc.device)
-    w = document.loc + noise @ document.tril.mT
-    log_q = noise_log_density(noise, degrees_of_freedom) - document.tril.diagonal().log().sum()
-    log_prior = noise_log_density(w)
-    likelihood = log_likelihood_at(prior.logits(w), document.words, document.counts)
-    return (likelihood + log_prior - log_q).cpu()
 
 
 def _warn(bad: Tensor, corpus: Corpus, what: str, cure: str) -> None:

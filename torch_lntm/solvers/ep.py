@@ -153,22 +153,16 @@ def _start(
 
 def _from_sites(batch: DocumentBatch, alpha: Tensor, sites: Tensor) -> Tensor:
     """γ = α + Σ_w n_w β_w ``(num_docs, num_topics)`` float64 (*eq. 16*)."""
-    gamma = alpha.repeat(batch.num_docs, 1)
-    sums = sites.new_empty(batch.num_docs, 0, dtype=torch.float64)
-    columns = max(1, MAX_ELEMENTS // max(1, batch.nnz))
-    entries = torch.arange(batch.nnz, device=sites.device)
-    for part in torch.arange(len(alpha)).split(columns):
-        chosen = slice(int(part[0]), int(part[-1]) + 1)
-        sums = F.embedding_bag(
-            entries,
-            sites[:, chosen].double().contiguous(),
-            batch.row_offsets,
-            mode="sum",
-            per_sample_weights=batch.counts.double(),
-            include_last_offset=True,
-        )
-        gamma[:, chosen] += sums
-    return gamma
+    if batch.nnz == 0:
+        return alpha.repeat(batch.num_docs, 1)
+    return alpha + F.embedding_bag(
+        torch.arange(batch.nnz, device=sites.device),
+        sites.double(),
+        batch.row_offsets,
+        mode="sum",
+        per_sample_weights=batch.counts.double(),
+        include_last_offset=True,
+    )
 
 
 def _draw_back(
@@ -278,7 +272,7 @@ def _sweep(
 
 
 def _dot(values: Tensor, partial: Tensor) -> Tensor:
-    """Σ_k values_k · partial_{k−1} ``(num_rows, 1)``; spoils ``partial`` nowhere."""
+    """Σ_k values_k · partial_{k−1} ``(num_rows, 1)``."""
     return (values[:, 1:] * partial[:, :-1]).sum(-1, keepdim=True)
 
 

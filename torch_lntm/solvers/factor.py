@@ -29,6 +29,8 @@ from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, invers
 from torch_lntm.solvers.mean import Objective, maximise_mean
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
+#: Updates of variances, |η| and B at the starting means.
+START_STEPS = 3
 #: Joint ascent steps in means and sources per round.
 MEAN_STEPS = 2
 
@@ -457,8 +459,15 @@ def factor(
     """
     sources = _Sources.start(prior, batch.index)
     z = sources.whiten(start)
-    # As if every topic were equally likely; see blei_lafferty.
+    # As if every topic were equally likely; see blei_lafferty. Then, at no pass over the words, what
+    # suits the starting means: warm ones are spared most of their rounds.
     variance = 1.0 / (prior.noise_precision + batch.lengths[:, None] / prior.dim)
+    precision = prior.noise_precision.expand_as(variance)
+    for _ in range(START_STEPS):
+        log_rate = log_mean_rate(start, 0.5 * variance, batch.lengths)
+        variance = inverse_mean_root(precision, log_rate, 0.5)
+        sources = sources.updated(z, batch.index)
+        z = sources.whiten(start)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     iterations = torch.zeros_like(batch.index)
     converged = torch.zeros_like(bound, dtype=torch.bool)

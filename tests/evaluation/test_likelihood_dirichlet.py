@@ -1,0 +1,295 @@
+"""Held-out log likelihood under a Dirichlet prior, against its exact expansion."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, special, stats
+
+from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.evaluation import document_completion, log_likelihood
+from torch_lntm.guides import DirichletGuide, EPGuide
+from torch_lntm.models import TopicModel, lda
+from torch_lntm.solvers.dirichlet_proposals import dirichlet_draws, stick_draws
+from torch_lntm.solvers.importance import pareto_k
+
+NUM_WORDS = 25
+DRAWS = {"sticks": stick_draws, "dirichlet": dirichlet_draws}
+
+
+def make_model(num_topics: int, concentration: float, seed: int = 0, **kwargs) -> TopicModel:
+    rng = np.random.default_rng(seed)
+    alpha = concentration * np.exp(0.5 * rng.normal(size=num_topics))
+    topics = synthetic_topics(num_topics, NUM_WORDS, 0.2, seed=rng)
+    options = {"concentration": torch.tensor(alpha), "topics": topics, "dtype": "float64", **kwargs}
+    return lda(num_topics, NUM_WORDS, **options)
+
+
+def make_corpus(model: TopicModel, num_docs: int, longest: int, seed: int = 0) -> Corpus:
+    lengths = np.random.default_rng(seed).integers(1, longest, num_docs)
+    lengths[::7] = 0
+    return model.generate(lengths, seed=seed)[0]
+
+
+def exact(model: TopicModel, corpus: Corpus) -> np.ndarray:
+    """log p(w_d) by multiplying out ∏ (Σ_k θ_k φ_kv)^c, whose monomials have known expectations.
+
+    All terms are positive, so nothing cancels.
+    """
+    alpha = model.prior.concentration.detach().numpy()
+    topics = model.topics.probs.detach().numpy()
+    result = []
+    for document in corpus.to_scipy().toarray():
+        terms = {(0,) * len(alpha): 1.0}
+        for v in np.repeat(np.arange(NUM_WORDS), document):
+            longer: dict[tuple[int, ...], float] = {}
+            for powers, value in terms.items():
+                for k in range(len(alpha)):
+                    key = (*powers[:k], powers[k] + 1, *powers[k + 1 :])
+                    longer[key] = longer.get(key, 0.0) + value * topics[k, v]
+            terms = longer
+        powers, values = np.array(list(terms)), np.array(list(terms.values()))
+        moments = special.gammaln(alpha + powers).sum(1) - special.gammaln(alpha).sum()
+        moments += special.gammaln(alpha.sum()) - special.gammaln(alpha.sum() + document.sum())
+        result.append(special.logsumexp(moments, b=values))
+    return np.array(result)
+
+
+@pytest.mark.parametrize("concentration", [0.05, 0.5, 5.0])
+@pytest.mark.parametrize(("num_topics", "longest", "tolerance"), [(2, 150, 1e-8), (3, 25, 1e-5)])
+def test_quadrature_is_the_expansion(
+    num_topics: int, longest: int, tolerance: float, concentration: float
+) -> None:
+    model = make_model(num_topics, concentration)
+    corpus = make_corpus(model, 12, longest)
+    estimate = log_likelihood(model, corpus, "quadrature")
+    truth = exact(model, corpus)
+    np.testing.assert_allclose(estimate.log_likelihood.numpy(), truth, atol=tolerance, rtol=0)
+    error = np.abs(estimate.log_likelihood.numpy() - truth)
+    assert (error <= estimate.standard_error.numpy() + 1e-11).all()
+    assert float(estimate.standard_error.max()) < 1e-3
+    assert estimate.num_samples == 201 ** (num_topics - 1)
+
+
+def test_quadrature_agrees_with_scipy_on_a_long_document() -> None:
+    model = make_model(2, 0.3)
+    corpus, _ = model.generate([3000], seed=3)
+    alpha, beta = model.prior.concentration.detach().numpy()
+    counts, topics = corpus.to_scipy().toarray()[0], model.topics.probs.detach().numpy()
+    estimate = log_likelihood(model, corpus, "quadrature")
+    centre = float(DirichletGuide(model).posterior(corpus.batch(dtype=torch.float64)).mean[0, 0])
+
+    def log_integrand(p: float) -> float:
+        return float(counts @ np.log(p * topics[0] + (1 - p) * topics[1])) + stats.beta.logpdf(
+            p, alpha, beta
+        )
+
+    top = log_integrand(centre)
+    low, high = max(centre - 0.2, 1e-9), min(centre + 0.2, 1 - 1e-9)
+    value, _ = integrate.quad(
+        lambda p: math.exp(log_integrand(p) - top), low, high, points=[centre], epsabs=0
+    )
+    assert float(estimate.log_likelihood[0]) == pytest.approx(top + math.log(value), abs=1e-7)
+
+
+@pytest.mark.parametrize("num_topics", [2, 3])
+def test_one_token_has_its_prior_probability(num_topics: int) -> None:
+    model = make_model(num_topics, 0.2)
+    corpus = Corpus.from_matrix(np.eye(NUM_WORDS, dtype=int))
+    estimate = log_likelihood(model, corpus, "quadrature")
+    alpha = model.prior.concentration.detach()
+    expected = (alpha / alpha.sum() @ model.topics.probs.detach()).log()
+    torch.testing.assert_close(estimate.log_likelihood, expected, atol=1e-9, rtol=0)
+
+
+@cache
+def short_documents() -> tuple[TopicModel, Corpus, np.ndarray]:
+    model = make_model(4, 0.3, seed=2)
+    corpus = make_corpus(model, 100, longest=10)
+    return model, corpus, exact(model, corpus)
+
+
+@pytest.mark.parametrize("guide_type", [EPGuide, DirichletGuide])
+def test_sticks_are_unbiased_with_honest_errors(guide_type: type) -> None:
+    # Two z-tests over 85 documents, gated on the effective sample size. False-failure rate under
+    # 1e-5 for the mean (|z| < 4.5); the mean of 85 squared z-scores has standard deviation 0.15, so
+    # that 1.9 is more than five of them from 1.
+    model, corpus, truth = short_documents()
+    with warnings.catch_warnings():
+        # k̂ is itself an estimate: a few of 85 may pass 0.7 by chance.
+        warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
+        estimate = log_likelihood(model, corpus, guide=guide_type(model), num_samples=4000)
+    used = estimate.lengths > 0
+    assert estimate.effective_sample_size is not None
+    assert float(estimate.effective_sample_size[used].min()) > 100
+    excess = (estimate.log_likelihood - torch.tensor(truth))[used].expm1()
+    error = estimate.standard_error[used]
+    assert abs(float(excess.sum() / error.square().sum().sqrt())) < 4.5
+    assert 0.4 < float((excess / error).square().mean()) < 1.9
+    assert "stick-breaking mixture" in repr(estimate)
+
+
+def test_the_dirichlet_itself_agrees_where_its_weights_have_finite_variance() -> None:
+    # A large concentration keeps γ within twice α. False-failure rate under 1e-5 (|z| < 4.5).
+    model = make_model(3, 20.0)
+    corpus = make_corpus(model, 40, longest=12)
+    estimate = log_likelihood(model, corpus, proposal="dirichlet", num_samples=4000)
+    used = estimate.lengths > 0
+    excess = (estimate.log_likelihood - torch.tensor(exact(model, corpus)))[used].expm1()
+    assert abs(float(excess.sum() / estimate.standard_error[used].square().sum().sqrt())) < 4.5
+    assert float(estimate.effective_sample_size[used].min()) > 3000
+    assert "EPGuide's Dirichlet" in repr(estimate)
+
+
+@pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
+@pytest.mark.parametrize("concentration", [1e-6, 0.01, 2.0])
+def test_draws_have_the_ratio_they_say(proposal: str, concentration: float) -> None:
+    # Around a few tokens more than the prior: weighted means of theta are the prior's.
+    # Dirichlet draws have bounded weights here only towards smaller γ. |z| < 4.5: under 1e-4.
+    alpha = concentration * torch.tensor([1.0, 2.0, 0.5]).double()
+    tokens = torch.tensor([0.3, 0.0, 2.0]).double()
+    gamma = alpha + tokens if proposal == "sticks" else 0.8 * alpha
+    log_theta, log_ratio = DRAWS[proposal](alpha, gamma, 20_000, (0, 1))
+    assert bool(torch.isfinite(log_theta).all())
+    assert bool(torch.isfinite(log_ratio).all())
+    torch.testing.assert_close(log_theta.logsumexp(1), torch.zeros(20_000).double())
+    weights = log_ratio.exp()
+    for values, expected in [
+        (torch.ones(20_000, 1).double(), torch.ones(1).double()),
+        (log_theta.exp(), alpha / alpha.sum()),
+    ]:
+        weighted = weights[:, None] * values
+        z = (weighted.mean(0) - expected) / weighted.std(0).clamp_min(1e-12) * math.sqrt(20_000)
+        assert bool((z.abs() < 4.5).all())
+
+
+def test_sticks_have_no_heavy_tail_where_a_topic_may_be_absent() -> None:
+    # Where one topic vanishes, ratios of the Dirichlet have Pareto shape 1 − α/γ = 0.89.
+    alpha = torch.full((4,), 0.05).double()
+    gamma = alpha + torch.tensor([0.4, 3.0, 0.0, 0.4]).double()
+    _, sticks = stick_draws(alpha, gamma, 100_000, (0,))
+    _, dirichlet = dirichlet_draws(alpha, gamma, 100_000, (0,))
+    assert float(pareto_k(dirichlet[None])[0]) > 0.7
+    # Three sticks with two ends, the prior's own law at each with probability 1/120 or more.
+    assert float(sticks.max()) <= 6 * math.log(120)
+    assert float(sticks.max()) < float(dirichlet.max())
+
+
+def test_sticks_allow_for_the_absence_of_any_topic() -> None:
+    # A topic with 40 expected tokens is absent, as under the prior, in some draws all the same.
+    alpha = torch.full((3,), 0.01).double()
+    log_theta, _ = stick_draws(alpha, alpha + torch.tensor([0.3, 40.0, 0.0]), 20_000, (0,))
+    assert int((log_theta[:, 1] < -20).sum()) > 10
+
+
+def test_draws_of_dirichlet_are_dirichlet() -> None:
+    # Kolmogorov–Smirnov against the marginal Beta; false-failure rate 1e-4 each.
+    gamma = torch.tensor([0.5, 3.0, 0.1]).double()
+    log_theta, _ = dirichlet_draws(gamma, gamma, 5000, (0,))
+    for k in range(3):
+        law = stats.beta(float(gamma[k]), float(gamma.sum() - gamma[k]))
+        assert stats.kstest(log_theta[:, k].exp().numpy(), law.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
+def test_batch_and_device_do_not_matter(proposal: str, device: torch.device) -> None:
+    model = make_model(5, 1.0)
+    corpus = make_corpus(model, 20, longest=20)
+    options = {"num_samples": 100, "proposal": proposal}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*Pareto k.*", UserWarning)
+        base = log_likelihood(model, corpus, **options)
+        parts = log_likelihood(model, corpus, max_docs=7, **options)
+        other = log_likelihood(model, corpus, seed=1, **options)
+        there = log_likelihood(model.to(device), corpus, **options)
+    torch.testing.assert_close(base.log_likelihood, parts.log_likelihood, atol=1e-6, rtol=0)
+    torch.testing.assert_close(base.log_likelihood, there.log_likelihood, atol=1e-6, rtol=0)
+    assert not torch.allclose(base.log_likelihood, other.log_likelihood, atol=1e-6)
+    assert base.log_likelihood[::7].tolist() == [0.0] * 3
+
+
+def test_extreme_models_give_numbers() -> None:
+    # A tiny concentration, topics that share no word, a huge count; float32 throughout.
+    topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
+    model = lda(3, 3, concentration=1e-6, topics=topics)
+    corpus = Corpus.from_matrix(np.array([[1, 0, 0], [1_000_000, 0, 0], [3, 5, 1], [0, 0, 0]]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*(Pareto k|quadrature error).*", UserWarning)
+        drawn = log_likelihood(model, corpus)
+        summed = log_likelihood(model, corpus, "quadrature")
+    for estimate in (drawn, summed):
+        assert bool(torch.isfinite(estimate.log_likelihood).all())
+        assert estimate.log_likelihood[:2].tolist() == pytest.approx([-math.log(3)] * 2, abs=0.05)
+
+
+def test_proposals_that_cannot_be_used() -> None:
+    model = make_model(4, 0.5)
+    corpus = make_corpus(model, 3, longest=5)
+    for proposal in ("student_t", "gaussian", "beta"):
+        with pytest.raises(ConfigError, match=f"'{proposal}'; expected one of sticks, dirichlet"):
+            log_likelihood(model, corpus, proposal=proposal)
+    with pytest.raises(ConfigError, match="the model has 4"):
+        log_likelihood(model, corpus, "quadrature")
+    with pytest.raises(IncompatibleGuideError, match=r"another model.*EPGuide\(model\)"):
+        log_likelihood(model, corpus, guide=EPGuide(make_model(4, 0.5)))
+
+
+def test_improper_posteriors_are_named() -> None:
+    class Broken(DirichletGuide):
+        def posterior(self, batch, init=None, **kwargs):
+            posterior = super().posterior(batch, init, **kwargs)
+            posterior.gamma[1, 0] = -0.1
+            return posterior
+
+    model = make_model(4, 0.5)
+    with pytest.raises(NumericalError, match="first at position 1") as caught:
+        log_likelihood(model, make_corpus(model, 3, longest=5), guide=Broken(model))
+    assert caught.value.documents == (1,)
+
+
+def test_heavy_weights_are_noticed() -> None:
+    # γ a hundred times as concentrated as it should be.
+    class Narrow(DirichletGuide):
+        def posterior(self, batch, init=None, **kwargs):
+            posterior = super().posterior(batch, init, **kwargs)
+            posterior.gamma *= 100
+            return posterior
+
+    model = make_model(3, 1.0)
+    corpus = make_corpus(model, 10, longest=20)
+    with pytest.warns(UserWarning, match=r"of 10 documents have .*Pareto k above 0.7"):
+        log_likelihood(model, corpus, guide=Narrow(model), proposal="dirichlet")
+
+
+def test_completion_with_a_dirichlet_posterior() -> None:
+    model = make_model(4, 0.5)
+    corpus = make_corpus(model, 30, longest=30)
+    guide = EPGuide(model)
+    observed, held_out = corpus.hold_out_words(0.5, seed=0)
+    gamma = guide.posterior(observed.batch(dtype=torch.float64)).gamma.numpy()
+    counts = held_out.to_scipy().toarray()
+    topics = model.topics.probs.detach().numpy()
+    mean = gamma / gamma.sum(1, keepdims=True)
+    expected = (counts * np.log(mean @ topics)).sum(1)
+    for predictive in ("mode", "mean"):
+        result = document_completion(model, guide, corpus, predictive=predictive)
+        np.testing.assert_allclose(result.log_predictive, expected, rtol=1e-9)
+        assert "exact" in result.method
+        assert "draws" not in result.method
+    # Draws of NumPy's; tolerances are five times what 4,000 draws against 4,000 leave.
+    result = document_completion(
+        model, guide, corpus, predictive="integrated", num_samples=4000, max_docs=7
+    )
+    assert "4000 draws" in result.method
+    rng = np.random.default_rng(0)
+    for d in range(corpus.num_docs):
+        weights = np.exp(np.log(rng.dirichlet(gamma[d], 4000) @ topics) @ counts[d])
+        error = weights.std() / weights.mean() / math.sqrt(4000)
+        difference = abs(float(result.log_predictive[d]) - math.log(weights.mean()))
+        assert difference <= 5 * math.sqrt(2) * error + 1e-9
