@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import itertools
 import json
 import os
 import signal
@@ -57,6 +58,11 @@ def counts(workplace):
     words = [f"w{v}" for v in range(30)]
     lntm.Corpus.from_matrix(matrix, words, labels=range(40)).save("counts.npz")
     return "counts.npz"
+
+
+def fit_quickly(counts, *options, out="run"):
+    assert main(["fit", counts, "--out", out, *QUICK, "--max-iterations", "1", *options]) == 0
+    return lntm.load_run(out)
 
 
 @pytest.fixture
@@ -120,12 +126,72 @@ def test_fit_is_the_libraries_fit(counts):
     assert not Path("run.partial").exists()
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "expected"),
+    [
+        ("iftm", "--num-sources 2 --source laplace", {"num_sources": 2, "source": "laplace"}),
+        ("iftm", "--pseudo-documents 3 --pseudo-variance 2", {"pseudo_documents": 3.0}),
+        ("lda", "--symmetric --concentration 0.3", {"symmetric": True}),
+        ("lda", "--no-learn-concentration --dtype float64", {"dtype": "float64"}),
+        ("ctm", "--anchored --topic-smoothing 0.2", {"anchored": True, "topic_smoothing": 0.2}),
+    ],
+)
+def test_fit_passes_the_models_options_on(counts, model, options, expected):
+    run = fit_quickly(counts, "--model", model, *options.split())
+    assert run.model.prior.kind == run.config["model"] == model
+    assert run.model.config | expected == run.model.config
+    assert sum(run.metadata["topic_shares"]) == pytest.approx(1.0)
+
+
+def test_a_concentration_that_is_not_learned_stays(counts):
+    options = ["--concentration", "0.7", "--no-learn-concentration"]
+    run = fit_quickly(counts, "--model", "lda", *options)
+    torch.testing.assert_close(run.model.prior.concentration, torch.full((3,), 0.7))
+    learned = fit_quickly(counts, "--model", "lda", "--concentration", "0.7", out="learned")
+    assert (learned.model.prior.concentration - 0.7).abs().min() > 1e-3
+
+
+def test_every_kind_of_model_has_its_posteriors(counts):
+    for model, guides in {
+        "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
+        "iftm": ["factor", "taylor", "laplace"],
+        "lda": ["vb", "ep"],
+    }.items():
+        for posterior in guides:
+            run = fit_quickly(counts, "--model", model, "--posterior", posterior, "--overwrite")
+            assert run.config["posterior"] == posterior
+            assert run.metadata["objective_name"] == lntm.guides.GUIDES[posterior].objective
+        # What the run says was fitted is resolved, whether it was asked for or not.
+        assert fit_quickly(counts, "--model", model, out=model).config["posterior"] == guides[0]
+
+
+def test_the_topics_update_is_the_guides(counts, monkeypatch):
+    seen = []
+    engine = lntm.inference.VariationalEM
+
+    def spy(model, guide, **options):
+        seen.append(guide)
+        return engine(model, guide, **options)
+
+    monkeypatch.setattr(lntm.inference, "VariationalEM", spy)
+    lda = ("--model", "lda", "--overwrite")
+    fit_quickly(counts, *lda)
+    fit_quickly(counts, *lda, "--posterior", "ep")
+    fit_quickly(counts, *lda, "--topics-update", "second-order")
+    fit_quickly(counts, *lda, "--posterior", "ep", "--topics-update", "bound")
+    assert [guide.topics_update for guide in seen] == [
+        *("bound", "second-order"),
+        *("second-order", "bound"),
+    ]
+    assert seen[0].max_iterations == lntm.guides.DirichletGuide(seen[0].model).max_iterations
+
+
 def test_defaults_are_the_librarys():
     options = {field.name: field.default for field in fields(Fit)}
-    for function in (lntm.models.ctm, lntm.inference.VariationalEM):
+    for function in (*lntm.models.MODELS.values(), lntm.inference.VariationalEM):
         parameters = inspect.signature(function).parameters.values()
         shared = [p for p in parameters if p.default is not p.empty and p.name in options]
-        assert len(shared) >= 6
+        assert len(shared) >= 5
         for parameter in shared:
             if parameter.name not in ("vocabulary", "dtype"):
                 assert options[parameter.name] == parameter.default, parameter.name
@@ -156,10 +222,14 @@ def test_fit_counts_words_of_texts_as_told(texts, capsys):
         (["one document of its own, one of a kind"], ["--test-fraction", "0"]),
     ],
 )
-def test_fit_of_the_smallest_corpora(documents, options):
+@pytest.mark.parametrize(
+    "model", ["--model ctm", "--model iftm", "--model iftm --source laplace", "--model lda"]
+)
+def test_fit_of_the_smallest_corpora(documents, options, model):
     Path("small.txt").write_text("\n".join(documents))
-    assert main(["fit", "small.txt", "--out", "run", *QUICK, *options]) == 0
+    assert main(["fit", "small.txt", "--out", "run", *QUICK, *options, *model.split()]) == 0
     run = lntm.load_run("run")
+    assert all(torch.isfinite(tensor).all() for tensor in run.model.state_dict().values())
     assert torch.isfinite(run.model.topics.probs).all()
     assert all(np.isfinite(run.metadata["topic_shares"]))
 
@@ -203,7 +273,7 @@ def test_a_runs_own_configuration_makes_the_same_run(run_folder):
         ("zzz: 1", "unknown option 'zzz'; known: "),
         ("num_topics: many", "num_topics: expected int; got many"),
         ("num_topics: 2.5", "num_topics: expected int; got 2.5"),
-        ("posterior: ep", "posterior: expected 'taylor', 'laplace'"),
+        ("posterior: em", "posterior: expected 'taylor', 'laplace'"),
         ("anchored: 3", "anchored: expected true or false; got 3"),
         ("min_df: [1]", "min_df: expected int, float; got [1]"),
         ("- a\n- b", "expected lines 'option: value', got a list"),
@@ -228,7 +298,11 @@ def test_a_wrong_configuration_is_explained(config, message, counts, capsys):
         ("fit x.npz --num_topics 3", "did you mean --num-topics?"),
         ("fit x.npz --num-topics x", "num_topics: expected int; got x"),
         ("fit x.npz --num-topics", "expected one argument"),
-        ("fit x.npz --posterior ep", "'khan-bouchard'; got ep"),
+        ("fit x.npz --posterior em", "'vb', 'ep'; got em"),
+        ("fit x.npz --model lsa", "model: expected 'ctm', 'iftm', 'lda'; got lsa"),
+        ("fit x.npz --num-sources few", "num_sources: expected int; got few"),
+        ("fit x.npz --concentration low", "concentration: expected float; got low"),
+        ("sources", "RUN_FOLDER not given"),
         ("fit x.npz y.npz", "unrecognized arguments: y.npz"),
         ("fit", "CORPUS not given"),
         ("fit --config none.yaml", "none.yaml: cannot be read (No such file"),
@@ -236,7 +310,7 @@ def test_a_wrong_configuration_is_explained(config, message, counts, capsys):
         ("topics", "RUN_FOLDER not given"),
         ("topics run --format xml", "format: expected 'text', 'json', 'csv'; got xml"),
         ("fti x.npz", "no command 'fti'; did you mean fit?"),
-        ("zzz", "expected one of fit, topics, transform, evaluate"),
+        ("zzz", "expected one of fit, topics, sources, transform, evaluate"),
     ],
 )
 def test_wrong_arguments_are_explained(arguments, message, capsys):
@@ -260,10 +334,15 @@ def test_help_and_version(capsys):
     assert out.endswith(f"torch-lntm {lntm.__version__}\n")
 
 
-def test_the_quickstart_configuration_is_one(capsys):
+@pytest.mark.parametrize(
+    ("name", "kind"), [("quickstart", "ctm"), ("iftm", "iftm"), ("aspect", "lda")]
+)
+def test_the_recommended_configurations_are_some(name, kind):
     quick = ["--max-iterations", "0", "--out", "run", "--no-progress"]
-    assert main(["fit", "--config", str(CONFIGS / "quickstart.yaml"), *quick]) == 0
-    assert 10 <= lntm.load_run("run").model.num_topics <= 20
+    assert main(["fit", "--config", str(CONFIGS / f"{name}.yaml"), *quick]) == 0
+    model = lntm.load_run("run").model
+    assert model.prior.kind == kind
+    assert 10 <= model.num_topics <= 20
 
 
 # -------------------------------------------------------------------- errors
@@ -280,7 +359,24 @@ def test_the_quickstart_configuration_is_one(capsys):
         ("fit counts.npz --threads 0", "threads is 0"),
         ("fit one.txt", "test_fraction: one document cannot be divided"),
         ("fit counts.npz --tolerance -1", "tolerance is -1.0"),
+        ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
+        ("fit counts.npz --model iftm --anchored", "anchored is an option of ctm;"),
+        ("fit counts.npz --model lda --source laplace", "source is an option of iftm;"),
+        ("fit counts.npz --model lda --pseudo-variance 2", "is an option of ctm and iftm;"),
+        ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
+        ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
+        ("fit counts.npz --topics-update bound", "topics_update is an option of lda;"),
+        ("fit counts.npz --model lda --posterior taylor", "expected one of vb, ep with lda"),
+        ("fit counts.npz --posterior factor", "posterior 'factor'; expected one of taylor"),
+        (
+            "fit counts.npz --model iftm --source laplace --posterior taylor",
+            "expected one of factor with iftm(source='laplace')",
+        ),
+        ("fit counts.npz --model iftm --num-sources 50", "num_sources is 50; expected 1 to 49"),
+        ("fit counts.npz --model lda --concentration 0", "expected positive numbers"),
+        ("fit counts.npz --model lda --annealing ahmed-xing", "annealing is for"),
         ("topics none", "none: no such folder"),
+        ("sources none", "none: no such folder"),
         ("transform none counts.npz --out x.csv", "none: no such folder"),
         ("transform none counts.npz --out x.txt", "ends in .npz or .csv"),
         ("evaluate none counts.npz --metrics coherance", "metrics: 'coherance'"),
@@ -327,6 +423,30 @@ def test_topics(run_folder, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+# -------------------------------------------------------------------- sources
+
+
+def test_sources(counts, capsys):
+    run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")
+    capsys.readouterr()
+    arguments = ["sources", "run", "--num-words", "2", "--num-topics", "1"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    summaries = lntm.report.summarise_sources(run.model, num_topics=1, num_words=2)
+    assert out == lntm.report.format_sources(summaries) + "\n"
+    assert "laplace" in out
+    assert main([*arguments, "--format", "json"]) == 0
+    assert [record["source"] for record in json.loads(capsys.readouterr().out)] == [0, 1]
+    assert main([*arguments, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("source,share,topic,loading,words\n0,")
+
+
+def test_other_models_have_no_sources(run_folder, capsys):
+    capsys.readouterr()
+    assert main(["sources", run_folder]) == 1
+    assert capsys.readouterr().err == "error: the model, ctm, has no sources; iftm has them\n"
+
+
 # -------------------------------------------------------------------- transform
 
 
@@ -348,6 +468,39 @@ def test_transform_writes_every_document(run_folder, counts, capsys):
     assert [row["label"] for row in rows] == [str(d) for d in range(40)]
     assert [float(row["topic_2"]) for row in rows] == pytest.approx(theta[:, 2], abs=1e-5)
     assert {row["converged"] for row in rows} == {"1"}
+
+
+@pytest.mark.parametrize("posterior", ["factor", "taylor"])
+def test_transform_writes_the_sources_too(counts, posterior):
+    options = ("--model", "iftm", "--num-sources", "2", "--posterior", posterior)
+    fit_quickly(counts, *options)
+    # The counts are random, and their sources fade away in a fit.
+    mixing = torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.2, -2.0]])
+    safetensors.torch.save_file(tensors("run") | {"prior.mixing": mixing}, "run/model.safetensors")
+    run = lntm.load_run("run")
+    for out in ("x.npz", "x.csv"):
+        assert main(["transform", "run", counts, "--out", out, "--no-progress"]) == 0
+    guide = lntm.guides.GUIDES[posterior](run.model)
+    expected = lntm.report.source_activity(guide, lntm.read_corpus(counts)).mean.numpy()
+    with np.load("x.npz", allow_pickle=False) as arrays:
+        np.testing.assert_allclose(arrays["sources"], expected, atol=1e-5)
+    assert (np.abs(expected).max(0) > 0.1).all()
+    rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
+    assert [float(row["source_1"]) for row in rows] == pytest.approx(expected[:, 1], abs=1e-4)
+    assert list(rows[0])[-3:] == ["topic_2", "source_0", "source_1"]
+
+
+@pytest.mark.parametrize("posterior", ["vb", "ep"])
+def test_transform_under_a_dirichlet(counts, posterior):
+    run = fit_quickly(counts, "--model", "lda", "--posterior", posterior)
+    assert main(["transform", "run", counts, "--out", "x.npz", "--no-progress"]) == 0
+    guide = lntm.guides.GUIDES[posterior](run.model)
+    mean = guide.posterior(lntm.read_corpus(counts).batch()).mean
+    with np.load("x.npz", allow_pickle=False) as arrays:
+        assert "sources" not in arrays
+        np.testing.assert_allclose(arrays["theta"], mean.numpy(), atol=1e-4)
+        prior = run.model.prior.mean.detach().numpy()
+        np.testing.assert_allclose(arrays["theta"][7], prior, rtol=1e-5)  # the empty document
 
 
 def test_transform_gives_posterior_means(run_folder, counts):
@@ -418,6 +571,46 @@ def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys
     assert err == ""
     assert [line.split()[0] for line in out.splitlines()[2:]] == ["completion", "topic"]
     assert "posterior mean" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--model iftm", "--model iftm --source laplace", "--model lda", "--model lda --posterior ep"],
+)
+def test_evaluate_scores_every_model(counts, options):
+    fit_quickly(counts, *options.split())
+    arguments = ["--num-samples", "50", "--no-progress", "--out", "scores.json"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few draws
+        assert main(["evaluate", "run", counts, *arguments]) == 0
+    scores = json.loads(Path("scores.json").read_text())
+    assert len(scores) == 7
+    assert all(np.isfinite(score["value"]) for score in scores)
+    assert scores[:2] == json.loads(Path("run/evaluation.json").read_text())
+    # About as unpredictable as the 30 words, which were drawn equally often.
+    assert [20 < score["value"] < 45 for score in scores[:3]] == [True] * 3
+
+
+@pytest.mark.parametrize("change", [None, {"posterior": None}, {"posterior": "laplace"}])
+def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
+    path = Path(run_folder, "config.json")
+    config = json.loads(path.read_text())
+    for name in ("num_sources", "source", "concentration", "symmetric", "learn_concentration"):
+        del config[name]
+    del config["topics_update"]
+    path.write_text(json.dumps(config | (change or {})))
+    assert main(["topics", run_folder]) == 0
+    assert main(["transform", run_folder, counts, "--out", "x.npz", "--no-progress"]) == 0
+    assert main(["fit", "--config", str(path), "--out", "again"]) == 0
+
+
+@pytest.mark.parametrize("posterior", ["vb", "gibbs", ["taylor"], 3])
+def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, posterior, capsys):
+    path = Path(run_folder, "config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"posterior": posterior}))
+    capsys.readouterr()
+    assert main(["evaluate", run_folder, counts]) == 1
+    assert capsys.readouterr().err.startswith(f"error: posterior {posterior!r}; expected one of")
 
 
 def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):
@@ -492,6 +685,53 @@ def test_a_killed_fit_continues_to_the_same_result(counts, capsys):
     assert [h["objective"] for h in run.history] == [h["objective"] for h in whole.history]
     assert run.metadata["topic_shares"] == whole.metadata["topic_shares"]
     assert not Path("run.partial").exists()
+
+
+def stop_at_checkpoint(patch, number, error):
+    """Have an error happen right after a checkpoint, the how-manyth since the start."""
+    from torch_lntm.inference import run
+
+    written, write = itertools.count(1), run.write_checkpoint
+
+    def write_and_stop(*arguments):
+        write(*arguments)
+        if next(written) == number:
+            raise error
+
+    patch.setattr(run, "write_checkpoint", write_and_stop)
+
+
+@pytest.mark.parametrize(
+    ("model", "number"),  # of the start's 40 epochs, of stepwise EM's 10, or of EM
+    [
+        ("--model iftm", 20),
+        ("--model iftm --source laplace", 52),
+        ("--model lda", 45),
+        ("--model lda --posterior ep", 45),
+        ("--model lda --posterior ep", 52),
+    ],
+)
+def test_fits_of_every_model_continue(counts, model, number, monkeypatch, capsys):
+    fit = ["fit", counts, *QUICK, *model.split(), "--checkpoint-seconds", "0", "--tolerance", "0"]
+    assert main([*fit, "--out", "whole"]) == 0
+    with monkeypatch.context() as patch:
+        stop_at_checkpoint(patch, number, SystemError("killed"))
+        with pytest.raises(SystemError):
+            main([*fit, "--out", "run"])
+    assert main([*fit, "--out", "run"]) == 0
+    assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
+    for name, tensor in tensors("whole").items():
+        assert torch.equal(tensor, tensors("run")[name])
+    whole, run = lntm.load_run("whole"), lntm.load_run("run")
+    assert [h["objective"] for h in run.history] == [h["objective"] for h in whole.history]
+    assert len(whole.history) > 52
+
+    stop_at_checkpoint(monkeypatch, number, KeyboardInterrupt())
+    assert main([*fit, "--out", "early"]) == 130
+    early = lntm.load_run("early")
+    assert early.metadata["stop_reason"] == "interrupted"
+    assert len(early.history) == number
+    assert sum(early.metadata["topic_shares"]) == pytest.approx(1.0)
 
 
 def test_the_default_folder_continues_too(counts, capsys, monkeypatch):

@@ -23,6 +23,16 @@ def make_model(**options):
     return lntm.models.ctm(3, len(WORDS), **options)
 
 
+def make_factor_model(**options):
+    options = {"vocabulary": WORDS, "seed": 3} | options
+    return lntm.models.iftm(4, len(WORDS), 2, **options)
+
+
+def make_aspect_model(**options):
+    options = {"vocabulary": WORDS, "seed": 3} | options
+    return lntm.models.lda(3, len(WORDS), **options)
+
+
 def make_result(**changes):
     history = [{"phase": "em", "iteration": 1, "objective": -1.5, "seconds": 0.1, "unconverged": 0}]
     result = FitResult(history, "converged", 0, torch.zeros(4, 3), "some objective", 0.25)
@@ -57,6 +67,41 @@ def test_a_model_comes_back_as_it_was(tmp_path, anchored, dtype, vocabulary):
         assert tensor.dtype == expected[name].dtype
         assert torch.equal(tensor, expected[name])
     assert (tmp_path / "model" / "vocabulary.txt").exists() == (vocabulary is not None)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_factor_model, {"source": "gaussian", "pseudo_documents": 3.0}),
+        (make_factor_model, {"source": "laplace", "pseudo_variance": 0.5, "dtype": "float64"}),
+        (make_aspect_model, {"symmetric": False}),
+        (make_aspect_model, {"symmetric": True, "dtype": "float64"}),
+        (make_aspect_model, {"learn_concentration": False}),
+    ],
+)
+def test_other_models_come_back_as_they_were(tmp_path, make, settings):
+    model = make(**settings)
+    if model.prior.kind == "iftm":
+        model.prior.set_(loc=torch.arange(4.0), noise_precision=torch.arange(1.0, 5.0))
+    else:
+        values = [0.7] * 3 if settings.get("symmetric") else [0.3, 0.7, 2.0]
+        model.prior.set_(torch.tensor(values))
+    loaded = load_model(save_model(tmp_path / "model", model))
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["kind"] == model.prior.kind
+    assert loaded.config == model.config
+    assert loaded.config | settings == loaded.config
+    expected = model.state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert tensor.dtype == expected[name].dtype
+        assert torch.equal(tensor, expected[name])
+    assert [name for name, _ in loaded.named_parameters()] == [
+        name for name, _ in model.named_parameters()
+    ]
+    # The density is the same too, whatever of it the tensors do not hold.
+    _, latents = model.generate([3, 5], seed=1)
+    assert torch.equal(loaded.prior.log_prob(latents), model.prior.log_prob(latents))
+    assert torch.equal(loaded.log_prior(), model.log_prior())
 
 
 def test_a_run_comes_back_as_it_was(tmp_path, corpus):
@@ -184,7 +229,8 @@ def test_a_damaged_file_is_named(folder, name, damage):
     [
         ({"format_version": 2}, "format_version is 2"),
         ({"format_version": None}, "format_version is None"),
-        ({"kind": "lsa"}, "model kind 'lsa'; expected ctm"),
+        ({"kind": "lsa"}, "model kind 'lsa'; expected ctm, iftm, lda"),
+        ({"kind": "lda"}, "unusable settings"),
         ({"kind": ["ctm"]}, "model kind"),
         ({"config": None}, "lacks 'config'"),
         ({"config": [3]}, "lacks 'config'"),
@@ -229,6 +275,51 @@ def test_settings_must_fit_the_parameters(folder, changes, file):
     ],
 )
 def test_parameters_must_be_the_models(folder, changes, message):
+    edit_tensors(folder / "model.safetensors", **changes)
+    with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (make_factor_model, {"num_sources": 1}, r"prior\.mixing is \(4, 2\).*expected \(4, 1\)"),
+        (
+            make_factor_model,
+            {"num_sources": 10**12},
+            r"model\.json: .*num_sources is 1000000000000",
+        ),
+        (make_factor_model, {"num_sources": 0}, r"model\.json: .*num_sources is 0"),
+        (make_factor_model, {"num_sources": "2"}, r"model\.json: unusable settings"),
+        (make_factor_model, {"num_sources": 2.0}, r"model\.json: unusable settings"),
+        (make_factor_model, {"num_topics": 10**12}, r"model\.safetensors: topics\.logits is"),
+        (make_factor_model, {"source": "cauchy"}, r"model\.json: .*source 'cauchy'"),
+        (make_factor_model, {"anchored": True}, r"model\.json: unusable settings"),
+        (make_aspect_model, {"symmetric": True}, r"prior\.log_concentration is \(3,\)"),
+        (make_aspect_model, {"num_topics": 4}, r"model\.safetensors: topics\.logits is"),
+        (make_aspect_model, {"concentration": [1, 1]}, r"model\.json: .*concentration of shape"),
+        (make_aspect_model, {"num_sources": 2}, r"model\.json: unusable settings"),
+    ],
+)
+def test_settings_of_other_models_must_fit_the_parameters(tmp_path, make, changes, message):
+    folder = save_model(tmp_path / "model", make())
+    edit_settings(folder / "model.json", **changes)
+    with pytest.raises(ConfigError, match=message):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prior__mixing": None}, "prior.mixing is missing"),
+        ({"prior__mixing": torch.zeros(4, 3)}, r"prior.mixing is \(4, 3\).*expected \(4, 2\)"),
+        ({"prior__log_noise_precision": torch.zeros(3)}, r"prior.log_noise_precision is \(3,\)"),
+        ({"prior__mixing": torch.full((4, 2), float("inf"))}, "prior.mixing holds NaN or inf"),
+        ({"prior__unconstrained_tril": torch.zeros(4, 4)}, "is not a parameter of this model"),
+    ],
+)
+def test_parameters_of_a_factor_model_must_be_its_own(tmp_path, changes, message):
+    folder = save_model(tmp_path / "model", make_factor_model())
     edit_tensors(folder / "model.safetensors", **changes)
     with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
         load_model(folder)

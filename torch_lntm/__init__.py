@@ -1,4 +1,4 @@
-"""Logistic-normal topic models as Pyro programs.
+"""Topic models with correlated, factor and Dirichlet priors, as Pyro programs.
 
     import torch_lntm as lntm
 

@@ -1,4 +1,4 @@
-"""``torch-lntm topics``, ``transform`` and ``evaluate``, and the table of all commands."""
+"""``torch-lntm topics``, ``sources``, ``transform`` and ``evaluate``; the table of all commands."""
 
 from __future__ import annotations
 
@@ -51,13 +51,42 @@ class Topics(Command):
 
 
 @dataclass(kw_only=True)
-class Transform(OnDocuments):
-    """Write the topic proportions of documents under a run's model.
+class Sources(Command):
+    """Print the sources of a run's iftm model, each by the topics that come and go with it.
 
     Attributes:
         run_folder: The run's folder.
-        out: File to write: .npz with the arrays theta, converged and lengths, or .csv.
-        estimate: mode, softmax of the posterior mean of eta; or mean, the posterior mean of theta.
+        num_topics: Topics at each end of a source.
+        num_words: Top words of each topic.
+        format: How to print them.
+    """
+
+    positionals = ("run_folder",)
+
+    run_folder: str | None = None
+    num_topics: int = 4
+    num_words: int = 8
+    format: Literal["text", "json", "csv"] = "text"
+
+    def run(self) -> int:
+        """Run it; returns the exit code."""
+        model = lntm.load_run(str(self.run_folder)).model
+        summaries = lntm.report.summarise_sources(
+            model, num_topics=self.num_topics, num_words=self.num_words
+        )
+        print(lntm.report.format_sources(summaries, self.format))
+        return 0
+
+
+@dataclass(kw_only=True)
+class Transform(OnDocuments):
+    """Write the topic proportions of documents under a run's model; of iftm, their sources too.
+
+    Attributes:
+        run_folder: The run's folder.
+        out: File to write: .npz with the arrays theta, converged and lengths, and for iftm
+            sources, their posterior means; or .csv.
+        estimate: mode, the posterior's mode on the softmax scale; or mean, its mean of theta.
         num_samples: Draws per document for the latter.
     """
 
@@ -71,6 +100,8 @@ class Transform(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
+        import numpy as np
+
         from torch_lntm.corpus.files import atomic_write, write_arrays
 
         out = Path(str(self.out))
@@ -86,18 +117,24 @@ class Transform(OnDocuments):
             progress=self.progress,
         )
         theta, converged = found.theta.numpy(), found.converged.numpy()
+        arrays = {"theta": theta, "converged": converged, "lengths": corpus.lengths}
+        columns = [f"topic_{k}" for k in range(theta.shape[1])]
+        table = theta
+        if found.sources is not None:
+            arrays["sources"] = found.sources.mean.numpy()
+            columns += [f"source_{k}" for k in range(arrays["sources"].shape[1])]
+            table = np.hstack([theta, arrays["sources"]])
         if out.suffix == ".npz":
-            write_arrays(out, theta=theta, converged=converged, lengths=corpus.lengths)
+            write_arrays(out, **arrays)
         else:
             label = [] if corpus.labels is None else ["label"]
             text = io.StringIO()
             writer = csv.writer(text, lineterminator="\n")
-            topics = [f"topic_{k}" for k in range(theta.shape[1])]
-            writer.writerow(["document", *label, "tokens", "converged", *topics])
+            writer.writerow(["document", *label, "tokens", "converged", *columns])
             for d in range(len(corpus)):
                 label = [] if corpus.labels is None else [corpus.labels[d]]
-                shares = [f"{share:.6g}" for share in theta[d]]
-                writer.writerow([d, *label, corpus.lengths[d], int(converged[d]), *shares])
+                numbers = [f"{number:.6g}" for number in table[d]]
+                writer.writerow([d, *label, corpus.lengths[d], int(converged[d]), *numbers])
             with atomic_write(out) as file:
                 file.write(text.getvalue().encode())
         say(
@@ -175,6 +212,7 @@ class Evaluate(OnDocuments):
 COMMANDS: dict[str, type[Command]] = {
     "fit": Fit,
     "topics": Topics,
+    "sources": Sources,
     "transform": Transform,
     "evaluate": Evaluate,
 }

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import PRUNING_OPTIONS, TOKEN_OPTIONS, OnDocuments, say
+from torch_lntm.cli.documents import (
+    PRUNING_OPTIONS,
+    TOKEN_OPTIONS,
+    OnDocuments,
+    make_guide,
+    say,
+)
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,20 +39,33 @@ class Fit(OnDocuments):
     Attributes:
         out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
         overwrite: Replace a run that is there already.
-        model: The model; ctm is the correlated topic model.
-        posterior: Approximation of the documents' posteriors.
+        model: The model; ctm is the correlated topic model, iftm the independent factor topic
+            model, lda the generative aspect model (latent Dirichlet allocation).
+        posterior: Approximation of the documents' posteriors, of ctm taylor (if not given),
+            laplace, blei-lafferty or khan-bouchard; of iftm factor (if not given), with gaussian
+            sources also taylor or laplace; of lda vb (if not given) or ep.
         num_topics: Number of topics, K.
-        anchored: K - 1 free components instead of K.
+        anchored: Of ctm, K - 1 free components instead of K.
+        num_sources: Of iftm, number of sources, below K; K / 4 if not given.
+        source: Of iftm, distribution of the sources; laplace makes them sparse and readable.
+        concentration: Of lda, the prior of the topic proportions that the fit starts with; 1 / K if
+            not given.
+        symmetric: Of lda, the same concentration for all topics.
+        learn_concentration: Of lda, change the concentration in the fit.
+        topics_update: Of the posteriors vb and ep, the topics' update; bound if not given with vb,
+            second-order with ep.
         topic_smoothing: Pseudo-counts of every word in every topic.
-        pseudo_documents: Weight of the covariance's prior, in documents; 2K + 2 if not given.
-        pseudo_variance: Variance that the covariance's prior stands for.
+        pseudo_documents: Of ctm and iftm, weight of the prior of the covariance's parameters, in
+            documents; 2K + 2 if not given.
+        pseudo_variance: Of ctm and iftm, variance that this prior stands for.
         dtype: Floating-point type of the parameters.
         max_iterations: Bound on the iterations of EM.
         tolerance: Relative change of the objective at which EM has converged.
         start: Where the topics come from at first.
         restarts: Starts to choose the best of.
         annealing: Deterministic annealing schedule.
-        max_docs: Documents per batch, to bound memory; chosen by the number of topics if not given.
+        max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
+            given.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
         stop_words: Of texts, the words not to count, "english" or a file with a word per line.
         min_df: Of texts, the least documents a word must be in, a number or a share such as 0.01.
@@ -61,10 +81,18 @@ class Fit(OnDocuments):
 
     out: str | None = None
     overwrite: bool = False
-    model: Literal["ctm"] = "ctm"
-    posterior: Literal["taylor", "laplace", "blei-lafferty", "khan-bouchard"] = "taylor"
+    model: Literal["ctm", "iftm", "lda"] = "ctm"
+    posterior: (
+        Literal["taylor", "laplace", "blei-lafferty", "khan-bouchard", "factor", "vb", "ep"] | None
+    ) = None
     num_topics: int = 50
     anchored: bool = False
+    num_sources: int | None = None
+    source: Literal["gaussian", "laplace"] = "gaussian"
+    concentration: float | None = None
+    symmetric: bool = False
+    learn_concentration: bool = True
+    topics_update: Literal["bound", "second-order"] | None = None
     topic_smoothing: float = 0.05
     pseudo_documents: float | None = None
     pseudo_variance: float = 1.0
@@ -99,7 +127,7 @@ class Fit(OnDocuments):
         train = corpus if split is None else split.train
         engine = self._engine(corpus, device)
         model = engine.model
-        config = {**asdict(self), "device": device.type}
+        config = {**asdict(self), "device": device.type, "posterior": engine.guide.name}
         unfinished = self._unfinished(corpus, config)
         config["out"] = str(unfinished.path)
         with unfinished:
@@ -112,7 +140,7 @@ class Fit(OnDocuments):
                 checkpoint=unfinished.checkpoint,
                 checkpoint_seconds=self.checkpoint_seconds,
             )
-            shares = lntm.report.topic_shares(model.theta(result.means.to(model.prior.loc)), train)
+            shares = lntm.report.topic_shares(model.theta(result.means), train)
             metadata = {
                 "corpus": {
                     "name": corpus.name,
@@ -160,20 +188,15 @@ class Fit(OnDocuments):
         return corpus.split(self.test_fraction, self.seed)
 
     def _engine(self, corpus: Corpus, device: torch.device) -> VariationalEM:
-        model = lntm.models.ctm(
-            self.num_topics,
-            corpus.num_words,
-            anchored=self.anchored,
-            topic_smoothing=self.topic_smoothing,
-            pseudo_documents=self.pseudo_documents,
-            pseudo_variance=self.pseudo_variance,
-            vocabulary=corpus.vocabulary,
-            dtype=self.dtype,
-            seed=self.seed,
-        ).to(device)
+        settings = self._model_settings() | {"vocabulary": corpus.vocabulary}
+        make_model = lntm.models.MODELS[self.model]
+        model = make_model(num_words=corpus.num_words, **settings).to(device)
+        update = {} if self.topics_update is None else {"topics_update": self.topics_update}
+        if update and self.model != "lda":
+            raise ConfigError(f"topics_update is an option of lda; leave it out with {self.model}")
         return lntm.inference.VariationalEM(
             model,
-            lntm.guides.make_guide(self.posterior, model),
+            make_guide(model, self.posterior, **update),
             max_iterations=self.max_iterations,
             tolerance=self.tolerance,
             start=self.start,
@@ -183,6 +206,24 @@ class Fit(OnDocuments):
             seed=self.seed,
             progress=self.progress,
         )
+
+    def _model_settings(self) -> dict[str, Any]:
+        """The options that are arguments of the model; none may be of another model only."""
+        settings = {}
+        takes = {
+            kind: inspect.signature(make).parameters for kind, make in lntm.models.MODELS.items()
+        }
+        for field in fields(self):
+            kinds = [kind for kind in takes if field.name in takes[kind]]
+            value = getattr(self, field.name)
+            if self.model in kinds and field.name not in ("num_words", "vocabulary"):
+                settings[field.name] = value
+            elif kinds and self.model not in kinds and value != field.default:
+                raise ConfigError(
+                    f"{field.name} is an option of {' and '.join(kinds)}; leave it out with "
+                    f"{self.model}"
+                )
+        return settings
 
     def _unfinished(self, corpus: Corpus, config: dict[str, Any]) -> UnfinishedRun:
         """Where checkpoints go: of the same command's last fit, if that was killed."""

@@ -26,6 +26,8 @@ from torch_lntm.solvers.special import log_mean_rate
 
 #: Ascent steps in the mean per round.
 MEAN_STEPS = 3
+#: Updates of the variances at the starting means, which cost no pass over the words.
+START_STEPS = 2
 
 
 class Variances(Protocol):
@@ -84,6 +86,15 @@ def maximise_tangent_bound(
     iterations = torch.zeros_like(batch.index)
     converged = torch.zeros_like(bound, dtype=torch.bool)
     rows, current = torch.arange(batch.num_docs, device=z.device), batch
+
+    def update_variances(logits: Tensor, half: Tensor) -> None:
+        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
+        variances.update(rows, log_rate, current.index)
+
+    for _ in range(START_STEPS):
+        update_variances(
+            prior.lift(start), prior.lift(variances.marginal(rows) / (2.0 * temperature))
+        )
     for iteration in range(max_iterations):
         half = prior.lift(variances.marginal(rows) / (2.0 * temperature))
         position, value, _, _ = maximise_mean(
@@ -108,7 +119,5 @@ def maximise_tangent_bound(
         if len(keep) < len(rows):
             rows, current = rows[keep], current.select(keep)
             position, half = position[keep], half[keep]
-        logits = prior.lift(prior.unwhiten(position))
-        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
-        variances.update(rows, log_rate, current.index)
+        update_variances(prior.lift(prior.unwhiten(position)), half)
     return TangentAscent(z, bound, converged, iterations)
