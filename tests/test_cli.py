@@ -366,14 +366,15 @@ def test_the_recommended_configurations_are_some(name, kind):
         ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
         ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
         ("fit counts.npz --topics-update bound", "topics_update is an option of lda;"),
-        ("fit counts.npz --model lda --posterior taylor", "expected one of vb, ep with lda"),
-        ("fit counts.npz --posterior factor", "posterior 'factor'; expected one of taylor"),
+        ("fit counts.npz --model lda --posterior taylor", "TaylorGuide is not for lda"),
+        ("fit counts.npz --model lda --posterior taylor", "lda with DirichletGuide (vb), EPGuide"),
+        ("fit counts.npz --posterior factor", "FactorGuide is not for ctm"),
         (
             "fit counts.npz --model iftm --source laplace --posterior taylor",
-            "expected one of factor with iftm(source='laplace')",
+            "iftm(source='laplace') with FactorGuide (factor)",
         ),
         ("fit counts.npz --model iftm --num-sources 50", "num_sources is 50; expected 1 to 49"),
-        ("fit counts.npz --model lda --concentration 0", "expected positive numbers"),
+        ("fit counts.npz --model lda --concentration 0", "expected positive, finite numbers"),
         ("fit counts.npz --model lda --annealing ahmed-xing", "annealing is for"),
         ("topics none", "none: no such folder"),
         ("sources none", "none: no such folder"),
@@ -610,7 +611,10 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
     path.write_text(json.dumps(json.loads(path.read_text()) | {"posterior": posterior}))
     capsys.readouterr()
     assert main(["evaluate", run_folder, counts]) == 1
-    assert capsys.readouterr().err.startswith(f"error: posterior {posterior!r}; expected one of")
+    expected = f"posterior {posterior!r}; expected one of"
+    if posterior == "vb":
+        expected = "DirichletGuide is not for ctm. The models and guides that go together:"
+    assert capsys.readouterr().err.startswith(f"error: {expected}")
 
 
 def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):

@@ -97,9 +97,9 @@ def test_correlations_are_of_the_centred_log_proportions() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"concentration": -0.1}, "concentration [-0.1, -0.1, -0.1]; expected positive"),
-        ({"concentration": 0.0}, "expected positive numbers"),
-        ({"concentration": float("nan")}, "expected positive numbers"),
+        ({"concentration": -0.1}, "concentration -0.1; expected positive"),
+        ({"concentration": 0.0}, "expected positive, finite numbers"),
+        ({"concentration": float("nan")}, "expected positive, finite numbers"),
         ({"concentration": torch.ones(2)}, "concentration of shape (2,); expected a number or"),
         (
             {"concentration": torch.tensor([1.0, 2, 3]), "symmetric": True},
@@ -115,8 +115,11 @@ def test_bad_input(options, message) -> None:
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_settings_rebuild_the_model(symmetric) -> None:
-    model = lda(3, 4, symmetric=symmetric, concentration=2.0)
+@pytest.mark.parametrize("learn", [False, True])
+def test_settings_rebuild_the_model(symmetric, learn) -> None:
+    model = lda(3, 4, symmetric=symmetric, concentration=2.0, learn_concentration=learn)
+    # A fixed concentration is a setting, on which two fits must agree.
+    assert ("concentration" in model.config) == (not learn)
     again = lda(**model.config)
     again.load_state_dict(model.state_dict())
     torch.testing.assert_close(again.prior.concentration, model.prior.concentration)

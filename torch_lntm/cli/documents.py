@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
     from torch_lntm.guides import Guide
     from torch_lntm.io import Run
-    from torch_lntm.models import TopicModel
     from torch_lntm.report import Score
 
 #: How texts are cut into words.
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
 #: Which of these a vocabulary is made of.
 PRUNING_OPTIONS = ("min_df", "max_df")
-#: The posterior of each kind of model, where none is chosen.
-DEFAULT_POSTERIORS = {"ctm": "taylor", "iftm": "factor", "lda": "vb"}
 
 
 @dataclass(kw_only=True)
@@ -42,20 +39,6 @@ class Command:
 def say(message: str) -> None:
     """A message about the work, apart from its results."""
     print(message, file=sys.stderr)
-
-
-def make_guide(model: TopicModel, posterior: Any, **settings: Any) -> Guide:
-    """The guide of a posterior by its name, of None the model's default, with the guide's settings.
-
-    Raises:
-        ConfigError: No posterior of that name for this kind of model.
-    """
-    guides, family = lntm.guides.GUIDES, model.prior.family
-    fitting = [name for name in guides if family in guides[name].families]
-    name = DEFAULT_POSTERIORS[model.prior.kind] if posterior is None else posterior
-    if name not in fitting:
-        raise ConfigError(f"posterior {name!r}; expected one of {', '.join(fitting)} with {family}")
-    return guides[name](model, **settings)
 
 
 @dataclass(kw_only=True)
@@ -150,7 +133,7 @@ class OnDocuments(Command):
         device = self.torch_device()
         run = lntm.load_run(folder)
         run.model.to(device)
-        guide = make_guide(run.model, run.config.get("posterior"))
+        guide = lntm.guides.make_guide(run.config.get("posterior"), run.model)
         return run, guide, self.read_for(run)
 
     def complete(

@@ -13,7 +13,6 @@ from torch_lntm.cli.documents import (
     PRUNING_OPTIONS,
     TOKEN_OPTIONS,
     OnDocuments,
-    make_guide,
     say,
 )
 from torch_lntm.errors import ConfigError
@@ -56,7 +55,7 @@ class Fit(OnDocuments):
             second-order with ep.
         topic_smoothing: Pseudo-counts of every word in every topic.
         pseudo_documents: Of ctm and iftm, weight of the prior of the covariance's parameters, in
-            documents; 2K + 2 if not given.
+            documents; if not given, 2K + 2 for ctm and 2 for iftm.
         pseudo_variance: Of ctm and iftm, variance that this prior stands for.
         dtype: Floating-point type of the parameters.
         max_iterations: Bound on the iterations of EM.
@@ -196,7 +195,7 @@ class Fit(OnDocuments):
             raise ConfigError(f"topics_update is an option of lda; leave it out with {self.model}")
         return lntm.inference.VariationalEM(
             model,
-            make_guide(model, self.posterior, **update),
+            lntm.guides.make_guide(self.posterior, model, **update),
             max_iterations=self.max_iterations,
             tolerance=self.tolerance,
             start=self.start,

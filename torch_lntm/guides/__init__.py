@@ -2,7 +2,7 @@
 
 from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
 from torch_lntm.guides.factor import FactorGuide
-from torch_lntm.guides.guide import GUIDES, Effort, Guide, Posterior, make_guide
+from torch_lntm.guides.guide import DEFAULT_POSTERIORS, GUIDES, Effort, Guide, Posterior, make_guide
 from torch_lntm.guides.logistic_normal import (
     BleiLaffertyGuide,
     KhanBouchardGuide,
@@ -15,6 +15,7 @@ from torch_lntm.solvers.factor import FactorPosterior
 from torch_lntm.solvers.gaussian import GaussianPosterior
 
 __all__ = [
+    "DEFAULT_POSTERIORS",
     "GUIDES",
     "BleiLaffertyGuide",
     "DirichletGuide",

@@ -173,26 +173,28 @@ def compatible_pairs() -> str:
     families: dict[str, list[str]] = {}
     for guide in GUIDES.values():
         for family in guide.families:
-            families.setdefault(family, []).append(guide.__name__)
+            families.setdefault(family, []).append(f"{guide.__name__} ({guide.name})")
     return "; ".join(f"{family} with {', '.join(names)}" for family, names in families.items())
 
 
-def make_guide(
-    posterior: str, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
-) -> Guide:
+#: The posterior of each kind of model, where none is chosen.
+DEFAULT_POSTERIORS = {"ctm": "taylor", "iftm": "factor", "lda": "vb"}
+
+
+def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Guide:
     """The guide of a posterior by its name.
 
     Args:
         posterior: One of :data:`GUIDES`: ``"taylor"``, ``"laplace"``, ``"blei-lafferty"``,
-            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``.
+            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``; None for the model's default.
         model: The model.
-        tolerance: Where a document has converged; see the guide.
-        max_iterations: Bound on the iterations of each document.
+        **settings: The guide's own, as ``tolerance`` and ``max_iterations``.
 
     Raises:
-        ConfigError: No posterior of that name.
+        ConfigError: No posterior of that name, or a setting that cannot be used.
         IncompatibleGuideError: The posterior is not one of this kind of model.
     """
-    if not isinstance(posterior, str) or posterior not in GUIDES:
+    name = DEFAULT_POSTERIORS[model.prior.kind] if posterior is None else posterior
+    if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
-    return GUIDES[posterior](model, tolerance=tolerance, max_iterations=max_iterations)
+    return GUIDES[name](model, **settings)

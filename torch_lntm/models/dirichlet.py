@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyro
@@ -40,7 +40,7 @@ class DirichletPrior(DocumentPrior):
         self,
         num_topics: int,
         *,
-        concentration: float | Tensor | None = None,
+        concentration: float | Sequence[float] | Tensor | None = None,
         symmetric: bool = False,
         learn_concentration: bool = True,
         dtype: torch.dtype = torch.float32,
@@ -69,10 +69,13 @@ class DirichletPrior(DocumentPrior):
     @property
     def settings(self) -> dict[str, Any]:
         """JSON-able arguments of :func:`torch_lntm.models.lda` that are this prior's."""
-        return {"symmetric": self.symmetric, "learn_concentration": self.learn_concentration}
+        settings = {"symmetric": self.symmetric, "learn_concentration": self.learn_concentration}
+        if self.learn_concentration:
+            return settings
+        return {**settings, "concentration": self.concentration.tolist()}
 
     @torch.no_grad()
-    def set_(self, concentration: float | Tensor) -> None:
+    def set_(self, concentration: float | Sequence[float] | Tensor) -> None:
         """Set the concentration in place.
 
         Raises:
@@ -88,7 +91,7 @@ class DirichletPrior(DocumentPrior):
                 f"({self.num_topics},)"
             )
         if not torch.isfinite(values).all() or not (values > 0).all():
-            raise ConfigError(f"concentration {values.tolist()}; expected positive numbers")
+            raise ConfigError(f"concentration {concentration}; expected positive, finite numbers")
         if self.symmetric and not torch.allclose(values, values[0]):
             raise ConfigError("concentration has different entries; expected one with symmetric")
         self.log_concentration.copy_(values[: len(self.log_concentration)].log())

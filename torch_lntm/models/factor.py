@@ -46,8 +46,8 @@ class IndependentFactorPrior(DocumentPrior):
         loc: ``(num_topics,)`` mean of eta; zero by default.
         mixing: ``(num_topics, num_sources)`` A; by default small random numbers.
         noise_precision: ``(num_topics,)`` diagonal of Λ; 1 by default.
-        pseudo_documents: Weight of the parameters' prior; 2K + 2 by default. 0 gives maximum
-            likelihood.
+        pseudo_documents: Weight of the parameters' prior; 2 by default, which is weak: the
+            factors themselves restrain the covariance. 0 gives maximum likelihood.
         pseudo_variance: Variance of the logits that this prior stands for.
         dtype: Floating-point type.
         generator: Source of the default mixing matrix.
@@ -85,9 +85,7 @@ class IndependentFactorPrior(DocumentPrior):
         self.num_topics = num_topics
         self.num_sources = num_sources
         self.source: Source = source
-        self.pseudo_documents = float(
-            2 * num_topics + 2 if pseudo_documents is None else pseudo_documents
-        )
+        self.pseudo_documents = 2.0 if pseudo_documents is None else float(pseudo_documents)
         self.pseudo_variance = float(pseudo_variance)
         if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
             raise ConfigError(

@@ -107,7 +107,8 @@ def iftm(
         noise_precision: ``(num_topics,)`` diagonal of Λ.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
-        pseudo_documents: Weight of the prior of A and Λ, in documents; 2K + 2 by default.
+        pseudo_documents: Weight of the prior of A and Λ, in documents; 2 by default. Many leave
+            most Laplace sources without effect.
         pseudo_variance: Variance of the logits that this prior stands for.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
@@ -140,7 +141,7 @@ def lda(
     num_topics: int,
     num_words: int,
     *,
-    concentration: float | Tensor | None = None,
+    concentration: float | Sequence[float] | Tensor | None = None,
     symmetric: bool = False,
     learn_concentration: bool = True,
     topics: Tensor | None = None,

@@ -459,8 +459,8 @@ def factor(
     """
     sources = _Sources.start(prior, batch.index)
     z = sources.whiten(start)
-    # As if every topic were equally likely; see blei_lafferty. Then, at no pass over the words, what
-    # suits the starting means: warm ones are spared most of their rounds.
+    # As if every topic were equally likely; see blei_lafferty. Then, at no pass over the words,
+    # what suits the starting means: warm ones are spared most of their rounds.
     variance = 1.0 / (prior.noise_precision + batch.lengths[:, None] / prior.dim)
     precision = prior.noise_precision.expand_as(variance)
     for _ in range(START_STEPS):
