@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -25,6 +26,15 @@ def log_multivariate_beta(concentration: Tensor) -> Tensor:
 def expected_log_theta(gamma: Tensor) -> Tensor:
     """E log theta under Dirichlet(gamma), Ψ(gamma_k) − Ψ(Σ gamma); shape of ``gamma``."""
     return torch.digamma(gamma) - torch.digamma(gamma.sum(-1, keepdim=True))
+
+
+def log_gamma_variates(rng: np.random.Generator, shapes: NDArray[np.float64]) -> Tensor:
+    """Logs of gamma variates of the given shapes; they themselves underflow where that is small.
+
+    As log G(a) = log G(a + 1) + log(U) / a in distribution.
+    """
+    larger = np.log(rng.standard_gamma(shapes + 1.0))
+    return torch.from_numpy(larger + np.log1p(-rng.random(shapes.shape)) / shapes)
 
 
 @dataclass(eq=False)
@@ -117,12 +127,9 @@ class DirichletPosterior:
 
         Drawn on the CPU as a function of ``key`` alone, the same whatever the batch and device.
         """
-        gamma = self.gamma[document].double().cpu().numpy()
-        # log G(a) = log G(a + 1) + log(U)/a, which a plain gamma variate underflows for small a.
         rng = np.random.default_rng(list(key))
-        log_draws = np.log(rng.standard_gamma(gamma + 1.0, size=(num_samples, len(gamma))))
-        log_draws += np.log1p(-rng.random((num_samples, len(gamma)))) / gamma
-        return torch.softmax(torch.from_numpy(log_draws).to(self.gamma.device), -1)
+        shapes = self.gamma[document].double().cpu().expand(num_samples, -1).numpy()
+        return torch.softmax(log_gamma_variates(rng, shapes).to(self.gamma.device), -1)
 
 
 #: What :func:`fit_concentration` returns lies in these: every component, and their sum.

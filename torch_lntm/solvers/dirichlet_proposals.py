@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.solvers.dirichlet import log_multivariate_beta
+from torch_lntm.solvers.dirichlet import log_gamma_variates, log_multivariate_beta
 
 #: Of the draws, about as large a share goes at least to what the posterior all but excludes.
 DEFENSIVE_SHARE = 0.05
@@ -43,7 +42,7 @@ def dirichlet_draws(
     """
     rng = np.random.default_rng(list(key))
     shapes = np.broadcast_to(gamma.cpu().numpy(), (num_samples, len(gamma)))
-    log_theta = torch.log_softmax(_log_gamma_variates(rng, shapes), -1).to(gamma.device)
+    log_theta = torch.log_softmax(log_gamma_variates(rng, shapes), -1).to(gamma.device)
     constant = log_multivariate_beta(gamma) - log_multivariate_beta(concentration)
     return log_theta, log_theta @ (concentration - gamma) + constant
 
@@ -76,7 +75,7 @@ def stick_draws(
     present = prior + tokens / some
     use_prior = torch.from_numpy(rng.random((num_samples, *prior.shape))).to(gamma) < absent
     shapes = torch.where(use_prior, prior, present)
-    variates = _log_gamma_variates(rng, shapes.cpu().numpy()).to(gamma.device)
+    variates = log_gamma_variates(rng, shapes.cpu().numpy()).to(gamma.device)
     log_v = torch.log_softmax(variates, 1)
     # Densities of logit v, v^a (1 − v)^b / B(a, b), which no small v makes large.
     log_prior = _log_beta_density(log_v, prior)
@@ -101,9 +100,3 @@ def _sums_after(values: Tensor) -> Tensor:
 def _log_beta_density(log_v: Tensor, shapes: Tensor) -> Tensor:
     """Log density of logit v where v ~ Beta(shapes), from ``log_v`` = (log v, log(1 − v))."""
     return (log_v * shapes).sum(-2) - log_multivariate_beta(shapes.mT)
-
-
-def _log_gamma_variates(rng: np.random.Generator, shapes: NDArray[np.float64]) -> Tensor:
-    """Logs of gamma variates, which themselves underflow where their shape is small."""
-    larger = np.log(rng.standard_gamma(shapes + 1.0))
-    return torch.from_numpy(larger + np.log1p(-rng.random(shapes.shape)) / shapes)
