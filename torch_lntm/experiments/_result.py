@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError
-from torch_lntm.experiments.ahmed_xing_simulation import check_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +26,18 @@ STYLES: dict[str, dict[str, Any]] = {
     "vb second-order": {"color": "#762a83", "linestyle": "-"},
     "ep": {"color": "#2166ac", "linestyle": "-."},
 }
+
+
+def check_output(folder: str | Path) -> Path:
+    """The folder to write to.
+
+    Raises:
+        ConfigError: It is a file, or holds a result already.
+    """
+    folder = Path(folder)
+    if (folder / "result.json").exists() or (folder.exists() and not folder.is_dir()):
+        raise ConfigError(f"{folder} exists already; name another folder or remove it")
+    return folder
 
 
 class Result(ABC):

@@ -33,6 +33,7 @@ from tqdm.auto import tqdm
 from torch_lntm.corpus import DocumentBatch, synthetic_topics
 from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError, LNTMError
+from torch_lntm.experiments._result import check_output
 from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
 from torch_lntm.experiments.reference import gaussian_prior, sample_theta
 from torch_lntm.guides import GUIDES, GaussianPosterior, make_guide
@@ -327,18 +328,6 @@ class SimulationResult:
         with atomic_write(folder / "result.json") as file:
             file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
         return folder
-
-
-def check_output(folder: str | Path) -> Path:
-    """The folder to write to.
-
-    Raises:
-        ConfigError: It is a file, or holds a result already.
-    """
-    folder = Path(folder)
-    if (folder / "result.json").exists() or (folder.exists() and not folder.is_dir()):
-        raise ConfigError(f"{folder} exists already; name another folder or remove it")
-    return folder
 
 
 def run(settings: SimulationSettings | None = None, *, progress: bool = True) -> SimulationResult:

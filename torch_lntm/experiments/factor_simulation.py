@@ -36,7 +36,7 @@ from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError, LNTMError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
-from torch_lntm.experiments.ahmed_xing_simulation import check_output
+from torch_lntm.experiments._result import check_output
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel, ctm, iftm, lda
