@@ -72,31 +72,38 @@ class Fit:
     settings: dict[str, Any]
 
 
-def fit_torch_lntm(task: Task) -> Fit:
-    import torch
+def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task], Fit]:
+    """The fit of one of this package's models with one of its guides, all else at its default."""
 
-    import torch_lntm as lntm
+    def fit(task: Task) -> Fit:
+        import torch
 
-    torch.set_num_threads(task.threads)
-    corpus = lntm.Corpus.from_matrix(task.counts)
-    with task.stopwatch:
-        model = lntm.models.ctm(task.num_topics, corpus.num_words, seed=task.seed)
-        guide = lntm.guides.TaylorGuide(model)
-        engine = lntm.inference.VariationalEM(model, guide, seed=task.seed, progress=False)
-        result = engine.fit(corpus)
-    return Fit(
-        model.topics.probs.detach().double().numpy(),
-        {
-            "loc": model.prior.loc.detach().double().numpy(),
-            "covariance": model.prior.covariance.detach().double().numpy(),
-        },
-        {
-            "settings": "defaults",
-            "stop_reason": result.stop_reason,
-            "unconverged": result.num_unconverged,
-            "phases": phase_seconds(result.history),
-        },
-    )
+        import torch_lntm as lntm
+
+        torch.set_num_threads(task.threads)
+        corpus = lntm.Corpus.from_matrix(task.counts)
+        with task.stopwatch:
+            make = lntm.models.MODELS[kind]
+            model = make(task.num_topics, corpus.num_words, seed=task.seed, **options)
+            guide = lntm.guides.make_guide(posterior, model)
+            engine = lntm.inference.VariationalEM(model, guide, seed=task.seed, progress=False)
+            result = engine.fit(corpus)
+        prior: Any = model.prior
+        names = {"alpha": "concentration"}
+        if kind != "lda":
+            names = {"loc": "loc", "covariance": "covariance"}
+        return Fit(
+            model.topics.probs.detach().double().numpy(),
+            {ours: getattr(prior, name).detach().double().numpy() for ours, name in names.items()},
+            {
+                "settings": "defaults",
+                "stop_reason": result.stop_reason,
+                "unconverged": result.num_unconverged,
+                "phases": phase_seconds(result.history),
+            },
+        )
+
+    return fit
 
 
 def phase_seconds(history: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -190,7 +197,15 @@ def fit_tomotopy_ctm(task: Task) -> Fit:
 
 #: By name: the module whose import does not count as the fit's memory, and the fit.
 SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
-    "torch_lntm ctm": ("torch", fit_torch_lntm),
+    "torch_lntm ctm": ("torch", torch_lntm_fit("ctm", "taylor")),
+    "torch_lntm iftm": ("torch", torch_lntm_fit("iftm", "factor")),
+    "torch_lntm iftm, Taylor": ("torch", torch_lntm_fit("iftm", "taylor")),
+    "torch_lntm iftm, Laplace sources": (
+        "torch",
+        torch_lntm_fit("iftm", "factor", source="laplace"),
+    ),
+    "torch_lntm lda, VB": ("torch", torch_lntm_fit("lda", "vb")),
+    "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
     "gensim LDA": ("gensim.models", fit_gensim),
     "scikit-learn LDA": ("sklearn.decomposition", fit_sklearn),
