@@ -226,6 +226,10 @@ def test_contrasts_of_the_covariance() -> None:
             "mixing: the column of source 1 is zero, and EM never moves it",
         ),
         ({"noise_precision": torch.tensor([1.0, 0, 1, 1])}, "noise_precision must be positive"),
+        (
+            {"noise_precision": torch.full((4,), 1e39, dtype=torch.float64)},
+            "noise_precision must be positive and finite in torch.float32; got 1e+39",
+        ),
         ({"noise_precision": torch.ones(2)}, "noise_precision: got shape (2,); expected (4,)"),
         ({"pseudo_documents": -1.0}, "pseudo_documents=-1.0"),
         ({"pseudo_variance": 0.0}, "pseudo_variance=0.0"),

@@ -98,6 +98,7 @@ def test_correlations_are_of_the_centred_log_proportions() -> None:
     ("options", "message"),
     [
         ({"concentration": -0.1}, "concentration -0.1; expected positive"),
+        ({"concentration": 1e39}, "concentration 1e+39; expected positive, finite numbers"),
         ({"concentration": 0.0}, "expected positive, finite numbers"),
         ({"concentration": float("nan")}, "expected positive, finite numbers"),
         ({"concentration": torch.ones(2)}, "concentration of shape (2,); expected a number or"),

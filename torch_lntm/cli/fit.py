@@ -47,8 +47,8 @@ class Fit(OnDocuments):
         anchored: Of ctm, K - 1 free components instead of K.
         num_sources: Of iftm, number of sources, below K; K / 4 if not given.
         source: Of iftm, distribution of the sources; laplace makes them sparse and readable.
-        concentration: Of lda, the prior of the topic proportions that the fit starts with; 1 / K if
-            not given.
+        concentration: Of lda, the prior of the topic proportions, for --no-learn-concentration or
+            --start model (other starts estimate it); 1 / K if not given.
         symmetric: Of lda, the same concentration for all topics.
         learn_concentration: Of lda, change the concentration in the fit.
         topics_update: Of the posteriors vb and ep, the topics' update; bound if not given with vb,

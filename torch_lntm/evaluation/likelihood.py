@@ -174,7 +174,7 @@ def log_likelihood(
       of the draws count, with the Dirichlet 38 %, which missed 21 nats of 100 documents together
       where its standard error was 1.6.)
 
-        *Quadrature*, for 2 or 3 topics but not for Laplace sources, is exact to many digits; see
+    *Quadrature*, for 2 or 3 topics but not for Laplace sources, is exact to many digits; see
     ``standard_error`` of the result.
 
     A document's draws depend on the seed and its position in the corpus alone, not on batches,

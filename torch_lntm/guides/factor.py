@@ -11,6 +11,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides.logistic_normal import LogisticNormalGuide
 from torch_lntm.models import IndependentFactorPrior
 from torch_lntm.solvers.factor import FactorPosterior, factor
+from torch_lntm.solvers.gaussian import GaussianPosterior
 
 
 class FactorGuide(LogisticNormalGuide):
@@ -69,6 +70,19 @@ class FactorGuide(LogisticNormalGuide):
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
             pyro.sample("source", source)
             return pyro.sample("eta", Normal(posterior.mean, posterior.std).to_event(1))
+
+    @torch.no_grad()
+    def bound(
+        self,
+        batch: DocumentBatch,
+        posterior: GaussianPosterior | None = None,
+        kind: str = "tangent",
+    ) -> Tensor:
+        """As :meth:`LogisticNormalGuide.bound`, by default the bound that this guide maximises.
+
+        ``"tilted"`` forms a matrix of num_topics² for each document.
+        """
+        return super().bound(batch, posterior, kind)
 
     def numbers_per_document(self, entries: float) -> float:
         """K (L + 1) and L²."""

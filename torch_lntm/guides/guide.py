@@ -194,7 +194,7 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
         ConfigError: No posterior of that name, or a setting that cannot be used.
         IncompatibleGuideError: The posterior is not one of this kind of model.
     """
-    name = DEFAULT_POSTERIORS[model.prior.kind] if posterior is None else posterior
+    name = DEFAULT_POSTERIORS.get(model.prior.kind) if posterior is None else posterior
     if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[name](model, **settings)

@@ -249,7 +249,8 @@ class FitRun:
             state.statistics = statistics = self._sum(batches, self.guide.em_effort)
         score = self._objective(statistics)
         record = self._record(score)
-        if score > max(self._objectives("score"), default=-math.inf):
+        scores = [*self._objectives("score"), score]
+        if scores.index(max(scores)) == state.restart:
             state.best = {**self._snapshot(), "latent": state.latent.clone()}
         if state.restart + 1 < self.engine.restarts:
             fresh = self._fresh(state.restart + 1)
@@ -259,7 +260,9 @@ class FitRun:
         else:
             state.latent = state.best.pop("latent")
             self.model.load_state_dict(state.best)
-            state.best = {}
+            # The sites are the last restart's, whose topics are not these.
+            state.best, state.sites = {}, None
+            state.restart = scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
 

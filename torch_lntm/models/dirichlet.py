@@ -23,7 +23,8 @@ class DirichletPrior(DocumentPrior):
 
     Args:
         num_topics: Number of topics K.
-        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default.
+        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
+            is learned it counts for fits from ``start="model"``; other starts estimate it anew.
         symmetric: Keep one number for all topics when the concentration is learned.
         learn_concentration: Whether M-steps and ``SVI`` change it.
         dtype: Floating-point type.
@@ -90,7 +91,8 @@ class DirichletPrior(DocumentPrior):
                 f"concentration of shape {tuple(values.shape)}; expected a number or "
                 f"({self.num_topics},)"
             )
-        if not torch.isfinite(values).all() or not (values > 0).all():
+        held = values.to(self.log_concentration.dtype)
+        if not torch.isfinite(held).all() or not (held > 0).all():
             raise ConfigError(f"concentration {concentration}; expected positive, finite numbers")
         if self.symmetric and not torch.allclose(values, values[0]):
             raise ConfigError("concentration has different entries; expected one with symmetric")
@@ -135,7 +137,7 @@ class DirichletPrior(DocumentPrior):
             self._fit(sums["log_theta_sum"].double() / num_docs)
 
     def _fit(self, mean_log_theta: Tensor) -> None:
-        start = self.concentration.detach().double()
+        start = self.concentration.detach().double().to(mean_log_theta.device)
         self.set_(fit_concentration(mean_log_theta, start, symmetric=self.symmetric))
 
     @torch.no_grad()

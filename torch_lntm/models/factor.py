@@ -159,8 +159,12 @@ class IndependentFactorPrior(DocumentPrior):
             self.mixing.copy_(mixing)
         if noise_precision is not None:
             noise_precision = _finite(noise_precision, "noise_precision", (self.num_topics,))
-            if not (noise_precision > 0).all():
-                raise ConfigError("noise_precision must be positive; got zero or a negative")
+            held = noise_precision.to(self.loc.dtype)
+            if not torch.isfinite(held).all() or not (held > 0).all():
+                raise ConfigError(
+                    f"noise_precision must be positive and finite in {self.loc.dtype}; got "
+                    f"{float(noise_precision.min())} to {float(noise_precision.max())}"
+                )
             self.log_noise_precision.copy_(noise_precision.double().log())
 
     def theta(self, latent: Tensor) -> Tensor:

@@ -158,7 +158,8 @@ def lda(
     Args:
         num_topics: Number of topics (aspects) K, at least 2.
         num_words: Size of the vocabulary V.
-        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default.
+        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
+            is learned it counts for fits from ``start="model"``; other starts estimate it anew.
         symmetric: Keep one number for all topics when the concentration is learned.
         learn_concentration: Whether fitting changes the concentration.
         topics: ``(num_topics, num_words)`` word probabilities.
