@@ -4,15 +4,18 @@ Every term t_w(θ) = Σ_k φ_kw θ_k of a document, which enters to the power of
 approximation s_w Π_k θ_k^β_wk, so that the posterior is Dirichlet(γ), γ = α + Σ_w n_w β_w. A visit
 to a word takes one copy of its approximation out, g = γ − β_w (eq. 17), and finds the Dirichlet γ'
 with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). That product is a mixture
-of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j, and eqs 23–25 come to
+of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j. With u = g + r, eqs 23–25 come to
 
-    γ' = f·(g + r),   f = A / (A + (G + 2) B),   G = Σ_k g_k,
-    A = Σ_{j≠k} g_j g_k + 2 Σ_{j≠k} r_j g_k,   B = Σ_{j≠k} r_j r_k,
+    γ' = (1 − h)·u,   h = (U + 1) B / (Q + U B),   U = Σ_k u_k,
+    Q = Σ_{j≠k} u_j u_k,   B = Σ_{j≠k} r_j r_k,
 
-sums of positive numbers, where the printed eq. 25 subtracts nearly equal ones if theta is near a
-corner or γ is large. With partial sums, Σ_{j≠k} x_j y_k = Σ_k (x_k Y_{k−1} + y_k X_{k−1}). The move
+where the printed eq. 25 subtracts nearly equal numbers if theta is near a corner or γ is large.
+Σ_{j≠k} x_j x_k is 2 x_t X + X² − Σ_{k≠t} x_k² with X = Σ_{k≠t} x_k, for whatever topic t. With the
+largest x_t, what is subtracted is at most x_t X, so that nothing is lost. Here t is the topic with
+the largest γ at the start of the pass; should another topic outgrow it, the rounding of h is about
+the unit rounding over the share of U that is outside the largest u_k, in that pass. The move
 
-    γ' − γ = f·(r − β_w) − (1 − f)·γ
+    γ' − γ = (1 − h)·(r − β_w) − h·γ
 
 is small to working precision too, which lets float32 do.
 """
@@ -41,6 +44,8 @@ LEAST_DAMPING = 1.0 / 16.0
 DAMP, UNDAMP = 0.5, 1.25
 #: A document of which a word was skipped is drawn back to its prior by this factor.
 DRAW_BACK = 0.5
+#: Share of the stored counts at work below which those of converged documents are put away.
+CROWDED = 0.75
 #: Numbers that each table of the evidence holds at once.
 MAX_ELEMENTS = 2**20
 
@@ -56,17 +61,17 @@ def ep(
 ) -> DirichletPosterior:
     """Solve q(theta) = Dirichlet(γ) by *Minka & Lafferty 2002, eqs 12–25*.
 
-    An iteration is a pass over the distinct words of a document in their stored order, one visit
-    after another; the j-th words of all documents are visited together. A word whose γ − β_w is
-    not positive is skipped in that pass. Step sizes do not change the fixed points. The step of a
-    visit, the share μ of the way that β_w goes, is the paper's safest 1/n_w, with which γ becomes
-    γ', for counts up to 2. For larger counts it is 1/2, since 1/n_w takes n_w passes, or as much
-    less as keeps each γ_k above half of what it was (never less than 1/n_w, which keeps γ positive
-    anyway, so that the paper's second reason to skip a word does not arise). For counts below 1 it
-    is 1. Each document has a damping that multiplies its steps: it is halved after a pass in which
-    γ travelled further than in the one before or a word was skipped, else it recovers. Where a word
-    was skipped, the document's β are halved as well: without this, some documents with small α
-    skip the same words forever.
+    An iteration is a pass over the distinct words of a document, the most frequent first and else
+    in their stored order, one visit after another; words of all documents are visited together, one
+    of each. A word whose γ − β_w is not positive is skipped in that pass. Step sizes do not change
+    the fixed points. The step of a visit, the share μ of the way that β_w goes, is the paper's
+    safest 1/n_w, with which γ becomes γ', for counts up to 2. For larger counts it is 1/2, since
+    1/n_w takes n_w passes, or as much less as keeps each γ_k above half of what it was (never less
+    than 1/n_w, which keeps γ positive anyway, so that the paper's second reason to skip a word does
+    not arise). For counts below 1 it is 1. Each document has a damping that multiplies its steps:
+    it is halved after a pass in which γ travelled further than in the one before or a word was
+    skipped, else it recovers. Where a word was skipped, the document's β are halved as well:
+    without this, some documents with small α skip the same words forever.
 
     Args:
         batch: Documents.
@@ -99,27 +104,23 @@ def ep(
 
     # A visit needs ratios of probabilities only; those of the likeliest topic are then 1.
     relative = words / words.amax(-1, keepdim=True)
-    # Longest first, so that the documents with a j-th word are the first ones.
-    rows = batch.row_offsets.diff().argsort(descending=True, stable=True)
-    workspace = [words.new_empty(batch.num_docs, len(alpha)) for _ in range(6)]
-    visits = _schedule(batch, rows)
+    work = _Work(batch, sites)
     for _ in range(max_iterations if batch.num_docs else 0):
-        found = _sweep(gamma[rows], sites, relative, visits, damping[rows], workspace)
-        gamma[rows] += found.change.double()
-        iterations[rows] += 1
-        distance = found.distance / (damping[rows] * gamma[rows].sum(-1)).to(words)
-        converged[rows] = (distance <= tolerance) & ~found.skipped
-        bad = found.skipped | (distance > travelled[rows])
-        factor = torch.where(bad, DAMP, UNDAMP)
-        damping[rows] = (damping[rows] * factor).clamp(LEAST_DAMPING, 1.0)
-        travelled[rows] = distance
-        _draw_back(batch, alpha, rows[found.skipped], sites, gamma)
-        stay = (~converged[rows]).nonzero().squeeze(-1)
-        if not len(stay):
+        # A converged document that is not put away yet has no damping left, and stays as it is.
+        active = ~converged
+        distance, skipped = work.sweep(gamma, relative, damping * active)
+        iterations += active
+        distance /= (damping * gamma.sum(-1)).to(words)
+        skipped &= active
+        converged |= (distance <= tolerance) & ~skipped
+        factor = torch.where(skipped | (distance > travelled), DAMP, UNDAMP)
+        damping = (damping * factor).clamp(LEAST_DAMPING, 1.0)
+        travelled = distance
+        work.draw_back(gamma, alpha, skipped)
+        if bool(converged.all()):
             break
-        if len(stay) < len(rows):
-            rows = rows[stay]
-            visits = _schedule(batch, rows)
+        work.put_away(converged)
+    work.finish()
 
     # Free of what the passes rounded; that may have left a γ next to 0 on its wrong side.
     gamma = _from_sites(batch, alpha, sites)
@@ -165,115 +166,214 @@ def _from_sites(batch: DocumentBatch, alpha: Tensor, sites: Tensor) -> Tensor:
     )
 
 
-def _draw_back(
-    batch: DocumentBatch, alpha: Tensor, rows: Tensor, sites: Tensor, gamma: Tensor
-) -> None:
-    """Scale the β of the documents ``rows`` in place, and γ with them."""
-    if not len(rows):
-        return
-    scale = sites.new_ones(batch.num_docs)
-    scale[rows] = DRAW_BACK
-    sites *= scale[batch.row_index][:, None]
-    gamma[rows] = alpha + DRAW_BACK * (gamma[rows] - alpha)
-
-
 class _Visit(NamedTuple):
-    """The j-th words of the documents that have one, the first ``len(entries)`` at work.
+    """One word of each of ``n`` documents, the first of its phase.
 
     Attributes:
-        entries: Their places among the batch's stored counts.
-        words: Their words.
-        counts: ``(len(entries), 1)``.
+        words: ``(n,)`` which.
+        site: ``(n, num_topics)`` their β.
+        portion: ``(n, 1)`` 1/n_w.
+        step: ``(n, 1)`` share of the way to γ' that all copies go, undamped and unlimited.
+        top: ``(n, 1)`` topic t of the documents.
+        damping: ``(n, 1)`` theirs.
+        travelled: ``(n, 1)`` Σ_w Σ_k |Δγ_k|.
+        intact: ``(n, 1)`` 1 where no word was skipped, else 0.
+        tables: γ at the start of the pass, its change, and three for what is computed,
+            ``(n, num_topics)`` each.
     """
 
-    entries: Tensor
     words: Tensor
-    counts: Tensor
+    site: Tensor
+    portion: Tensor
+    step: Tensor
+    top: Tensor
+    damping: Tensor
+    travelled: Tensor
+    intact: Tensor
+    tables: tuple[Tensor, ...]
 
 
-def _schedule(batch: DocumentBatch, rows: Tensor) -> list[_Visit]:
-    """One visit after another, for the documents ``rows``, longest first."""
-    first = batch.row_offsets[rows]
-    sizes = batch.row_offsets[rows + 1] - first
-    positions = torch.arange(int(sizes[0]) if len(rows) else 0, device=rows.device)
-    visits = []
-    for j, number in enumerate(torch.searchsorted(-sizes, -positions).tolist()):
-        entries = first[:number] + j
-        counts = batch.counts.index_select(0, entries)[:, None]
-        visits.append(_Visit(entries, batch.word_index.index_select(0, entries), counts))
-    return visits
+class _Phase:
+    """Part of the words of every document: those with steps of at most γ' − γ, or the others.
 
-
-class _Sweep(NamedTuple):
-    """What a pass did: ``change`` of γ, ``distance`` Σ_w Σ_k |Δγ_k|, a word was ``skipped``."""
-
-    change: Tensor
-    distance: Tensor
-    skipped: Tensor
-
-
-def _sweep(
-    start: Tensor,
-    sites: Tensor,
-    words: Tensor,
-    visits: list[_Visit],
-    damping: Tensor,
-    workspace: list[Tensor],
-) -> _Sweep:
-    """Visit every word once.
+    Documents with more of these words come first, so that those with a j-th one are the first n;
+    β is stored visit by visit. A visit then reads and writes slices.
 
     Args:
-        start: ``(num_rows, num_topics)`` γ.
-        sites: ``(nnz, num_topics)`` β, updated in place.
-        words: ``(num_words, num_topics)`` φ, each row to its own scale.
-        visits: Of these documents.
-        damping: ``(num_rows,)`` factors of the steps.
-        workspace: Six tables of at least ``(num_rows, num_topics)``.
+        batch: Documents.
+        sites: ``(nnz, num_topics)`` β to start from.
+        entries: Which of the stored counts, document by document in the order of the visits.
+        long: The steps are longer than γ' − γ and have to be limited.
     """
-    start, damping = start.to(words), damping[:, None]
-    change = torch.zeros_like(start)
-    distance = torch.zeros_like(damping)
-    skipped = torch.zeros_like(damping, dtype=torch.bool)
-    for entries, word_index, counts in visits:
-        n = len(entries)
-        gamma, site, cavity, r, partial_g, partial_r = (table[:n] for table in workspace)
-        torch.add(start[:n], change[:n], out=gamma)
-        torch.index_select(sites, 0, entries, out=site)
-        torch.sub(gamma, site, out=cavity)
-        positive = cavity.amin(-1, keepdim=True) > 0
-        torch.index_select(words, 0, word_index, out=r)
-        r *= cavity
-        # Of a skipped word, r and f are 0, so that nothing that follows is not finite.
-        r *= torch.where(positive, r.sum(-1, keepdim=True).reciprocal(), 0.0)
 
-        torch.cumsum(cavity, -1, out=partial_g)
-        torch.cumsum(r, -1, out=partial_r)
-        total = partial_g[:, -1:].clone()
-        spread = 2.0 * _dot(r, partial_r)
-        between = _dot(cavity, partial_r)
-        cavity += r
-        between = 2.0 * (between + _dot(cavity, partial_g))
-        excess = (total + 2.0) * spread
-        # One topic has no variance to match.
-        whole = torch.where(positive & (between + excess > 0), between + excess, 1.0)
-        shrink = torch.where(positive, excess / whole, 1.0)
-        move = r.sub_(site).mul_(1.0 - shrink).addcmul_(gamma, shrink, value=-1.0)
+    def __init__(self, batch: DocumentBatch, sites: Tensor, entries: Tensor, long: bool) -> None:
+        self.batch, self.long = batch, long
+        docs = batch.row_index[entries]
+        sizes = torch.bincount(docs, minlength=batch.num_docs)
+        rows = sizes.argsort(descending=True, stable=True)
+        # Of every entry: which visit, and which document of that visit.
+        visit = torch.arange(len(entries), device=rows.device) - (sizes.cumsum(0) - sizes)[docs]
+        order = (visit * batch.num_docs + rows.argsort()[docs]).argsort()
+        self.rows = rows[: int((sizes > 0).sum())]
+        self.entries, self.visit = entries[order], visit[order]
+        self.sites = sites.index_select(0, self.entries)
+        self._prepare()
 
+    def _prepare(self) -> None:
+        """The views of all visits, which take longer to make than some visits."""
+        counts = self.batch.counts[self.entries][:, None]
+        self.tables = self.sites.new_zeros(5, len(self.rows), self.sites.shape[-1])
+        self.columns = self.sites.new_zeros(3, len(self.rows), 1)
+        self.top = torch.zeros_like(self.rows)[:, None]
+        sizes = torch.bincount(self.visit).tolist()
+        steps = torch.maximum(counts.clamp_max(1.0), LEAST_STEP * counts)
+        pieces = (self.batch.word_index[self.entries], self.sites, counts.reciprocal(), steps)
+        self.visits = []
+        for word, site, portion, step in zip(*(x.split(sizes) for x in pieces), strict=True):
+            n = len(word)
+            damping, travelled, intact = self.columns[:, :n]
+            tables = self.tables[:, :n].unbind()
+            self.visits.append(
+                _Visit(word, site, portion, step, self.top[:n], damping, travelled, intact, tables)
+            )
+
+    def sweep(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        """Visit every word once; see :meth:`_Work.sweep`. Here both are of the phase's ``rows``."""
+        start, change = self.tables[:2]
+        start.copy_(gamma[self.rows])
+        change.zero_()
+        torch.argmax(start, -1, keepdim=True, out=self.top)
+        factors, travelled, intact = self.columns
+        factors.copy_(damping[self.rows, None])
+        travelled.zero_()
+        intact.fill_(1.0)
+        for visit in self.visits:
+            _visit(visit, words, self.long)
+        gamma[self.rows] += change.double()
+        return travelled.squeeze(-1), intact.squeeze(-1) == 0.0
+
+    def draw_back(self, documents: Tensor) -> None:
+        """Scale the β of the ``documents`` ``(num_docs,)`` bool."""
+        self.sites[documents[self.batch.row_index[self.entries]]] *= DRAW_BACK
+
+    def put_away(self, documents: Tensor, sites: Tensor) -> None:
+        """Write the β of the ``documents`` ``(num_docs,)`` bool to ``sites``; drop them here."""
+        leave = documents[self.batch.row_index[self.entries]]
+        stay = (~leave).nonzero().squeeze(-1)
+        leave = leave.nonzero().squeeze(-1)
+        sites.index_copy_(0, self.entries[leave], self.sites.index_select(0, leave))
+        self.sites = self.sites.index_select(0, stay)
+        self.entries, self.visit = self.entries[stay], self.visit[stay]
+        self.rows = self.rows[~documents[self.rows]]
+        self._prepare()
+
+
+class _Work:
+    """The β of the documents at work, in the order in which they are visited.
+
+    Args:
+        batch: Documents.
+        sites: ``(nnz, num_topics)`` β to start from; overwritten by those found.
+    """
+
+    def __init__(self, batch: DocumentBatch, sites: Tensor) -> None:
+        self.lengths, self.sites, self.size = batch.row_offsets.diff(), sites, batch.nnz
+        order = batch.counts.argsort(descending=True, stable=True)
+        order = order[batch.row_index[order].argsort(stable=True)]
+        long = LEAST_STEP * batch.counts[order] > 1.0
+        phases = ((order[long], True), (order[~long], False))
+        self.phases = [_Phase(batch, sites, *phase) for phase in phases if len(phase[0])]
+
+    def sweep(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        """Visit every word of the documents at work once.
+
+        Args:
+            gamma: ``(num_docs, num_topics)`` float64 γ, updated in place.
+            words: ``(num_words, num_topics)`` φ, each row to its own scale.
+            damping: ``(num_docs,)`` factors of the steps.
+
+        Returns:
+            ``(num_docs,)`` Σ_w Σ_k |Δγ_k|, and where a word was skipped.
+        """
+        distance = torch.zeros_like(damping)
+        skipped = torch.zeros_like(damping, dtype=torch.bool)
+        for phase in self.phases:
+            travelled, hurt = phase.sweep(gamma, words, damping)
+            distance[phase.rows] += travelled
+            skipped[phase.rows] |= hurt
+        return distance, skipped
+
+    def draw_back(self, gamma: Tensor, alpha: Tensor, documents: Tensor) -> None:
+        """Scale the β of the ``documents`` ``(num_docs,)`` bool in place, and γ with them."""
+        if not bool(documents.any()):
+            return
+        for phase in self.phases:
+            phase.draw_back(documents)
+        gamma[documents] = alpha + DRAW_BACK * (gamma[documents] - alpha)
+
+    def put_away(self, documents: Tensor) -> None:
+        """Drop the ``documents`` ``(num_docs,)`` bool once they are many, since moving β costs."""
+        size = int(self.lengths[~documents].sum())
+        if size <= CROWDED * self.size:
+            self.size = size
+            for phase in self.phases:
+                phase.put_away(documents, self.sites)
+
+    def finish(self) -> None:
+        """Write the β of the documents still at work."""
+        for phase in self.phases:
+            self.sites.index_copy_(0, phase.entries, phase.sites)
+
+
+def _visit(visit: _Visit, words: Tensor, long: bool) -> None:
+    """Visit a word of each document, in few operations: most visits are of few documents."""
+    site, top, damping = visit.site, visit.top, visit.damping
+    start, change, gamma, u, r = visit.tables
+    tiny = torch.finfo(words.dtype).tiny
+    torch.add(start, change, out=gamma)
+    torch.sub(gamma, site, out=u)
+    # Sums of equal powers of 2 are exact, and faster than a minimum.
+    torch.clamp_max(u, tiny, out=r)
+    positive = (r.sum(-1, True) == tiny * words.shape[1]).to(words)
+    visit.intact.mul_(positive)
+
+    # Columns apart from topic t, which is 0 in u and r until r_t returns.
+    torch.index_select(words, 0, visit.words, out=r)
+    largest_u = u.gather(-1, top)
+    largest_r = r.gather(-1, top).mul_(largest_u)
+    u.scatter_(-1, top, torch.zeros_like(damping))
+    r.mul_(u)
+    rest_u, rest_r = u.sum(-1, True), r.sum(-1, True)
+    # Of a skipped word r is 0, so that all that follows is finite.
+    normaliser = positive / (largest_r + rest_r).clamp_min_(tiny)
+    u.add_(r.mul_(normaliser))
+    largest_u.add_(largest_r.mul_(normaliser))
+    rest_u.add_(rest_r.mul_(normaliser))
+    q, b = _pairs(largest_u, rest_u, u), _pairs(largest_r, rest_r, r)
+    r.scatter_(-1, top, largest_r)
+    ub = rest_u.add_(largest_u).mul_(b)
+    # One topic has no variance to match: 0 / tiny.
+    shrink = b.add_(ub).div_(q.add_(ub).clamp_min_(tiny)).clamp_(0.0, 1.0)
+
+    share = positive if long else positive.mul_(visit.step).mul_(damping)
+    shrink.mul_(share)
+    share.sub_(shrink)
+    move = r.mul_(share)
+    move.addcmul_(site, share, value=-1.0).addcmul_(gamma, shrink, value=-1.0)
+    if long:
         # γ' > 0, so that moves of γ by the whole of it or less are safe.
-        deepest = torch.div(move, gamma, out=cavity).amin(-1, keepdim=True)
-        longest = torch.where(deepest < 0, -0.5 / deepest, torch.inf).clamp_min(1.0)
-        step = torch.minimum(torch.maximum(counts.clamp_max(1.0), LEAST_STEP * counts), longest)
-        step = torch.where(positive, step * damping[:n], 0.0)
-        change[:n].addcmul_(move, step)
-        sites.index_copy_(0, entries, site.addcmul_(move, step / counts))
-        distance[:n] += step * move.abs_().sum(-1, keepdim=True)
-        skipped[:n] |= ~positive
-    return _Sweep(change, distance.squeeze(-1), skipped.squeeze(-1))
+        deepest = torch.div(move, gamma, out=u).amin(-1, keepdim=True)
+        longest = torch.where(deepest < 0, -0.5 / deepest, torch.inf).clamp_min_(1.0)
+        move.mul_(torch.minimum(visit.step, longest).mul_(damping))
+    change.add_(move)
+    site.addcmul_(move, visit.portion)
+    visit.travelled.add_(move.abs_().sum(-1, True))
 
 
-def _dot(values: Tensor, partial: Tensor) -> Tensor:
-    """Σ_k values_k · partial_{k−1} ``(num_rows, 1)``."""
-    return (values[:, 1:] * partial[:, :-1]).sum(-1, keepdim=True)
+def _pairs(largest: Tensor, rest: Tensor, others: Tensor) -> Tensor:
+    """Σ_{j≠k} x_j x_k ``(n, 1)`` from x_t, the sum of the others and the others."""
+    norm = torch.linalg.vector_norm(others, 2, -1, True)
+    return (rest - norm).mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
 
 
 def _evidence(
