@@ -370,13 +370,16 @@ def test_kept_sites_make_later_iterations_cheap(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(EPGuide, "em_effort", {"tolerance": 1e-3, "max_iterations": 100})
     corpus = make_corpus(60)
     options = {"start": "model", "max_iterations": 10, "tolerance": 0.0}
-    kept, _ = fit(corpus, "ep", "lda", **options)
+    _, kept = fit(corpus, "ep", "lda", **options)
     with_sites = sum(passes)
     passes.clear()
     monkeypatch.setattr("torch_lntm.inference.run.MAX_KEPT_NUMBERS", 0)
-    cold, _ = fit(corpus, "ep", "lda", **options)
+    _, cold = fit(corpus, "ep", "lda", **options)
     assert with_sites < 0.7 * sum(passes)
-    torch.testing.assert_close(kept.topics.probs, cold.topics.probs, rtol=0.0, atol=0.01)
+    # One M-step on, both fits are in the same place. Later, documents whose propagation has not
+    # converged end at sites that depend on where it started, and the fits part.
+    first, second = ([record["objective"] for record in r.history[:2]] for r in (kept, cold))
+    torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=0.0, atol=1e-4)
 
 
 def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
