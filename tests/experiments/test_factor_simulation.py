@@ -196,10 +196,10 @@ def test_averages_differences_and_their_errors() -> None:
 
 def test_report_has_a_table_per_statistic_pair_and_share() -> None:
     report = made_up().report()
-    assert "| K | IFTM-G | LDA |\n| ---: | ---: | ---: |\n| 4 | 100 (0) | 90 (0) |" in report
+    assert "| K | IFTM-G | LDA |\n| --- | ---: | ---: |\n| 4 | 100 (0) | 90 (0) |" in report
     assert all(f"{name}: {text}" in report for name, (text, _) in STATISTICS.items())
     assert "of the truth 300 (0)" in report
-    assert "| K | IFTM-G − LDA |\n| ---: | ---: |\n| 4 | 10 (0) |" in report
+    assert "| K | IFTM-G − LDA |\n| --- | ---: |\n| 4 | 10 (0) |" in report
     assert "| 0.1 | 30.0 (0.0) | 30.0 (0.0) | 30.0 (0.0) |" in report
     assert "CTM" not in report
 

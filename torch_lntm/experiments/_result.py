@@ -76,11 +76,20 @@ class Result(ABC):
         if plot is not None:
             with atomic_write(folder / "figure.png") as file:
                 plot.savefig(file, format="png", dpi=100)
-        content: dict[str, Any] = asdict(self)  # type: ignore[call-overload]
+        content = _without_nan(asdict(self))  # type: ignore[call-overload]
         # Last: where it is, the others are.
         with atomic_write(folder / "result.json") as file:
             file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
         return folder
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with null in place of NaN, which JSON has not."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 Settings = TypeVar("Settings")

@@ -15,15 +15,12 @@ The paper does not print what it drew μ, Σ and the topics from, nor the values
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from importlib.util import find_spec
-from pathlib import Path
-from statistics import fmean, stdev
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,13 +28,15 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import DocumentBatch, synthetic_topics
-from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError, LNTMError
-from torch_lntm.experiments._result import check_output
+from torch_lntm.experiments._result import Result, command, mean_and_error, table
 from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
-from torch_lntm.experiments.reference import gaussian_prior, sample_theta
 from torch_lntm.guides import GUIDES, GaussianPosterior, make_guide
-from torch_lntm.models import TopicModel, ctm
+from torch_lntm.inference import DocumentHMC
+from torch_lntm.models import LogisticNormalPrior, TopicModel, ctm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: What every other posterior is compared with, document by document.
 BASELINE = "taylor"
@@ -104,7 +103,8 @@ class SimulationSettings:
         theta_samples: Draws from each posterior for its mean of θ.
         reference_docs: Documents per setting and repetition, the first ones, whose posterior is
             also sampled by Hamiltonian Monte Carlo; 0 for none.
-        reference_draws: Transitions of the sampler, of which the first fifth is dropped.
+        reference_draws: Transitions of the sampler; step sizes adapt in the first fifth, which is
+            dropped.
     """
 
     num_topics: int = 20
@@ -222,7 +222,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class SimulationResult:
+class SimulationResult(Result):
     """What a simulation measured.
 
     Attributes:
@@ -252,10 +252,7 @@ class SimulationResult:
         if not chosen:
             raise ConfigError(f"nothing was measured for {posterior!r} at {cell}")
         values = [v for row in chosen if not math.isnan(v := float(getattr(row, statistic)))]
-        if not values:
-            return math.nan, math.nan
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        return fmean(values), error
+        return mean_and_error(values) if values else (math.nan, math.nan)
 
     def sweep(self, aspect: str) -> list[tuple[float, Cell]]:
         """The values of one aspect in ascending order, each with its setting."""
@@ -273,18 +270,16 @@ class SimulationResult:
         Returns:
             The table; each entry with its standard error over repetitions in parentheses.
         """
-        names = self.settings.posteriors
-        lines = ["| K | M | N | variance | " + " | ".join(names) + " |"]
-        lines.append("|" + "---:|" * (4 + len(names)))
+        rows = []
         for cell in self.settings.cells():
+            where = (cell.num_topics, cell.num_words, cell.num_tokens, f"{cell.prior_variance:g}")
             entries = []
-            for name in names:
+            for name in self.settings.posteriors:
                 mean, error = self.average(cell, name, statistic)
                 text = "–" if math.isnan(mean) else f"{mean:.{digits}f}"
                 entries.append(text if math.isnan(error) else f"{text} ({error:.{digits}f})")
-            where = (cell.num_topics, cell.num_words, cell.num_tokens, f"{cell.prior_variance:g}")
-            lines.append("| " + " | ".join(map(str, (*where, *entries))) + " |")
-        return "\n".join(lines)
+            rows.append([*map(str, where), *entries])
+        return table(["K", "M", "N", "variance", *self.settings.posteriors], rows)
 
     def report(self) -> str:
         """Every statistic's table, as Markdown."""
@@ -295,39 +290,11 @@ class SimulationResult:
             if self.settings.reference_docs or not statistic.startswith(("excess", "distance"))
         )
 
-    def save(self, folder: str | Path) -> Path:
-        """Write ``result.json``, ``tables.md`` and, where matplotlib is installed, ``figure.png``.
+    def figure(self) -> Figure:
+        """The paper's Figure 4."""
+        from torch_lntm.experiments.ahmed_xing_figure import figure
 
-        Args:
-            folder: Made if missing.
-
-        Returns:
-            The folder.
-
-        Raises:
-            ConfigError: The folder holds a result already.
-        """
-        folder = check_output(folder)
-        content = {"settings": asdict(self.settings), "seconds": round(self.seconds, 1)}
-        content["rows"] = [
-            # JSON has no NaN.
-            {
-                k: None if isinstance(v, float) and math.isnan(v) else v
-                for k, v in asdict(row).items()
-            }
-            for row in self.rows
-        ]
-        with atomic_write(folder / "tables.md") as file:
-            file.write((self.report() + "\n").encode())
-        if find_spec("matplotlib") is not None:
-            from torch_lntm.experiments.ahmed_xing_figure import figure
-
-            with atomic_write(folder / "figure.png") as file:
-                figure(self).savefig(file, format="png", dpi=80)
-        # Last: where it is, the others are.
-        with atomic_write(folder / "result.json") as file:
-            file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-        return folder
+        return figure(self)
 
 
 def run(settings: SimulationSettings | None = None, *, progress: bool = True) -> SimulationResult:
@@ -398,8 +365,7 @@ def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list
     reference, reference_error = None, torch.full((1,), math.nan)
     if settings.reference_docs:
         some = batch.select(torch.arange(settings.reference_docs))
-        start = _solve(settings, BASELINE, model, some, scale)
-        reference = sample_theta(model, some, start, draws=settings.reference_draws, seed=seed)
+        reference = sampled_mean(model, some, settings.reference_draws, seed)
         reference_error = _distance(reference, theta[first])
 
     baseline = _distance(solved[BASELINE][0].theta_mode(), theta)
@@ -437,10 +403,11 @@ def _solve(
 ) -> GaussianPosterior:
     """The posterior of a name; ``scale`` is the nats that the relative tolerance is relative to."""
     if name in AS_PRINTED:
+        assert isinstance(model.prior, LogisticNormalPrior)
         return AS_PRINTED[name](
             batch,
             model.topics.probs.detach(),
-            gaussian_prior(model),
+            model.prior.solver_prior(),
             relative_tolerance=settings.relative_tolerance,
             max_iterations=settings.max_iterations,
         )
@@ -449,6 +416,13 @@ def _solve(
     posterior = guide.posterior(batch)
     assert isinstance(posterior, GaussianPosterior)
     return posterior
+
+
+def sampled_mean(model: TopicModel, batch: DocumentBatch, draws: int, seed: int) -> Tensor:
+    """The exact posterior means of θ ``(num_docs, num_topics)``, up to Monte Carlo error."""
+    sampler = DocumentHMC(model, mass_matrix="laplace", seed=seed)
+    warmup = draws // 5
+    return sampler.run(batch, draws - warmup, warmup, progress=False).mean()
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
@@ -471,20 +445,7 @@ def main(argv: Sequence[str] | None = None) -> SimulationResult:
     Raises:
         ConfigError: Settings that cannot be used, or an output folder that holds a result.
     """
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog="python -m torch_lntm.experiments.ahmed_xing_simulation")
-    parser.add_argument("--config", action="config", help="a YAML file with these settings")
-    parser.add_argument("--out", type=str, required=True, help="folder to write to")
-    parser.add_class_arguments(SimulationSettings)
-    options = parser.parse_args(argv)
-    settings = SimulationSettings(**{f.name: options[f.name] for f in fields(SimulationSettings)})
-    folder = check_output(options.out)
-    result = run(settings)
-    result.save(folder)
-    print(result.report())
-    print(f"\n{result.seconds:.0f} seconds; written to {folder}")
-    return result
+    return command("ahmed_xing_simulation", SimulationSettings, run, argv)
 
 
 if __name__ == "__main__":

@@ -14,32 +14,30 @@ The paper says of the true parameters that they "are drawn randomly from some di
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
-from importlib.util import find_spec
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError, LNTMError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
-from torch_lntm.experiments._result import check_output
+from torch_lntm.experiments._result import Result, command, mean_and_error, table
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel, ctm, iftm, lda
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Name of the model that the documents come from, scored beside those fitted.
 TRUTH = "truth"
@@ -205,7 +203,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class FactorResult:
+class FactorResult(Result):
     """What a simulation measured.
 
     Attributes:
@@ -271,40 +269,11 @@ class FactorResult:
         parts += [title, _table("observed", shares, [*labels, TRUTH], found, 1)]
         return "\n\n".join(parts)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write ``result.json``, ``tables.md`` and, where matplotlib is installed, ``figure.png``.
+    def figure(self) -> Figure:
+        """The paper's Figure 3."""
+        from torch_lntm.experiments.factor_figure import figure
 
-        Args:
-            folder: Made if missing.
-
-        Returns:
-            The folder.
-
-        Raises:
-            ConfigError: The folder holds a result already.
-        """
-        folder = check_output(folder)
-        with atomic_write(folder / "tables.md") as file:
-            file.write((self.report() + "\n").encode())
-        if find_spec("matplotlib") is not None:
-            from torch_lntm.experiments.factor_figure import figure
-
-            with atomic_write(folder / "figure.png") as file:
-                figure(self).savefig(file, format="png", dpi=100)
-        content = {
-            "settings": asdict(self.settings),
-            "seconds": round(self.seconds, 1),
-            "rows": [asdict(row) for row in self.rows],
-        }
-        # Last: where it is, the others are.
-        with atomic_write(folder / "result.json") as file:
-            file.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
-        return folder
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of some values and its standard error."""
-    return fmean(values), stdev(values) / math.sqrt(len(values))
+        return figure(self)
 
 
 def _entry(found: tuple[float, float], digits: int) -> str:
@@ -319,10 +288,11 @@ def _table(
     digits: int,
 ) -> str:
     """A Markdown table of means with their standard errors in parentheses."""
-    lines = [[name, *labels], ["---:"] * (1 + len(labels))]
-    for key, entries in zip(keys, found, strict=True):
-        lines.append([f"{key:g}", *(_entry(entry, digits) for entry in entries)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    rows = [
+        [f"{key:g}", *(_entry(entry, digits) for entry in entries)]
+        for key, entries in zip(keys, found, strict=True)
+    ]
+    return table([name, *labels], rows)
 
 
 def run(settings: FactorSettings | None = None, *, progress: bool = True) -> FactorResult:
@@ -476,20 +446,7 @@ def main(argv: Sequence[str] | None = None) -> FactorResult:
     Raises:
         ConfigError: Settings that cannot be used, or an output folder that holds a result.
     """
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(prog="python -m torch_lntm.experiments.factor_simulation")
-    parser.add_argument("--config", action="config", help="a YAML file with these settings")
-    parser.add_argument("--out", type=str, required=True, help="folder to write to")
-    parser.add_class_arguments(FactorSettings)
-    options = parser.parse_args(argv)
-    settings = FactorSettings(**{f.name: options[f.name] for f in fields(FactorSettings)})
-    folder = check_output(options.out)
-    result = run(settings)
-    result.save(folder)
-    print(result.report())
-    print(f"\n{result.seconds:.0f} seconds; written to {folder}")
-    return result
+    return command("factor_simulation", FactorSettings, run, argv)
 
 
 if __name__ == "__main__":
