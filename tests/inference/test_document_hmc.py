@@ -11,7 +11,7 @@ import pytest
 import torch
 from oracles.pairs import NUM_WORDS, make_counts, make_model
 from oracles.problems import Problem, make_batch, random_problem
-from pyro.infer import MCMC
+from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from scipy import stats
 from scipy.special import softmax
@@ -100,6 +100,27 @@ def test_a_model_in_single_precision(device: torch.device) -> None:
     samples = quiet(kernel, problem.batch(device), 100, 80)
     assert samples.eta.dtype == torch.float32
     check_theta(samples, problem)
+
+
+def test_moments_agree_with_stock_nuts() -> None:
+    """With more topics than a grid can hold."""
+    model = make_model("ctm")
+    batch = make_batch(make_counts((25, 3)))
+    samples = quiet(DocumentHMC(model, num_chains=20, num_steps=8), batch, 100, 80)
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(NUTS(model), num_samples=300, warmup_steps=100, disable_progbar=True)
+    mcmc.run(batch)
+    both = [samples.theta().double(), model.theta(mcmc.get_samples()["eta"])[None].double()]
+    means, errors = [], []
+    for theta in both:
+        draws = torch.cat([theta, theta.square()], -1)
+        size = document_hmc.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
+        assert float(size.min()) > 100
+        means.append(draws.mean((0, 1)))
+        errors.append(draws.flatten(0, 1).std(0) / size.sqrt())
+    # 16 means at 5 standard errors: false-failure rate 1e-5.
+    bound = ERRORS * (errors[0].square() + errors[1].square()).sqrt()
+    assert bool(((means[0] - means[1]).abs() < bound).all())
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
