@@ -229,7 +229,7 @@ def test_a_damaged_file_is_named(folder, name, damage):
     [
         ({"format_version": 2}, "format_version is 2"),
         ({"format_version": None}, "format_version is None"),
-        ({"kind": "lsa"}, "model kind 'lsa'; expected ctm, iftm, lda"),
+        ({"kind": "lsa"}, "model kind 'lsa'; expected ctm, lntm, iftm, lda"),
         ({"kind": "lda"}, "unusable settings"),
         ({"kind": ["ctm"]}, "model kind"),
         ({"config": None}, "lacks 'config'"),

@@ -17,7 +17,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, NumericalError
 from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
 from torch_lntm.inference import Annealing, FitResult, VariationalEM, sufficient_statistics
-from torch_lntm.models import TopicModel, ctm, iftm, lda
+from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
 EXACT = {"tolerance": 1e-12, "max_iterations": 300}
 
@@ -36,19 +36,25 @@ def make_model(family: str, num_topics: int, num_words: int, **options: Any) -> 
         return ctm(num_topics, num_words, **options)
     if family == "lda":
         return lda(num_topics, num_words, **options)
+    if family == "lntm":
+        return lntm(num_topics, num_words, **options)
     source: Any = "gaussian" if "gaussian" in family else "laplace"
     return iftm(num_topics, num_words, 2, source=source, **options)
 
 
 def fit(
-    corpus: Corpus, posterior: str = "taylor", family: str = "ctm", **options: Any
+    corpus: Corpus,
+    posterior: str = "taylor",
+    family: str = "ctm",
+    device: torch.device | str = "cpu",
+    **options: Any,
 ) -> tuple[TopicModel, FitResult]:
     fit_options = {k: options.pop(k) for k in ("checkpoint", "checkpoint_seconds") if k in options}
     model_options = {k: options.pop(k) for k in ("num_topics", "dtype", "anchored") if k in options}
     num_topics = model_options.pop("num_topics", 3)
     model = make_model(
         family, num_topics, corpus.num_words, **{"dtype": "float64", **model_options}
-    )
+    ).to(device)
     guide = make_guide(posterior, model, tolerance=1e-8, max_iterations=200)
     return model, VariationalEM(model, guide, progress=False, **options).fit(corpus, **fit_options)
 
@@ -125,6 +131,19 @@ def assert_topics_recovered(model: TopicModel) -> None:
 def test_topics_are_recovered_by_every_guide(family: str, name: str) -> None:
     model, _ = fit(make_corpus(num_docs=600, length=150), name, family)
     assert_topics_recovered(model)
+
+
+@each_pair
+def test_a_fit_is_the_same_on_every_device(family: str, name: str, device: torch.device) -> None:
+    corpus = make_corpus(60)
+    options = {"start_epochs": 3, "stepwise_epochs": 1, "max_iterations": 1}
+    there, a = fit(corpus, name, family, device, **options)
+    here, b = fit(corpus, name, family, "cpu", **options)
+    assert there.device.type == device.type
+    assert a.means.device.type == "cpu"
+    objectives = [[record["objective"] for record in result.history] for result in (a, b)]
+    np.testing.assert_allclose(*objectives, rtol=1e-8)
+    assert_same(there.cpu(), here, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("anchored", [False, True])

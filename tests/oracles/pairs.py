@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from torch_lntm.guides import GUIDES
-from torch_lntm.models import TopicModel, ctm, iftm, lda
+from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
 NUM_TOPICS, NUM_WORDS, NUM_SOURCES = 4, 15, 2
-FAMILIES = ("ctm", "iftm(source='gaussian')", "iftm(source='laplace')", "lda")
+FAMILIES = ("ctm", "lntm", "iftm(source='gaussian')", "iftm(source='laplace')", "lda")
 PAIRS = [(family, name) for name, guide in GUIDES.items() for family in guide.families]
 
 each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
@@ -35,6 +35,9 @@ def make_model(family: str, seed: int = 0, **options: object) -> TopicModel:
     if family == "ctm":
         covariance = mixing @ mixing.mT + precision.reciprocal().diag()
         return ctm(*sizes, loc=loc, covariance=covariance, **settings)  # type: ignore[arg-type]
+    if family == "lntm":
+        std = precision.rsqrt()
+        return lntm(*sizes, loc=loc, std=std, **settings)  # type: ignore[arg-type]
     return iftm(  # type: ignore[arg-type]
         *sizes,
         NUM_SOURCES,

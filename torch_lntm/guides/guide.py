@@ -178,7 +178,7 @@ def compatible_pairs() -> str:
 
 
 #: The posterior of each kind of model, where none is chosen.
-DEFAULT_POSTERIORS = {"ctm": "taylor", "iftm": "factor", "lda": "vb"}
+DEFAULT_POSTERIORS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
 
 
 def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Guide:

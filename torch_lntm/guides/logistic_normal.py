@@ -178,7 +178,7 @@ class TaylorGuide(LogisticNormalGuide):
     """
 
     name = "taylor"
-    families = ("ctm", "iftm(source='gaussian')")
+    families = ("ctm", "lntm", "iftm(source='gaussian')")
     objective = "Laplace approximation of log p(w) with the complete-data information"
     _solve = staticmethod(taylor)
 
@@ -187,7 +187,7 @@ class LaplaceGuide(LogisticNormalGuide):
     """The same mode as Taylor's with the observed information (*Roberts et al. 2016*)."""
 
     name = "laplace"
-    families = ("ctm", "iftm(source='gaussian')")
+    families = ("ctm", "lntm", "iftm(source='gaussian')")
     objective = "Laplace approximation of log p(w)"
     _solve = staticmethod(laplace)
 
@@ -196,7 +196,7 @@ class BleiLaffertyGuide(LogisticNormalGuide):
     """Diagonal covariance on the tangent bound (*Ahmed & Xing 2007, §3.3, eqs 13–15*)."""
 
     name = "blei-lafferty"
-    families = ("ctm",)
+    families = ("ctm", "lntm")
     objective = "tangent bound on log p(w)"
     _solve = staticmethod(blei_lafferty)
 
@@ -205,6 +205,6 @@ class KhanBouchardGuide(LogisticNormalGuide):
     """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*)."""
 
     name = "khan-bouchard"
-    families = ("ctm",)
+    families = ("ctm", "lntm")
     objective = "tangent bound on log p(w)"
     _solve = staticmethod(khan_bouchard)

@@ -1,8 +1,13 @@
-"""Inference engines: variational EM over any guide, and Hamiltonian Monte Carlo per document."""
+"""Inference engines: variational and Monte-Carlo EM, Hamiltonian Monte Carlo per document."""
 
 from torch_lntm.inference.annealing import ANNEALING, Annealing
 from torch_lntm.inference.document_hmc import DocumentHMC, DocumentSamples
-from torch_lntm.inference.statistics import Statistics, sufficient_statistics
+from torch_lntm.inference.monte_carlo_em import MonteCarloEM, MonteCarloResult
+from torch_lntm.inference.statistics import (
+    Statistics,
+    sampled_statistics,
+    sufficient_statistics,
+)
 from torch_lntm.inference.variational_em import FitResult, VariationalEM
 
 __all__ = [
@@ -11,7 +16,10 @@ __all__ = [
     "DocumentHMC",
     "DocumentSamples",
     "FitResult",
+    "MonteCarloEM",
+    "MonteCarloResult",
     "Statistics",
     "VariationalEM",
+    "sampled_statistics",
     "sufficient_statistics",
 ]

@@ -26,7 +26,8 @@ class FitState:
             posterior means; on the CPU, in the fit's order of documents.
         sites: ``(nnz, num_topics)`` the posteriors' own starting points, of guides that keep any.
         restart: Which restart.
-        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``.
+        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``; of Monte-Carlo EM
+            ``"warm-up"`` or ``"sampling"``.
         step: Epochs or iterations of the phase that are done.
         updates: Stochastic updates taken.
         seconds: Time spent.
@@ -34,6 +35,8 @@ class FitState:
         word_counts: ``(num_topics, num_words)`` running average of the start.
         statistics: Those that the next M-step starts from.
         best: Parameters and ``latent`` of the best restart so far.
+        chains: What Monte-Carlo EM keeps of its chains, ``(num_chains, num_docs, ...)`` each.
+        optimizer: State of the topics' optimiser, where they have one.
     """
 
     latent: Tensor
@@ -47,6 +50,8 @@ class FitState:
     word_counts: Tensor | None = None
     statistics: Statistics | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
+    chains: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
 
 
 def write_checkpoint(
@@ -61,12 +66,13 @@ def write_checkpoint(
         identity: JSON-able description of the fit, which a reader must share.
     """
     tensors = {f"model.{name}": value for name, value in parameters.items()}
-    tensors |= {f"best.{name}": value for name, value in state.best.items()}
     record: dict[str, Any] = {"identity": identity, "state": {}, "statistics": None}
     for item in fields(FitState):
         value = getattr(state, item.name)
         if isinstance(value, Tensor):
             tensors[item.name] = value
+        elif isinstance(value, dict):
+            tensors |= {f"{item.name}.{name}": tensor for name, tensor in value.items()}
         elif isinstance(value, int | float | str | list):
             record["state"][item.name] = value
     if state.statistics is not None:
@@ -120,6 +126,8 @@ def read_checkpoint(
             latent=tensors["latent"],
             sites=tensors.get("sites"),
             best=part("best."),
+            chains=part("chains."),
+            optimizer=part("optimizer."),
             **record["state"],
         )
         if "word_counts" in tensors:

@@ -6,7 +6,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
@@ -221,14 +221,14 @@ class DocumentHMC(MCMCKernel):
     averaging in warm-up and are frozen after it; mass matrices do not change.
 
     Args:
-        model: A model with eta: ``ctm`` or ``iftm``.
+        model: A model with eta: ``ctm``, ``lntm`` or ``iftm``.
         num_chains: Chains of each document.
         mass_matrix: What has unit mass: ``"identity"``, eta and sources themselves; ``"prior"``,
             the whitened prior; ``"taylor"``, the document's Taylor posterior, under a factor prior
             that of eta and sources together (Laplace sources by their dual at the factor
-            posterior); ``"laplace"``, the document's Laplace posterior, ``ctm`` only, and the best
-            there (*measured on 200 documents of* ``ap`` *with 50 topics: twice Taylor's effective
-            samples of each document's slowest topic per second*).
+            posterior); ``"laplace"``, the document's Laplace posterior, which is not for models
+            with sources, and the best for others (*measured on 200 documents of* ``ap`` *with 50
+            topics: twice Taylor's effective samples of each document's slowest topic per second*).
         num_steps: Leapfrog steps of a transition.
         step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.
         target_accept: Mean acceptance probability that adaptation aims at.
@@ -260,7 +260,7 @@ class DocumentHMC(MCMCKernel):
         if not isinstance(prior, LogisticNormalPrior | IndependentFactorPrior):
             raise IncompatibleGuideError(
                 f"DocumentHMC samples eta, which {getattr(prior, 'family', type(model).__name__)} "
-                "does not have; it is for ctm and iftm. pyro.infer.NUTS takes every model"
+                "does not have; it is for ctm, lntm and iftm. pyro.infer.NUTS takes every model"
             )
         if mass_matrix not in get_args(MassMatrix):
             raise ConfigError(
@@ -268,7 +268,8 @@ class DocumentHMC(MCMCKernel):
             )
         if mass_matrix == "laplace" and isinstance(prior, IndependentFactorPrior):
             raise ConfigError(
-                "mass_matrix 'laplace' is for ctm; with sources use 'taylor', 'prior' or 'identity'"
+                "mass_matrix 'laplace' is for ctm and lntm; with sources use 'taylor', 'prior' or "
+                "'identity'"
             )
         for name, value in (("num_chains", num_chains), ("num_steps", num_steps)):
             if value < 1:
@@ -289,7 +290,7 @@ class DocumentHMC(MCMCKernel):
         self.jitter = jitter
         self.seed = seed
         self._initial: Mapping[str, Tensor] | None = None
-        self._chains: _Chains | None = None
+        self._chains: Chains | None = None
 
     @torch.no_grad()
     def run(
@@ -328,7 +329,7 @@ class DocumentHMC(MCMCKernel):
         ):
             if number < least:
                 raise ConfigError(f"{name} is {number}; expected at least {least}")
-        chains = _Chains(self, batch, self.seed, warmup_steps, initial_params)
+        chains = Chains(self, batch, self.seed, warmup_steps, initial_params)
         store = {
             site: torch.empty(self.num_chains, num_samples, *value.shape[1:], dtype=value.dtype)
             for site, value in chains.latents.items()
@@ -375,7 +376,7 @@ class DocumentHMC(MCMCKernel):
         (batch,) = (*args, *kwargs.values())
         # Pyro's chains differ by the global generator's state alone.
         seed = self.seed + int(torch.randint(2**62, ()))
-        self._chains = _Chains(self, batch, seed, warmup_steps, self._initial)
+        self._chains = Chains(self, batch, seed, warmup_steps, self._initial)
         self._initial = None
 
     @property
@@ -419,7 +420,7 @@ class DocumentHMC(MCMCKernel):
         """Forget the chains."""
         self._chains = None
 
-    def _running(self) -> _Chains:
+    def _running(self) -> Chains:
         if self._chains is None:
             raise ConfigError("DocumentHMC has no chains yet; call setup with a batch, or run")
         return self._chains
@@ -431,7 +432,19 @@ class DocumentHMC(MCMCKernel):
         return {site: value[0] for site, value in latents.items()}
 
 
-class _Chains:
+class Progress(NamedTuple):
+    """How far chains have come, besides where they are.
+
+    Attributes:
+        num_transitions: Transitions made.
+        adaptation: Their step sizes.
+    """
+
+    num_transitions: int
+    adaptation: hmc.DualAveraging
+
+
+class Chains:
     """The chains of one batch on their way.
 
     Args:
@@ -440,6 +453,12 @@ class _Chains:
         seed: Seed of all noise.
         warmup_steps: Transitions in which step sizes adapt.
         initial: Where to start, or None for prior draws.
+        progress: What the same chains had come to at an earlier visit; they go on from there.
+        means: ``(num_docs, latent_dim)`` where the solver of the mass matrices starts.
+
+    Raises:
+        ConfigError: See :meth:`DocumentHMC.run`.
+        NumericalError: See :meth:`DocumentHMC.run`.
     """
 
     def __init__(
@@ -449,6 +468,8 @@ class _Chains:
         seed: int,
         warmup_steps: int,
         initial: Mapping[str, Tensor] | None,
+        progress: Progress | None = None,
+        means: Tensor | None = None,
     ) -> None:
         model = kernel.model
         batch = model.check_batch(batch)
@@ -461,6 +482,8 @@ class _Chains:
         self.target = hmc.DocumentTarget(
             batch, model.topics.probs.detach(), model.prior.solver_prior(), kernel.num_chains
         )
+        #: What the mass matrices' solver ended at, if there was any.
+        self.means = means
         self._metric = self._make_metric()
         keys = hmc.chain_keys(seed, batch.index, kernel.num_chains)
         self._keys = hmc.fold_in(keys, _TRANSITIONS)
@@ -470,8 +493,12 @@ class _Chains:
             position = self._position(initial)
         self.state = hmc.init(self.target, position)
         self._adaptation: hmc.DualAveraging | None = None
+        self.num_transitions = 0
         shape = self.state.log_prior.shape
-        if kernel.step_size is None:
+        if progress is not None:
+            self.num_transitions, self._adaptation = progress
+            self.step_size = self._adapted(self._adaptation)
+        elif kernel.step_size is None:
             self.step_size = hmc.find_step_size(
                 hmc.fold_in(keys, _SEARCH), self.target, self.state, self._metric
             )
@@ -486,9 +513,8 @@ class _Chains:
                     f"step_size of shape {tuple(step_size.shape)}; expected a number or "
                     f"{tuple(shape)}"
                 ) from None
-        self.num_transitions = 0
         self._acceptance = torch.zeros_like(self.state.log_prior)
-        self._last_acceptance = self._acceptance
+        self.last: hmc.HMCInfo | None = None
         self.divergences = torch.zeros(shape, dtype=torch.int64, device=batch.device)
         self.moved = torch.zeros(shape, dtype=torch.bool, device=batch.device)
 
@@ -501,17 +527,20 @@ class _Chains:
             return hmc.eta_metric(prior)
         if not isinstance(prior, FactorPrior):
             guide = TaylorGuide(model) if name == "taylor" else LaplaceGuide(model)
-            return hmc.posterior_metric(guide.posterior(batch))
+            found = guide.posterior(batch, self.means)
+            self.means = found.mean
+            return hmc.posterior_metric(found)
         if prior.source == "gaussian":
-            mode = TaylorGuide(model).posterior(batch).theta_mode()
-            scale = mode.new_ones(batch.num_docs, prior.num_sources)
+            found = TaylorGuide(model).posterior(batch, self.means)
+            scale = found.mean.new_ones(batch.num_docs, prior.num_sources)
         else:
-            posterior = FactorGuide(model).posterior(batch)
-            mode = posterior.theta_mode()
+            found = posterior = FactorGuide(model).posterior(batch, self.means)
             # |η| = sqrt(E s²), at which the dual touches −|s|.
             second = posterior.source_mean.double().square() + posterior.source_std.square()
             scale = second.pow(0.25)
-        return hmc.factor_metric(prior, batch.lengths[:, None] * mode, scale, batch.index)
+        self.means = found.mean
+        weights = batch.lengths[:, None] * found.theta_mode()
+        return hmc.factor_metric(prior, weights, scale, batch.index)
 
     def _position(self, latents: Mapping[str, Tensor]) -> Tensor:
         """The z of given latent variables, checked."""
@@ -563,16 +592,24 @@ class _Chains:
         )
         self.state = state
         self.num_transitions += 1
-        self._last_acceptance = info.acceptance
+        self.last = info
         if self.num_transitions > self.warmup_steps:
             self._acceptance = self._acceptance + info.acceptance
             self.divergences = self.divergences + info.divergent
             self.moved = self.moved | info.accepted
         elif self._adaptation is not None:
             self._adaptation = self._adaptation.update(info.acceptance, self.kernel.target_accept)
-            frozen = self.num_transitions == self.warmup_steps
-            adapted = self._adaptation
-            self.step_size = (adapted.log_average if frozen else adapted.log_step_size).exp()
+            self.step_size = self._adapted(self._adaptation)
+
+    def _adapted(self, adaptation: hmc.DualAveraging) -> Tensor:
+        frozen = self.num_transitions >= self.warmup_steps
+        return (adaptation.log_average if frozen else adaptation.log_step_size).exp()
+
+    @property
+    def progress(self) -> Progress:
+        """What to go on from at a later visit."""
+        assert self._adaptation is not None
+        return Progress(self.num_transitions, self._adaptation)
 
     @property
     def num_samples(self) -> int:
@@ -587,20 +624,34 @@ class _Chains:
     @property
     def summary(self) -> dict[str, str]:
         """A line about the last transition."""
+        acceptance = self._acceptance if self.last is None else self.last.acceptance
         return {
             "step size": f"{float(self.step_size.mean()):.2e}",
-            "acc. prob": f"{float(self._last_acceptance.mean()):.3f}",
+            "acc. prob": f"{float(acceptance.mean()):.3f}",
         }
 
     def warn_of_stuck(self) -> None:
         """Name the documents of which a chain never moved after warm-up."""
-        stuck = (~self.moved).any(0)
-        if self.num_samples and bool(stuck.any()):
-            documents = self.target.batch.index[stuck].tolist()
-            named = ", ".join(map(str, documents[:10])) + (", …" if len(documents) > 10 else "")
-            warnings.warn(
-                f"{int((~self.moved).sum())} chain(s) of {len(documents)} document(s) never moved "
-                f"in {self.num_samples} transitions, at positions {named}; means leave them out. "
-                "Use more warmup_steps or a smaller step_size",
-                stacklevel=3,
-            )
+        if self.num_samples:
+            cure = "Use more warmup_steps or a smaller step_size"
+            warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, cure)
+
+
+def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, cure: str) -> None:
+    """Warn, on behalf of the caller's caller's caller, of chains that never moved.
+
+    Args:
+        moved: ``(num_chains, num_docs)`` bool.
+        index: ``(num_docs,)`` positions of the documents.
+        num_transitions: In how many transitions they did not.
+        cure: What to do about it.
+    """
+    stuck = (~moved).any(0)
+    if bool(stuck.any()):
+        documents = index[stuck].tolist()
+        named = ", ".join(map(str, documents[:10])) + (", …" if len(documents) > 10 else "")
+        warnings.warn(
+            f"{int((~moved).sum())} chain(s) of {len(documents)} document(s) never moved in "
+            f"{num_transitions} transitions, at positions {named}; means leave them out. {cure}",
+            stacklevel=4,
+        )

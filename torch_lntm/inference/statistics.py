@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide, Posterior
+from torch_lntm.kernels import expected_counts
 from torch_lntm.models import TopicModel
 
 
@@ -58,6 +60,10 @@ class Statistics:
             self.num_unconverged,
         )
 
+    def blended(self, new: Statistics, weight: float) -> Statistics:
+        """A running average: (1 − weight) × these + weight × new (*Cappé & Moulines 2009*)."""
+        return self.scaled(1.0 - weight) + new.scaled(weight)
+
     def maximise(self, model: TopicModel) -> None:
         """The M-step: set the model's parameters to their maximisers, priors included."""
         model.prior.m_step(self.num_docs, **self.sums)
@@ -85,4 +91,59 @@ def sufficient_statistics(
         word_counts=guide.word_counts(batch, posterior, **temperatures),
         objective=float(posterior.objective.sum()),
         num_unconverged=int((~posterior.converged).sum()),
+    )
+
+
+@torch.no_grad()
+def sampled_statistics(
+    model: TopicModel,
+    batch: DocumentBatch,
+    latents: Mapping[str, Tensor],
+    log_likelihood: Tensor,
+    used: Tensor,
+) -> Statistics:
+    """Statistics of a batch at draws of its latent variables, averaged over chains.
+
+    A document of which no chain is used is not counted.
+
+    Args:
+        model: The model.
+        batch: Non-empty documents, on its device.
+        latents: ``(num_chains, num_docs, dim)`` values of ``eta``, and of ``source`` if there is
+            such a site.
+        log_likelihood: ``(num_chains, num_docs)`` nats at these.
+        used: ``(num_chains, num_docs)`` bool, the chains to average.
+
+    Returns:
+        The statistics; the objective is the log likelihood, and documents with chains left out
+        count as unconverged.
+    """
+    weights = used.double() / used.sum(0).clamp_min(1)
+    eta = latents["eta"].double().flatten(0, 1)
+    flat = weights.flatten()[:, None]
+    if "source" in latents:
+        source = latents["source"].double().flatten(0, 1)
+        sums = {
+            "eta_sum": (flat * eta).sum(0),
+            "eta_square": (flat * eta.square()).sum(0),
+            "source_sum": (flat * source).sum(0),
+            "eta_source": eta.mT @ (flat * source),
+            "source_outer": source.mT @ (flat * source),
+        }
+    else:
+        sums = {"latent_sum": (flat * eta).sum(0), "latent_outer": eta.mT @ (flat * eta)}
+    # Word counts are linear in the counts: a chain's weight goes there.
+    rows = batch.select(torch.arange(batch.num_docs, device=batch.device).repeat(len(weights)))
+    rows = replace(rows, counts=rows.counts * weights.flatten().to(rows.dtype)[rows.row_index])
+    theta = model.theta(latents["eta"]).flatten(0, 1)
+    word_counts = expected_counts(theta, model.topics.probs, rows, word_counts=True).word_counts
+    assert word_counts is not None
+    counted = weights.sum(0)
+    return Statistics(
+        num_docs=float(counted.sum()),
+        num_tokens=float((counted * batch.lengths.double()).sum()),
+        sums=sums,
+        word_counts=word_counts.double(),
+        objective=float((weights * log_likelihood).sum()),
+        num_unconverged=int((~used).any(0).sum()),
     )

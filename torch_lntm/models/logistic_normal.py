@@ -7,7 +7,7 @@ from typing import Any
 
 import pyro
 import torch
-from pyro.distributions import MultivariateNormal
+from pyro.distributions import MultivariateNormal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
@@ -72,11 +72,16 @@ class LogisticNormalPrior(DocumentPrior):
             )
         dim = self.latent_dim
         self.loc = nn.Parameter(torch.zeros(dim, dtype=dtype))
-        self.unconstrained_tril = nn.Parameter(torch.empty(dim, dim, dtype=dtype))
+        self._add_scale()
         if covariance is None:
             # Differences to the last of K unit normals have covariance I + 11ᵀ.
             covariance = torch.eye(dim) + (torch.ones(dim, dim) if anchored else 0)
         self.set_(loc=torch.zeros(dim) if loc is None else loc, covariance=covariance)
+
+    def _add_scale(self) -> None:
+        """Make the parameters that hold the covariance."""
+        dim = self.latent_dim
+        self.unconstrained_tril = nn.Parameter(self.loc.new_empty(dim, dim))
 
     @property
     def latent_dim(self) -> int:
@@ -141,8 +146,16 @@ class LogisticNormalPrior(DocumentPrior):
                     "prior covariance is not positive definite: its leading block of size "
                     f"{int(info)} is singular or indefinite; add a small multiple of the identity"
                 )
-            raw = tril.tril(-1) + tril.diagonal().log().diag_embed()
-            self.unconstrained_tril.copy_(raw)
+            self._write_scale(tril)
+
+    def _write_scale(self, tril: Tensor) -> None:
+        """Set the parameters to a Cholesky factor of the covariance, float64."""
+        raw = tril.tril(-1) + tril.diagonal().log().diag_embed()
+        self.unconstrained_tril.copy_(raw)
+
+    def _restricted(self, covariance: Tensor) -> Tensor:
+        """The maximiser among the covariances that this prior can have, given that of all."""
+        return covariance
 
     def lift(self, eta: Tensor) -> Tensor:
         """Logits of theta ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
@@ -154,7 +167,7 @@ class LogisticNormalPrior(DocumentPrior):
         """Topic proportions ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
         return torch.softmax(self.lift(latent), -1)
 
-    def distribution(self) -> MultivariateNormal:
+    def distribution(self) -> TorchDistribution:
         """The prior of one document's eta, as a Pyro distribution with gradients."""
         return MultivariateNormal(self.loc, scale_tril=self.scale_tril)
 
@@ -197,7 +210,7 @@ class LogisticNormalPrior(DocumentPrior):
         scatter = sums["latent_outer"].double() - num_docs * torch.outer(mean, mean)
         prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
-        self.set_(loc=mean, covariance=covariance)
+        self.set_(loc=mean, covariance=self._restricted(covariance))
 
     @torch.no_grad()
     def start_from_theta(self, theta: Tensor) -> Tensor:
@@ -212,7 +225,7 @@ class LogisticNormalPrior(DocumentPrior):
         mean = eta.double().mean(0)
         centred = eta.double() - mean
         covariance = centred.mT @ centred / len(eta) + 0.1 * torch.eye(eta.shape[1]).double()
-        self.set_(loc=mean, covariance=covariance)
+        self.set_(loc=mean, covariance=self._restricted(covariance))
         return eta
 
     def _prior_covariance(self) -> Tensor:

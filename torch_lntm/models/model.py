@@ -132,7 +132,7 @@ class TopicModel(nn.Module):
             "num_topics": self.num_topics,
             "num_words": self.num_words,
             **self.prior.settings,
-            "topic_smoothing": self.topics.smoothing,
+            **self.topics.settings,
             "dtype": str(self.dtype).removeprefix("torch."),
         }
 
@@ -140,13 +140,28 @@ class TopicModel(nn.Module):
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
         return self.prior.theta(latent)
 
-    def forward(self, batch: DocumentBatch) -> Tensor:
-        """The Pyro program; returns eta or theta ``(num_docs, latent_dim)``."""
-        for name, parameter in self.named_parameters():
+    def forward(self, batch: DocumentBatch, sample_topics: bool = False) -> Tensor:
+        """The Pyro program.
+
+        Args:
+            batch: The documents.
+            sample_topics: Make the topics a latent variable, the site ``"topics"``, in place of
+                their parameters and the prior of these. ``MCMC(NUTS(model)).run(batch,
+                sample_topics=True)`` then draws topics and documents together, which is for small
+                corpora. The topics can change places: posterior draws agree up to a permutation.
+
+        Returns:
+            eta or theta ``(num_docs, latent_dim)``.
+        """
+        module: nn.Module = self.prior if sample_topics else self
+        for name, parameter in module.named_parameters(prefix="prior" * sample_topics):
             _param_site(parameter, name, name=name)
-        pyro.factor("topics_prior", self.topics.log_prior())
+        if sample_topics:
+            topics = self.topics.sample()
+        else:
+            pyro.factor("topics_prior", self.topics.log_prior())
+            topics = self.topics.probs
         pyro.factor("document_prior", self.prior.log_prior())
-        topics = self.topics.probs
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
             latent = self.prior.sample()
             pyro.sample(

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.models.diagonal import DiagonalNormalPrior
 from torch_lntm.models.dirichlet import DirichletPrior
 from torch_lntm.models.factor import IndependentFactorPrior, Source
 from torch_lntm.models.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.model import TopicModel
-from torch_lntm.models.topics import Topics
+from torch_lntm.models.topics import NormalTopics, Topics
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -71,6 +72,61 @@ def ctm(
         dtype=dtype,
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    return TopicModel(prior, phi, vocabulary)
+
+
+def lntm(
+    num_topics: int,
+    num_words: int,
+    *,
+    loc: Tensor | None = None,
+    std: Tensor | None = None,
+    topics: Tensor | None = None,
+    topic_scale: float = 10.0,
+    pseudo_documents: float | None = None,
+    pseudo_variance: float = 1.0,
+    vocabulary: Sequence[str] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    seed: int = 0,
+) -> TopicModel:
+    """The logistic-normal topic model: independent logits, and normal logits of the topics too.
+
+    eta_d ~ Normal(loc, diag std²), theta_d = softmax(eta_d), each word from a topic drawn from
+    theta_d; topics softmax(b_k) with b_k ~ Normal(0, topic_scale² I) (*ZhuSuan LNTM tutorial*).
+
+    Args:
+        num_topics: Number of topics K, at least 2.
+        num_words: Size of the vocabulary V.
+        loc: ``(num_topics,)`` prior mean; zero by default.
+        std: ``(num_topics,)`` prior standard deviations; one by default.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
+        pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents; 2K + 2
+            by default, 0 for the tutorial's maximum likelihood.
+        pseudo_variance: Variance that this prior stands for.
+        vocabulary: One word per column.
+        dtype: As for :func:`ctm`.
+        seed: Seed of the topics' random initial values.
+
+    Returns:
+        The model, on the CPU; move it with ``.to(device)``.
+
+    Raises:
+        ConfigError: A size, shape or value that cannot be used.
+    """
+    dtype = _check(num_topics, num_words, dtype)
+    prior = DiagonalNormalPrior(
+        num_topics,
+        loc=loc,
+        std=std,
+        pseudo_documents=pseudo_documents,
+        pseudo_variance=pseudo_variance,
+        dtype=dtype,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    phi = NormalTopics(
+        num_topics, num_words, scale=topic_scale, probs=topics, dtype=dtype, generator=generator
+    )
     return TopicModel(prior, phi, vocabulary)
 
 
@@ -187,7 +243,12 @@ def lda(
 
 
 #: The models by the names that files and the command line know them by.
-MODELS: dict[str, Callable[..., TopicModel]] = {"ctm": ctm, "iftm": iftm, "lda": lda}
+MODELS: dict[str, Callable[..., TopicModel]] = {
+    "ctm": ctm,
+    "lntm": lntm,
+    "iftm": iftm,
+    "lda": lda,
+}
 
 
 def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.dtype:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pyro
 import torch
+from pyro.distributions import Dirichlet, Normal
 from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
+from torch_lntm.solvers.special import wright_omega
+
+#: Bound on the Newton steps of the normal topics' M-step, and the relative error that ends them.
+NORMAL_STEPS, NORMAL_TOLERANCE = 100, 1e-13
 
 
 class Topics(nn.Module):
@@ -128,6 +135,23 @@ class Topics(nn.Module):
         probs.clamp_min_(probability_floor(probs.dtype))
         self.logits.copy_(probs.log())
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of the models' constructors that are the topics'."""
+        return {"topic_smoothing": self.smoothing}
+
+    def sample(self) -> Tensor:
+        """Emit the site ``"topics"``, the topics as latent variables of a Pyro program.
+
+        Its value is the word probabilities, with the prior Dirichlet(1 + smoothing). (Without
+        smoothing that is the uniform one, which is proper.)
+
+        Returns:
+            ``(num_topics, num_words)`` word probabilities.
+        """
+        pseudo = self.logits.new_full((self.num_topics, self.num_words), 1.0 + self.smoothing)
+        return pyro.sample("topics", Dirichlet(pseudo).to_event(1))
+
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the Dirichlet prior at the current topics (scalar)."""
         if self.smoothing == 0:
@@ -137,3 +161,113 @@ class Topics(nn.Module):
     def extra_repr(self) -> str:
         """Sizes and smoothing, for ``repr``."""
         return f"{self.num_topics} topics, {self.num_words} words, smoothing={self.smoothing}"
+
+
+class NormalTopics(Topics):
+    """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
+
+    The prior of the *ZhuSuan LNTM tutorial*, where the scale is δ: the wider, the sparser the
+    topics. It is a density of the logits themselves. The softmax ignores their common shift and
+    the prior fixes it: at any maximum a topic's logits sum to 0.
+
+    Args:
+        num_topics: Number of topics K.
+        num_words: Size of the vocabulary V.
+        scale: Prior standard deviation δ of every logit.
+        probs: As for :class:`Topics`.
+        dtype: Floating-point type.
+        generator: As for :class:`Topics`.
+
+    Raises:
+        ConfigError: A size, ``scale`` or ``probs`` that cannot be used.
+    """
+
+    def __init__(
+        self,
+        num_topics: int,
+        num_words: int,
+        *,
+        scale: float = 10.0,
+        probs: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not 0 < scale < math.inf:
+            raise ConfigError(f"topic scale is {scale}; expected a positive number")
+        super().__init__(
+            num_topics, num_words, smoothing=0.0, probs=probs, dtype=dtype, generator=generator
+        )
+        self.scale = float(scale)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of :func:`torch_lntm.models.lntm` that are the topics'."""
+        return {"topic_scale": self.scale}
+
+    @torch.no_grad()
+    def set_(self, probs: Tensor) -> None:
+        """As :meth:`Topics.set_`; the logits are those of these topics that sum to 0."""
+        super().set_(probs)
+        self.logits.sub_(self.logits.mean(0))
+
+    def gradient(self, word_counts: Tensor) -> Tensor:
+        """Gradient of the log joint density in the logits, given expected counts n.
+
+        n_kv − φ_kv Σ_v n_kv − b_kv/δ². Of a mini-batch's counts times num_docs/batch it is an
+        unbiased estimate of that of the corpus: the prior is there once.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` expected tokens.
+
+        Returns:
+            ``(num_words, num_topics)`` float64, as the logits lie.
+        """
+        counts, logits = word_counts.mT.double(), self.logits.detach().double()
+        expected = torch.softmax(logits, 0) * counts.sum(0)
+        return counts - expected - logits / self.scale**2
+
+    @torch.no_grad()
+    def m_step(self, word_counts: Tensor) -> None:
+        """Set the topics to the maximiser of Σ_v n_v log softmax(b)_v − |b|²/2δ², each topic's.
+
+        With N = Σ n_v, ω the Wright omega function and s = lse(b) the gradient is zero where
+        x_v = δ²N φ_v is ω(δ²n_v + log(δ²N) − s), and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. That leaves
+        one unknown a topic, s, and an equation that is convex and decreasing in it: Newton's steps
+        converge from anywhere, and rise monotonically after the first.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` expected tokens. A topic left without any
+                becomes uniform, the prior's mode.
+        """
+        used = word_counts.sum(1) > 0
+        pull = self.scale**2 * word_counts.mT.double().contiguous()[:, used]
+        total = pull.sum(0)
+        centre = pull + total.log()
+        level = self.logits.double()[:, used].logsumexp(0)
+        for count in range(NORMAL_STEPS):
+            x = wright_omega(centre - level)
+            # Two forms of the same number, each without the other's cancellation.
+            logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
+            step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
+            # A later step down is rounding.
+            if count and bool((step <= NORMAL_TOLERANCE * level.abs()).all()):
+                break
+            level = level + step
+        self.logits.zero_()
+        self.logits[:, used] = (logits - logits.mean(0)).to(self.logits.dtype)
+
+    def sample(self) -> Tensor:
+        """Emit the site ``"topics"``; see :meth:`Topics.sample`.
+
+        Its value is the logits ``(num_topics, num_words)``.
+        """
+        zero = self.logits.new_zeros(self.num_topics, self.num_words)
+        return torch.softmax(pyro.sample("topics", Normal(zero, self.scale).to_event(2)), -1)
+
+    def log_prior(self) -> Tensor:
+        """Log density, up to a constant, of the normal prior at the current logits (scalar)."""
+        return -0.5 * self.logits.double().square().sum() / self.scale**2
+
+    def extra_repr(self) -> str:
+        """Sizes and scale, for ``repr``."""
+        return f"{self.num_topics} topics, {self.num_words} words, scale={self.scale}"

@@ -1,0 +1,474 @@
+"""Monte-Carlo EM: its statistics, its steps, its chains, and what interrupts them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracles.pairs import make_counts, make_model
+from oracles.problems import Problem, make_batch, random_problem
+from scipy import stats
+from scipy.special import softmax
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
+from torch_lntm.guides import LaplaceGuide
+from torch_lntm.inference import (
+    MonteCarloEM,
+    MonteCarloResult,
+    VariationalEM,
+    monte_carlo_em,
+    sampled_statistics,
+)
+from torch_lntm.inference.run import STEPWISE_EXPONENT
+from torch_lntm.models import TopicModel, ctm, lntm
+from torch_lntm.solvers import hmc
+
+
+def make_corpus(num_docs: int = 40, length: int = 40) -> Corpus:
+    covariance = torch.tensor([[1.5, 0.9, 0.0], [0.9, 1.5, 0.0], [0.0, 0.0, 1.5]])
+    topics = synthetic_topics(3, 30, 0.2, seed=7)
+    truth = ctm(3, 30, loc=torch.tensor([0.5, 0.0, -0.5]), covariance=covariance, topics=topics)
+    lengths = torch.randint(1, 2 * length, (num_docs,), generator=torch.Generator().manual_seed(0))
+    lengths[5] = 0
+    return truth.generate(lengths, seed=1)[0]
+
+
+def corpus_of(problem: Problem) -> Corpus:
+    return Corpus.from_matrix(problem.counts.astype(int))
+
+
+def fit(model: TopicModel, corpus: Corpus, **options: Any) -> MonteCarloResult:
+    names = ("checkpoint", "checkpoint_seconds")
+    fit_options = {name: options.pop(name) for name in names if name in options}
+    engine = MonteCarloEM(model, progress=False, **options)
+    return engine.fit(corpus, **fit_options)
+
+
+# -- statistics ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='laplace')"])
+def test_statistics_are_means_over_the_chains_that_are_used(family: str, device: str) -> None:
+    """Summed up in plain loops; the last document has no chain left."""
+    model, counts = make_model(family).to(device), make_counts((30, 1, 8, 5))
+    rng = np.random.default_rng(1)
+    eta, source = rng.normal(size=(3, 4, 4)), rng.normal(size=(3, 4, 2))
+    loglik = rng.normal(size=(3, 4))
+    used = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]], dtype=bool)
+    latents = {"eta": torch.from_numpy(eta).to(device)}
+    if "iftm" in family:
+        latents["source"] = torch.from_numpy(source).to(device)
+    found = sampled_statistics(
+        model,
+        make_batch(counts, device),
+        latents,
+        torch.from_numpy(loglik).to(device),
+        torch.from_numpy(used).to(device),
+    )
+    topics = model.topics.probs.detach().cpu().numpy()
+    sums: dict[str, Any] = dict.fromkeys(
+        ("eta", "square", "outer", "source", "cross", "inner"), 0.0
+    )
+    words, objective = np.zeros_like(topics), 0.0
+    for d in range(3):
+        for c in np.flatnonzero(used[:, d]):
+            w, e, s = 1 / used[:, d].sum(), eta[c, d], source[c, d]
+            sums["eta"] = sums["eta"] + w * e
+            sums["square"] = sums["square"] + w * e**2
+            sums["outer"] = sums["outer"] + w * np.outer(e, e)
+            sums["source"] = sums["source"] + w * s
+            sums["cross"] = sums["cross"] + w * np.outer(e, s)
+            sums["inner"] = sums["inner"] + w * np.outer(s, s)
+            joint = softmax(e)[:, None] * topics
+            words += w * counts[d] * joint / joint.sum(0)
+            objective += w * loglik[c, d]
+    expected = {"latent_sum": "eta", "latent_outer": "outer"}
+    if "iftm" in family:
+        expected = {"eta_sum": "eta", "eta_square": "square", "source_sum": "source"}
+        expected |= {"eta_source": "cross", "source_outer": "inner"}
+    assert set(found.sums) == set(expected)
+    for name, key in expected.items():
+        np.testing.assert_allclose(found.sums[name].tolist(), sums[key], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.word_counts.tolist(), words, rtol=1e-10, atol=1e-12)
+    assert (found.num_docs, found.num_tokens) == (3, counts[:3].sum())
+    assert found.objective == pytest.approx(objective)
+    assert found.num_unconverged == 3
+
+
+def grid_moments(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """E[eta] and E[eta etaᵀ] of the documents of an anchored problem, on a grid."""
+    mean, cov = problem.loc, problem.covariance
+    axes = [
+        np.linspace(m - 8 * s, m + 8 * s, 301)
+        for m, s in zip(mean, np.sqrt(np.diag(cov)), strict=True)
+    ]
+    x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+    words = np.log(softmax(np.hstack([x, np.zeros((len(x), 1))]), 1) @ problem.topics)
+    prior = stats.multivariate_normal(mean, cov).logpdf(x)
+    first, second = [], []
+    for bag in problem.counts:
+        weights = softmax(prior + words @ bag)
+        first.append(weights @ x)
+        second.append((x * weights[:, None]).T @ x)
+    return np.array(first), np.array(second)
+
+
+def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str) -> None:
+    problem = random_problem(3, lengths=(30, 1, 3, 60), anchored=True)
+    model = problem.model(device, pseudo_documents=3.0, pseudo_variance=0.5, topic_smoothing=0.2)
+    result = fit(
+        model,
+        corpus_of(problem),
+        num_chains=300,
+        num_transitions=60,
+        max_epochs=1,
+        start="model",
+    )
+    eta = result.chains["eta"].numpy()
+    outer = eta[..., :, None] * eta[..., None, :]
+    # Chains are independent: 300 draws each. 24 means at 5 standard errors: 1e-5 to fail falsely.
+    for draws, expected in zip((eta, outer), grid_moments(problem), strict=True):
+        error = draws.std(0) / math.sqrt(len(draws))
+        assert (np.abs(draws.mean(0) - expected) < 5 * error).all()
+
+    loc = eta.mean((0, 1))
+    scatter = outer.mean(0).sum(0) - 4 * np.outer(loc, loc)
+    covariance = (3 * 0.5 * (np.eye(2) + 1) + scatter) / (3 + 4)
+    np.testing.assert_allclose(model.prior.loc.tolist(), loc, rtol=1e-9)
+    np.testing.assert_allclose(model.prior.covariance.tolist(), covariance, rtol=1e-9)
+    theta = softmax(np.concatenate([eta, np.zeros((300, 4, 1))], -1), -1)
+    joint = theta[..., None] * problem.topics
+    words = (problem.counts[:, None] * joint / joint.sum(2, keepdims=True)).mean(0).sum(0)
+    expected_topics = (words + 0.2) / (words + 0.2).sum(1, keepdims=True)
+    np.testing.assert_allclose(model.topics.probs.tolist(), expected_topics, rtol=1e-8)
+
+
+# -- M-steps -------------------------------------------------------------------------------------
+
+
+def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None:
+    """What Adam is given in an epoch: each batch times num_docs/batch, the prior once."""
+    corpus = make_corpus()
+    model = lntm(3, 30, topic_scale=0.5, dtype="float64", seed=1)
+    topics = model.topics
+    given: list[Tensor] = []
+    received: list[Tensor] = []
+    gradient = type(topics).gradient
+
+    def recorded(self: Any, word_counts: Tensor) -> Tensor:
+        given.append(word_counts.clone())
+        return gradient(self, word_counts)
+
+    step = torch.optim.Adam.step
+
+    def still(self: Any) -> None:
+        received.append(self.param_groups[0]["params"][0].grad.clone())
+        before = topics.logits.clone()
+        step(self)
+        topics.logits.copy_(before)
+
+    monkeypatch.setattr(type(topics), "gradient", recorded)
+    monkeypatch.setattr(torch.optim.Adam, "step", still)
+    # 39 documents with tokens, in 3 batches of 13; nothing moves the topics.
+    monkeypatch.setattr(type(topics), "m_step", lambda self, counts: None)
+    epochs = {"max_epochs": 2, "warmup_epochs": 2, "num_transitions": 30}
+    fit(model, corpus, batch_size=13, start="model", **epochs)
+    assert len(given) == len(received) == 3
+    counts = torch.stack(given).mean(0)
+    np.testing.assert_allclose(float(counts.sum()), corpus.num_tokens, rtol=1e-10)
+    used = np.bincount(corpus.word_index, corpus.counts, minlength=30)
+    np.testing.assert_allclose(counts.sum(0).tolist(), used, rtol=1e-10)
+    logits = topics.logits.detach().mT
+    full = counts - torch.softmax(logits, 1) * counts.sum(1, keepdim=True) - logits / 0.25
+    torch.testing.assert_close(torch.stack(received).mean(0), full.mT)
+
+
+def test_the_running_average_weighs_mini_batches_as_written() -> None:
+    """After two epochs of one batch the prior's mean is a mixture of both epochs' draws."""
+    corpus = make_corpus()
+    occupied = np.flatnonzero(corpus.lengths)
+    options: dict[str, Any] = {"dtype": "float64", "seed": 1}
+    means = []
+    for epochs in (1, 2):
+        model = ctm(3, 30, **options)
+        result = fit(
+            model, corpus, max_epochs=epochs, warmup_epochs=2, num_transitions=30, start="model"
+        )
+        means.append(result.chains["eta"][0, occupied].mean(0))
+    weight = 2.0**-STEPWISE_EXPONENT
+    expected = (1 - weight) * means[0] + weight * means[1]
+    torch.testing.assert_close(model.prior.loc.detach(), expected)
+
+
+def matched_error(model: TopicModel, truth: Tensor) -> float:
+    """Mean total variation of the topics, each to its closest."""
+    found = model.topics.probs.detach().double()
+    distance = 0.5 * (found[:, None] - truth[None]).abs().sum(-1)
+    assert sorted(distance.argmin(0).tolist()) == [0, 1, 2]
+    return float(distance.min(0).values.mean())
+
+
+def test_parameters_are_recovered_better_than_by_variational_em() -> None:
+    topics = synthetic_topics(3, 30, 0.2, seed=7)
+    covariance = torch.tensor([[1.5, 0.9, 0.0], [0.9, 1.5, 0.0], [0.0, 0.0, 1.5]])
+    truth = ctm(3, 30, covariance=covariance, topics=topics)
+    corpus = truth.generate([60] * 500, seed=1)[0]
+    errors = []
+    for name in ("variational", "monte carlo"):
+        model = ctm(3, 30)
+        if name == "variational":
+            guide = LaplaceGuide(model)
+            VariationalEM(model, guide, tolerance=1e-5, progress=False).fit(corpus)
+        else:
+            fit(model, corpus, max_epochs=25)
+        order = (model.topics.probs[:, None] - topics).abs().sum(-1).argmin(0)
+        found = model.prior.contrast_covariance()[order][:, order]
+        expected = truth.prior.contrast_covariance()
+        spread = float((found - expected).norm() / expected.norm())
+        errors.append((matched_error(model, topics.double()), spread))
+    assert errors[1][0] < errors[0][0]
+    assert errors[1][1] < 0.5 * errors[0][1]
+    assert errors[1][1] < 0.2
+
+
+@pytest.mark.parametrize("update", ["exact", "gradient"])
+def test_the_tutorial_s_model_finds_its_topics(update: str) -> None:
+    truth = synthetic_topics(3, 30, 0.2, seed=7)
+    corpus = lntm(3, 30, topics=truth, std=torch.full((3,), 1.5)).generate([60] * 300, seed=1)[0]
+    model = lntm(3, 30, pseudo_documents=0.0)
+    result = fit(model, corpus, topic_update=update, max_epochs=20)
+    assert matched_error(model, truth.double()) < 0.1
+    assert result.history[-1]["acceptance"] > 0.7
+
+
+# -- chains --------------------------------------------------------------------------------------
+
+
+def test_chains_do_not_depend_on_who_shares_their_mini_batch(device: str) -> None:
+    """In the first epoch, which has no M-step before its end."""
+    corpus, results = make_corpus(), []
+    for batch_size in (1, 7, 100):
+        model = ctm(3, 30, dtype="float64", seed=1).to(device)
+        options = {"num_transitions": 30, "max_epochs": 1, "start": "model"}
+        results.append(fit(model, corpus, batch_size=batch_size, **options))
+    for other in results[1:]:
+        torch.testing.assert_close(
+            results[0].chains["eta"], other.chains["eta"], rtol=1e-9, atol=1e-9, equal_nan=True
+        )
+    occupied = torch.from_numpy(corpus.lengths > 0)
+    assert len(results[0].chains["eta"][0, occupied].unique(dim=0)) == int(occupied.sum())
+
+
+@pytest.mark.parametrize("mass_matrix", ["prior", "taylor"])
+def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str) -> None:
+    corpus = make_corpus(100)
+    for batch_size in (10, 100):
+        model = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=7))
+        options = {"max_epochs": 12, "mass_matrix": mass_matrix, "start": "model"}
+        result = fit(model, corpus, batch_size=batch_size, **options)
+        assert 0.7 < result.history[-1]["acceptance"] < 0.97
+
+
+def test_step_sizes_adapt_in_warm_up_only() -> None:
+    result = fit(ctm(3, 30), make_corpus(), max_epochs=6, warmup_epochs=3)
+    assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 3
+    sizes = [r["step_size"] for r in result.history]
+    assert len(set(sizes[:3])) == 3
+    # Averages over other batches of the same numbers.
+    np.testing.assert_allclose(sizes[4:], sizes[3], rtol=1e-9)
+
+
+def test_empty_documents_take_no_part() -> None:
+    corpus = make_corpus()
+    occupied = np.flatnonzero(corpus.lengths)
+    model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
+    result = fit(model, corpus, max_epochs=1, num_transitions=30, start="model")
+    eta = result.chains["eta"][0]
+    assert bool(eta[5].isnan().all())
+    assert bool(eta[occupied].isfinite().all())
+    torch.testing.assert_close(model.prior.loc.detach(), eta[occupied].mean(0))
+    torch.testing.assert_close(model.prior.covariance.detach(), eta[occupied].T.cov(correction=0))
+    torch.testing.assert_close(result.means[5], model.prior.loc.detach())
+    torch.testing.assert_close(result.means[occupied], eta[occupied])
+    assert result.num_unconverged == 0
+    assert result.history[0]["eta_mean"] == pytest.approx(float(eta[occupied].mean()))
+
+
+@pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])
+def test_one_document_of_one_word(family: str) -> None:
+    model = make_model(family, dtype="float32")
+    corpus = Corpus.from_matrix(np.eye(15, dtype=int)[:1])
+    result = fit(model, corpus, max_epochs=4, num_chains=2)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    assert all(math.isfinite(r["objective"]) for r in result.history)
+
+
+def test_a_vocabulary_of_one_word() -> None:
+    model = lntm(2, 1)
+    result = fit(model, Corpus.from_matrix(np.array([[3], [1]])), max_epochs=2)
+    assert result.history[-1]["perplexity"] == pytest.approx(1.0)
+
+
+def test_a_chain_that_never_moves_is_reported_and_left_out(monkeypatch) -> None:
+    corpus = make_corpus()
+    step = hmc.step
+
+    def stubborn(key: Tensor, target: hmc.DocumentTarget, state: hmc.HMCState, *rest: Any) -> Any:
+        new, info = step(key, target, state, *rest)
+        held = (target.batch.index == 3).expand(info.accepted.shape)
+        chosen = [
+            torch.where(held if n.dim() < 3 else held[..., None], o, n)
+            for n, o in zip(new, state, strict=True)
+        ]
+        return hmc.HMCState(*chosen), info._replace(accepted=info.accepted & ~held)
+
+    monkeypatch.setattr(hmc, "step", stubborn)
+    model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
+    with pytest.warns(UserWarning, match=r"1 chain\(s\) of 1 document\(s\) .* at positions 3;"):
+        result = fit(model, corpus, max_epochs=1, num_transitions=30, start="model")
+    used = [d for d in np.flatnonzero(corpus.lengths) if d != 3]
+    torch.testing.assert_close(model.prior.loc.detach(), result.chains["eta"][0, used].mean(0))
+    assert result.history[0]["stuck"] == result.num_unconverged == 1
+    assert not bool(result.moved[0, 3])
+    assert bool(result.moved[0, used].all())
+
+
+# -- interruption --------------------------------------------------------------------------------
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "exact": ("ctm", {"num_chains": 2}),
+    "gradient": ("lntm", {"topic_update": "gradient"}),
+    "sources": ("iftm(source='laplace')", {"mass_matrix": "taylor"}),
+}
+
+
+def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any:
+    """A model and its fit, stopped at a visit if asked."""
+    family, options = SETTINGS[setting]
+    model = make_model(family, dtype="float32")
+    corpus = Corpus.from_matrix(make_counts((30, 1, 0, 8, 60, 3, 12)))
+    options = {"batch_size": 3, "max_epochs": 5, "warmup_epochs": 3, **options, **more}
+    with pytest.MonkeyPatch.context() as patch:
+        visits = 0
+        visit = monte_carlo_em._MonteCarloRun._visit
+
+        def counted(self: Any, *args: Any) -> Any:
+            nonlocal visits
+            visits += 1
+            if interrupt_at is not None and visits > interrupt_at:
+                raise error
+            return visit(self, *args)
+
+        error = options.pop("error", KeyboardInterrupt)
+        patch.setattr(monte_carlo_em._MonteCarloRun, "_visit", counted)
+        return model, fit(model, corpus, **options)
+
+
+def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any]) -> None:
+    for a, b in zip(one[0].parameters(), other[0].parameters(), strict=True):
+        assert torch.equal(a, b)
+    for site, draws in one[1].chains.items():
+        assert torch.equal(draws.nan_to_num(), other[1].chains[site].nan_to_num())
+    left, right = ([{**r, "seconds": 0} for r in x[1].history] for x in (one, other))
+    assert left == right
+
+
+@pytest.mark.parametrize("visits", [3, 9])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_killed_fit_goes_on_to_the_same_bits(setting: str, visits: int, tmp_path: Path) -> None:
+    """Two batches an epoch: killed within the second epoch, in warm-up, and the last."""
+    path = tmp_path / "checkpoint.safetensors"
+    kept = {"checkpoint": path, "checkpoint_seconds": 0.0}
+    with pytest.raises(RuntimeError, match="killed"):
+        small_fit(setting, visits, error=RuntimeError("killed"), **kept)
+    resumed = small_fit(setting, **kept)
+    assert_identical(small_fit(setting), resumed)
+    # The finished fit's file is the result.
+    assert_identical(resumed, small_fit(setting, 0, **kept))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_ctrl_c_ends_with_the_last_finished_epoch(setting: str) -> None:
+    interrupted = small_fit(setting, 7)
+    assert interrupted[1].stop_reason == "interrupted"
+    assert_identical(small_fit(setting, max_epochs=3), interrupted)
+    assert bool(interrupted[1].moved[:, 0].all())
+
+
+def test_ctrl_c_in_the_first_epoch_leaves_the_start() -> None:
+    model, result = small_fit("exact", 1, start="model")
+    assert result.history == []
+    assert result.chains == {}
+    assert result.means.shape == (7, 4)
+    for a, b in zip(
+        model.parameters(), make_model("ctm", dtype="float32").parameters(), strict=True
+    ):
+        assert torch.equal(a, b)
+    assert "interrupted" in repr(result)
+
+
+def test_another_fit_s_checkpoint_is_refused(tmp_path: Path) -> None:
+    kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
+    small_fit("exact", **kept)
+    with pytest.raises(ConfigError, match="num_steps"):
+        small_fit("exact", num_steps=3, **kept)
+
+
+def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
+    kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
+    small_fit("exact", max_epochs=4, **kept)
+    assert_identical(small_fit("exact"), small_fit("exact", **kept))
+
+
+# -- what cannot be ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["prior.loc", "topics.logits"])
+def test_a_parameter_that_is_not_a_number_is_named(name: str) -> None:
+    model = make_model("ctm")
+    model.get_parameter(name).data.view(-1)[0] = torch.nan
+    with pytest.raises(NumericalError, match=name.replace(".", r"\.")):
+        fit(model, Corpus.from_matrix(make_counts()), start="model")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"num_chains": 0}, "num_chains is 0"),
+        ({"num_transitions": 0}, "num_transitions is 0"),
+        ({"max_epochs": 0}, "max_epochs is 0"),
+        ({"warmup_epochs": 0}, "warmup_epochs is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"start": "vem"}, "start 'vem'"),
+        ({"topic_update": "sgd"}, "topic_update 'sgd'"),
+        ({"topic_update": "gradient"}, "for normal topics"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"mass_matrix": "full"}, "mass_matrix 'full'"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        MonteCarloEM(make_model("ctm"), **options)
+
+
+def test_models_and_corpora_that_cannot_be() -> None:
+    with pytest.raises(IncompatibleGuideError, match="lda"):
+        MonteCarloEM(make_model("lda"))
+    with pytest.raises(ConfigError, match="30 words and the model 15"):
+        fit(make_model("ctm"), make_corpus())
+    with pytest.raises(CorpusError, match="no tokens"):
+        fit(ctm(3, 30), make_corpus()[[5]])
+
+
+def test_a_progress_bar_says_how_the_chains_fare(capsys) -> None:
+    MonteCarloEM(make_model("ctm"), max_epochs=2).fit(Corpus.from_matrix(make_counts()))
+    shown = capsys.readouterr().err
+    assert "perplexity" in shown
+    assert "acc." in shown
+    assert "±" in shown
