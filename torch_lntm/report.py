@@ -347,9 +347,12 @@ def completion_scores(*results: CompletionResult) -> list[Score]:
 
 def likelihood_scores(estimate: LikelihoodEstimate) -> list[Score]:
     """Perplexity and log likelihood of whole documents."""
-    method = f"{estimate.method}, {estimate.num_samples} points"
-    if estimate.proposal is not None:
-        method = f"importance sampling, {estimate.num_samples} draws of {estimate.proposal}"
+    how = {
+        "importance": "importance sampling, {} draws of {}",
+        "ais": "annealed importance sampling, {} chains, {}",
+        "quadrature": "quadrature, {} points",
+    }
+    method = how[estimate.method].format(estimate.num_samples, estimate.proposal)
     about = (method, estimate.num_docs, int(estimate.lengths.sum()))
     return [
         Score(

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, get_args
 
 import torch
@@ -14,16 +15,20 @@ from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.evaluation.annealing import AIS, anneal_corpus, summarise_chains
 from torch_lntm.evaluation.integrals import DocumentIntegral, Proposal, document_integral
 from torch_lntm.evaluation.ratio import per_token
 from torch_lntm.guides import Guide, Posterior
 from torch_lntm.models import TopicModel
 from torch_lntm.solvers.importance import MIN_SAMPLES, summarise_weights
 
-Method = Literal["importance", "quadrature"]
+Method = Literal["importance", "quadrature", "ais"]
 
 #: Pareto k̂ above which an importance estimate is not to be trusted.
 PARETO_K_LIMIT = 0.7
+#: Chains that count, below which one has more than half of the weight: neither the mean weight nor
+#: its standard error is then to be trusted.
+LEAST_CHAINS = 2.0
 #: Numerical error of a document's quadrature, nats, above which there is a warning.
 QUADRATURE_TOLERANCE = 1e-3
 
@@ -35,16 +40,20 @@ class LikelihoodEstimate:
     Attributes:
         log_likelihood: ``(num_docs,)`` float64 nats; 0 for an empty document.
         standard_error: ``(num_docs,)`` error of each estimate alone, nats: the standard error over
-            draws (importance), or the change from half the points per axis (quadrature).
-        effective_sample_size: ``(num_docs,)`` draws that count; None for quadrature.
+            draws or chains (importance, ais), or the change from half the points per axis
+            (quadrature).
+        effective_sample_size: ``(num_docs,)`` draws or chains that count; None for quadrature.
         pareto_k: ``(num_docs,)`` tail shape of the weights, ``-inf`` for an empty document; an
-            estimate is unreliable above 0.7. None for quadrature.
+            estimate is unreliable above 0.7. Importance sampling only, else None.
         lengths: ``(num_docs,)`` int64 tokens.
-        method: ``"importance"`` or ``"quadrature"``.
-        proposal: What was drawn from, in words; None for quadrature.
-        num_samples: Draws per document, or points of the grid.
+        method: ``"importance"``, ``"quadrature"`` or ``"ais"``.
+        proposal: What was drawn from, or the path and its transitions, in words; None for
+            quadrature.
+        num_samples: Draws or chains per document, or points of the grid.
         seed: Seed of the draws; None for quadrature.
         corpus_name: Name of the corpus.
+        acceptance: ``(num_docs,)`` mean acceptance probability of the chains' transitions, 1 for an
+            empty document. Annealed importance sampling only, else None.
     """
 
     log_likelihood: Tensor
@@ -57,6 +66,7 @@ class LikelihoodEstimate:
     num_samples: int
     seed: int | None
     corpus_name: str | None
+    acceptance: Tensor | None = None
 
     @property
     def num_docs(self) -> int:
@@ -100,13 +110,14 @@ class LikelihoodEstimate:
 
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
-        if self.method == "quadrature":
-            how = f"quadrature on {self.num_samples} points"
-            error = "numerical"
-        else:
-            how = f"importance sampling, {self.num_samples} draws of {self.proposal}"
+        how = {
+            "quadrature": f"quadrature on {self.num_samples} points",
+            "importance": f"importance sampling, {self.num_samples} draws of {self.proposal}",
+            "ais": f"annealed importance sampling, {self.num_samples} chains, {self.proposal}",
+        }[self.method]
+        if self.seed is not None:
             how += f", seed {self.seed}"
-            error = "Monte Carlo s.e."
+        error = "numerical" if self.method == "quadrature" else "Monte Carlo s.e."
         text = (
             f"LikelihoodEstimate: log p(w){where} by {how}\n"
             f"  total       {self.total:.1f} nats ± {self.total_error:.2g} ({error}), "
@@ -116,15 +127,30 @@ class LikelihoodEstimate:
             f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
             "(s.e. over documents)"
         )
-        if self.num_docs and self.effective_sample_size is not None and self.pareto_k is not None:
-            used = self.lengths > 0
-            ess, k = self.effective_sample_size[used], self.pareto_k[used]
-            text += (
-                f"\n  draws       effective sample size {float(ess.median()):.0f} in the median, "
-                f"{float(ess.min()):.0f} at least; Pareto k {float(k.median()):.2f} in the median, "
+        diagnostics = self._diagnostics() if self.num_docs else ""
+        return f"{text}\n{diagnostics}" if diagnostics else text
+
+    def _diagnostics(self) -> str:
+        """A line about the draws or chains."""
+        if self.effective_sample_size is None:
+            return ""
+        used = self.lengths > 0
+        ess = self.effective_sample_size[used]
+        digits = 0 if self.method == "importance" else 1
+        text = f"effective sample size {float(ess.median()):.{digits}f} in the median, "
+        text += f"{float(ess.min()):.{digits}f} at least"
+        if self.pareto_k is not None:
+            k = self.pareto_k[used]
+            return (
+                f"  draws       {text}; Pareto k {float(k.median()):.2f} in the median, "
                 f"above {PARETO_K_LIMIT} in {int((k > PARETO_K_LIMIT).sum())} documents"
             )
-        return text
+        assert self.acceptance is not None
+        accepted = self.acceptance[used]
+        return (
+            f"  chains      {text}; acceptance {float(accepted.median()):.2f} in the median, "
+            f"{float(accepted.min()):.2f} at least"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +168,7 @@ class _Document:
 def log_likelihood(
     model: TopicModel,
     corpus: Corpus,
-    method: Method = "importance",
+    method: Method | AIS = "importance",
     guide: Guide | None = None,
     *,
     num_samples: int = 1000,
@@ -174,6 +200,12 @@ def log_likelihood(
       of the draws count, with the Dirichlet 38 %, which missed 21 nats of 100 documents together
       where its standard error was 1.6.)
 
+    *Annealed importance sampling* (*Neal 2001*) takes chains from the prior to the posterior, with
+    transitions that are tuned beforehand. It needs no posterior that is near the true one, so it
+    judges them all; it also works where no proposal covers the posterior. The estimate of p(w_d) is
+    unbiased as well, that of its log a stochastic lower bound; :func:`ais_bracket` bounds it from
+    the other side. Ctrl-C ends it without a result: a partial sum would be of other documents.
+
     *Quadrature*, for 2 or 3 topics but not for Laplace sources, is exact to many digits; see
     ``standard_error`` of the result.
 
@@ -184,18 +216,19 @@ def log_likelihood(
     Args:
         model: The model; computed on its device, in float64.
         corpus: Documents over the model's vocabulary.
-        method: ``"importance"`` or ``"quadrature"``.
+        method: ``"importance"``, ``"quadrature"`` or ``"ais"``; or :class:`AIS` with settings.
         guide: Posterior to draw from, or to centre the grid on. By default ``LaplaceGuide(model)``,
             whose covariance takes account of the topic assignments; ``FactorGuide(model)`` with
-            Laplace sources, and ``EPGuide(model)`` for lda.
-        num_samples: Draws per document, at least 25.
+            Laplace sources, and ``EPGuide(model)`` for lda. ``"ais"`` has no use for one.
+        num_samples: Draws per document of importance sampling, at least 25.
         proposal: ``"student_t"`` (default) or ``"gaussian"``, both with the posterior's centre and
             scale, and only the first with Laplace sources; for lda ``"sticks"`` (default) or
             ``"dirichlet"``.
         degrees_of_freedom: Of the Student-t.
         num_points: Points of the quadrature on each of its K − 1 axes, odd.
         seed: Seed of the draws.
-        max_docs: Documents whose posteriors are solved at once.
+        max_docs: Documents whose posteriors are solved, or that are annealed, at once; annealing
+            may take fewer, to bound memory.
         progress: Show a progress bar.
 
     Returns:
@@ -208,56 +241,130 @@ def log_likelihood(
         NumericalError: A posterior that could not be computed; names documents.
 
     Warns:
-        UserWarning: Documents whose Pareto k̂ is above 0.7, or quadrature error above 0.001 nats.
+        UserWarning: Documents whose Pareto k̂ is above 0.7, or quadrature error above 0.001 nats; or
+            whose chains have an effective sample size below 2, or never moved.
     """
+    if isinstance(method, AIS) or method == "ais":
+        settings = method if isinstance(method, AIS) else AIS()
+        _check_settings(model, "ais", num_samples, degrees_of_freedom, num_points, seed, max_docs)
+        if guide is not None:
+            raise ConfigError("annealed importance sampling has no use for a guide; leave it out")
+        return _by_annealing(model, corpus, settings, seed, max_docs, progress)
     _check_settings(model, method, num_samples, degrees_of_freedom, num_points, seed, max_docs)
     integral = document_integral(model, proposal, degrees_of_freedom)
     if method == "quadrature" and not integral.has_quadrature:
         raise ConfigError(
             f"quadrature is not for {model.prior.family}, which has an integral over its sources "
-            "too; take method='importance'"
+            "too; take method='importance' or 'ais'"
         )
     guide = _checked_guide(model, guide, integral)
+    documents = _documents(model, corpus, guide, integral, max_docs, progress)
+    if method == "quadrature":
+        return _by_quadrature(model, corpus, integral, documents, num_points)
+    described = f"{type(guide).__name__}'s {integral.describe()}"
+    return _by_importance(corpus, integral, documents, described, num_samples, seed)
+
+
+def _by_importance(
+    corpus: Corpus,
+    integral: DocumentIntegral,
+    documents: Iterator[list[_Document]],
+    described: str,
+    num_samples: int,
+    seed: int,
+) -> LikelihoodEstimate:
     values = torch.zeros(corpus.num_docs, dtype=torch.float64)
     errors = torch.zeros_like(values)
     ess = torch.full_like(values, float(num_samples))
     pareto = torch.full_like(values, -math.inf)
-    with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
-        for documents in _documents(model, corpus, guide, integral, max_docs):
-            if method == "importance" and documents:
-                weights = [
-                    integral.log_weights(
-                        d.posterior, d.row, d.words, d.counts, num_samples, (seed, d.position)
-                    ).cpu()
-                    for d in documents
-                ]
-                rows = [d.position for d in documents]
-                summary = summarise_weights(torch.stack(weights))
-                values[rows], errors[rows] = summary.log_mean, summary.standard_error
-                ess[rows], pareto[rows] = summary.effective_sample_size, summary.pareto_k
-            elif method == "quadrature":
-                for d in documents:
-                    value, error = integral.quadrature(
-                        d.posterior, d.row, d.words, d.counts, num_points
-                    )
-                    values[d.position], errors[d.position] = value.cpu(), error.cpu()
-            bar.update(min(max_docs, corpus.num_docs - bar.n))
-    lengths = torch.tensor(corpus.lengths)
-    if method == "quadrature":
-        _warn(errors > QUADRATURE_TOLERANCE, corpus, "a quadrature error", "raise num_points")
-        points = num_points ** (model.num_topics - 1)
-        return LikelihoodEstimate(
-            values, errors, None, None, lengths, method, None, points, None, corpus.name
-        )
+    for of_batch in documents:
+        weights = [
+            integral.log_weights(
+                d.posterior, d.row, d.words, d.counts, num_samples, (seed, d.position)
+            ).cpu()
+            for d in of_batch
+        ]
+        rows = [d.position for d in of_batch]
+        summary = summarise_weights(torch.stack(weights))
+        values[rows], errors[rows] = summary.log_mean, summary.standard_error
+        ess[rows], pareto[rows] = summary.effective_sample_size, summary.pareto_k
     _warn(
         pareto > PARETO_K_LIMIT,
         corpus,
         f"importance weights with Pareto k above {PARETO_K_LIMIT}",
         "raise num_samples, or draw from another guide's posterior or proposal",
     )
-    described = f"{type(guide).__name__}'s {integral.describe()}"
+    lengths = torch.tensor(corpus.lengths)
     return LikelihoodEstimate(
-        values, errors, ess, pareto, lengths, method, described, num_samples, seed, corpus.name
+        values,
+        errors,
+        ess,
+        pareto,
+        lengths,
+        "importance",
+        described,
+        num_samples,
+        seed,
+        corpus.name,
+    )
+
+
+def _by_annealing(
+    model: TopicModel, corpus: Corpus, settings: AIS, seed: int, max_docs: int, progress: bool
+) -> LikelihoodEstimate:
+    values = torch.zeros(corpus.num_docs, dtype=torch.float64)
+    errors = torch.zeros_like(values)
+    ess = torch.full_like(values, float(settings.num_chains))
+    acceptance = torch.ones_like(values)
+    stuck = torch.zeros_like(values, dtype=torch.bool)
+    batches = anneal_corpus(
+        model, corpus, settings, seed=seed, max_docs=max_docs, progress=progress
+    )
+    for of_batch in batches:
+        rows, summary = of_batch.rows, summarise_chains(of_batch.log_weights)
+        values[rows], errors[rows] = summary.log_mean, summary.standard_error
+        ess[rows] = summary.effective_sample_size
+        acceptance[rows], stuck[rows] = of_batch.acceptance, of_batch.stuck
+    _warn(
+        (ess < LEAST_CHAINS) & ~stuck,
+        corpus,
+        f"an effective sample size below {LEAST_CHAINS:g} chains",
+        "raise num_temperatures, or num_chains",
+    )
+    _warn(stuck, corpus, "chains that never moved", "raise num_temperatures")
+    lengths = torch.tensor(corpus.lengths)
+    return LikelihoodEstimate(
+        values,
+        errors,
+        ess,
+        None,
+        lengths,
+        "ais",
+        settings.describe(),
+        settings.num_chains,
+        seed,
+        corpus.name,
+        acceptance,
+    )
+
+
+def _by_quadrature(
+    model: TopicModel,
+    corpus: Corpus,
+    integral: DocumentIntegral,
+    documents: Iterator[list[_Document]],
+    num_points: int,
+) -> LikelihoodEstimate:
+    values = torch.zeros(corpus.num_docs, dtype=torch.float64)
+    errors = torch.zeros_like(values)
+    for d in chain.from_iterable(documents):
+        value, error = integral.quadrature(d.posterior, d.row, d.words, d.counts, num_points)
+        values[d.position], errors[d.position] = value.cpu(), error.cpu()
+    _warn(errors > QUADRATURE_TOLERANCE, corpus, "a quadrature error", "raise num_points")
+    points = num_points ** (model.num_topics - 1)
+    lengths = torch.tensor(corpus.lengths)
+    return LikelihoodEstimate(
+        values, errors, None, None, lengths, "quadrature", None, points, None, corpus.name
     )
 
 
@@ -303,7 +410,7 @@ def _check_settings(
     if method == "quadrature" and model.num_topics > 3:
         raise ConfigError(
             f"quadrature is for 2 or 3 topics, the model has {model.num_topics}; "
-            "take method='importance'"
+            "take method='importance' or 'ais'"
         )
 
 
@@ -313,29 +420,35 @@ def _documents(
     guide: Guide,
     integral: DocumentIntegral,
     max_docs: int,
+    progress: bool,
 ) -> Iterator[list[_Document]]:
-    """Yields the non-empty documents of each batch with their posteriors."""
+    """Yields the non-empty documents of each batch that has some, with their posteriors."""
     words = model.topics.probs.mT.double().contiguous()
-    for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
-        posterior = guide.posterior(batch)
-        bad = ~integral.proper(posterior)
-        if bool(bad.any()):
-            positions = batch.index[bad].tolist()
-            raise NumericalError(
-                f"{type(guide).__name__} gave no proper posterior for {len(positions)} document(s),"
-                f" first at position {positions[0]}; expected finite means and covariances of full "
-                "rank",
-                positions,
-            )
-        offsets = batch.row_offsets.tolist()
-        counts = batch.counts.double()
-        documents = []
-        for row, position in enumerate(batch.index.tolist()):
-            entries = slice(offsets[row], offsets[row + 1])
-            if entries.start < entries.stop:
-                of_document = words[batch.word_index[entries]]
-                documents.append(_Document(position, posterior, row, of_document, counts[entries]))
-        yield documents
+    with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
+        for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
+            posterior = guide.posterior(batch)
+            bad = ~integral.proper(posterior)
+            if bool(bad.any()):
+                positions = batch.index[bad].tolist()
+                raise NumericalError(
+                    f"{type(guide).__name__} gave no proper posterior for {len(positions)} "
+                    f"document(s), first at position {positions[0]}; expected finite means and "
+                    "covariances of full rank",
+                    positions,
+                )
+            offsets = batch.row_offsets.tolist()
+            counts = batch.counts.double()
+            documents = []
+            for row, position in enumerate(batch.index.tolist()):
+                entries = slice(offsets[row], offsets[row + 1])
+                if entries.start < entries.stop:
+                    of_document = words[batch.word_index[entries]]
+                    documents.append(
+                        _Document(position, posterior, row, of_document, counts[entries])
+                    )
+            if documents:
+                yield documents
+            bar.update(batch.num_docs)
 
 
 def _warn(bad: Tensor, corpus: Corpus, what: str, cure: str) -> None:
@@ -347,5 +460,5 @@ def _warn(bad: Tensor, corpus: Corpus, what: str, cure: str) -> None:
             f"{len(positions)} of {corpus.num_docs} documents have {what} (positions {some}): "
             f"their log likelihoods are not reliable; {cure}",
             UserWarning,
-            stacklevel=4,  # the decorator is a frame too
+            stacklevel=5,  # the method and the decorator are frames too
         )

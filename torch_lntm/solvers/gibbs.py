@@ -1,0 +1,115 @@
+"""Gibbs sampling of the topic proportions of many documents under a Dirichlet prior.
+
+Given theta, every token has a topic of its own, p(z = k) ∝ theta_k φ_kw; given the tokens of each
+topic n, theta ~ Dirichlet(α + n). Both are exact draws, so there is nothing to tune and nothing to
+reject. All documents and chains move together, and noise is a function of the keys of
+:mod:`torch_lntm.solvers.hmc`: a document's draws do not depend on its batch.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.solvers.hmc import chain_keys, draw_normal, draw_uniform, fold_in
+
+#: Smallest proportion, relative to the largest, lest theta_k φ_kw be zero for all k.
+_SMALLEST = 1e-260
+#: What is folded into a key for the topics of the tokens and for theta.
+_TOPICS, _THETA = 0, 1
+
+
+def log_gamma_variates(key: Tensor, shapes: Tensor) -> Tensor:
+    """Logs of gamma variates; they themselves underflow where their shapes are small.
+
+    By the rejection of *Marsaglia & Tsang 2000* with shape a + 1, which takes at least 95 %, and
+    G(a) = G(a + 1) U^(1/a).
+
+    Args:
+        key: ``(...,)`` keys.
+        shapes: ``(..., size)`` float64 a.
+
+    Returns:
+        ``(..., size)`` float64.
+    """
+    size = shapes.shape[-1]
+    d = shapes + 2.0 / 3.0
+    result = torch.full_like(d, torch.nan)
+    for attempt in count(1):
+        again = fold_in(key, attempt)
+        x = draw_normal(fold_in(again, 0), size)
+        v = (1.0 + x / (3.0 * d.sqrt())).pow(3)
+        log_v = v.clamp_min(torch.finfo(v.dtype).tiny).log()
+        log_u = draw_uniform(fold_in(again, 1), size).log()
+        taken = (v > 0) & (log_u < 0.5 * x.square() + d * (1.0 - v + log_v))
+        result = torch.where(result.isnan() & taken, d.log() + log_v, result)
+        if not bool(result.isnan().any()):
+            break
+    return result + draw_uniform(fold_in(key, 0), size).log() / shapes
+
+
+def gibbs(
+    batch: DocumentBatch,
+    topics: Tensor,
+    concentration: Tensor,
+    *,
+    num_chains: int,
+    num_samples: int,
+    warmup_sweeps: int,
+    sweeps: int = 1,
+    seed: int = 0,
+) -> Tensor:
+    """Draws of theta from the posterior of every document.
+
+    Chains start from uniform draws of theta: a prior of small concentration has draws in which a
+    topic is too rare to be tried.
+
+    Args:
+        batch: Documents, of whole counts.
+        topics: ``(num_topics, num_words)``.
+        concentration: ``(num_topics,)`` α.
+        num_chains: Chains of each document.
+        num_samples: Draws of each chain.
+        warmup_sweeps: Sweeps before the first draw.
+        sweeps: Sweeps from draw to draw.
+        seed: Seed of all noise.
+
+    Returns:
+        ``(num_chains, num_samples, num_docs, num_topics)`` float64, on the CPU.
+    """
+    alpha = concentration.double()
+    num_docs, num_topics = batch.num_docs, len(alpha)
+    # Tokens one by one: their documents, their places in them and their words' rows of topics.
+    counts = batch.counts.round().long()
+    row = batch.row_index.repeat_interleave(counts)
+    lengths = torch.zeros(num_docs, dtype=torch.int64, device=row.device).scatter_add_(
+        0, batch.row_index, counts
+    )
+    place = torch.arange(len(row), device=row.device) - (lengths.cumsum(0) - lengths)[row]
+    words = topics.double().mT[batch.word_index].repeat_interleave(counts, 0)
+    keys = chain_keys(seed, batch.index, num_chains)
+    chain = torch.arange(num_chains, device=row.device)[:, None]
+    cell = (chain * num_docs + row) * num_topics
+
+    def dirichlet(key: Tensor, gamma: Tensor) -> Tensor:
+        return torch.softmax(log_gamma_variates(fold_in(key, _THETA), gamma), -1)
+
+    theta = dirichlet(fold_in(keys, 0), alpha.new_ones(num_chains, num_docs, num_topics))
+    draws = torch.empty(num_chains, num_samples, num_docs, num_topics, dtype=torch.float64)
+    for sweep in range(1, warmup_sweeps + num_samples * sweeps + 1):
+        key = fold_in(keys, sweep)
+        cumulative = (theta.clamp_min(_SMALLEST)[:, row] * words).cumsum(-1)
+        u = draw_uniform(fold_in(fold_in(key, _TOPICS)[:, row], place), 1)
+        # The last topic with a share is as far as a product rounded up can go.
+        total = cumulative[..., -1:]
+        threshold = torch.minimum(u * total, total * (1.0 - 1e-15))
+        topic = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+        topic_counts = torch.bincount((cell + topic).flatten(), minlength=theta.numel())
+        theta = dirichlet(key, alpha + topic_counts.view_as(theta))
+        drawn, rest = divmod(sweep - warmup_sweeps, sweeps)
+        if drawn > 0 and rest == 0:
+            draws[:, drawn - 1] = theta.cpu()
+    return draws
