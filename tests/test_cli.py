@@ -154,6 +154,7 @@ def test_a_concentration_that_is_not_learned_stays(counts):
 def test_every_kind_of_model_has_its_posteriors(counts):
     for model, guides in {
         "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
+        "lntm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
         "iftm": ["factor", "taylor", "laplace"],
         "lda": ["vb", "ep"],
     }.items():
@@ -165,15 +166,50 @@ def test_every_kind_of_model_has_its_posteriors(counts):
         assert fit_quickly(counts, "--model", model, out=model).config["posterior"] == guides[0]
 
 
+@pytest.mark.parametrize("model", ["ctm", "lntm", "iftm"])
+def test_fit_by_sampling(counts, model, capsys):
+    options = ("--model", model, "--posterior", "hmc", "--max-epochs", "12", "--num-chains", "2")
+    assert main(["fit", counts, "--out", "run", *QUICK[:3], *options]) == 0
+    out, err = capsys.readouterr()
+    assert "completion perplexity" in out
+    assert "phase sampling, iteration 12" in err
+    run = lntm.load_run("run")
+    assert run.config["posterior"] == "hmc"
+    assert run.history[-1]["perplexity"] > 1
+    corpus = lntm.read_corpus(counts)
+    train = run.split(corpus).train
+    same = lntm.models.MODELS[model](3, 30)
+    engine = lntm.inference.MonteCarloEM(same, max_epochs=12, num_chains=2, progress=False)
+    engine.fit(train)
+    torch.testing.assert_close(same.topics.probs, run.model.topics.probs)
+    # Documents then get the default posterior of the kind.
+    assert main(["transform", "run", counts, "--out", "theta.npz"]) == 0
+    guide = lntm.guides.make_guide(None, run.model)
+    with np.load("theta.npz") as found:
+        mode = guide.posterior(corpus.batch()).theta_mode()
+        np.testing.assert_allclose(found["theta"], mode.numpy(), atol=1e-4)
+
+
+def test_options_of_the_other_engine_are_refused(counts, capsys):
+    assert main(["fit", counts, "--max-epochs", "3"]) == 1
+    assert "max_epochs is an option of posterior hmc; leave it out" in capsys.readouterr().err
+    assert main(["fit", counts, "--posterior", "hmc", "--restarts", "3"]) == 1
+    assert "restarts is an option of variational EM; leave it out" in capsys.readouterr().err
+    assert main(["fit", counts, "--model", "lda", "--posterior", "hmc"]) == 1
+    assert "DocumentHMC samples eta" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_the_topics_update_is_the_guides(counts, monkeypatch):
     seen = []
     engine = lntm.inference.VariationalEM
 
-    def spy(model, guide, **options):
-        seen.append(guide)
-        return engine(model, guide, **options)
+    class Spy(engine):
+        def fit(self, *args, **options):
+            seen.append(self.guide)
+            return super().fit(*args, **options)
 
-    monkeypatch.setattr(lntm.inference, "VariationalEM", spy)
+    monkeypatch.setattr(lntm.inference, "VariationalEM", Spy)
     lda = ("--model", "lda", "--overwrite")
     fit_quickly(counts, *lda)
     fit_quickly(counts, *lda, "--posterior", "ep")
@@ -298,8 +334,8 @@ def test_a_wrong_configuration_is_explained(config, message, counts, capsys):
         ("fit x.npz --num_topics 3", "did you mean --num-topics?"),
         ("fit x.npz --num-topics x", "num_topics: expected int; got x"),
         ("fit x.npz --num-topics", "expected one argument"),
-        ("fit x.npz --posterior em", "'vb', 'ep'; got em"),
-        ("fit x.npz --model lsa", "model: expected 'ctm', 'iftm', 'lda'; got lsa"),
+        ("fit x.npz --posterior em", "'ep', 'hmc'; got em"),
+        ("fit x.npz --model lsa", "model: expected 'ctm', 'lntm', 'iftm', 'lda'; got lsa"),
         ("fit x.npz --num-sources few", "num_sources: expected int; got few"),
         ("fit x.npz --concentration low", "concentration: expected float; got low"),
         ("sources", "RUN_FOLDER not given"),
@@ -362,7 +398,7 @@ def test_the_recommended_configurations_are_some(name, kind):
         ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
         ("fit counts.npz --model iftm --anchored", "anchored is an option of ctm;"),
         ("fit counts.npz --model lda --source laplace", "source is an option of iftm;"),
-        ("fit counts.npz --model lda --pseudo-variance 2", "is an option of ctm and iftm;"),
+        ("fit counts.npz --model lda --pseudo-variance 2", "is an option of ctm, lntm and iftm;"),
         ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
         ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
         ("fit counts.npz --topics-update bound", "topics_update is an option of lda;"),
@@ -615,6 +651,23 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
     if posterior == "vb":
         expected = "DirichletGuide is not for ctm. The models and guides that go together:"
     assert capsys.readouterr().err.startswith(f"error: {expected}")
+
+
+@pytest.mark.parametrize("method", ["importance", "ais", "quadrature"])
+def test_evaluate_takes_the_estimator(run_folder, counts, method, capsys):
+    settings = {"importance": {}, "ais": {"num_temperatures": 20}, "quadrature": {}}[method]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    options = ["--metrics", "likelihood", "--method", method, *flags, "--out", "scores.json"]
+    assert main(["evaluate", run_folder, counts, *options, "--no-progress"]) == 0
+    run = lntm.load_run(run_folder)
+    test = run.split(lntm.read_corpus(counts)).test
+    chosen = lntm.evaluation.AIS(**settings) if method == "ais" else method
+    expected = lntm.evaluation.log_likelihood(run.model, test, chosen)
+    score = json.loads(Path("scores.json").read_text())[0]
+    assert score["value"] == pytest.approx(expected.perplexity, rel=1e-5)
+    assert score["method"].startswith(
+        {"ais": "annealed importance sampling, 16 chains, 20 temp"}.get(method, method)
+    )
 
 
 def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):

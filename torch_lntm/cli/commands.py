@@ -153,7 +153,11 @@ class Evaluate(OnDocuments):
         metrics: Any of completion, likelihood, coherence and diversity, with commas between.
         observed_fraction: Share of each document's tokens that completion observes.
         predictive: How completion predicts the others from the posterior of theta.
-        num_samples: Draws per document for the likelihood.
+        method: How the likelihood is estimated: importance sampling, annealed importance sampling
+            (ais), which judges every posterior and takes longer, or quadrature, for 2 or 3 topics.
+        num_samples: Draws per document of importance sampling.
+        num_chains: Chains per document of ais.
+        num_temperatures: Temperatures of ais.
         top_n: Top words of each topic for coherence and diversity.
         out: JSON file to write the scores to as well.
     """
@@ -164,7 +168,10 @@ class Evaluate(OnDocuments):
     metrics: str = ",".join(_METRICS)
     observed_fraction: float = 0.5
     predictive: Literal["mode", "mean", "integrated"] = "mode"
+    method: Literal["importance", "ais", "quadrature"] = "importance"
     num_samples: int = 1000
+    num_chains: int = 16
+    num_temperatures: int = 500
     top_n: int = 10
     out: str | None = None
 
@@ -176,6 +183,8 @@ class Evaluate(OnDocuments):
             raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
         if self.out is not None and Path(self.out).is_dir():
             raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
+        ais = lntm.evaluation.AIS(self.num_chains, self.num_temperatures)
+        method = ais if self.method == "ais" else self.method
         run, guide, corpus = self.load(str(self.run_folder))
         test, train = corpus, None
         if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
@@ -194,6 +203,7 @@ class Evaluate(OnDocuments):
             estimate = lntm.evaluation.log_likelihood(
                 run.model,
                 test,
+                method,
                 num_samples=self.num_samples,
                 seed=self.seed,
                 progress=self.progress,

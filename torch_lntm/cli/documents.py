@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run
     from torch_lntm.report import Score
 
+#: The name of the posterior that is sampled, by Monte-Carlo EM.
+SAMPLED = "hmc"
 #: How texts are cut into words.
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
 #: Which of these a vocabulary is made of.
@@ -129,11 +131,15 @@ class OnDocuments(Command):
         return torch.device("cuda" if found and self.device != "cpu" else "cpu")
 
     def load(self, folder: str) -> tuple[Run, Guide, Corpus]:
-        """A run, the guide of its model on the device, and the documents over its vocabulary."""
+        """A run, the guide of its model on the device, and the documents over its vocabulary.
+
+        A model that was fitted to samples gets the default guide of its kind.
+        """
         device = self.torch_device()
         run = lntm.load_run(folder)
         run.model.to(device)
-        guide = lntm.guides.make_guide(run.config.get("posterior"), run.model)
+        posterior = run.config.get("posterior")
+        guide = lntm.guides.make_guide(None if posterior == SAMPLED else posterior, run.model)
         return run, guide, self.read_for(run)
 
     def complete(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch_lntm as lntm
 from torch_lntm.cli.documents import (
     PRUNING_OPTIONS,
+    SAMPLED,
     TOKEN_OPTIONS,
     OnDocuments,
     say,
@@ -18,10 +19,13 @@ from torch_lntm.cli.documents import (
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from torch_lntm.corpus import Corpus, Split
-    from torch_lntm.inference import FitResult, VariationalEM
+    from torch_lntm.guides import Guide
+    from torch_lntm.inference import FitResult, MonteCarloEM, VariationalEM
     from torch_lntm.io import UnfinishedRun
 
 #: What may differ when a killed fit is continued.
@@ -38,11 +42,13 @@ class Fit(OnDocuments):
     Attributes:
         out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
         overwrite: Replace a run that is there already.
-        model: The model; ctm is the correlated topic model, iftm the independent factor topic
-            model, lda the generative aspect model (latent Dirichlet allocation).
-        posterior: Approximation of the documents' posteriors, of ctm taylor (if not given),
-            laplace, blei-lafferty or khan-bouchard; of iftm factor (if not given), with gaussian
-            sources also taylor or laplace; of lda vb (if not given) or ep.
+        model: The model; ctm is the correlated topic model, lntm the same without correlations,
+            iftm the independent factor topic model, lda the generative aspect model (latent
+            Dirichlet allocation).
+        posterior: Approximation of the documents' posteriors, of ctm and lntm taylor (if not
+            given), laplace, blei-lafferty or khan-bouchard; of iftm factor (if not given), with
+            gaussian sources also taylor or laplace; of lda vb (if not given) or ep. Or hmc, for all
+            but lda: Monte-Carlo EM, with samples in the place of an approximation.
         num_topics: Number of topics, K.
         anchored: Of ctm, K - 1 free components instead of K.
         num_sources: Of iftm, number of sources, below K; K / 4 if not given.
@@ -53,18 +59,23 @@ class Fit(OnDocuments):
         learn_concentration: Of lda, change the concentration in the fit.
         topics_update: Of the posteriors vb and ep, the topics' update; bound if not given with vb,
             second-order with ep.
-        topic_smoothing: Pseudo-counts of every word in every topic.
-        pseudo_documents: Of ctm and iftm, weight of the prior of the covariance's parameters, in
-            documents; if not given, 2K + 2 for ctm and 2 for iftm.
-        pseudo_variance: Of ctm and iftm, variance that this prior stands for.
+        topic_smoothing: Of all but lntm, pseudo-counts of every word in every topic.
+        topic_scale: Of lntm, prior standard deviation of the logits of a topic's words.
+        pseudo_documents: Of all but lda, weight of the prior of the covariance's parameters, in
+            documents; if not given, 2K + 2, for iftm 2.
+        pseudo_variance: Of all but lda, variance that this prior stands for.
         dtype: Floating-point type of the parameters.
-        max_iterations: Bound on the iterations of EM.
+        max_iterations: Bound on the iterations of EM; not of hmc, as the four that follow.
         tolerance: Relative change of the objective at which EM has converged.
-        start: Where the topics come from at first.
         restarts: Starts to choose the best of.
         annealing: Deterministic annealing schedule.
         max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
             given.
+        max_epochs: Of hmc, visits of every document.
+        num_chains: Of hmc, chains of each document.
+        num_transitions: Of hmc, transitions of each chain at a visit.
+        batch_size: Of hmc, documents between two updates of the model.
+        start: Where the topics come from at first.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
         stop_words: Of texts, the words not to count, "english" or a file with a word per line.
         min_df: Of texts, the least documents a word must be in, a number or a share such as 0.01.
@@ -80,9 +91,10 @@ class Fit(OnDocuments):
 
     out: str | None = None
     overwrite: bool = False
-    model: Literal["ctm", "iftm", "lda"] = "ctm"
+    model: Literal["ctm", "lntm", "iftm", "lda"] = "ctm"
     posterior: (
-        Literal["taylor", "laplace", "blei-lafferty", "khan-bouchard", "factor", "vb", "ep"] | None
+        Literal["taylor", "laplace", "blei-lafferty", "khan-bouchard", "factor", "vb", "ep", "hmc"]
+        | None
     ) = None
     num_topics: int = 50
     anchored: bool = False
@@ -93,15 +105,20 @@ class Fit(OnDocuments):
     learn_concentration: bool = True
     topics_update: Literal["bound", "second-order"] | None = None
     topic_smoothing: float = 0.05
+    topic_scale: float = 10.0
     pseudo_documents: float | None = None
     pseudo_variance: float = 1.0
     dtype: Literal["float32", "float64"] = "float32"
     max_iterations: int = 100
     tolerance: float = 3e-3
-    start: Literal["lda", "documents", "model"] = "lda"
     restarts: int = 1
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
+    max_epochs: int = 50
+    num_chains: int = 1
+    num_transitions: int = 5
+    batch_size: int = 100
+    start: Literal["lda", "documents", "model"] = "lda"
     test_fraction: float = 0.1
     stop_words: str | None = None
     min_df: int | float | None = None
@@ -124,9 +141,10 @@ class Fit(OnDocuments):
         corpus = self.read({name: value for name, value in options.items() if value is not None})
         split = self._split(corpus)
         train = corpus if split is None else split.train
-        engine = self._engine(corpus, device)
+        engine, guide = self._engine(corpus, device)
         model = engine.model
-        config = {**asdict(self), "device": device.type, "posterior": engine.guide.name}
+        posterior = SAMPLED if self.posterior == SAMPLED else guide.name
+        config = {**asdict(self), "device": device.type, "posterior": posterior}
         unfinished = self._unfinished(corpus, config)
         config["out"] = str(unfinished.path)
         with unfinished:
@@ -166,12 +184,12 @@ class Fit(OnDocuments):
             say(f"interrupted: saved the best so far, {_stage(result)}, in {path}")
             return 130
         say(f"{result.stop_reason.replace('_', ' ')}: {_stage(result)}, {result.seconds:.1f} s")
-        if result.num_unconverged:
+        if result.num_unconverged and self.posterior != SAMPLED:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         summaries = lntm.report.summarise_topics(model, shares, num_words=self.num_words)
         print(lntm.report.format_topics(summaries))
         if split is not None:
-            scores = self.complete(engine.guide, split.test, split.train)
+            scores = self.complete(guide, split.test, split.train)
             print(f"\n{lntm.report.format_scores(scores)}")
             lntm.report.write_scores(path / "evaluation.json", scores)
         print(f"\nThe run is in {path}")
@@ -186,41 +204,51 @@ class Fit(OnDocuments):
             raise ConfigError("test_fraction: one document cannot be divided; set it to 0")
         return corpus.split(self.test_fraction, self.seed)
 
-    def _engine(self, corpus: Corpus, device: torch.device) -> VariationalEM:
-        settings = self._model_settings() | {"vocabulary": corpus.vocabulary}
-        make_model = lntm.models.MODELS[self.model]
-        model = make_model(num_words=corpus.num_words, **settings).to(device)
+    def _engine(
+        self, corpus: Corpus, device: torch.device
+    ) -> tuple[VariationalEM | MonteCarloEM, Guide]:
+        """The engine over a new model, and the guide to complete documents with."""
+        makers = lntm.models.MODELS
+        settings = self._arguments(self.model, makers, ("num_words", "vocabulary", "seed"))
+        model = makers[self.model](
+            num_words=corpus.num_words, vocabulary=corpus.vocabulary, seed=self.seed, **settings
+        ).to(device)
         update = {} if self.topics_update is None else {"topics_update": self.topics_update}
         if update and self.model != "lda":
             raise ConfigError(f"topics_update is an option of lda; leave it out with {self.model}")
-        return lntm.inference.VariationalEM(
-            model,
-            lntm.guides.make_guide(self.posterior, model, **update),
-            max_iterations=self.max_iterations,
-            tolerance=self.tolerance,
-            start=self.start,
-            restarts=self.restarts,
-            annealing=self.annealing,
-            max_docs=self.max_docs,
-            seed=self.seed,
-            progress=self.progress,
-        )
-
-    def _model_settings(self) -> dict[str, Any]:
-        """The options that are arguments of the model; none may be of another model only."""
-        settings = {}
-        takes = {
-            kind: inspect.signature(make).parameters for kind, make in lntm.models.MODELS.items()
+        engines: dict[str, Callable[..., Any]] = {
+            "variational EM": lntm.inference.VariationalEM,
+            f"posterior {SAMPLED}": lntm.inference.MonteCarloEM,
         }
+        chosen = list(engines)[self.posterior == SAMPLED]
+        options = self._arguments(chosen, engines, ("model", "guide"))
+        if self.posterior == SAMPLED:
+            engine = lntm.inference.MonteCarloEM(model, **options)
+            return engine, lntm.guides.make_guide(None, model)
+        guide = lntm.guides.make_guide(self.posterior, model, **update)
+        return lntm.inference.VariationalEM(model, guide, **options), guide
+
+    def _arguments(
+        self, chosen: str, makers: dict[str, Callable[..., Any]], given: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """The options that are arguments of one maker; none may be of the others only.
+
+        Args:
+            chosen: Its name.
+            makers: All of them, by the names that a user knows.
+            given: Arguments that come from elsewhere.
+        """
+        settings = {}
+        takes = {name: inspect.signature(make).parameters for name, make in makers.items()}
         for field in fields(self):
-            kinds = [kind for kind in takes if field.name in takes[kind]]
+            names = [name for name in takes if field.name in takes[name]]
             value = getattr(self, field.name)
-            if self.model in kinds and field.name not in ("num_words", "vocabulary"):
+            if chosen in names and field.name not in given:
                 settings[field.name] = value
-            elif kinds and self.model not in kinds and value != field.default:
+            elif names and chosen not in names and value != field.default:
+                those = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
                 raise ConfigError(
-                    f"{field.name} is an option of {' and '.join(kinds)}; leave it out with "
-                    f"{self.model}"
+                    f"{field.name} is an option of {those}; leave it out with {chosen}"
                 )
         return settings
 

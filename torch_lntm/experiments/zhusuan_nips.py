@@ -1,0 +1,375 @@
+r"""Held-out perplexity after Monte-Carlo and variational EM: the *ZhuSuan LNTM tutorial*.
+
+The tutorial fits the logistic-normal topic model to papers of NIPS by Monte-Carlo EM, and estimates
+the perplexity of other papers by annealed importance sampling. Its algorithm runs here with its
+settings, beside a correlated topic model fitted by Monte-Carlo EM and models fitted by variational
+EM, all of them judged by the same estimator. Run it by
+
+    python -m torch_lntm.experiments.zhusuan_nips --data shared/data \
+        --config configs/zhusuan_nips.yaml --out runs/zhusuan_nips
+
+The tutorial prints no perplexity. ``docs/experiments.md`` says what came out here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus.files import atomic_write, read_lines, read_text
+from torch_lntm.errors import ConfigError, LNTMError
+from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
+from torch_lntm.experiments._result import Result, check_settings, command, table
+from torch_lntm.guides import make_guide
+from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.io import save_model
+from torch_lntm.models import MODELS, TopicModel
+
+
+class Method(NamedTuple):
+    """A way to fit a model.
+
+    Attributes:
+        label: What the table calls it.
+        kind: Key of :data:`torch_lntm.models.MODELS`.
+        posterior: Name of the guide of variational EM; None for Monte-Carlo EM.
+        options: Of the model.
+        tutorial: Whether Monte-Carlo EM runs as in the tutorial, or with this package's defaults.
+    """
+
+    label: str
+    kind: str
+    posterior: str | None
+    options: Mapping[str, Any] = MappingProxyType({})
+    tutorial: bool = False
+
+
+#: What is compared, by name.
+METHODS = {
+    "tutorial": Method(
+        "MCEM of the tutorial, diagonal Σ", "lntm", None, {"pseudo_documents": 0.0}, True
+    ),
+    "mcem-lntm": Method("MCEM, diagonal Σ", "lntm", None),
+    "mcem-ctm": Method("MCEM, full Σ", "ctm", None),
+    "taylor": Method("VEM, Taylor, full Σ", "ctm", "taylor"),
+    "laplace": Method("VEM, Laplace, full Σ", "ctm", "laplace"),
+    "blei-lafferty": Method("VEM, Blei–Lafferty, full Σ", "ctm", "blei-lafferty"),
+    "lda": Method("VEM, LDA", "lda", "vb"),
+}
+
+
+@dataclass(frozen=True)
+class NipsSettings:
+    """What to fit, and how to judge it.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, with its split beside it.
+        methods: Names in :data:`METHODS`.
+        num_topics: Topics.
+        epochs: Of Monte-Carlo EM with the tutorial's settings.
+        batch_size: Documents of its mini-batches.
+        num_transitions: Its transitions per batch.
+        num_steps: Leapfrog steps of each.
+        num_chains: Chains of each document.
+        topic_scale: δ, the standard deviation of its topics' logits.
+        ais_chains: Chains of annealed importance sampling.
+        ais_temperatures: Temperatures of it.
+        bracket_docs: Documents simulated from each fitted model, of the lengths of the first test
+            documents, of which the likelihood is bounded from both sides.
+        num_docs: Documents of each part to use, the first; None for all.
+        seed: Seed of everything.
+        data: Folder of the corpora; by default the one that the variable ``LNTM_DATA`` names.
+        keep: Folder in which each method's model and figures are kept when it is done; what is
+            there already is not done again.
+    """
+
+    corpus: str = "nips_uci"
+    methods: list[str] | tuple[str, ...] = tuple(METHODS)
+    num_topics: int = 100
+    epochs: int = 100
+    batch_size: int = 100
+    num_transitions: int = 5
+    num_steps: int = 20
+    num_chains: int = 1
+    topic_scale: float = 10.0
+    ais_chains: int = 25
+    ais_temperatures: int = 1000
+    bracket_docs: int = 20
+    num_docs: int | None = None
+    seed: int = 0
+    data: str | None = None
+    keep: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: A value that cannot be used.
+        """
+        counts = ("epochs", "batch_size", "num_transitions", "num_steps", "num_chains")
+        check_settings(
+            self,
+            {**dict.fromkeys(counts, 1), "num_topics": 2, "ais_chains": 2, "ais_temperatures": 3}
+            | {"bracket_docs": 2, "seed": 0},
+            ["topic_scale"],
+        )
+        unknown = [name for name in self.methods if name not in METHODS]
+        if unknown or not self.methods:
+            raise ConfigError(
+                f"methods are {', '.join(self.methods) or 'none'}; expected some of "
+                f"{', '.join(METHODS)}"
+            )
+        if self.num_docs is not None and self.num_docs < 2:
+            raise ConfigError(f"num_docs is {self.num_docs}; expected at least 2")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What became of a method.
+
+    Attributes:
+        method: Its name.
+        perplexity: Of the test documents by annealed importance sampling.
+        log_likelihood: Of each test document, nats.
+        total_error: Monte-Carlo standard error of their sum, nats.
+        effective_sample_size: Chains that count, in the median document.
+        gap: Nats per document between the bounds of simulated documents, and its standard error.
+        completion: Perplexity of half of each test document given the other half, by the Laplace
+            posterior's mode (variational Bayes' mean for LDA).
+        fit_seconds: Processor time of the fit.
+        evaluation_seconds: Processor time of annealed importance sampling.
+    """
+
+    method: str
+    perplexity: float
+    log_likelihood: list[float]
+    total_error: float
+    effective_sample_size: float
+    gap: tuple[float, float]
+    completion: float
+    fit_seconds: float
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class NipsResult(Result):
+    """What was found.
+
+    Attributes:
+        settings: What was asked for.
+        fits: One per method.
+        test_tokens: Tokens of the test documents.
+        seconds: Wall-clock time.
+    """
+
+    settings: NipsSettings
+    fits: list[Fit]
+    test_tokens: int
+    seconds: float
+
+    def difference(self, fit: Fit, other: Fit) -> tuple[float, float]:
+        """Nats per token that one fit is better by, and the standard error over documents."""
+        gap = np.array(fit.log_likelihood) - np.array(other.log_likelihood)
+        error = gap.std(ddof=1) * math.sqrt(gap.size) if gap.size > 1 else math.nan
+        return float(gap.sum()) / self.test_tokens, float(error) / self.test_tokens
+
+    def report(self) -> str:
+        """A row per method; differences are from the first."""
+        rows = []
+        for fit in self.fits:
+            mean, error = self.difference(fit, self.fits[0])
+            rows.append(
+                [
+                    METHODS[fit.method].label,
+                    f"{fit.perplexity:.1f}",
+                    "–" if fit is self.fits[0] else f"{mean:+.4f} ({error:.4f})",
+                    f"{fit.total_error:.1f}",
+                    f"{fit.effective_sample_size:.1f}",
+                    f"{fit.gap[0]:.2f} ({fit.gap[1]:.2f})",
+                    f"{fit.completion:.1f}",
+                    f"{fit.fit_seconds:.0f}",
+                    f"{fit.evaluation_seconds:.0f}",
+                ]
+            )
+        header = [
+            "",
+            "perplexity (AIS)",
+            "nats per token better than the first",
+            "sampling error, nats",
+            "effective chains",
+            "gap of the bounds, nats",
+            "completion perplexity",
+            "fit, CPU s",
+            "AIS, CPU s",
+        ]
+        return table(header, rows)
+
+
+def run(settings: NipsSettings | None = None, *, progress: bool = True) -> NipsResult:
+    """Fit and evaluate every method.
+
+    Args:
+        settings: What to fit; the defaults if not given.
+        progress: Show progress bars.
+
+    Returns:
+        The result; the same for the same settings, but for times.
+
+    Raises:
+        ConfigError: There is no folder of data.
+        CorpusError: The folder has no such corpus, or no split of it.
+    """
+    settings = NipsSettings() if settings is None else settings
+    began = time.perf_counter()
+    train, test = read_parts(settings)
+    fits = []
+    for name in tqdm(settings.methods, desc="methods", disable=not progress):
+        fits.append(_kept(settings, name, train, test, progress))
+        if progress:
+            tqdm.write(f"{METHODS[name].label}: perplexity {fits[-1].perplexity:.1f}")
+    return NipsResult(settings, fits, int(test.num_tokens), time.perf_counter() - began)
+
+
+def read_parts(settings: NipsSettings) -> tuple[Corpus, Corpus]:
+    """Training and test documents, as the file ``NAME.split.txt`` beside the corpus says."""
+    folder = settings.data or os.environ.get("LNTM_DATA")
+    if folder is None:
+        raise ConfigError("no folder of corpora; name it by data or the variable LNTM_DATA")
+    corpus = read_corpus(Path(folder) / f"{settings.corpus}.npz")
+    parts = np.array(read_lines(Path(folder) / f"{settings.corpus}.split.txt"))
+    train, test = (
+        corpus[np.flatnonzero(parts == part)[: settings.num_docs]] for part in ("train", "test")
+    )
+    return train, test
+
+
+def _kept(settings: NipsSettings, name: str, train: Corpus, test: Corpus, progress: bool) -> Fit:
+    """A method's figures, measured now or found in the folder of those that are done."""
+    if settings.keep is None:
+        return measure(settings, name, train, test, progress=progress)[1]
+    folder = Path(settings.keep) / name
+    file = folder / "figures.json"
+    same = json.loads(json.dumps(asdict(replace(settings, methods=[name], data=None, keep=None))))
+    if file.exists():
+        found = json.loads(read_text(file))
+        if found["settings"] != same:
+            raise ConfigError(f"{folder}: was made with other settings; name another folder")
+        return Fit(**found["fit"])
+    model, fit = measure(settings, name, train, test, progress=progress)
+    save_model(folder, model, overwrite=True)
+    with atomic_write(file) as out:
+        out.write(json.dumps({"settings": same, "fit": asdict(fit)}).encode())
+    return fit
+
+
+def measure(
+    settings: NipsSettings, name: str, train: Corpus, test: Corpus, *, progress: bool = False
+) -> tuple[TopicModel, Fit]:
+    """Fit one method and judge it.
+
+    Args:
+        settings: The settings.
+        name: Its name.
+        train: Documents to fit.
+        test: Documents to judge by.
+        progress: Show progress bars.
+    """
+    ais = AIS(num_chains=settings.ais_chains, num_temperatures=settings.ais_temperatures)
+    began = time.process_time()
+    model = fit_model(settings, METHODS[name], train, progress=progress)
+    fitted = time.process_time()
+    with warnings.catch_warnings():
+        # The effective number of chains is in the result.
+        warnings.filterwarnings("ignore", ".*effective sample size", UserWarning)
+        estimate = log_likelihood(model, test, ais, seed=settings.seed, progress=progress)
+        evaluated = time.process_time()
+        lengths = test.lengths[: settings.bracket_docs].tolist()
+        bracket = ais_bracket(model, lengths, ais, seed=settings.seed, progress=progress)
+    assert estimate.effective_sample_size is not None
+    guide = make_guide("vb" if model.prior.kind == "lda" else "laplace", model)
+    return model, Fit(
+        name,
+        estimate.perplexity,
+        estimate.log_likelihood.tolist(),
+        estimate.total_error,
+        float(estimate.effective_sample_size.median()),
+        (bracket.mean_gap, bracket.mean_gap_standard_error),
+        document_completion(model, guide, test, seed=settings.seed).perplexity,
+        fitted - began,
+        evaluated - fitted,
+    )
+
+
+def fit_model(
+    settings: NipsSettings, method: Method, train: Corpus, *, progress: bool = False
+) -> TopicModel:
+    """A fitted model.
+
+    Args:
+        settings: The settings.
+        method: How to fit it.
+        train: Documents to fit.
+        progress: Show progress bars.
+    """
+    options = dict(method.options)
+    if method.kind == "lntm":
+        options["topic_scale"] = settings.topic_scale
+    model = MODELS[method.kind](settings.num_topics, train.num_words, seed=settings.seed, **options)
+    common: dict[str, Any] = {"seed": settings.seed, "progress": progress}
+    engine: MonteCarloEM | VariationalEM
+    if method.posterior is not None:
+        engine = VariationalEM(model, make_guide(method.posterior, model), **common)
+    elif method.tutorial:
+        engine = MonteCarloEM(
+            model,
+            start="model",
+            num_chains=settings.num_chains,
+            num_transitions=settings.num_transitions,
+            num_steps=settings.num_steps,
+            mass_matrix="identity",
+            target_accept=0.6,
+            max_epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            topic_update="gradient",
+            **common,
+        )
+    else:
+        engine = MonteCarloEM(model, **common)
+    engine.fit(train)
+    return model
+
+
+def main(argv: Sequence[str] | None = None) -> NipsResult:
+    """Run from the command line; writes the result and prints its table.
+
+    Args:
+        argv: Arguments instead of the process's own.
+
+    Returns:
+        The result.
+
+    Raises:
+        ConfigError: Settings that cannot be used, or an output folder that holds a result.
+        CorpusError: The folder of data has no such corpus.
+    """
+    return command("zhusuan_nips", NipsSettings, run, argv)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LNTMError as error:
+        sys.exit(f"error: {error}")
