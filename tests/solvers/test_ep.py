@@ -379,6 +379,29 @@ def test_float32_converges_near_corners(device) -> None:
     torch.testing.assert_close(single.gamma.sum(-1), total, rtol=1e-4, atol=0.0)
 
 
+@pytest.mark.parametrize(
+    ("count", "scale", "limit"),
+    [
+        (0.5, 1.0, None),
+        (2.0, 1.0, None),
+        (4.0, 1.0, None),
+        (50.0, 1.0, "half"),
+        (50.0, 0.02, "one"),
+    ],
+)
+def test_steps(device, count, scale, limit) -> None:
+    # Half of the way that all copies would go, or to where a γ_k has halved, or at least γ'.
+    alpha, word = scale * np.array([0.5, 0.5, 1.0]), np.array([0.6, 0.4, 0.03])
+    topics = np.stack([word, 1.0 - word], 1)
+    post = solve(np.array([count, 0.0]), topics, alpha, device, max_iterations=1)
+    move = printed_moments(alpha, word) - alpha
+    step, longest = max(min(count, 1.0), count / 2), 0.5 / (-move / alpha).max()
+    assert limit == (None if longest > step else "half" if longest > 1.0 else "one")
+    step = min(step, max(longest, 1.0))
+    np.testing.assert_allclose(post.gamma.cpu()[0], alpha + step * move, rtol=1e-11)
+    np.testing.assert_allclose(post.sites.cpu()[0], step / count * move, rtol=1e-11)
+
+
 def test_huge_counts_converge(device) -> None:
     topics = np.array([[0.7, 0.3], [0.1, 0.9]])
     counts, alpha = np.array([[1e4, 2e4]]), np.array([1.0, 1.0])
@@ -388,14 +411,19 @@ def test_huge_counts_converge(device) -> None:
     assert float(post.mean[0, 0]) == pytest.approx((1 / 3 - 0.1) / 0.6, abs=1e-3)
 
 
-def test_small_concentrations_do_not_cancel(device) -> None:
+@pytest.mark.parametrize(
+    ("alpha", "word"),
+    # The largest comes first, and not.
+    [([3000.0, 1e-7], [0.4, 0.5]), ([1e-7, 3000.0, 2e-7], [0.5, 0.4, 0.7])],
+)
+def test_small_concentrations_do_not_cancel(device, alpha, word) -> None:
     # γ' differs from γ by parts in 1e12 here; eq. 25 as printed loses them.
     mpmath = pytest.importorskip("mpmath")
-    alpha, topics = np.array([3000.0, 1e-7]), np.array([[0.6, 0.4], [0.5, 0.5]])
+    alpha, word = np.array(alpha), np.array(word)
+    topics = np.stack([1.0 - word, word], 1)
     post = solve(np.array([0.0, 1.0]), topics, alpha, device, max_iterations=1)
     mpmath.mp.dps = 60
-    g = [mpmath.mpf(a) for a in alpha]
-    p = [mpmath.mpf(0.4), mpmath.mpf(0.5)]
+    g, p = [mpmath.mpf(a) for a in alpha], [mpmath.mpf(b) for b in word]
     total, joint = sum(g), sum(a * b for a, b in zip(p, g, strict=True))
     m = [a * (b + joint) / joint / (1 + total) for a, b in zip(g, p, strict=True)]
     m2 = [
@@ -405,7 +433,7 @@ def test_small_concentrations_do_not_cancel(device) -> None:
     scale = (sum(m) - sum(m2)) / (sum(m2) - sum(a * a for a in m))
     site = [float(scale * a - b) for a, b in zip(m, g, strict=True)]
     np.testing.assert_allclose(post.sites.cpu()[0], site, rtol=1e-11)
-    printed = printed_moments(alpha, topics[:, 1]) - alpha
+    printed = printed_moments(alpha, word) - alpha
     assert np.abs(printed / site - 1).max() > 1e-6
 
 

@@ -15,7 +15,7 @@ largest x_t, what is subtracted is at most x_t X, so that nothing is lost. Here 
 the largest γ at the start of the pass; should another topic outgrow it, the rounding of h is about
 the unit rounding over the share of U that is outside the largest u_k, in that pass. The move
 
-    γ' − γ = (1 − h)·(r − β_w) − h·γ
+    γ' − γ = r − β_w − h·u
 
 is small to working precision too, which lets float32 do.
 """
@@ -166,6 +166,38 @@ def _from_sites(batch: DocumentBatch, alpha: Tensor, sites: Tensor) -> Tensor:
     )
 
 
+class _Space:
+    """Views of a phase's memory for the visits to its first ``n`` documents, made once for all.
+
+    Args:
+        tables: ``(4, num_docs, num_topics)`` memory.
+        columns: ``(10, num_docs, 1)`` memory, zeros at first.
+        top: ``(num_docs, 1)`` int64 topic t.
+        n: How many documents.
+
+    Attributes:
+        start, change: ``(n, num_topics)`` γ at the start of the pass, and its change.
+        u, r: ``(n, num_topics)``; ``both`` are these two, ``(2, n, num_topics)``.
+        damping: ``(n, 1)`` of the documents.
+        travelled: ``(n, 1)`` Σ_w Σ_k |Δγ_k|.
+        intact: ``(n, 1)`` 1 where no word was skipped, else 0.
+        positive: ``(n, 1)`` the same of the current word.
+        top: ``(2, n, 1)`` topic t, in the same column for u and r.
+        zero: ``(2, n, 1)`` zeros.
+        rest: ``(2, n, 1)`` sums of u and r without topic t, then of all u (``total``) and r.
+        pairs: ``(2, n, 1)`` Q and B, which ``q`` and ``b`` are by themselves.
+    """
+
+    def __init__(self, tables: Tensor, columns: Tensor, top: Tensor, n: int) -> None:
+        self.start, self.change, self.u, self.r = tables[:, :n].unbind()
+        self.both = tables[2:, :n]
+        self.damping, self.travelled, self.intact, self.positive = columns[:4, :n].unbind()
+        self.zero, self.rest, self.pairs = columns[4:, :n].unflatten(0, (3, 2)).unbind()
+        self.total = self.rest[0]
+        self.q, self.b = self.pairs.unbind()
+        self.top = top[:n].expand(2, n, 1)
+
+
 class _Visit(NamedTuple):
     """One word of each of ``n`` documents, the first of its phase.
 
@@ -174,23 +206,14 @@ class _Visit(NamedTuple):
         site: ``(n, num_topics)`` their β.
         portion: ``(n, 1)`` 1/n_w.
         step: ``(n, 1)`` share of the way to γ' that all copies go, undamped and unlimited.
-        top: ``(n, 1)`` topic t of the documents.
-        damping: ``(n, 1)`` theirs.
-        travelled: ``(n, 1)`` Σ_w Σ_k |Δγ_k|.
-        intact: ``(n, 1)`` 1 where no word was skipped, else 0.
-        tables: γ at the start of the pass, its change, and three for what is computed,
-            ``(n, num_topics)`` each.
+        space: Where γ is, and what is computed.
     """
 
     words: Tensor
     site: Tensor
     portion: Tensor
     step: Tensor
-    top: Tensor
-    damping: Tensor
-    travelled: Tensor
-    intact: Tensor
-    tables: tuple[Tensor, ...]
+    space: _Space
 
 
 class _Phase:
@@ -222,20 +245,17 @@ class _Phase:
     def _prepare(self) -> None:
         """The views of all visits, which take longer to make than some visits."""
         counts = self.batch.counts[self.entries][:, None]
-        self.tables = self.sites.new_zeros(5, len(self.rows), self.sites.shape[-1])
-        self.columns = self.sites.new_zeros(3, len(self.rows), 1)
+        self.tables = self.sites.new_zeros(4, len(self.rows), self.sites.shape[-1])
+        self.columns = self.sites.new_zeros(10, len(self.rows), 1)
         self.top = torch.zeros_like(self.rows)[:, None]
         sizes = torch.bincount(self.visit).tolist()
+        spaces = {n: _Space(self.tables, self.columns, self.top, n) for n in set(sizes)}
         steps = torch.maximum(counts.clamp_max(1.0), LEAST_STEP * counts)
         pieces = (self.batch.word_index[self.entries], self.sites, counts.reciprocal(), steps)
-        self.visits = []
-        for word, site, portion, step in zip(*(x.split(sizes) for x in pieces), strict=True):
-            n = len(word)
-            damping, travelled, intact = self.columns[:, :n]
-            tables = self.tables[:, :n].unbind()
-            self.visits.append(
-                _Visit(word, site, portion, step, self.top[:n], damping, travelled, intact, tables)
-            )
+        self.visits = [
+            _Visit(word, site, portion, step, spaces[len(word)])
+            for word, site, portion, step in zip(*(x.split(sizes) for x in pieces), strict=True)
+        ]
 
     def sweep(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         """Visit every word once; see :meth:`_Work.sweep`. Here both are of the phase's ``rows``."""
@@ -243,7 +263,7 @@ class _Phase:
         start.copy_(gamma[self.rows])
         change.zero_()
         torch.argmax(start, -1, keepdim=True, out=self.top)
-        factors, travelled, intact = self.columns
+        factors, travelled, intact = self.columns[:3]
         factors.copy_(damping[self.rows, None])
         travelled.zero_()
         intact.fill_(1.0)
@@ -254,7 +274,9 @@ class _Phase:
 
     def draw_back(self, documents: Tensor) -> None:
         """Scale the β of the ``documents`` ``(num_docs,)`` bool."""
-        self.sites[documents[self.batch.row_index[self.entries]]] *= DRAW_BACK
+        # All β are multiplied, since picking some of many takes far longer.
+        factors = torch.where(documents, DRAW_BACK, 1.0).to(self.sites)
+        self.sites *= factors[self.batch.row_index[self.entries], None]
 
     def put_away(self, documents: Tensor, sites: Tensor) -> None:
         """Write the β of the ``documents`` ``(num_docs,)`` bool to ``sites``; drop them here."""
@@ -327,53 +349,48 @@ class _Work:
 
 def _visit(visit: _Visit, words: Tensor, long: bool) -> None:
     """Visit a word of each document, in few operations: most visits are of few documents."""
-    site, top, damping = visit.site, visit.top, visit.damping
-    start, change, gamma, u, r = visit.tables
+    site, space = visit.site, visit.space
+    u, r, positive = space.u, space.r, space.positive
     tiny = torch.finfo(words.dtype).tiny
-    torch.add(start, change, out=gamma)
-    torch.sub(gamma, site, out=u)
+    torch.add(space.start, space.change, out=u).sub_(site)
     # Sums of equal powers of 2 are exact, and faster than a minimum.
     torch.clamp_max(u, tiny, out=r)
-    positive = (r.sum(-1, True) == tiny * words.shape[1]).to(words)
-    visit.intact.mul_(positive)
+    torch.eq(r.sum(-1, True), tiny * words.shape[1], out=positive)
+    space.intact.mul_(positive)
 
-    # Columns apart from topic t, which is 0 in u and r until r_t returns.
-    torch.index_select(words, 0, visit.words, out=r)
-    largest_u = u.gather(-1, top)
-    largest_r = r.gather(-1, top).mul_(largest_u)
-    u.scatter_(-1, top, torch.zeros_like(damping))
-    r.mul_(u)
-    rest_u, rest_r = u.sum(-1, True), r.sum(-1, True)
     # Of a skipped word r is 0, so that all that follows is finite.
-    normaliser = positive / (largest_r + rest_r).clamp_min_(tiny)
-    u.add_(r.mul_(normaliser))
-    largest_u.add_(largest_r.mul_(normaliser))
-    rest_u.add_(rest_r.mul_(normaliser))
-    q, b = _pairs(largest_u, rest_u, u), _pairs(largest_r, rest_r, r)
-    r.scatter_(-1, top, largest_r)
-    ub = rest_u.add_(largest_u).mul_(b)
-    # One topic has no variance to match: 0 / tiny.
-    shrink = b.add_(ub).div_(q.add_(ub).clamp_min_(tiny)).clamp_(0.0, 1.0)
+    torch.index_select(words, 0, visit.words, out=r).mul_(u)
+    r.mul_(positive / r.sum(-1, True).clamp_min_(tiny))
+    u.add_(r)
+    shrink = _shrink(space, tiny)
 
-    share = positive if long else positive.mul_(visit.step).mul_(damping)
-    shrink.mul_(share)
-    share.sub_(shrink)
-    move = r.mul_(share)
-    move.addcmul_(site, share, value=-1.0).addcmul_(gamma, shrink, value=-1.0)
+    share = positive if long else positive.mul_(visit.step).mul_(space.damping)
+    move = r.sub_(site).addcmul_(u, shrink, value=-1.0).mul_(share)
     if long:
         # γ' > 0, so that moves of γ by the whole of it or less are safe.
+        gamma = torch.add(space.start, space.change, out=u)
         deepest = torch.div(move, gamma, out=u).amin(-1, keepdim=True)
         longest = torch.where(deepest < 0, -0.5 / deepest, torch.inf).clamp_min_(1.0)
-        move.mul_(torch.minimum(visit.step, longest).mul_(damping))
-    change.add_(move)
+        move.mul_(torch.minimum(visit.step, longest).mul_(space.damping))
+    space.change.add_(move)
     site.addcmul_(move, visit.portion)
-    visit.travelled.add_(move.abs_().sum(-1, True))
+    space.travelled.add_(move.abs_().sum(-1, True))
 
 
-def _pairs(largest: Tensor, rest: Tensor, others: Tensor) -> Tensor:
-    """Σ_{j≠k} x_j x_k ``(n, 1)`` from x_t, the sum of the others and the others."""
-    norm = torch.linalg.vector_norm(others, 2, -1, True)
-    return (rest - norm).mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
+def _shrink(space: _Space, tiny: float) -> Tensor:
+    """Factor h ``(n, 1)``; what is the same for u and r is done to both in one operation."""
+    both, rest, pairs = space.both, space.rest, space.pairs
+    largest = both.gather(-1, space.top)
+    both.scatter_(-1, space.top, space.zero)
+    torch.sum(both, -1, True, out=rest)
+    norm = torch.linalg.vector_norm(both, 2, -1, True)
+    both.scatter_(-1, space.top, largest)
+    torch.sub(rest, norm, out=pairs)
+    pairs.mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
+    rest.add_(largest)
+    # Now Q + U B and B + U B. One topic has no variance to match: 0 / tiny.
+    pairs.add_(space.total.mul_(space.b))
+    return space.b.div_(space.q.clamp_min_(tiny)).clamp_(0.0, 1.0)
 
 
 def _evidence(
