@@ -1,5 +1,6 @@
-"""Evaluation: held-out likelihood, document completion, topic coherence and diversity."""
+"""Evaluation: held-out likelihood, completion, coherence, accuracy of posteriors."""
 
+from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
 from torch_lntm.evaluation.annealing import AIS
 from torch_lntm.evaluation.bracket import AISBracket, ais_bracket
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
@@ -14,13 +15,16 @@ from torch_lntm.evaluation.likelihood import LikelihoodEstimate, log_likelihood
 __all__ = [
     "AIS",
     "AISBracket",
+    "Accuracy",
     "CompletionResult",
     "LikelihoodEstimate",
+    "PosteriorAccuracy",
     "ais_bracket",
     "coherence",
     "completion_perplexity",
     "document_completion",
     "log_likelihood",
+    "posterior_accuracy",
     "topic_diversity",
     "unigram_perplexity",
 ]

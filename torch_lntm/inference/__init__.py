@@ -1,6 +1,7 @@
 """Inference engines: variational and Monte-Carlo EM, Hamiltonian Monte Carlo per document."""
 
 from torch_lntm.inference.annealing import ANNEALING, Annealing
+from torch_lntm.inference.diagnostics import to_arviz
 from torch_lntm.inference.document_hmc import DocumentHMC, DocumentSamples
 from torch_lntm.inference.monte_carlo_em import MonteCarloEM, MonteCarloResult
 from torch_lntm.inference.statistics import (
@@ -22,4 +23,5 @@ __all__ = [
     "VariationalEM",
     "sampled_statistics",
     "sufficient_statistics",
+    "to_arviz",
 ]

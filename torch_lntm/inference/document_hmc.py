@@ -126,6 +126,16 @@ class DocumentSamples:
         """
         return self.std(quantity) / self.effective_sample_size(quantity, "mean").sqrt()
 
+    def to_arviz(self) -> Any:
+        """For ArviZ; see :func:`torch_lntm.inference.to_arviz`.
+
+        Raises:
+            ConfigError: ArviZ is missing.
+        """
+        from torch_lntm.inference.diagnostics import to_arviz
+
+        return to_arviz(self)
+
     def __repr__(self) -> str:
         return (
             f"DocumentSamples({self.num_chains} chains × {self.num_samples} samples × "
