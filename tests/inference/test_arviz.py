@@ -28,7 +28,9 @@ def draw(family: str = "ctm", num_chains: int = 3, num_samples: int = 60) -> Doc
     """Autocorrelated chains, of short trajectories, with repeats."""
     batch = make_batch(make_counts(), corpus_size=9)
     batch = batch.select(torch.tensor([4, 1, 2]))
-    kernel = DocumentHMC(make_model(family), num_chains=num_chains, num_steps=3)
+    kernel = DocumentHMC(
+        make_model(family), num_chains=num_chains, mass_matrix="taylor", num_steps=3
+    )
     return kernel.run(batch, num_samples, 20, progress=False)
 
 

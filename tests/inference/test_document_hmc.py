@@ -224,7 +224,11 @@ def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
     rates = []
     for target in (0.6, 0.9):
         kernel = DocumentHMC(
-            problem.model(device), num_chains=8, mass_matrix="prior", target_accept=target
+            problem.model(device),
+            num_chains=8,
+            mass_matrix="identity",
+            num_steps=5,
+            target_accept=target,
         )
         samples = quiet(kernel, batch, 150, 200)
         rates.append(samples.acceptance.mean(0))
@@ -234,6 +238,22 @@ def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
         scale = samples.step_size.mean(0)
         assert bool((scale[[3, 0, 1]] > scale[[0, 1, 2]]).all())
     assert bool((rates[1] > rates[0]).all())
+
+
+@pytest.mark.parametrize("mass_matrix", ["prior", "laplace"])
+def test_trajectories_do_not_turn_back(mass_matrix: str, device: torch.device) -> None:
+    """Of a posterior that is the prior, with which leapfrogs of any length would be accepted."""
+    problem = random_problem(4, lengths=(0, 40))
+    for num_steps in (2, 5, 12):
+        kernel = DocumentHMC(
+            problem.model(device), num_chains=4, mass_matrix=mass_matrix, num_steps=num_steps
+        )
+        samples = quiet(kernel, problem.batch(device), 400, 100)
+        length = samples.step_size[:, 0] * num_steps
+        torch.testing.assert_close(length, torch.full_like(length, 2.0 * math.pi / 3.0))
+        assert bool((samples.step_size * num_steps <= 2.1).all())
+        # Trajectories of that length nearly forget where they began.
+        assert float(samples.effective_sample_size("eta")[0].min()) > 800
 
 
 def test_a_fixed_step_size_is_kept(device: torch.device) -> None:

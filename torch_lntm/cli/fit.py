@@ -114,7 +114,7 @@ class Fit(OnDocuments):
     restarts: int = 1
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
-    max_epochs: int = 50
+    max_epochs: int = 10
     num_chains: int = 1
     num_transitions: int = 5
     batch_size: int = 100

@@ -30,8 +30,6 @@ from torch_lntm.solvers.gibbs import gibbs
 #: What the chains of a document must reach to judge a posterior (*Vehtari et al. 2021, §4*).
 LARGEST_RHAT = 1.01
 SMALLEST_EFFECTIVE_SAMPLE_SIZE = 400.0
-#: Leapfrog steps with the document's own metric, and with the prior's, which needs more of them.
-_FEW_STEPS, _MANY_STEPS = 10, 30
 #: Sweeps of Gibbs sampling from draw to draw.
 _SWEEPS = 5
 #: Draws of a guide's theta, of which only the mean is used.
@@ -195,10 +193,8 @@ def posterior_accuracy(
 ) -> PosteriorAccuracy:
     """Compares guides' posteriors with long chains, on a random sample of a corpus's documents.
 
-    The chains are Hamiltonian Monte Carlo's of each document (:class:`DocumentHMC`; with the
-    document's Laplace metric under a logistic normal, with the prior's metric and more leapfrog
-    steps under a factor prior, where it found the whole posterior when the Taylor metric did not);
-    for lda, Gibbs sampling of theta and the tokens' topics. They start from draws of the prior (of
+    The chains are Hamiltonian Monte Carlo's of each document (:class:`DocumentHMC`); for lda,
+    Gibbs sampling of theta and the tokens' topics. They start from draws of the prior (of
     a uniform one for lda) and are drawn once for all guides. What is compared is identified: see
     :class:`Accuracy`.
 
@@ -367,14 +363,7 @@ def _chains(
             return draws, torch.ones(batch.num_docs, dtype=torch.bool)
 
         return sweep, f"{size} by Gibbs sampling, every {_SWEEPS}th sweep"
-    own = isinstance(model.prior, LogisticNormalPrior)
-    kernel = DocumentHMC(
-        model,
-        num_chains=num_chains,
-        mass_matrix="laplace" if own else "prior",
-        num_steps=_FEW_STEPS if own else _MANY_STEPS,
-        seed=seed,
-    )
+    kernel = DocumentHMC(model, num_chains=num_chains, seed=seed)
 
     def move(batch: DocumentBatch) -> tuple[Tensor, Tensor]:
         samples = kernel.run(batch, num_samples, warmup_steps, progress=False)

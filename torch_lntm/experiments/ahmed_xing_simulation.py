@@ -420,7 +420,7 @@ def _solve(
 
 def sampled_mean(model: TopicModel, batch: DocumentBatch, draws: int, seed: int) -> Tensor:
     """The exact posterior means of θ ``(num_docs, num_topics)``, up to Monte Carlo error."""
-    sampler = DocumentHMC(model, mass_matrix="laplace", seed=seed)
+    sampler = DocumentHMC(model, seed=seed)
     warmup = draws // 5
     return sampler.run(batch, draws - warmup, warmup, progress=False).mean()
 

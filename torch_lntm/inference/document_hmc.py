@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -28,6 +29,11 @@ Quantity = Literal["theta", "eta", "source"]
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
 #: What is folded into a transition's key for its jitter; the transition itself takes 0 and 1.
 _JITTER = 2
+#: Leapfrog steps with the documents' own metrics, and with those that all documents share.
+_FEW_STEPS, _MANY_STEPS = 5, 30
+#: Longest trajectory, before jitter, where the metric makes the posterior hardly wider than a unit
+#: normal: a third of the period of that. Longer ones turn back, and close on themselves.
+_LONGEST = 2.0 * math.pi / 3.0
 #: Numbers that diagnostics hold at once in one of their tables.
 _MAX_NUMBERS = 2**22
 
@@ -228,7 +234,9 @@ class DocumentHMC(MCMCKernel):
 
     Chains start from prior draws, which are wider than the posterior: where R-hat is 1, documents
     with several modes have been explored. Step sizes adapt to each chain's acceptance by dual
-    averaging in warm-up and are frozen after it; mass matrices do not change.
+    averaging in warm-up and are frozen after it; with the metrics ``"prior"`` and ``"laplace"``
+    they stay below those of trajectories that turn back, so acceptance may be higher than aimed at.
+    Mass matrices do not change.
 
     Args:
         model: A model with eta: ``ctm``, ``lntm`` or ``iftm``.
@@ -236,10 +244,12 @@ class DocumentHMC(MCMCKernel):
         mass_matrix: What has unit mass: ``"identity"``, eta and sources themselves; ``"prior"``,
             the whitened prior; ``"taylor"``, the document's Taylor posterior, under a factor prior
             that of eta and sources together (Laplace sources by their dual at the factor
-            posterior); ``"laplace"``, the document's Laplace posterior, which is not for models
-            with sources, and the best for others (*measured on 200 documents of* ``ap`` *with 50
-            topics: twice Taylor's effective samples of each document's slowest topic per second*).
-        num_steps: Leapfrog steps of a transition.
+            posterior); ``"laplace"``, the document's Laplace posterior. By default the last, whose
+            chains mix best (*measured on* ``ap`` *with 50 topics, ``benchmarks.sampling``*); with
+            sources, for which there is none, ``"prior"`` (*there Taylor's, with 5 steps, left
+            chains apart, with R-hat up to 9.5*).
+        num_steps: Leapfrog steps of a transition; by default 5 with the document's own metric,
+            where more turn back, and 30 otherwise.
         step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.
         target_accept: Mean acceptance probability that adaptation aims at.
         jitter: Step sizes vary by this part from transition to transition, uniformly, lest
@@ -259,8 +269,8 @@ class DocumentHMC(MCMCKernel):
         model: TopicModel,
         *,
         num_chains: int = 1,
-        mass_matrix: MassMatrix = "taylor",
-        num_steps: int = 5,
+        mass_matrix: MassMatrix | None = None,
+        num_steps: int | None = None,
         step_size: float | Tensor | None = None,
         target_accept: float = 0.8,
         jitter: float = 0.2,
@@ -272,6 +282,10 @@ class DocumentHMC(MCMCKernel):
                 f"DocumentHMC samples eta, which {getattr(prior, 'family', type(model).__name__)} "
                 "does not have; it is for ctm, lntm and iftm. pyro.infer.NUTS takes every model"
             )
+        if mass_matrix is None:
+            mass_matrix = "laplace" if isinstance(prior, LogisticNormalPrior) else "prior"
+        if num_steps is None:
+            num_steps = _FEW_STEPS if mass_matrix in ("taylor", "laplace") else _MANY_STEPS
         if mass_matrix not in get_args(MassMatrix):
             raise ConfigError(
                 f"mass_matrix {mass_matrix!r}; expected one of {', '.join(get_args(MassMatrix))}"
@@ -509,9 +523,10 @@ class Chains:
             self.num_transitions, self._adaptation = progress
             self.step_size = self._adapted(self._adaptation)
         elif kernel.step_size is None:
-            self.step_size = hmc.find_step_size(
+            found = hmc.find_step_size(
                 hmc.fold_in(keys, _SEARCH), self.target, self.state, self._metric
             )
+            self.step_size = self._bounded(found)
             if warmup_steps:
                 self._adaptation = hmc.DualAveraging.start(self.step_size)
         else:
@@ -613,7 +628,16 @@ class Chains:
 
     def _adapted(self, adaptation: hmc.DualAveraging) -> Tensor:
         frozen = self.num_transitions >= self.warmup_steps
-        return (adaptation.log_average if frozen else adaptation.log_step_size).exp()
+        return self._bounded((adaptation.log_average if frozen else adaptation.log_step_size).exp())
+
+    def _bounded(self, step_size: Tensor) -> Tensor:
+        """Step sizes with which no trajectory is too long, in metrics that tell how long that is.
+
+        In the others the posterior may be much wider: in Taylor's, which is too sure, as well.
+        """
+        if self.kernel.mass_matrix not in ("prior", "laplace"):
+            return step_size
+        return step_size.clamp_max(_LONGEST / self.kernel.num_steps)
 
     @property
     def progress(self) -> Progress:

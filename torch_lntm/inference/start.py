@@ -96,5 +96,5 @@ def lda_epoch(
         step = float(updates) ** -exponent
         scale = num_tokens / float(batch.counts.double().sum())
         word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
-        model.topics.m_step(word_counts)
+        model.topics.start_from_counts(word_counts)
     return updates, objective

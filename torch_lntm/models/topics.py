@@ -18,6 +18,8 @@ from torch_lntm.solvers.special import wright_omega
 
 #: Bound on the Newton steps of the normal topics' M-step, and the relative error that ends them.
 NORMAL_STEPS, NORMAL_TOLERANCE = 100, 1e-13
+#: Of every word in every normal topic of a start.
+START_PSEUDO_COUNTS = 0.05
 
 
 class Topics(nn.Module):
@@ -135,6 +137,14 @@ class Topics(nn.Module):
         probs.clamp_min_(probability_floor(probs.dtype))
         self.logits.copy_(probs.log())
 
+    def start_from_counts(self, word_counts: Tensor) -> None:
+        """Set the topics from rough expected counts; by default as :meth:`m_step`.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` expected tokens.
+        """
+        self.m_step(word_counts)
+
     @property
     def settings(self) -> dict[str, Any]:
         """JSON-able arguments of the models' constructors that are the topics'."""
@@ -209,6 +219,13 @@ class NormalTopics(Topics):
         """As :meth:`Topics.set_`; the logits are those of these topics that sum to 0."""
         super().set_(probs)
         self.logits.sub_(self.logits.mean(0))
+
+    def start_from_counts(self, word_counts: Tensor) -> None:
+        """As :meth:`Topics.start_from_counts`, with pseudo-counts instead of the exact maximiser.
+
+        That takes many times as long, of which a start's many updates gain nothing.
+        """
+        self.set_(word_counts + START_PSEUDO_COUNTS)
 
     def gradient(self, word_counts: Tensor) -> Tensor:
         """Gradient of the log joint density in the logits, given expected counts n.
