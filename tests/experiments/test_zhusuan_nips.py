@@ -66,6 +66,9 @@ def test_every_method_is_fitted_and_judged(result: NipsResult, settings: NipsSet
         assert 0 < fit.total_error < 5
         assert 1 <= fit.effective_sample_size <= 6
         assert abs(fit.gap[0]) < 5
+        # Two estimators that share nothing, each within its error.
+        assert math.log(fit.importance / fit.perplexity) == pytest.approx(0.0, abs=0.02)
+        assert 0 <= fit.unreliable <= 1
         assert fit.fit_seconds > 0
         assert fit.evaluation_seconds > 0
 

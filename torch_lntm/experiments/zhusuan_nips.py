@@ -32,6 +32,7 @@ from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.files import atomic_write, read_lines, read_text
 from torch_lntm.errors import ConfigError, LNTMError
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
+from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
 from torch_lntm.experiments._result import Result, check_settings, command, table
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
@@ -147,6 +148,8 @@ class Fit:
         total_error: Monte-Carlo standard error of their sum, nats.
         effective_sample_size: Chains that count, in the median document.
         gap: Nats per document between the bounds of simulated documents, and its standard error.
+        importance: Perplexity by importance sampling with its default guide and draws.
+        unreliable: Share of the test documents whose importance weights have a Pareto k̂ above 0.7.
         completion: Perplexity of half of each test document given the other half, by the Laplace
             posterior's mode (variational Bayes' mean for LDA).
         fit_seconds: Processor time of the fit.
@@ -159,6 +162,8 @@ class Fit:
     total_error: float
     effective_sample_size: float
     gap: tuple[float, float]
+    importance: float
+    unreliable: float
     completion: float
     fit_seconds: float
     evaluation_seconds: float
@@ -199,6 +204,7 @@ class NipsResult(Result):
                     f"{fit.total_error:.1f}",
                     f"{fit.effective_sample_size:.1f}",
                     f"{fit.gap[0]:.2f} ({fit.gap[1]:.2f})",
+                    f"{fit.importance:.1f} ({fit.unreliable:.0%})",
                     f"{fit.completion:.1f}",
                     f"{fit.fit_seconds:.0f}",
                     f"{fit.evaluation_seconds:.0f}",
@@ -211,6 +217,7 @@ class NipsResult(Result):
             "sampling error, nats",
             "effective chains",
             "gap of the bounds, nats",
+            "perplexity by importance sampling (unreliable)",
             "completion perplexity",
             "fit, CPU s",
             "AIS, CPU s",
@@ -292,13 +299,15 @@ def measure(
     model = fit_model(settings, METHODS[name], train, progress=progress)
     fitted = time.process_time()
     with warnings.catch_warnings():
-        # The effective number of chains is in the result.
-        warnings.filterwarnings("ignore", ".*effective sample size", UserWarning)
+        # How many chains count, and which estimates do not, is in the result.
+        warnings.filterwarnings("ignore", ".*(effective sample size|Pareto k)", UserWarning)
         estimate = log_likelihood(model, test, ais, seed=settings.seed, progress=progress)
         evaluated = time.process_time()
         lengths = test.lengths[: settings.bracket_docs].tolist()
         bracket = ais_bracket(model, lengths, ais, seed=settings.seed, progress=progress)
+        importance = log_likelihood(model, test, seed=settings.seed, progress=progress)
     assert estimate.effective_sample_size is not None
+    assert importance.pareto_k is not None
     guide = make_guide("vb" if model.prior.kind == "lda" else "laplace", model)
     return model, Fit(
         name,
@@ -307,6 +316,8 @@ def measure(
         estimate.total_error,
         float(estimate.effective_sample_size.median()),
         (bracket.mean_gap, bracket.mean_gap_standard_error),
+        importance.perplexity,
+        float((importance.pareto_k > PARETO_K_LIMIT).double().mean()),
         document_completion(model, guide, test, seed=settings.seed).perplexity,
         fitted - began,
         evaluated - fitted,
