@@ -316,9 +316,8 @@ def test_what_else_cannot_be_used() -> None:
         log_likelihood(model, Corpus.from_matrix(np.ones((2, 3), int)), "ais")
     with torch.no_grad():
         model.prior.loc[0] = math.nan
-    with pytest.raises(NumericalError, match="first at position") as caught:
+    with pytest.raises(NumericalError, match=r"parameter prior\.loc is not finite"):
         log_likelihood(model, corpus, AIS(num_temperatures=5))
-    assert set(caught.value.documents) == {0, 1}
 
     class Unknown(torch.nn.Module):
         family = "unknown"

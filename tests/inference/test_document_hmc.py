@@ -249,10 +249,10 @@ def test_trajectories_do_not_turn_back(mass_matrix: str, device: torch.device) -
             problem.model(device), num_chains=4, mass_matrix=mass_matrix, num_steps=num_steps
         )
         samples = quiet(kernel, problem.batch(device), 400, 100)
-        length = samples.step_size[:, 0] * num_steps
-        torch.testing.assert_close(length, torch.full_like(length, 2.0 * math.pi / 3.0))
-        assert bool((samples.step_size * num_steps <= 2.1).all())
-        # Trajectories of that length nearly forget where they began.
+        length = samples.step_size * num_steps
+        assert float(length.max()) <= 2.0 * math.pi / 3.0 + 1e-9
+        assert float(length[:, 0].min()) > 1.2
+        # Trajectories of such lengths nearly forget where they began.
         assert float(samples.effective_sample_size("eta")[0].min()) > 800
 
 

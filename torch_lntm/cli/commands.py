@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch_lntm.cli.fit import Fit
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch_lntm.evaluation import AIS
     from torch_lntm.report import Score
 
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
@@ -183,8 +185,7 @@ class Evaluate(OnDocuments):
             raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
         if self.out is not None and Path(self.out).is_dir():
             raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
-        ais = lntm.evaluation.AIS(self.num_chains, self.num_temperatures)
-        method = ais if self.method == "ais" else self.method
+        method = self._estimator()
         run, guide, corpus = self.load(str(self.run_folder))
         test, train = corpus, None
         if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
@@ -217,6 +218,24 @@ class Evaluate(OnDocuments):
         if self.out is not None:
             lntm.report.write_scores(Path(self.out), scores)
         return 0
+
+    def _estimator(self) -> AIS | Literal["importance", "quadrature"]:
+        """The estimator of the likelihood, with its options; none may be of another only."""
+        options = {
+            "num_samples": "importance",
+            "num_chains": "ais",
+            "num_temperatures": "ais",
+        }
+        for field in dataclasses.fields(self):
+            method = options.get(field.name, self.method)
+            if method != self.method and getattr(self, field.name) != field.default:
+                raise ConfigError(
+                    f"{field.name} is an option of method {method}; leave it out with "
+                    f"{self.method}, or take that"
+                )
+        if self.method == "ais":
+            return lntm.evaluation.AIS(self.num_chains, self.num_temperatures)
+        return self.method
 
 
 COMMANDS: dict[str, type[Command]] = {

@@ -73,6 +73,15 @@ class OnDocuments(Command):
     seed: int = 0
     progress: bool = True
 
+    def __post_init__(self) -> None:
+        """Check what every command takes.
+
+        Raises:
+            ConfigError: The seed cannot be one.
+        """
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}; expected a number from 0 to 2**63 - 1")
+
     def read(self, options: dict[str, Any]) -> Corpus:
         """The corpus; of texts, the words chosen by ``CountVectorizer`` options."""
         given = {

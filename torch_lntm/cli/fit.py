@@ -37,7 +37,7 @@ class Fit(OnDocuments):
     """Fit a topic model to a corpus, print its topics and held-out perplexity, save the run.
 
     A fit that was killed continues from its last checkpoint when the same command is run again.
-    Ctrl-C ends a fit early and saves the best so far.
+    Ctrl-C ends a fit early and saves the best so far; of hmc, the last finished epoch.
 
     Attributes:
         out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
@@ -65,12 +65,13 @@ class Fit(OnDocuments):
             documents; if not given, 2K + 2, for iftm 2.
         pseudo_variance: Of all but lda, variance that this prior stands for.
         dtype: Floating-point type of the parameters.
-        max_iterations: Bound on the iterations of EM; not of hmc, as the four that follow.
-        tolerance: Relative change of the objective at which EM has converged.
-        restarts: Starts to choose the best of.
-        annealing: Deterministic annealing schedule.
-        max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
-            given.
+        max_iterations: Of all but hmc, bound on the iterations of EM.
+        tolerance: Of all but hmc, relative change of the objective at which EM has converged.
+        restarts: Of all but hmc, starts to choose the best of.
+        annealing: Of taylor, laplace, blei-lafferty and khan-bouchard, deterministic annealing
+            schedule.
+        max_docs: Of all but hmc, documents per batch, to bound memory; chosen by what the posterior
+            needs if not given.
         max_epochs: Of hmc, visits of every document.
         num_chains: Of hmc, chains of each document.
         num_transitions: Of hmc, transitions of each chain at a visit.
@@ -181,7 +182,8 @@ class Fit(OnDocuments):
             )
             unfinished.discard()
         if result.stop_reason == "interrupted":
-            say(f"interrupted: saved the best so far, {_stage(result)}, in {path}")
+            kept = "last finished epoch" if self.posterior == SAMPLED else "best so far"
+            say(f"interrupted: saved the {kept}, {_stage(result)}, in {path}")
             return 130
         say(f"{result.stop_reason.replace('_', ' ')}: {_stage(result)}, {result.seconds:.1f} s")
         if result.num_unconverged and self.posterior != SAMPLED:
@@ -248,7 +250,8 @@ class Fit(OnDocuments):
             elif names and chosen not in names and value != field.default:
                 those = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
                 raise ConfigError(
-                    f"{field.name} is an option of {those}; leave it out with {chosen}"
+                    f"{field.name} is an option of {those}; leave it out with {chosen}, or take "
+                    f"{names[0]}"
                 )
         return settings
 

@@ -105,7 +105,7 @@ def _parse(arguments: list[str]) -> tuple[type[Command], dict[str, Any]]:
     parser = _Parser(
         prog="torch-lntm",
         usage="torch-lntm COMMAND ... [--help]",
-        description="Topic models: correlated, independent factor and aspect models.",
+        description="Logistic-normal topic models, with or without correlations; aspect models.",
         epilog="commands:\n"
         + "\n".join(f"  {name:10} {_summary(command)}" for name, command in COMMANDS.items()),
         formatter_class=_Help,

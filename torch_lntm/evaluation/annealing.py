@@ -146,9 +146,11 @@ def anneal_corpus(
     Raises:
         ConfigError: A corpus over another vocabulary.
         IncompatibleGuideError: A prior that there is no path for.
-        NumericalError: A density is not finite where the chains start; names documents.
+        NumericalError: A parameter, or a density where the chains start, is not finite; names the
+            parameter or the documents.
     """
     schedule = settings.temperatures
+    model.check_parameters()
     batches = _batches(model, corpus, settings.num_chains, max_docs)
     total = len(batches) * (len(schedule) - 1)
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:

@@ -325,10 +325,12 @@ def _by_annealing(
         values[rows], errors[rows] = summary.log_mean, summary.standard_error
         ess[rows] = summary.effective_sample_size
         acceptance[rows], stuck[rows] = of_batch.acceptance, of_batch.stuck
+    # Two chains that differ at all have less than two.
+    least = min(LEAST_CHAINS, settings.num_chains / 2.0)
     _warn(
-        (ess < LEAST_CHAINS) & ~stuck,
+        (ess < least) & ~stuck,
         corpus,
-        f"an effective sample size below {LEAST_CHAINS:g} chains",
+        f"an effective sample size below {least:g} chains",
         "raise num_temperatures, or num_chains",
     )
     _warn(stuck, corpus, "chains that never moved", "raise num_temperatures")

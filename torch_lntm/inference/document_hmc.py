@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import FactorGuide, LaplaceGuide, TaylorGuide
 from torch_lntm.models import IndependentFactorPrior, LogisticNormalPrior, TopicModel
 from torch_lntm.solvers import hmc
@@ -30,10 +30,12 @@ _START, _SEARCH, _TRANSITIONS = 0, 1, 2
 #: What is folded into a transition's key for its jitter; the transition itself takes 0 and 1.
 _JITTER = 2
 #: Leapfrog steps with the documents' own metrics, and with those that all documents share.
-_FEW_STEPS, _MANY_STEPS = 5, 30
+_FEW_STEPS, _MANY_STEPS = 8, 30
 #: Longest trajectory, before jitter, where the metric makes the posterior hardly wider than a unit
 #: normal: a third of the period of that. Longer ones turn back, and close on themselves.
 _LONGEST = 2.0 * math.pi / 3.0
+#: What to do about chains that never move.
+_CURE = "use more warmup_steps or a smaller step_size"
 #: Numbers that diagnostics hold at once in one of their tables.
 _MAX_NUMBERS = 2**22
 
@@ -91,7 +93,13 @@ class DocumentSamples:
         return self._summarise(quantity, lambda draws: draws.mean((0, 1)))
 
     def std(self, quantity: Quantity = "theta") -> Tensor:
-        """Posterior standard deviation ``(num_docs, dim)``, float64."""
+        """Posterior standard deviation ``(num_docs, dim)``, float64.
+
+        Raises:
+            ConfigError: There is a single draw.
+        """
+        if self.num_chains * self.num_samples < 2:
+            raise ConfigError("there is a single draw; a standard deviation needs 2")
         return self._summarise(quantity, lambda draws: draws.flatten(0, 1).std(0))
 
     def rhat(self, quantity: Quantity = "theta") -> Tensor:
@@ -115,9 +123,11 @@ class DocumentSamples:
                 error of the mean depends on. Both of split chains.
 
         Raises:
-            ConfigError: There are fewer than 4 draws of a chain.
+            ConfigError: There are fewer than 4 draws of a chain, or there is no such kind.
         """
         self._require(4)
+        if kind not in ("bulk", "mean"):
+            raise ConfigError(f"kind {kind!r}; expected 'bulk' or 'mean'")
 
         def size(draws: Tensor) -> Tensor:
             return effective_sample_size(_normal_scores(draws) if kind == "bulk" else draws)
@@ -130,7 +140,8 @@ class DocumentSamples:
         Raises:
             ConfigError: There are fewer than 4 draws of a chain.
         """
-        return self.std(quantity) / self.effective_sample_size(quantity, "mean").sqrt()
+        size = self.effective_sample_size(quantity, "mean")
+        return self.std(quantity) / size.sqrt()
 
     def to_arviz(self) -> Any:
         """For ArviZ; see :func:`torch_lntm.inference.to_arviz`.
@@ -248,8 +259,8 @@ class DocumentHMC(MCMCKernel):
             chains mix best (*measured on* ``ap`` *with 50 topics, ``benchmarks.sampling``*); with
             sources, for which there is none, ``"prior"`` (*there Taylor's, with 5 steps, left
             chains apart, with R-hat up to 9.5*).
-        num_steps: Leapfrog steps of a transition; by default 5 with the document's own metric,
-            where more turn back, and 30 otherwise.
+        num_steps: Leapfrog steps of a transition; by default 8 with the document's own metric and
+            30 otherwise.
         step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.
         target_accept: Mean acceptance probability that adaptation aims at.
         jitter: Step sizes vary by this part from transition to transition, uniformly, lest
@@ -303,8 +314,12 @@ class DocumentHMC(MCMCKernel):
                 f"target_accept is {target_accept} and jitter {jitter}; expected them between 0 "
                 "and 1"
             )
-        if step_size is not None and not bool((torch.as_tensor(step_size) > 0).all()):
-            raise ConfigError(f"step_size is {step_size}; expected positive numbers")
+        if step_size is not None:
+            given = torch.as_tensor(step_size)
+            if not bool((given.isfinite() & (given > 0)).all()):
+                raise ConfigError(f"step_size is {step_size}; expected positive numbers")
+        if not 0 <= seed < 2**63:
+            raise ConfigError(f"seed is {seed}; expected a number from 0 to 2**63 - 1")
         self.model = model
         self.num_chains = num_chains
         self.mass_matrix: MassMatrix = mass_matrix
@@ -374,7 +389,7 @@ class DocumentHMC(MCMCKernel):
             except KeyboardInterrupt:
                 interrupted = True
         store = {site: draws[:, :drawn] for site, draws in store.items()}
-        chains.warn_of_stuck()
+        chains.warn_of_stuck(f"means leave them out. {_CURE}")
         return DocumentSamples(
             model=self.model,
             eta=store["eta"],
@@ -397,10 +412,14 @@ class DocumentHMC(MCMCKernel):
             ConfigError: See :meth:`run`.
             NumericalError: See :meth:`run`.
         """
-        (batch,) = (*args, *kwargs.values())
+        if len(args) != 1 or kwargs:
+            raise ConfigError(
+                f"DocumentHMC takes a batch and nothing else; got {len(args)} arguments"
+                + (f" and {', '.join(kwargs)}" if kwargs else "")
+            )
         # Pyro's chains differ by the global generator's state alone.
         seed = self.seed + int(torch.randint(2**62, ()))
-        self._chains = Chains(self, batch, seed, warmup_steps, self._initial)
+        self._chains = Chains(self, args[0], seed, warmup_steps, self._initial)
         self._initial = None
 
     @property
@@ -431,7 +450,7 @@ class DocumentHMC(MCMCKernel):
             ``"stuck"``, a list with the document's position for each chain that never moved.
         """
         chains = self._running()
-        chains.warn_of_stuck()
+        chains.warn_of_stuck(_CURE)
         index = chains.target.batch.index
         return {
             "divergences": index.repeat_interleave(chains.divergences.sum(0)).tolist(),
@@ -496,10 +515,12 @@ class Chains:
         means: Tensor | None = None,
     ) -> None:
         model = kernel.model
+        if not isinstance(batch, DocumentBatch):
+            raise ConfigError(
+                f"expected a DocumentBatch; got a {type(batch).__name__}; a corpus has batch()"
+            )
         batch = model.check_batch(batch)
-        for name, parameter in model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                raise NumericalError(f"the model's parameter {name} is not finite")
+        model.check_parameters()
         assert isinstance(model.prior, LogisticNormalPrior | IndependentFactorPrior)
         self.kernel = kernel
         self.warmup_steps = warmup_steps
@@ -623,7 +644,14 @@ class Chains:
             self.divergences = self.divergences + info.divergent
             self.moved = self.moved | info.accepted
         elif self._adaptation is not None:
-            self._adaptation = self._adaptation.update(info.acceptance, self.kernel.target_accept)
+            target = self.kernel.target_accept
+            # Where steps cannot be longer, acceptance above the target is no reason to want it:
+            # wishes that pile up would have to be undone should the posterior get narrower.
+            bound = self._bounded(self.step_size.new_full((), math.inf))
+            wanted = torch.where(
+                self.step_size < bound, info.acceptance, info.acceptance.clamp_max(target)
+            )
+            self._adaptation = self._adaptation.update(wanted, target)
             self.step_size = self._adapted(self._adaptation)
 
     def _adapted(self, adaptation: hmc.DualAveraging) -> Tensor:
@@ -664,21 +692,21 @@ class Chains:
             "acc. prob": f"{float(acceptance.mean()):.3f}",
         }
 
-    def warn_of_stuck(self) -> None:
+    def warn_of_stuck(self, advice: str) -> None:
         """Name the documents of which a chain never moved after warm-up."""
         if self.num_samples:
-            cure = "Use more warmup_steps or a smaller step_size"
-            warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, cure)
+            index = self.target.batch.index
+            warn_of_stuck(self.moved, index, self.num_samples, advice)
 
 
-def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, cure: str) -> None:
-    """Warn, on behalf of the caller's caller's caller, of chains that never moved.
+def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, advice: str) -> None:
+    """Warn, on behalf of whoever called the public method, of chains that never moved.
 
     Args:
         moved: ``(num_chains, num_docs)`` bool.
         index: ``(num_docs,)`` positions of the documents.
         num_transitions: In how many transitions they did not.
-        cure: What to do about it.
+        advice: What follows from it, and what to do about it.
     """
     stuck = (~moved).any(0)
     if bool(stuck.any()):
@@ -686,6 +714,6 @@ def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, cure: str)
         named = ", ".join(map(str, documents[:10])) + (", …" if len(documents) > 10 else "")
         warnings.warn(
             f"{int((~moved).sum())} chain(s) of {len(documents)} document(s) never moved in "
-            f"{num_transitions} transitions, at positions {named}; means leave them out. {cure}",
-            stacklevel=4,
+            f"{num_transitions} transitions, at positions {named}; {advice}",
+            stacklevel=5,  # the public method's decorator is a frame too
         )

@@ -45,8 +45,8 @@ class MonteCarloResult(FitResult):
     """What Monte-Carlo EM leaves besides the fitted model.
 
     As :class:`FitResult`, with these differences: ``means`` are the means of the documents' last
-    draws over their chains, ``num_unconverged`` counts the documents with a stuck chain, and a
-    record of ``history`` also has the ``perplexity`` of the documents at their draws,
+    draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
+    and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
     ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``eta_mean`` and
     ``eta_std``, the mean of eta and its standard deviation over documents, averaged over topics.
     Perplexities at draws are those of the training documents under proportions that know them.
@@ -274,22 +274,20 @@ class _MonteCarloRun:
         engine, state = self.engine, self.state
         if not state.step and engine.start != "model":
             self._start()
-            self._keep()
         num_docs = len(self.occupied)
         with tqdm(
             total=engine.max_epochs * num_docs,
             initial=state.step * num_docs,
-            desc="Monte-Carlo EM",
-            unit="doc",
             disable=not engine.progress or state.step == engine.max_epochs,
             smoothing=0.1,
+            bar_format="{desc} |{bar}| {elapsed}<{remaining}{postfix}",
         ) as bar:
             while state.step < engine.max_epochs:
+                bar.set_description_str(f"epoch {state.step + 1}/{engine.max_epochs}")
                 record = self._epoch(bar)
                 bar.set_postfix_str(
-                    f"epoch {record['iteration']}, perplexity {record['perplexity']:.2f}, "
-                    f"acc. {record['acceptance']:.3f}, eta {record['eta_mean']:.2f} ± "
-                    f"{record['eta_std']:.2f}"
+                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, eta "
+                    f"{record['eta_mean']:.1f} ± {record['eta_std']:.1f}"
                 )
                 yield record
 
@@ -305,9 +303,10 @@ class _MonteCarloRun:
             seed=engine.seed,
             progress=engine.progress,
         ).fit(self.corpus)
+        self.state.latent = started.means
+        self._keep()
         if started.stop_reason == "interrupted":
             raise KeyboardInterrupt
-        self.state.latent = started.means
 
     def _epoch(self, bar: tqdm[Any]) -> dict[str, Any]:
         """Visit every document once."""
@@ -470,11 +469,15 @@ class _MonteCarloRun:
             value[:, empty] = torch.nan
         means, moved = state.latent, torch.zeros(num_chains, num_docs, dtype=torch.bool)
         if chains:
-            means, moved = chains["eta"].mean(0), state.chains["moved"]
+            moved = state.chains["moved"]
+            weights = moved.to(means) / moved.sum(0).clamp_min(1)
+            sampled = (weights[..., None] * chains["eta"].to(means)).sum(0)
+            # Documents without a chain that moves keep the means that they started with.
+            means = torch.where(moved.any(0)[:, None], sampled, means)
             means[empty] = self._prior_means()[empty]
             index = torch.from_numpy(self.occupied)
-            cure = "Use more warmup_epochs"
-            warn_of_stuck(moved[:, index], index, self._transitions_since_reset(), cure)
+            advice = "statistics and means leave them out; use more epochs or num_transitions"
+            warn_of_stuck(moved[:, index], index, self._transitions_since_reset(), advice)
         return MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,

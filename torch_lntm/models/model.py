@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.distributions import BagOfWords
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.prior import DocumentPrior
 from torch_lntm.models.topics import Topics
 
@@ -192,9 +192,14 @@ class TopicModel(nn.Module):
         Returns:
             The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
             their sites.
+
+        Raises:
+            ConfigError: A length is negative.
         """
         generator = torch.Generator(self.device).manual_seed(seed)
         sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
+        if bool((sizes < 0).any()):
+            raise ConfigError(f"lengths are as small as {int(sizes.min())}; expected none below 0")
         latents = self.prior.draw(sizes.numel(), generator)
         theta = self.theta(latents[self.prior.latent])
         bags = BagOfWords(theta, self.topics.probs, sizes)
@@ -210,6 +215,16 @@ class TopicModel(nn.Module):
         covariance = self.prior.contrast_covariance()
         scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
         return (covariance / scale[:, None] / scale).fill_diagonal_(1.0)
+
+    def check_parameters(self) -> None:
+        """Raise if a parameter is not finite.
+
+        Raises:
+            NumericalError: It names the parameter.
+        """
+        for name, parameter in self.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise NumericalError(f"the model's parameter {name} is not finite")
 
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch on this model's device and in its dtype.
