@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -472,3 +473,49 @@ def test_a_progress_bar_says_how_the_chains_fare(capsys) -> None:
     assert "perplexity" in shown
     assert "acc." in shown
     assert "±" in shown
+
+
+def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
+    """From topics that say nothing, under which any step is accepted, to topics that say much."""
+    truth = lntm(5, 100, topics=synthetic_topics(5, 100, 0.1, seed=0), dtype="float64")
+    corpus = truth.generate([300] * 100, seed=0)[0]
+    model = lntm(5, 100, dtype="float64")
+    engine = MonteCarloEM(model, start="model", max_epochs=20, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        history = engine.fit(corpus).history
+    assert history[0]["acceptance"] > 0.85
+    # Frozen steps are no longer than those that were accepted last.
+    assert history[10]["step_size"] < 1.15 * history[9]["step_size"]
+    assert history[10]["acceptance"] > 0.75
+    assert history[-1]["stuck"] == 0
+
+
+def test_a_first_epoch_that_moves_nothing_is_no_error() -> None:
+    corpus = lntm(3, 20, topics=synthetic_topics(3, 20, 0.1, seed=0)).generate([3000], seed=0)[0]
+    for seed in range(30):
+        model = lntm(3, 20)
+        engine = MonteCarloEM(
+            model, num_transitions=1, max_epochs=3, start="model", seed=seed, progress=False
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = engine.fit(corpus)
+        assert all(bool(torch.isfinite(value).all()) for value in model.parameters())
+        assert bool(torch.isfinite(result.means).all())
+
+
+def test_means_leave_out_chains_that_never_moved() -> None:
+    corpus = lntm(3, 20, topics=synthetic_topics(3, 20, 0.1, seed=0)).generate([3000] * 6, seed=0)[
+        0
+    ]
+    engine = MonteCarloEM(
+        lntm(3, 20), num_chains=4, num_transitions=1, max_epochs=4, start="model", progress=False
+    )
+    with pytest.warns(UserWarning, match="statistics and means leave them out"):
+        result = engine.fit(corpus)
+    eta, moved = result.chains["eta"], result.moved
+    some = moved.any(0) & ~moved.all(0)
+    assert bool(some.any())
+    for d in some.nonzero().flatten().tolist():
+        torch.testing.assert_close(result.means[d], eta[moved[:, d], d].mean(0))

@@ -289,3 +289,22 @@ def test_a_covariance_must_be_diagonal() -> None:
     np.testing.assert_allclose(prior.std.tolist(), [2, 1, 3, 0.5])
     with pytest.raises(ConfigError, match="not diagonal"):
         prior.set_(covariance=torch.eye(4) + 0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scale", [0.1, 10.0, 1e3, 1e6])
+@pytest.mark.parametrize("total", [1e-12, 1.0, 1e3, 1e9])
+def test_the_m_step_is_finite_from_any_start(dtype: str, scale: float, total: float) -> None:
+    """Also from topics with words of probability zero, whose logits are hundreds apart."""
+    topics = lntm(3, 20, topic_scale=scale, dtype=dtype).topics
+    topics.set_(torch.eye(3).repeat(1, 7)[:, :20])
+    counts = torch.zeros(3, 20, dtype=torch.float64)
+    counts[0, 0], counts[1] = total, total / 20
+    counts[2, :5] = total / 5
+    topics.m_step(counts)
+    assert bool(torch.isfinite(topics.logits).all())
+    gradient = topics.gradient(counts).norm(dim=0)
+    # Relative to the prior's pull at the maximum, which the counts' balances.
+    pull = (topics.logits.double() / scale**2).norm(dim=0)
+    resolution = 1e-2 if dtype == "float32" else 1e-6
+    assert bool((gradient <= resolution * (pull + counts.sum(1)) + 1e-30).all())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +88,17 @@ def test_gamma_variates_have_their_law(shape: float, device: torch.device) -> No
     assert np.isfinite(logs).all()
     assert stats.kstest(logs, stats.loggamma(shape).cdf).pvalue > 1e-4
     assert len(np.unique(logs)) == len(logs)
+
+
+def test_shapes_that_are_not_numbers_end() -> None:
+    keys = chain_keys(0, torch.arange(2), 1)
+    shapes = torch.tensor([[1.0, math.nan], [2.0, 3.0]], dtype=torch.float64).expand(1, 2, 2)
+    found = log_gamma_variates(keys, shapes)
+    assert found.isnan().tolist() == [[[False, True], [False, False]]]
+
+
+def test_tokens_drawn_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"num_chains": 2, "num_samples": 5, "warmup_sweeps": 3}
+    whole = draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options)
+    monkeypatch.setattr("torch_lntm.solvers.gibbs._MAX_NUMBERS", 2 * 3 * 4)
+    assert torch.equal(whole, draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options))

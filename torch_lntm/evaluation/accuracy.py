@@ -71,9 +71,10 @@ class PosteriorAccuracy:
 
     Attributes:
         guides: The distances by the names of the guides, of all documents drawn.
-        noise: What the chains' Monte-Carlo error alone makes of each distance: about what a
-            posterior that is exactly right would show. Its ``std_ratio`` is that one standard error
-            above 1. Errors of the mean and covariance add to it in squares.
+        noise: What Monte-Carlo error alone, the chains' and that of a guide's own draws of theta,
+            makes of each distance: about what a posterior that is exactly right would show. Its
+            ``std_ratio`` is that one standard error above 1. Errors of the mean and covariance add
+            to it in squares.
         unconverged: Documents that a guide's solver did not finish, by the names of the guides.
         index: ``(num_docs,)`` positions of the documents in the corpus.
         lengths: ``(num_docs,)`` their tokens.
@@ -220,7 +221,8 @@ def posterior_accuracy(
         ConfigError: A number below its least, no guide, a corpus over
             another vocabulary, or without tokens.
         IncompatibleGuideError: A guide belongs to another model.
-        NumericalError: A posterior that could not be computed; names documents.
+        NumericalError: A parameter is not finite, or a posterior could not be computed; names the
+            parameter or the documents.
 
     Warns:
         UserWarning: Documents whose chains are not to be trusted; they are left out.
@@ -244,6 +246,9 @@ def posterior_accuracy(
                 f"{type(each).__name__} was made for another model; make one for this: "
                 f"{type(each).__name__}(model)"
             )
+    model.check_parameters()
+    # The mean of a Dirichlet's theta is known.
+    guide_draws = math.inf if isinstance(model.prior, DirichletPrior) else _GUIDE_DRAWS
     transform = _identified(model)
     draw, method = _chains(model, num_chains, num_samples, warmup_steps, seed)
     documents = _sample_documents(corpus, num_docs, seed)
@@ -253,7 +258,7 @@ def posterior_accuracy(
         for batch in _batches(model, corpus, documents, max_docs):
             reference = _Reference.of(*draw(batch), transform, model)
             references.append(reference)
-            found[_NOISE].append(reference.noise(_GUIDE_DRAWS))
+            found[_NOISE].append(reference.noise(guide_draws))
             for name, each in guides.items():
                 posterior = each.posterior(batch)
                 found[name].append(reference.distance(posterior, transform, batch.index, seed))
@@ -270,8 +275,9 @@ def posterior_accuracy(
         some = ", ".join(map(str, left_out[:5])) + (", …" if len(left_out) > 5 else "")
         warnings.warn(
             f"the chains of {len(left_out)} of {len(documents)} documents (positions {some}) have "
-            f"an R-hat above {LARGEST_RHAT} or an effective sample size below "
-            f"{SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, and are left out; raise num_samples",
+            f"an R-hat above {LARGEST_RHAT}, an effective sample size below "
+            f"{SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and are left out; "
+            "raise num_samples or warmup_steps",
             UserWarning,
             stacklevel=3,  # the decorator is a frame too
         )
@@ -441,7 +447,7 @@ class _Reference:
         """Standard deviations ``(num_docs, num_topics)`` of x."""
         return self.covariance.diagonal(dim1=-2, dim2=-1).sqrt()
 
-    def noise(self, guide_draws: int) -> Accuracy:
+    def noise(self, guide_draws: float) -> Accuracy:
         """What :meth:`distance` would be of an exact posterior whose theta takes draws."""
         theta_error = (self.theta_error.square() + self.theta_variance / guide_draws).sqrt()
         return Accuracy(

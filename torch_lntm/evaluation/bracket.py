@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation.annealing import AIS, anneal_corpus, summarise_chains
-from torch_lntm.evaluation.likelihood import LikelihoodEstimate, log_likelihood
+from torch_lntm.evaluation.likelihood import LikelihoodEstimate, log_likelihood, warn_of_chains
 from torch_lntm.models import TopicModel
 
 
@@ -25,11 +25,13 @@ class AISBracket:
         upper: ``(num_docs,)`` float64 nats, estimates by chains back from the truth; above log
             p(w_d) in expectation, 0 for an empty document. All chains of a document start at the
             one truth there is, so that its error shows between documents alone.
+        upper_effective_sample_size: ``(num_docs,)`` chains that count in ``upper``.
     """
 
     corpus: Corpus
     lower: LikelihoodEstimate
     upper: Tensor
+    upper_effective_sample_size: Tensor
 
     @property
     def gap(self) -> Tensor:
@@ -95,12 +97,14 @@ def ais_bracket(
         NumericalError: A density is not finite; names documents.
 
     Warns:
-        UserWarning: See :func:`log_likelihood`.
+        UserWarning: See :func:`log_likelihood`; of either side.
     """
     settings = AIS() if settings is None else settings
     corpus, latents = model.generate(lengths, seed=seed)
     lower = log_likelihood(model, corpus, settings, seed=seed, max_docs=max_docs, progress=progress)
     upper = torch.zeros(corpus.num_docs, dtype=torch.float64)
+    size = torch.full_like(upper, float(settings.num_chains))
+    stuck = torch.zeros_like(upper, dtype=torch.bool)
     for of_batch in anneal_corpus(
         model,
         corpus,
@@ -110,5 +114,9 @@ def ais_bracket(
         progress=progress,
         latents=latents,
     ):
-        upper[of_batch.rows] = -summarise_chains(-of_batch.log_weights).log_mean
-    return AISBracket(corpus, lower, upper)
+        summary = summarise_chains(-of_batch.log_weights)
+        upper[of_batch.rows] = -summary.log_mean
+        size[of_batch.rows] = summary.effective_sample_size
+        stuck[of_batch.rows] = of_batch.stuck
+    warn_of_chains(corpus, settings, size, stuck, "upper bounds", stacklevel=4)
+    return AISBracket(corpus, lower, upper, size)

@@ -325,15 +325,7 @@ def _by_annealing(
         values[rows], errors[rows] = summary.log_mean, summary.standard_error
         ess[rows] = summary.effective_sample_size
         acceptance[rows], stuck[rows] = of_batch.acceptance, of_batch.stuck
-    # Two chains that differ at all have less than two.
-    least = min(LEAST_CHAINS, settings.num_chains / 2.0)
-    _warn(
-        (ess < least) & ~stuck,
-        corpus,
-        f"an effective sample size below {least:g} chains",
-        "raise num_temperatures, or num_chains",
-    )
-    _warn(stuck, corpus, "chains that never moved", "raise num_temperatures")
+    warn_of_chains(corpus, settings, ess, stuck, "log likelihoods", stacklevel=5)
     lengths = torch.tensor(corpus.lengths)
     return LikelihoodEstimate(
         values,
@@ -348,6 +340,28 @@ def _by_annealing(
         corpus.name,
         acceptance,
     )
+
+
+def warn_of_chains(
+    corpus: Corpus, settings: AIS, size: Tensor, stuck: Tensor, what: str, stacklevel: int
+) -> None:
+    """Name the documents whose annealed chains are not to be trusted.
+
+    Args:
+        corpus: The documents.
+        settings: What the chains were annealed with.
+        size: ``(num_docs,)`` their effective sample sizes.
+        stuck: ``(num_docs,)`` bool, whether a chain never moved.
+        what: What was estimated, in words.
+        stacklevel: Frames up from here to whoever called the public function.
+    """
+    # Two chains that differ at all have less than two.
+    least = min(LEAST_CHAINS, settings.num_chains / 2.0)
+    small = (size < least) & ~stuck
+    problem = f"an effective sample size below {least:g} chains"
+    cure, up = "raise num_temperatures, or num_chains", stacklevel + 1
+    _warn(small, corpus, problem, cure, what, up)
+    _warn(stuck, corpus, "chains that never moved", "raise num_temperatures", what, up)
 
 
 def _by_quadrature(
@@ -453,14 +467,21 @@ def _documents(
             bar.update(batch.num_docs)
 
 
-def _warn(bad: Tensor, corpus: Corpus, what: str, cure: str) -> None:
+def _warn(
+    bad: Tensor,
+    corpus: Corpus,
+    problem: str,
+    cure: str,
+    what: str = "log likelihoods",
+    stacklevel: int = 5,  # the method and the decorator are frames too
+) -> None:
     """One warning that counts and names the documents concerned."""
     positions = bad.nonzero().flatten().tolist()
     if positions:
         some = ", ".join(map(str, positions[:5])) + (", …" if len(positions) > 5 else "")
         warnings.warn(
-            f"{len(positions)} of {corpus.num_docs} documents have {what} (positions {some}): "
-            f"their log likelihoods are not reliable; {cure}",
+            f"{len(positions)} of {corpus.num_docs} documents have {problem} (positions {some}): "
+            f"their {what} are not reliable; {cure}",
             UserWarning,
-            stacklevel=5,  # the method and the decorator are frames too
+            stacklevel=stacklevel,
         )

@@ -34,6 +34,8 @@ _FEW_STEPS, _MANY_STEPS = 8, 30
 #: Longest trajectory, before jitter, where the metric makes the posterior hardly wider than a unit
 #: normal: a third of the period of that. Longer ones turn back, and close on themselves.
 _LONGEST = 2.0 * math.pi / 3.0
+#: Tokens times the dtype's precision, nats: rounding of a log likelihood that chains would notice.
+_COARSE = 0.05
 #: What to do about chains that never move.
 _CURE = "use more warmup_steps or a smaller step_size"
 #: Numbers that diagnostics hold at once in one of their tables.
@@ -183,7 +185,7 @@ class DocumentSamples:
                 continue
             documents = (self.moved == pattern[:, None]).all(0).nonzero().squeeze(-1)
             for rows in documents.split(size):
-                draws = transform(values[pattern][:, :, rows].double())
+                draws = transform(values[:, :, rows][pattern].double())
                 result[rows] = function(draws)
         return result
 
@@ -522,6 +524,7 @@ class Chains:
         batch = model.check_batch(batch)
         model.check_parameters()
         assert isinstance(model.prior, LogisticNormalPrior | IndependentFactorPrior)
+        _warn_of_rounding(batch)
         self.kernel = kernel
         self.warmup_steps = warmup_steps
         self.target = hmc.DocumentTarget(
@@ -547,7 +550,7 @@ class Chains:
             found = hmc.find_step_size(
                 hmc.fold_in(keys, _SEARCH), self.target, self.state, self._metric
             )
-            self.step_size = self._bounded(found)
+            self.step_size = found.clamp_max(self._longest_step)
             if warmup_steps:
                 self._adaptation = hmc.DualAveraging.start(self.step_size)
         else:
@@ -645,27 +648,22 @@ class Chains:
             self.moved = self.moved | info.accepted
         elif self._adaptation is not None:
             target = self.kernel.target_accept
-            # Where steps cannot be longer, acceptance above the target is no reason to want it:
-            # wishes that pile up would have to be undone should the posterior get narrower.
-            bound = self._bounded(self.step_size.new_full((), math.inf))
-            wanted = torch.where(
-                self.step_size < bound, info.acceptance, info.acceptance.clamp_max(target)
-            )
-            self._adaptation = self._adaptation.update(wanted, target)
+            self._adaptation = self._adaptation.update(info.acceptance, target, self._longest_step)
             self.step_size = self._adapted(self._adaptation)
 
     def _adapted(self, adaptation: hmc.DualAveraging) -> Tensor:
         frozen = self.num_transitions >= self.warmup_steps
-        return self._bounded((adaptation.log_average if frozen else adaptation.log_step_size).exp())
+        return (adaptation.log_average if frozen else adaptation.log_step_size).exp()
 
-    def _bounded(self, step_size: Tensor) -> Tensor:
-        """Step sizes with which no trajectory is too long, in metrics that tell how long that is.
+    @property
+    def _longest_step(self) -> float:
+        """The step size with which a trajectory is as long as it may be.
 
-        In the others the posterior may be much wider: in Taylor's, which is too sure, as well.
+        That is known in metrics in which the posterior is hardly wider than a unit normal. In
+        others it may be much wider: in Taylor's, which is too sure, as well.
         """
-        if self.kernel.mass_matrix not in ("prior", "laplace"):
-            return step_size
-        return step_size.clamp_max(_LONGEST / self.kernel.num_steps)
+        known = self.kernel.mass_matrix in ("prior", "laplace")
+        return _LONGEST / self.kernel.num_steps if known else math.inf
 
     @property
     def progress(self) -> Progress:
@@ -697,6 +695,19 @@ class Chains:
         if self.num_samples:
             index = self.target.batch.index
             warn_of_stuck(self.moved, index, self.num_samples, advice)
+
+
+def _warn_of_rounding(batch: DocumentBatch) -> None:
+    """Name documents so long that rounding spoils their energies, which acceptance is made of."""
+    long = batch.lengths * torch.finfo(batch.dtype).eps > _COARSE
+    if bool(long.any()):
+        documents = batch.index[long].tolist()
+        warnings.warn(
+            f"{len(documents)} document(s), first at position {documents[0]}, of up to "
+            f"{int(batch.lengths.max())} tokens are too long for {batch.dtype}: rounding spoils "
+            "their chains; use a model of dtype float64",
+            stacklevel=5,
+        )
 
 
 def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, advice: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ TopicUpdate = Literal["exact", "gradient"]
 #: Epochs after which the learning rate is half of what it began with.
 LEARNING_DELAY = 10.0
 
+#: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
+FEWEST_TRANSITIONS = 10
 #: What is kept of the chains' dual averaging.
 _ADAPTATION = ("log_step_size", "log_average", "shortfall", "centre")
 
@@ -85,8 +88,8 @@ class MonteCarloEM:
 
     Acceptance and step size belong to each chain of each document: they do not depend on how many
     documents share a mini-batch, nor do the chains, but through the M-steps. Step sizes adapt in
-    the first epochs and are frozen after them. A chain that has not moved since then takes no part
-    in the statistics and is reported.
+    the first epochs and are frozen after them. A chain that has not moved since then, in 10
+    transitions or more, takes no part in the statistics; one that has not at the end is reported.
 
     Args:
         model: The model to fit, in place: ``ctm``, ``lntm`` or ``iftm``.
@@ -373,8 +376,10 @@ class _MonteCarloRun:
             state.latent[index] = chains.means.to(state.latent)
         found = {name: getattr(chains.progress.adaptation, name) for name in _ADAPTATION}
         self._store(index, {**chains.latents, **found, "moved": moved})
+        # To leave out what a few transitions did not move would favour draws that are easily left.
+        patient = self._transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS
         return sampled_statistics(
-            self.model, batch, chains.latents, chains.state.log_likelihood, moved
+            self.model, batch, chains.latents, chains.state.log_likelihood, moved | patient
         )
 
     def _first_draws(self, means: Tensor) -> dict[str, Tensor] | None:
@@ -403,9 +408,9 @@ class _MonteCarloRun:
         state, topics = self.state, self.model.topics
         found = found.scaled(len(self.occupied) / found.num_docs)
         state.updates += 1
-        assert state.statistics is not None
         weight = float(state.updates) ** -STEPWISE_EXPONENT
-        state.statistics = state.statistics.blended(found, weight)
+        before = state.statistics
+        state.statistics = found if before is None else before.blended(found, weight)
         if self.optimizer is None:
             state.statistics.maximise(self.model)
             return
@@ -477,7 +482,16 @@ class _MonteCarloRun:
             means[empty] = self._prior_means()[empty]
             index = torch.from_numpy(self.occupied)
             advice = "statistics and means leave them out; use more epochs or num_transitions"
-            warn_of_stuck(moved[:, index], index, self._transitions_since_reset(), advice)
+            transitions = self._transitions_since_reset(state.step)
+            warn_of_stuck(moved[:, index], index, transitions, advice)
+            acceptance, target = state.history[-1]["acceptance"], self.engine.kernel.target_accept
+            if acceptance < target / 2.0:
+                warnings.warn(
+                    f"chains accepted {acceptance:.2f} of their proposals in the last epoch, where "
+                    f"{target} was aimed at: posteriors have become sharper since step sizes were "
+                    "frozen; use more warmup_epochs",
+                    stacklevel=4,  # the decorator of fit is a frame too
+                )
         return MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
@@ -489,10 +503,10 @@ class _MonteCarloRun:
             moved=moved,
         )
 
-    def _transitions_since_reset(self) -> int:
-        """Transitions that a chain has had to move in."""
+    def _transitions_since_reset(self, epochs: int) -> int:
+        """Transitions that a chain has had to move in by the end of so many epochs."""
         warmup = self.engine.warmup_epochs
-        epochs = self.state.step - warmup if self.state.step > warmup else self.state.step
+        epochs = epochs - warmup if epochs > warmup else epochs
         return epochs * self.engine.num_transitions
 
 

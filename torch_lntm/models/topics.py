@@ -250,7 +250,7 @@ class NormalTopics(Topics):
         With N = Σ n_v, ω the Wright omega function and s = lse(b) the gradient is zero where
         x_v = δ²N φ_v is ω(δ²n_v + log(δ²N) − s), and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. That leaves
         one unknown a topic, s, and an equation that is convex and decreasing in it: Newton's steps
-        converge from anywhere, and rise monotonically after the first.
+        converge, and rise monotonically after the first.
 
         Args:
             word_counts: ``(num_topics, num_words)`` expected tokens. A topic left without any
@@ -269,7 +269,9 @@ class NormalTopics(Topics):
             # A later step down is rounding.
             if count and bool((step <= NORMAL_TOLERANCE * level.abs()).all()):
                 break
-            level = level + step
+            # The logits sum to 0, so s is at least log V: no farther does a step from the right of
+            # the root go, where the slope may be rounded away.
+            level = (level + step).clamp_min(math.log(self.num_words))
         self.logits.zero_()
         self.logits[:, used] = (logits - logits.mean(0)).to(self.logits.dtype)
 

@@ -8,8 +8,6 @@ reject. All documents and chains move together, and noise is a function of the k
 
 from __future__ import annotations
 
-from itertools import count
-
 import torch
 from torch import Tensor
 
@@ -18,6 +16,11 @@ from torch_lntm.solvers.hmc import chain_keys, draw_normal, draw_uniform, fold_i
 
 #: Smallest proportion, relative to the largest, lest theta_k φ_kw be zero for all k.
 _SMALLEST = 1e-260
+#: Attempts of a rejection sampler that takes at least 95 %: never all of them but for NaN shapes,
+#: whose variates are NaN.
+_ATTEMPTS = 64
+#: Numbers that the tokens' topics are drawn with at once.
+_MAX_NUMBERS = 2**22
 #: What is folded into a key for the topics of the tokens and for theta.
 _TOPICS, _THETA = 0, 1
 
@@ -38,7 +41,7 @@ def log_gamma_variates(key: Tensor, shapes: Tensor) -> Tensor:
     size = shapes.shape[-1]
     d = shapes + 2.0 / 3.0
     result = torch.full_like(d, torch.nan)
-    for attempt in count(1):
+    for attempt in range(1, _ATTEMPTS):
         again = fold_in(key, attempt)
         x = draw_normal(fold_in(again, 0), size)
         v = (1.0 + x / (3.0 * d.sqrt())).pow(3)
@@ -82,17 +85,20 @@ def gibbs(
     """
     alpha = concentration.double()
     num_docs, num_topics = batch.num_docs, len(alpha)
-    # Tokens one by one: their documents, their places in them and their words' rows of topics.
+    # Tokens one by one: their documents, their places in them and their stored counts.
     counts = batch.counts.round().long()
     row = batch.row_index.repeat_interleave(counts)
     lengths = torch.zeros(num_docs, dtype=torch.int64, device=row.device).scatter_add_(
         0, batch.row_index, counts
     )
     place = torch.arange(len(row), device=row.device) - (lengths.cumsum(0) - lengths)[row]
-    words = topics.double().mT[batch.word_index].repeat_interleave(counts, 0)
+    entry = torch.arange(batch.nnz, device=row.device).repeat_interleave(counts)
+    words = topics.double().mT[batch.word_index]
+    chunks = torch.arange(len(row), device=row.device).split(
+        max(1, _MAX_NUMBERS // (num_chains * num_topics))
+    )
     keys = chain_keys(seed, batch.index, num_chains)
     chain = torch.arange(num_chains, device=row.device)[:, None]
-    cell = (chain * num_docs + row) * num_topics
 
     def dirichlet(key: Tensor, gamma: Tensor) -> Tensor:
         return torch.softmax(log_gamma_variates(fold_in(key, _THETA), gamma), -1)
@@ -101,13 +107,18 @@ def gibbs(
     draws = torch.empty(num_chains, num_samples, num_docs, num_topics, dtype=torch.float64)
     for sweep in range(1, warmup_sweeps + num_samples * sweeps + 1):
         key = fold_in(keys, sweep)
-        cumulative = (theta.clamp_min(_SMALLEST)[:, row] * words).cumsum(-1)
-        u = draw_uniform(fold_in(fold_in(key, _TOPICS)[:, row], place), 1)
-        # The last topic with a share is as far as a product rounded up can go.
-        total = cumulative[..., -1:]
-        threshold = torch.minimum(u * total, total * (1.0 - 1e-15))
-        topic = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
-        topic_counts = torch.bincount((cell + topic).flatten(), minlength=theta.numel())
+        topic_keys, floored = fold_in(key, _TOPICS), theta.clamp_min(_SMALLEST)
+        topic_counts = torch.zeros(theta.numel(), dtype=torch.int64, device=row.device)
+        for tokens in chunks:
+            docs = row[tokens]
+            cumulative = (floored[:, docs] * words[entry[tokens]]).cumsum(-1)
+            u = draw_uniform(fold_in(topic_keys[:, docs], place[tokens]), 1)
+            # The last topic with a share is as far as a product rounded up can go.
+            total = cumulative[..., -1:]
+            threshold = torch.minimum(u * total, total * (1.0 - 1e-15))
+            topic = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+            cells = (chain * num_docs + docs) * num_topics + topic
+            topic_counts += torch.bincount(cells.flatten(), minlength=theta.numel())
         theta = dirichlet(key, alpha + topic_counts.view_as(theta))
         drawn, rest = divmod(sweep - warmup_sweeps, sweeps)
         if drawn > 0 and rest == 0:

@@ -559,10 +559,18 @@ class DualAveraging(NamedTuple):
         log_step_size, zero = step_size.log(), torch.zeros_like(step_size)
         return cls(log_step_size, zero, zero, log_step_size + math.log(10.0))
 
-    def update(self, acceptance: Tensor, target: float) -> DualAveraging:
-        """After a transition with these acceptance probabilities ``(num_chains, num_docs)``."""
+    def update(self, acceptance: Tensor, target: float, longest: float = math.inf) -> DualAveraging:
+        """After a transition with these acceptance probabilities ``(num_chains, num_docs)``.
+
+        Args:
+            acceptance: The probabilities.
+            target: What their mean is to be.
+            longest: The step sizes' upper bound, at which acceptance above the target no longer
+                adds up: should steps have to be shorter later, there is nothing to make good for.
+        """
         count = self.num_updates + 1
-        shortfall = self.shortfall + (target - acceptance)
+        least = (self.centre - math.log(longest)) * SHRINKAGE * (count + DELAY) / math.sqrt(count)
+        shortfall = torch.maximum(self.shortfall + (target - acceptance), least)
         drift = math.sqrt(count) / SHRINKAGE * shortfall / (count + DELAY)
         log_step_size = self.centre - drift
         weight = count**-FORGETTING
