@@ -9,7 +9,7 @@ import pytest
 import torch
 from oracles.pairs import PAIRS, each_pair
 from oracles.pairs import make_model as make_any_model
-from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, synthetic_topics
@@ -98,6 +98,21 @@ def test_nuts_and_predictive_run_on_every_model(family: str) -> None:
     error = posterior.variance.sqrt() / math.sqrt(500)
     # 12 means at 5 standard errors: false-failure rate 7e-6.
     assert bool(((draws.mean(0) - posterior.mean).abs() < 5 * error).all())
+
+
+def test_stock_hmc_runs_on_the_same_program() -> None:
+    model = make_any_model("ctm")
+    batch = model.generate([20, 5], seed=2)[0].batch(dtype=torch.float64)
+    pyro.set_rng_seed(0)
+    kernel = HMC(model, step_size=0.3, num_steps=5)
+    mcmc = MCMC(kernel, num_samples=60, warmup_steps=20, disable_progbar=True)
+    mcmc.run(batch)
+    eta = mcmc.get_samples()["eta"]
+    assert eta.shape == (60, 2, 4)
+    # It went somewhere, and to where the posterior is: within its spread of the mode.
+    posterior = LaplaceGuide(model).posterior(batch)
+    assert bool((eta.std(0) > 0.1).all())
+    assert bool(((eta.mean(0) - posterior.mean).abs() < 3 * posterior.variance.sqrt()).all())
 
 
 def test_a_mini_batch_elbo_is_unbiased_for_the_full_one() -> None:
