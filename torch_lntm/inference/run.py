@@ -232,8 +232,7 @@ class FitRun:
                         state.statistics = found.scaled(scale)
                     else:
                         step = float(state.updates) ** -STEPWISE_EXPONENT
-                        old, new = state.statistics.scaled(1 - step), found.scaled(step * scale)
-                        state.statistics = old + new
+                        state.statistics = state.statistics.blended(found.scaled(scale), step)
                     state.updates += 1
                     state.statistics.maximise(model)
                 state.step += 1

@@ -53,8 +53,6 @@ JITTER = 0.2
 
 #: What is folded into a chain's key for each of its uses.
 _TUNING, _FORWARD, _REVERSE, POSTERIOR = 0, 1, 2, 3
-#: What is folded into a transition's key for its jitter; the transition itself takes 0 and 1.
-_JITTER = 2
 
 
 def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
@@ -320,8 +318,7 @@ class Transitions(NamedTuple):
             schedule: The temperatures t.
             position: That of this transition.
         """
-        wobble = 2.0 * hmc.draw_uniform(hmc.fold_in(key, _JITTER), 1).squeeze(-1) - 1.0
-        step_size = self.step_size(position) * (1.0 + JITTER * wobble)
+        step_size = hmc.jittered(key, self.step_size(position), JITTER)
         metric = hmc.UnitMetric()
         return hmc.step(key, target, state, step_size, metric, self.num_steps, schedule[position])
 

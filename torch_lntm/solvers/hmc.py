@@ -503,6 +503,24 @@ def step(
 # -- step sizes ----------------------------------------------------------------------------------
 
 
+def jittered(key: Tensor, step_size: Tensor, jitter: float) -> Tensor:
+    """Step sizes of one transition, uniform within a part of what they are.
+
+    Lest trajectories close on themselves.
+
+    Args:
+        key: ``(num_chains, num_docs)`` keys of the transition, as :func:`step` takes them.
+        step_size: Step sizes, broadcast with ``key``.
+        jitter: The part, in [0, 1).
+
+    Returns:
+        ``(num_chains, num_docs)`` float64.
+    """
+    # The transition itself folds in 0 and 1.
+    wobble = 2.0 * draw_uniform(fold_in(key, 2), 1).squeeze(-1) - 1.0
+    return step_size * (1.0 + jitter * wobble)
+
+
 def find_step_size(
     key: Tensor, target: DocumentTarget, state: HMCState, metric: Metric, threshold: float = 0.8
 ) -> Tensor:
