@@ -10,10 +10,12 @@ import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 
+from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.distributions import BagOfWords
 from torch_lntm.errors import ConfigError, NumericalError
-from torch_lntm.models.prior import DocumentPrior
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.topics import Topics
 
 
@@ -31,35 +33,6 @@ def _own_parameter(parameter: Tensor, name: str) -> Tensor:
 
 
 _param_site: Any = effectful(_own_parameter, type="param")
-
-
-class BoundModel:
-    """The model's density of the documents of one batch, as plain tensor functions.
-
-    Args:
-        model: The model; its present topics are read once, its prior's parameters at each call.
-        batch: The documents.
-    """
-
-    def __init__(self, model: TopicModel, batch: DocumentBatch) -> None:
-        self.model = model
-        self.batch = batch
-        self.topics = model.topics.probs
-
-    def log_joint(self, latents: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Log prior density and log likelihood at given latent variables.
-
-        Args:
-            latents: ``(..., num_docs, dim)`` values by the names of their sites: ``eta``, with
-                ``source`` under an independent factor prior, or ``theta`` under a Dirichlet.
-
-        Returns:
-            ``(log_prior, log_likelihood)``, each ``(..., num_docs)`` nats.
-        """
-        prior = self.model.prior
-        theta = prior.theta(latents[prior.latent])
-        words = BagOfWords(theta, self.topics, validate_args=False)
-        return prior.log_prob(latents), words.log_prob(self.batch)
 
 
 class TopicModel(nn.Module):
@@ -163,7 +136,7 @@ class TopicModel(nn.Module):
             topics = self.topics.probs
         pyro.factor("document_prior", self.prior.log_prior())
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
-            latent = self.prior.sample()
+            latent = self.prior.emit(batch)
             pyro.sample(
                 "counts",
                 BagOfWords(self.theta(latent), topics, batch.lengths),
@@ -171,9 +144,26 @@ class TopicModel(nn.Module):
             )
         return latent
 
-    def bind(self, batch: DocumentBatch) -> BoundModel:
-        """This model's density of the documents of ``batch`` at its present parameters."""
-        return BoundModel(self, batch)
+    @torch.no_grad()
+    def bind(
+        self, batch: DocumentBatch, *, dtype: torch.dtype | None = None, padded: bool = False
+    ) -> DocumentTarget:
+        """This model's density of some documents, in the coordinates of the prior's latent space.
+
+        Args:
+            batch: The documents.
+            dtype: Floating-point type to compute in; by default the model's.
+            padded: As for :class:`~torch_lntm.latents.DocumentTarget`.
+
+        Returns:
+            The target, at the present parameters: ``log_joint(z)`` is the program's density, times
+            the Jacobian of its sites in z, beside the log likelihood.
+        """
+        batch = self.check_batch(batch)
+        dtype = self.dtype if dtype is None else dtype
+        space = self.prior.space(batch).to(dtype)
+        topics = self.topics.probs.detach().to(dtype)
+        return DocumentTarget(space, topics, batch.to(dtype=dtype), padded)
 
     def log_prior(self) -> Tensor:
         """Log prior density of the parameters, up to a constant (scalar, nats)."""
@@ -181,13 +171,21 @@ class TopicModel(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, lengths: Sequence[int] | Tensor, *, seed: int = 0
+        self,
+        lengths: Sequence[int] | Tensor,
+        *,
+        seed: int = 0,
+        covariates: Mapping[str, Any] | None = None,
     ) -> tuple[Corpus, dict[str, Tensor]]:
         """Draw a corpus from the model.
 
+        A document's latent variables are a function of the seed and its position alone: they do
+        not depend on the device, nor on how many documents there are.
+
         Args:
             lengths: ``(num_docs,)`` tokens of each document.
-            seed: Seed of a generator of its own.
+            seed: Seed.
+            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates.
 
         Returns:
             The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
@@ -196,13 +194,22 @@ class TopicModel(nn.Module):
         Raises:
             ConfigError: A length is negative.
         """
-        generator = torch.Generator(self.device).manual_seed(seed)
         sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
         if bool((sizes < 0).any()):
             raise ConfigError(f"lengths are as small as {int(sizes.min())}; expected none below 0")
-        latents = self.prior.draw(sizes.numel(), generator)
-        theta = self.theta(latents[self.prior.latent])
-        bags = BagOfWords(theta, self.topics.probs, sizes)
+        num_docs = sizes.numel()
+        empty = DocumentBatch(
+            row_offsets=sizes.new_zeros(num_docs + 1),
+            word_index=sizes.new_zeros(0),
+            counts=torch.zeros(0, dtype=self.dtype, device=self.device),
+            num_words=self.num_words,
+            index=torch.arange(num_docs, device=self.device),
+            corpus_size=num_docs,
+        )
+        space = self.prior.space(empty)
+        latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
+        generator = torch.Generator(self.device).manual_seed(seed)
+        bags = BagOfWords(self.theta(latents[self.prior.latent]), self.topics.probs, sizes)
         return Corpus.from_matrix(
             bags.sample_counts(generator), vocabulary=self.vocabulary
         ), latents

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import probability_floor
-from torch_lntm.solvers.dirichlet import (
+from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,
     log_multivariate_beta,
@@ -135,7 +135,15 @@ def ep(
             f"position {documents[0]}; check the topics, counts and concentration",
             documents,
         )
-    return DirichletPosterior(alpha, gamma, converged & whole, iterations, evidence, sites)
+    return DirichletPosterior(
+        concentration=alpha,
+        gamma=gamma,
+        index=batch.index,
+        converged=converged & whole,
+        iterations=iterations,
+        objective=evidence,
+        sites=sites,
+    )
 
 
 def _start(

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.solvers.gaussian import GaussianPrior
-from torch_lntm.solvers.mean import Objective, maximise_mean
+from torch_lntm.latents.normal import NormalSpace
+from torch_lntm.solvers.ascent import Objective, maximise_mean
 from torch_lntm.solvers.special import log_mean_rate
 
 #: Ascent steps in the mean per round.
@@ -61,7 +61,7 @@ class TangentAscent(NamedTuple):
 def maximise_tangent_bound(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    space: NormalSpace,
     variances: Variances,
     *,
     start: Tensor,
@@ -74,31 +74,33 @@ def maximise_tangent_bound(
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        prior: Prior of eta.
+        space: The prior of eta, whitened.
         variances: Those to start from; updated in place.
         start: ``(num_docs, dim)`` starting means.
         tolerance: Gain of the bound per round, nats, at which a document has converged.
         max_iterations: Bound on the rounds.
         temperature: Inverse temperature T.
     """
-    z = prior.whiten(start)
+    z = space.whiten(start)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     iterations = torch.zeros_like(batch.index)
     converged = torch.zeros_like(bound, dtype=torch.bool)
     rows, current = torch.arange(batch.num_docs, device=z.device), batch
+    current_space = space
 
     def update_variances(logits: Tensor, half: Tensor) -> None:
-        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
+        log_rate = log_mean_rate(logits, half, current.lengths)[:, : space.dim]
         variances.update(rows, log_rate, current.index)
 
     for _ in range(START_STEPS):
         update_variances(
-            prior.lift(start), prior.lift(variances.marginal(rows) / (2.0 * temperature))
+            current_space.lift(start),
+            current_space.lift(variances.marginal(rows) / (2.0 * temperature)),
         )
     for iteration in range(max_iterations):
-        half = prior.lift(variances.marginal(rows) / (2.0 * temperature))
+        half = current_space.lift(variances.marginal(rows) / (2.0 * temperature))
         position, value, _, _ = maximise_mean(
-            Objective(current, topics, prior, half, temperature),
+            Objective(current, topics, current_space, half, temperature),
             z[rows],
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS,
@@ -118,6 +120,7 @@ def maximise_tangent_bound(
         keep = (~done).nonzero().squeeze(-1)
         if len(keep) < len(rows):
             rows, current = rows[keep], current.select(keep)
+            current_space = current_space.select(keep)
             position, half = position[keep], half[keep]
-        update_variances(prior.lift(prior.unwhiten(position)), half)
+        update_variances(current_space.lift(current_space.unwhiten(position)), half)
     return TangentAscent(z, bound, converged, iterations)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import expected_counts, expected_topic_counts
-from torch_lntm.solvers.dirichlet import (
+from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,
     log_multivariate_beta,
@@ -103,7 +103,14 @@ def vb(
             f"{documents[0]}; check the topics, counts and concentration",
             documents,
         )
-    return DirichletPosterior(alpha, gamma, converged, iterations, bound)
+    return DirichletPosterior(
+        concentration=alpha,
+        gamma=gamma,
+        index=batch.index,
+        converged=converged,
+        iterations=iterations,
+        objective=bound,
+    )
 
 
 def dirichlet_bound(

@@ -26,16 +26,35 @@ among the shortest z of each m if it starts there, because its gradients do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
-from torch_lntm.solvers.gaussian import Coordinates
 
 SUFFICIENT_INCREASE = 1e-4
 MAX_HALVINGS = 15
+
+
+class Coordinates(Protocol):
+    """What the ascent asks of a latent space: coordinates z in which logits are affine."""
+
+    def lift(self, eta: Tensor) -> Tensor:
+        """Logits ``(..., num_topics)`` of eta ``(..., eta_dim)``."""
+
+    def unwhiten(self, z: Tensor) -> Tensor:
+        """Eta ``(..., num_docs, eta_dim)`` of z ``(..., num_docs, dim)``."""
+
+    def push(self, z: Tensor) -> Tensor:
+        """Change of the logits ``(..., num_topics)`` with z ``(..., dim)``."""
+
+    def pull(self, gradient: Tensor) -> Tensor:
+        """Gradients in z ``(..., dim)`` from those in the logits ``(..., num_topics)``."""
+
+    def select(self, rows: Tensor) -> Coordinates:
+        """The coordinates of some of the documents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +64,14 @@ class Objective:
     Attributes:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        prior: Prior of eta, in whitened coordinates.
+        space: Coordinates in which the prior is ½|z|².
         half_variance: ``(num_docs, num_topics)`` h, or None for 0.
         temperature: Inverse temperature T.
     """
 
     batch: DocumentBatch
     topics: Tensor
-    prior: Coordinates
+    space: Coordinates
     half_variance: Tensor | None = None
     temperature: float = 1.0
 
@@ -60,7 +79,7 @@ class Objective:
         """The objective of some of the documents."""
         h = None if self.half_variance is None else self.half_variance[rows]
         return Objective(
-            self.batch.select(rows), self.topics, self.prior.select(rows), h, self.temperature
+            self.batch.select(rows), self.topics, self.space.select(rows), h, self.temperature
         )
 
     def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +89,7 @@ class Objective:
             f ``(num_docs,)`` float64, ∇f ``(num_docs, dim)`` and p ``(num_docs, num_topics)``.
         """
         lengths = self.batch.lengths
-        logits = self.prior.lift(self.prior.unwhiten(z))
+        logits = self.space.lift(self.space.unwhiten(z))
         tempered = self.temperature * logits
         theta = torch.softmax(tempered, -1)
         counts = expected_counts(theta, self.topics, self.batch)
@@ -82,12 +101,12 @@ class Objective:
         )
         value = scale - lengths * torch.logsumexp(shifted, -1).double()
         value = value - 0.5 * z.double().square().sum(-1)
-        gradient = self.prior.pull(counts.topic_counts - lengths[:, None] * p) - z
+        gradient = self.space.pull(counts.topic_counts - lengths[:, None] * p) - z
         return value, gradient, p
 
 
 def _conjugate_gradients(
-    prior: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
+    space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
 ) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
     x = torch.zeros_like(rhs)
@@ -101,9 +120,9 @@ def _conjugate_gradients(
         active = norm > target
         if not bool(active.any()):
             break
-        lifted = prior.push(direction)
+        lifted = space.push(direction)
         lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
-        product = direction + prior.pull(lifted)
+        product = direction + space.pull(lifted)
         step = torch.where(active, norm / (direction * product).sum(-1).clamp_min(tiny), 0.0)
         x += step[:, None] * direction
         residual -= step[:, None] * product
@@ -149,7 +168,7 @@ def maximise_mean(
     for _ in range(max_iterations):
         f, g, weights = state
         lengths = current.batch.lengths
-        delta = _conjugate_gradients(current.prior, weights, lengths, g, cg_tolerance, cg_steps)
+        delta = _conjugate_gradients(current.space, weights, lengths, g, cg_tolerance, cg_steps)
         decrement = (g * delta).sum(-1).double()
         noise = 4.0 * epsilon * f.abs()
         done = decrement <= tolerance

@@ -3,7 +3,7 @@
 Given theta, every token has a topic of its own, p(z = k) ∝ theta_k φ_kw; given the tokens of each
 topic n, theta ~ Dirichlet(α + n). Both are exact draws, so there is nothing to tune and nothing to
 reject. All documents and chains move together, and noise is a function of the keys of
-:mod:`torch_lntm.solvers.hmc`: a document's draws do not depend on its batch.
+:mod:`torch_lntm.noise`: a document's draws do not depend on its batch.
 """
 
 from __future__ import annotations
@@ -11,47 +11,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torch_lntm import noise
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.solvers.hmc import chain_keys, draw_normal, draw_uniform, fold_in
 
 #: Smallest proportion, relative to the largest, lest theta_k φ_kw be zero for all k.
 _SMALLEST = 1e-260
-#: Attempts of a rejection sampler that takes at least 95 %: never all of them but for NaN shapes,
-#: whose variates are NaN.
-_ATTEMPTS = 64
 #: Numbers that the tokens' topics are drawn with at once.
 _MAX_NUMBERS = 2**22
 #: What is folded into a key for the topics of the tokens and for theta.
 _TOPICS, _THETA = 0, 1
-
-
-def log_gamma_variates(key: Tensor, shapes: Tensor) -> Tensor:
-    """Logs of gamma variates; they themselves underflow where their shapes are small.
-
-    By the rejection of *Marsaglia & Tsang 2000* with shape a + 1, which takes at least 95 %, and
-    G(a) = G(a + 1) U^(1/a).
-
-    Args:
-        key: ``(...,)`` keys.
-        shapes: ``(..., size)`` float64 a.
-
-    Returns:
-        ``(..., size)`` float64.
-    """
-    size = shapes.shape[-1]
-    d = shapes + 2.0 / 3.0
-    result = torch.full_like(d, torch.nan)
-    for attempt in range(1, _ATTEMPTS):
-        again = fold_in(key, attempt)
-        x = draw_normal(fold_in(again, 0), size)
-        v = (1.0 + x / (3.0 * d.sqrt())).pow(3)
-        log_v = v.clamp_min(torch.finfo(v.dtype).tiny).log()
-        log_u = draw_uniform(fold_in(again, 1), size).log()
-        taken = (v > 0) & (log_u < 0.5 * x.square() + d * (1.0 - v + log_v))
-        result = torch.where(result.isnan() & taken, d.log() + log_v, result)
-        if not bool(result.isnan().any()):
-            break
-    return result + draw_uniform(fold_in(key, 0), size).log() / shapes
 
 
 def gibbs(
@@ -97,22 +65,22 @@ def gibbs(
     chunks = torch.arange(len(row), device=row.device).split(
         max(1, _MAX_NUMBERS // (num_chains * num_topics))
     )
-    keys = chain_keys(seed, batch.index, num_chains)
+    keys = noise.document_keys(seed, batch.index, num_chains)
     chain = torch.arange(num_chains, device=row.device)[:, None]
 
     def dirichlet(key: Tensor, gamma: Tensor) -> Tensor:
-        return torch.softmax(log_gamma_variates(fold_in(key, _THETA), gamma), -1)
+        return torch.softmax(noise.log_gamma(noise.fold_in(key, _THETA), gamma), -1)
 
-    theta = dirichlet(fold_in(keys, 0), alpha.new_ones(num_chains, num_docs, num_topics))
+    theta = dirichlet(noise.fold_in(keys, 0), alpha.new_ones(num_chains, num_docs, num_topics))
     draws = torch.empty(num_chains, num_samples, num_docs, num_topics, dtype=torch.float64)
     for sweep in range(1, warmup_sweeps + num_samples * sweeps + 1):
-        key = fold_in(keys, sweep)
-        topic_keys, floored = fold_in(key, _TOPICS), theta.clamp_min(_SMALLEST)
+        key = noise.fold_in(keys, sweep)
+        topic_keys, floored = noise.fold_in(key, _TOPICS), theta.clamp_min(_SMALLEST)
         topic_counts = torch.zeros(theta.numel(), dtype=torch.int64, device=row.device)
         for tokens in chunks:
             docs = row[tokens]
             cumulative = (floored[:, docs] * words[entry[tokens]]).cumsum(-1)
-            u = draw_uniform(fold_in(topic_keys[:, docs], place[tokens]), 1)
+            u = noise.uniform(noise.fold_in(topic_keys[:, docs], place[tokens]), 1)
             # The last topic with a share is as far as a product rounded up can go.
             total = cumulative[..., -1:]
             threshold = torch.minimum(u * total, total * (1.0 - 1e-15))

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import pyro
 import torch
-from pyro.distributions import MultivariateNormal, TorchDistribution
 from torch import Tensor, nn
 
+from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.prior import DocumentPrior, centred_logits
-from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.models.priors.normal import NormalPrior
 
 
-class LogisticNormalPrior(DocumentPrior):
+class LogisticNormalPrior(NormalPrior):
     """eta ~ Normal(loc, covariance), theta = softmax(eta), with a prior on the covariance.
-
-    Two parameterisations: *free*, eta has K components, whose common shift the softmax ignores;
-    *anchored*, eta has K - 1 components and the last topic's is fixed at 0 (*Ahmed & Xing 2007,
-    §2.2*). Both describe the same family of distributions of theta.
 
     The covariance has an inverse-Wishart prior, written by its weight: ``pseudo_documents``
     documents of K independent logits with variance ``pseudo_variance``. The mode of the covariance
@@ -45,7 +38,6 @@ class LogisticNormalPrior(DocumentPrior):
     """
 
     kind = "ctm"
-    latent = "eta"
 
     def __init__(
         self,
@@ -58,9 +50,7 @@ class LogisticNormalPrior(DocumentPrior):
         pseudo_variance: float = 1.0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__()
-        self.num_topics = num_topics
-        self.anchored = anchored
+        super().__init__(num_topics, anchored=anchored)
         self.pseudo_documents = float(
             2 * num_topics + 2 if pseudo_documents is None else pseudo_documents
         )
@@ -83,14 +73,8 @@ class LogisticNormalPrior(DocumentPrior):
         dim = self.latent_dim
         self.unconstrained_tril = nn.Parameter(self.loc.new_empty(dim, dim))
 
-    @property
-    def latent_dim(self) -> int:
-        """Dimension of eta: K, or K - 1 if anchored."""
-        return self.num_topics - 1 if self.anchored else self.num_topics
-
-    @property
-    def mean(self) -> Tensor:
-        """Prior mean of eta ``(latent_dim,)``, which is ``loc``."""
+    def location(self, batch: DocumentBatch) -> Tensor:
+        """See :meth:`NormalPrior.location`; ``loc``."""
         return self.loc
 
     @property
@@ -107,12 +91,6 @@ class LogisticNormalPrior(DocumentPrior):
         """Lower Cholesky factor of the covariance ``(latent_dim, latent_dim)``, differentiable."""
         raw = self.unconstrained_tril
         return raw.tril(-1) + raw.diagonal().exp().diag_embed()
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance of eta ``(latent_dim, latent_dim)``."""
-        tril = self.scale_tril.double()
-        return (tril @ tril.mT).to(self.loc.dtype)
 
     @torch.no_grad()
     def set_(self, *, loc: Tensor | None = None, covariance: Tensor | None = None) -> None:
@@ -157,43 +135,6 @@ class LogisticNormalPrior(DocumentPrior):
         """The maximiser among the covariances that this prior can have, given that of all."""
         return covariance
 
-    def lift(self, eta: Tensor) -> Tensor:
-        """Logits of theta ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
-        if not self.anchored:
-            return eta
-        return torch.cat([eta, eta.new_zeros(*eta.shape[:-1], 1)], -1)
-
-    def theta(self, latent: Tensor) -> Tensor:
-        """Topic proportions ``(..., num_topics)`` from eta ``(..., latent_dim)``."""
-        return torch.softmax(self.lift(latent), -1)
-
-    def distribution(self) -> TorchDistribution:
-        """The prior of one document's eta, as a Pyro distribution with gradients."""
-        return MultivariateNormal(self.loc, scale_tril=self.scale_tril)
-
-    def solver_prior(self) -> GaussianPrior:
-        """The present parameters as the solvers take them, without gradients."""
-        return GaussianPrior(self.loc.detach(), self.scale_tril.detach().double(), self.anchored)
-
-    def sample(self) -> Tensor:
-        """Emit the site ``"eta"``; see :meth:`DocumentPrior.sample`."""
-        return pyro.sample("eta", self.distribution())
-
-    def log_prob(self, latents: Mapping[str, Tensor]) -> Tensor:
-        """Log density ``(..., num_docs)`` of ``eta``, nats."""
-        return self.distribution().log_prob(latents["eta"])
-
-    def draw(self, num_docs: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draws of ``eta`` ``(num_docs, latent_dim)``."""
-        noise = torch.randn(
-            num_docs,
-            self.latent_dim,
-            generator=generator,
-            dtype=self.loc.dtype,
-            device=self.loc.device,
-        )
-        return {"eta": self.loc + noise @ self.scale_tril.mT}
-
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """Set mean and covariance to their maximisers (*Khan & Bouchard 2009, eqs 39–40*).
 
@@ -206,27 +147,22 @@ class LogisticNormalPrior(DocumentPrior):
         """
         if num_docs == 0:
             return
-        mean = sums["latent_sum"].double() / num_docs
-        scatter = sums["latent_outer"].double() - num_docs * torch.outer(mean, mean)
+        mean = sums["latent_sum"] / num_docs
+        scatter = sums["latent_outer"] - num_docs * torch.outer(mean, mean)
         prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
         self.set_(loc=mean, covariance=self._restricted(covariance))
 
-    @torch.no_grad()
-    def start_from_theta(self, theta: Tensor) -> Tensor:
-        """Set mean and covariance to those of the log proportions, the latter plus 0.1 I.
+    def start(self, num_docs: float, **sums: Tensor) -> None:
+        """See :meth:`DocumentPrior.start`; the moments of the log proportions, plus 0.1 I.
 
-        See :meth:`DocumentPrior.start_from_theta`. The logits are centred if free, relative to
-        the last topic if anchored.
+        The covariance's prior takes no part: the start is rough as it is.
         """
-        eta = centred_logits(theta)
-        if self.anchored:
-            eta = eta[:, :-1] - eta[:, -1:]
-        mean = eta.double().mean(0)
-        centred = eta.double() - mean
-        covariance = centred.mT @ centred / len(eta) + 0.1 * torch.eye(eta.shape[1]).double()
+        mean = sums["latent_sum"] / num_docs
+        covariance = sums["latent_outer"] / num_docs - torch.outer(mean, mean)
+        covariance = (covariance + covariance.mT) / 2
+        covariance.diagonal().add_(0.1)
         self.set_(loc=mean, covariance=self._restricted(covariance))
-        return eta
 
     def _prior_covariance(self) -> Tensor:
         """What the covariance's prior stands for, float64: the same contrasts in both forms."""
@@ -246,17 +182,6 @@ class LogisticNormalPrior(DocumentPrior):
         whitened = torch.linalg.solve_triangular(tril, root, upper=False)
         log_det = 2 * tril.diagonal().log().sum()
         return -0.5 * self.pseudo_documents * (log_det + whitened.square().sum())
-
-    def contrast_covariance(self) -> Tensor:
-        """Covariance ``(num_topics, num_topics)`` of the centred logits, float64.
-
-        Centring removes the shift that softmax ignores, so this is identified, and the same in
-        both parameterisations. Its rows sum to 0.
-        """
-        tril = self.scale_tril.detach().double()
-        lifted = torch.cat([tril, tril.new_zeros(1, tril.shape[1])]) if self.anchored else tril
-        centred = lifted - lifted.mean(0, keepdim=True)
-        return centred @ centred.mT
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""

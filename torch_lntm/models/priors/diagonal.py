@@ -8,8 +8,9 @@ import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
 
+from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 
 
 class DiagonalNormalPrior(LogisticNormalPrior):
@@ -119,9 +120,9 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         """The diagonal: variances of independent logits have maximisers of their own."""
         return covariance.diagonal().diag_embed()
 
-    def distribution(self) -> TorchDistribution:
-        """The prior of one document's eta, as a Pyro distribution with gradients."""
-        return Normal(self.loc, self.std).to_event(1)
+    def distribution(self, batch: DocumentBatch) -> TorchDistribution:
+        """See :meth:`NormalPrior.distribution`."""
+        return Normal(self.location(batch), self.std).to_event(1)
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""

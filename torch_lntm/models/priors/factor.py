@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import pyro
@@ -11,14 +10,25 @@ import torch
 from pyro.distributions import Laplace, Normal, TorchDistribution
 from torch import Tensor, nn
 
+from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.prior import DocumentPrior, centred_logits
-from torch_lntm.solvers.factor import FactorPrior
+from torch_lntm.latents import (
+    ContrastSpace,
+    FactorSpace,
+    GaussianFactorSpace,
+    LaplaceFactorSpace,
+    LatentSpace,
+    SourceContrastSpace,
+)
+from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
+from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
 
-#: Variance of a source: of a standard normal, and of the density ½ exp(−|s|).
-SOURCE_VARIANCE: dict[str, float] = {"gaussian": 1.0, "laplace": 2.0}
+_SPACES: dict[str, type[GaussianFactorSpace] | type[LaplaceFactorSpace]] = {
+    "gaussian": GaussianFactorSpace,
+    "laplace": LaplaceFactorSpace,
+}
 
 
 class IndependentFactorPrior(DocumentPrior):
@@ -58,6 +68,7 @@ class IndependentFactorPrior(DocumentPrior):
 
     kind = "iftm"
     latent = "eta"
+    default_posterior = "factor"
 
     def __init__(
         self,
@@ -101,14 +112,9 @@ class IndependentFactorPrior(DocumentPrior):
         self.set_(loc=loc, mixing=mixing, noise_precision=noise_precision)
 
     @property
-    def family(self) -> str:
-        """``iftm(source='gaussian')`` or ``iftm(source='laplace')``."""
-        return f"iftm(source={self.source!r})"
-
-    @property
-    def mean(self) -> Tensor:
-        """Prior mean of eta ``(num_topics,)``, which is ``loc``."""
-        return self.loc
+    def source_variance(self) -> float:
+        """Prior variance of a source: 1 if Gaussian, 2 if Laplace."""
+        return self.space_type.source_variance
 
     @property
     def noise_precision(self) -> Tensor:
@@ -120,7 +126,7 @@ class IndependentFactorPrior(DocumentPrior):
         """Marginal covariance of eta ``(num_topics, num_topics)``: AAᵀ × Var s + Λ⁻¹."""
         mixing = self.mixing.double()
         noise = (-self.log_noise_precision.double()).exp().diag_embed()
-        return (SOURCE_VARIANCE[self.source] * mixing @ mixing.mT + noise).to(self.loc.dtype)
+        return (self.source_variance * mixing @ mixing.mT + noise).to(self.loc.dtype)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -171,11 +177,23 @@ class IndependentFactorPrior(DocumentPrior):
         """Topic proportions ``(..., num_topics)`` from eta ``(..., num_topics)``."""
         return torch.softmax(latent, -1)
 
-    def solver_prior(self) -> FactorPrior:
-        """The present parameters as the solvers take them, without gradients."""
-        return FactorPrior(
-            self.loc.detach(), self.mixing.detach(), self.noise_precision.detach(), self.source
-        )
+    @property
+    def space_type(self) -> type[GaussianFactorSpace] | type[LaplaceFactorSpace]:
+        """See :attr:`DocumentPrior.space_type`."""
+        return _SPACES[self.source]
+
+    def space(self, batch: DocumentBatch) -> FactorSpace:
+        """See :meth:`DocumentPrior.space`; z = (s, e), sources and whitened noise."""
+        parameters = (self.loc, self.mixing, self.noise_precision)
+        return self.space_type(*(parameter.detach() for parameter in parameters))
+
+    def identified(self, batch: DocumentBatch) -> LatentSpace:
+        """See :meth:`DocumentPrior.identified`; contrasts of eta, with sources if Laplace."""
+        space = self.space(batch)
+        if isinstance(space, GaussianFactorSpace):
+            return ContrastSpace.of(space.marginal())
+        assert isinstance(space, LaplaceFactorSpace)
+        return SourceContrastSpace.of(space)
 
     def _sources(self) -> TorchDistribution:
         zero, one = self.loc.new_zeros(self.num_sources), self.loc.new_ones(self.num_sources)
@@ -186,27 +204,10 @@ class IndependentFactorPrior(DocumentPrior):
         mean = self.loc + source @ self.mixing.mT
         return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
 
-    def sample(self) -> Tensor:
-        """Emit the sites ``"source"`` and ``"eta"``; see :meth:`DocumentPrior.sample`."""
+    def emit(self, batch: DocumentBatch) -> Tensor:
+        """Emit the sites ``"source"`` and ``"eta"``; see :meth:`DocumentPrior.emit`."""
         source = pyro.sample("source", self._sources())
         return pyro.sample("eta", self._eta_given(source))
-
-    def log_prob(self, latents: Mapping[str, Tensor]) -> Tensor:
-        """Joint log density ``(..., num_docs)`` of ``source`` and ``eta``, nats."""
-        source = latents["source"]
-        return self._sources().log_prob(source) + self._eta_given(source).log_prob(latents["eta"])
-
-    def draw(self, num_docs: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draws of ``source`` and ``eta``, ``(num_docs, dim)`` each."""
-        options: dict[str, Any] = {"dtype": self.loc.dtype, "device": self.loc.device}
-        source = torch.randn(num_docs, self.num_sources, generator=generator, **options)
-        if self.source == "laplace":
-            # A normal with an exponential variance of mean 2.
-            u = torch.rand(num_docs, self.num_sources, generator=generator, **options)
-            source = source * (-2.0 * torch.log1p(-u)).sqrt()
-        noise = torch.randn(num_docs, self.num_topics, generator=generator, **options)
-        scale = (-0.5 * self.log_noise_precision).exp()
-        return {"source": source, "eta": self.loc + source @ self.mixing.mT + noise * scale}
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the prior of A and Λ (scalar).
@@ -214,9 +215,27 @@ class IndependentFactorPrior(DocumentPrior):
         ½ pseudo_documents × Σ_k [log λ_k − λ_k (pseudo_variance + Var s × a_kᵀa_k)].
         """
         log_precision = self.log_noise_precision.double()
-        spread = self.mixing.double().square().sum(1) * SOURCE_VARIANCE[self.source]
+        spread = self.mixing.double().square().sum(1) * self.source_variance
         terms = log_precision - log_precision.exp() * (self.pseudo_variance + spread)
         return 0.5 * self.pseudo_documents * terms.sum()
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """See :meth:`DocumentPrior.statistics`.
+
+        Returns:
+            The sums that :meth:`m_step` describes: those of sources and eta, or where the moments
+            are of eta alone, sources integrated out, ``latent_sum`` and ``latent_outer``.
+        """
+        eta_sum, sources = moments.mean.double().sum(0), moments.source_sums()
+        if sources is None:
+            return {"latent_sum": eta_sum, "latent_outer": moments.outer_sum()}
+        return {
+            "eta_sum": eta_sum,
+            "eta_square": moments.square_sum(),
+            "source_sum": sources.source,
+            "eta_source": sources.eta_source,
+            "source_outer": sources.outer,
+        }
 
     @torch.no_grad()
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
@@ -238,7 +257,7 @@ class IndependentFactorPrior(DocumentPrior):
             return
         if "latent_outer" in sums:
             sums = self._with_sources(num_docs, sums["latent_sum"], sums["latent_outer"])
-        pseudo = self.pseudo_documents * SOURCE_VARIANCE[self.source]
+        pseudo = self.pseudo_documents * self.source_variance
         outer = sums["source_outer"].double().clone()
         outer.diagonal().add_(pseudo)
         mean = sums["source_sum"].double()[:, None]
@@ -281,26 +300,24 @@ class IndependentFactorPrior(DocumentPrior):
             "source_outer": num_docs * covariance + gain @ scatter @ gain.mT,
         }
 
-    @torch.no_grad()
-    def start_from_theta(self, theta: Tensor) -> Tensor:
-        """Set the parameters by principal factors of the centred log proportions.
+    def start_latents(self, theta: Tensor) -> Tensor:
+        """See :meth:`DocumentPrior.start_latents`; centred log proportions."""
+        return centred_logits(theta)
 
-        See :meth:`DocumentPrior.start_from_theta`.
-        """
-        eta = centred_logits(theta)
-        loc = eta.double().mean(0)
-        centred = eta.double() - loc
-        covariance = centred.mT @ centred / len(eta)
-        values, vectors = torch.linalg.eigh(covariance)
+    @torch.no_grad()
+    def start(self, num_docs: float, **sums: Tensor) -> None:
+        """See :meth:`DocumentPrior.start`; principal factors of the centred log proportions."""
+        loc = sums["latent_sum"] / num_docs
+        covariance = sums["latent_outer"] / num_docs - torch.outer(loc, loc)
+        values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         values, vectors = values.flip(0), vectors.flip(1)
         # Variance 0.1 stays with the noise, so that no source starts at a column of zeros.
         rest = values[self.num_sources :].mean().clamp_min(0.0)
         gain = (values[: self.num_sources] - rest).clamp_min(0.01)
         mixing = vectors[:, : self.num_sources] * gain.sqrt()
         noise = (covariance.diagonal() - mixing.square().sum(1)).clamp_min(0.0) + 0.1
-        mixing = mixing / math.sqrt(SOURCE_VARIANCE[self.source])
+        mixing = mixing / math.sqrt(self.source_variance)
         self.set_(loc=loc, mixing=mixing, noise_precision=1.0 / noise)
-        return eta
 
     def centred_mixing(self) -> Tensor:
         """A with the mean of each column taken off, float64: what the softmax can see of it."""
@@ -313,7 +330,7 @@ class IndependentFactorPrior(DocumentPrior):
         noise = (-self.log_noise_precision.detach().double()).exp().diag_embed()
         noise = noise - noise.mean(0)
         noise = noise - noise.mean(1, keepdim=True)
-        return SOURCE_VARIANCE[self.source] * mixing @ mixing.mT + noise
+        return self.source_variance * mixing @ mixing.mT + noise
 
     @torch.no_grad()
     def canonicalise_(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyro
@@ -10,9 +10,12 @@ import torch
 from pyro.distributions import Dirichlet
 from torch import Tensor, nn
 
+from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.prior import DocumentPrior
-from torch_lntm.solvers.dirichlet import fit_concentration
+from torch_lntm.latents import GammaSpace, StickSpace
+from torch_lntm.models.priors.prior import DocumentPrior
+from torch_lntm.posteriors import Moments
+from torch_lntm.solvers.concentration import fit_concentration
 
 #: What stands for a proportion of zero in the start's log proportions.
 MIN_PROPORTION = 1e-4
@@ -36,6 +39,7 @@ class DirichletPrior(DocumentPrior):
 
     kind = "lda"
     latent = "theta"
+    default_posterior = "vb"
 
     def __init__(
         self,
@@ -61,11 +65,6 @@ class DirichletPrior(DocumentPrior):
     def concentration(self) -> Tensor:
         """Concentration ``(num_topics,)``, differentiable."""
         return self.log_concentration.exp().expand(self.num_topics)
-
-    @property
-    def mean(self) -> Tensor:
-        """Prior mean of theta ``(num_topics,)``."""
-        return self.concentration / self.concentration.sum()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -102,28 +101,35 @@ class DirichletPrior(DocumentPrior):
         """The proportions are their own latent variable."""
         return latent
 
-    def sample(self) -> Tensor:
-        """Emit the site ``"theta"``; see :meth:`DocumentPrior.sample`."""
+    @property
+    def space_type(self) -> type[GammaSpace]:
+        """See :attr:`DocumentPrior.space_type`."""
+        return GammaSpace
+
+    def space(self, batch: DocumentBatch) -> GammaSpace:
+        """See :meth:`DocumentPrior.space`; logs of gamma variates, nearly standard normal."""
+        concentration = self.concentration.detach().double()
+        return GammaSpace(concentration, self.log_concentration.dtype)
+
+    def identified(self, batch: DocumentBatch) -> StickSpace:
+        """See :meth:`DocumentPrior.identified`; the logits of broken sticks."""
+        return StickSpace.of(self.concentration.detach())
+
+    def emit(self, batch: DocumentBatch) -> Tensor:
+        """Emit the site ``"theta"``; see :meth:`DocumentPrior.emit`."""
         return pyro.sample("theta", Dirichlet(self.concentration))
-
-    def log_prob(self, latents: Mapping[str, Tensor]) -> Tensor:
-        """Log density ``(..., num_docs)`` of ``theta``, nats."""
-        return Dirichlet(self.concentration).log_prob(latents["theta"])
-
-    def draw(self, num_docs: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draws of ``theta`` ``(num_docs, num_topics)``."""
-        alpha = self.concentration.detach().double().expand(num_docs, -1)
-        # G(a) = G(a + 1)·U^(1/a) in logs: a plain gamma variate underflows for small a.
-        gamma = torch._standard_gamma(alpha + 1.0, generator=generator)
-        u = torch.rand(
-            alpha.shape, generator=generator, dtype=alpha.dtype, device=alpha.device
-        ).clamp_min(torch.finfo(alpha.dtype).tiny)
-        log_draws = gamma.log() + u.log() / alpha
-        return {"theta": torch.softmax(log_draws, -1).to(self.log_concentration.dtype)}
 
     def log_prior(self) -> Tensor:
         """0: the concentration is fitted by maximum likelihood."""
         return self.log_concentration.new_zeros((), dtype=torch.float64)
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """See :meth:`DocumentPrior.statistics`.
+
+        Returns:
+            ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
+        """
+        return {"log_theta_sum": moments.expected_log_theta().sum(0)}
 
     @torch.no_grad()
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
@@ -140,15 +146,9 @@ class DirichletPrior(DocumentPrior):
         start = self.concentration.detach().double().to(mean_log_theta.device)
         self.set_(fit_concentration(mean_log_theta, start, symmetric=self.symmetric))
 
-    @torch.no_grad()
-    def start_from_theta(self, theta: Tensor) -> Tensor:
-        """Fit the concentration, if it is learned, to the proportions.
-
-        See :meth:`DocumentPrior.start_from_theta`.
-        """
-        if self.learn_concentration:
-            self._fit(theta.double().clamp_min(MIN_PROPORTION).log().mean(0))
-        return theta.clone()
+    def start_latents(self, theta: Tensor) -> Tensor:
+        """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""
+        return theta.clamp_min(MIN_PROPORTION)
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.
