@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
 ROOT = PACKAGE.name
 
 # A room is a subpackage or module directly below the package. It may import itself and these.
-_BELOW_SOLVERS = {"errors", "corpus", "kernels", "distributions"}
+_BELOW_SOLVERS = {"errors", "files", "corpus", "kernels", "distributions"}
 _BELOW_MODELS = {*_BELOW_SOLVERS, "solvers"}
 _BELOW_GUIDES = {*_BELOW_MODELS, "models"}
 _BELOW_INFERENCE = {*_BELOW_GUIDES, "guides"}
@@ -22,7 +22,8 @@ _BELOW_REPORT = {*_BELOW_IO, "io", "plotting"}
 _BELOW_EXPERIMENTS = {*_BELOW_REPORT, "report", "estimators"}
 MAY_IMPORT = {
     "errors": set(),
-    "corpus": {"errors"},
+    "files": {"errors"},
+    "corpus": {"errors", "files"},
     "kernels": {"errors", "corpus"},
     "distributions": {"errors", "corpus", "kernels"},
     "models": _BELOW_MODELS,

@@ -17,6 +17,14 @@ class ConfigError(LNTMError, ValueError):
     """A parameter, configuration file or run folder that cannot be used."""
 
 
+class FileError(CorpusError, ConfigError, OSError):
+    """A file that cannot be read or written, or is damaged; names it, and the line.
+
+    It is an error of the corpus or configuration that the file holds, too, so that whoever reads
+    one catches one error.
+    """
+
+
 class IncompatibleGuideError(LNTMError, TypeError):
     """A guide that does not implement a posterior of the given model; names the pairs that do."""
 

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.corpus.files import atomic_write, read_lines, read_text, write_lines
 from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.files import atomic_write, read_lines, read_text, write_lines
 from torch_lntm.inference import FitResult
 from torch_lntm.models import MODELS, TopicModel
 
@@ -58,7 +58,7 @@ class Run:
     metadata: dict[str, Any]
     history: list[dict[str, Any]] = field(repr=False)
 
-    def split(self, corpus: Corpus) -> Split | None:
+    def split(self, corpus: Corpus) -> Split[Corpus] | None:
         """The training and the held-out documents of this run, if any were held out.
 
         Args:
@@ -212,7 +212,7 @@ def save_run(
     config: Mapping[str, Any],
     *,
     metadata: Mapping[str, Any] | None = None,
-    split: Split | None = None,
+    split: Split[Corpus] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a run's folder, which appears complete or not at all.

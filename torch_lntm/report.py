@@ -16,7 +16,6 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import (
     CompletionResult,
@@ -24,6 +23,7 @@ from torch_lntm.evaluation import (
     coherence,
     topic_diversity,
 )
+from torch_lntm.files import atomic_write
 from torch_lntm.guides import FactorPosterior, Guide, Posterior
 from torch_lntm.models import IndependentFactorPrior, TopicModel
 from torch_lntm.models.factor import SOURCE_VARIANCE

@@ -104,7 +104,7 @@ class Transform(OnDocuments):
         """Run it; returns the exit code."""
         import numpy as np
 
-        from torch_lntm.corpus.files import atomic_write, write_arrays
+        from torch_lntm.files import atomic_write, write_arrays
 
         out = Path(str(self.out))
         if out.suffix not in (".npz", ".csv"):

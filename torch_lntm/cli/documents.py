@@ -91,7 +91,7 @@ class OnDocuments(Command):
         }
         stop_words = options.get("stop_words")
         if stop_words not in (None, "english"):
-            from torch_lntm.corpus.files import read_lines
+            from torch_lntm.files import read_lines
 
             options = {**options, "stop_words": read_lines(Path(stop_words))}
         if self.corpus != "lee":
@@ -105,10 +105,10 @@ class OnDocuments(Command):
         same = self.corpus == run.config.get("corpus")
         names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
         options = {name: run.config[name] for name in names if run.config.get(name) is not None}
-        if self.corpus == "lee" and not same:
-            options |= {"min_df": 1, "max_df": 1.0}  # the model's vocabulary chooses the words
-        elif self.corpus != "lee" and not self._holds_texts():
+        if self.corpus != "lee" and not self._holds_texts():
             options = {}
+        elif not same:
+            options |= {"min_df": 1, "max_df": 1.0}  # the model's vocabulary chooses the words
         corpus = self.read(options)
         words, num_words = run.model.vocabulary, run.model.num_words
         if words is not None:

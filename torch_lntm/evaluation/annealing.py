@@ -177,7 +177,9 @@ def _batches(
     model: TopicModel, corpus: Corpus, num_chains: int, max_docs: int
 ) -> list[DocumentBatch]:
     """All documents with tokens, those with as many words together."""
-    whole = model.check_batch(corpus.batch(model.device, torch.float64)).to(dtype=torch.float64)
+    whole = model.check_batch(corpus.batch(device=model.device, dtype=torch.float64)).to(
+        dtype=torch.float64
+    )
     sizes = whole.row_offsets.diff()
     order = sizes.argsort(stable=True)
     order = order[sizes[order] > 0]

@@ -97,7 +97,7 @@ class CompletionResult:
 def document_completion(
     model: TopicModel,
     guide: Guide,
-    corpus: Corpus | WordHoldOut,
+    corpus: Corpus | WordHoldOut[Corpus],
     observed_fraction: float = 0.5,
     seed: int = 0,
     *,

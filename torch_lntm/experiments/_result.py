@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError
+from torch_lntm.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

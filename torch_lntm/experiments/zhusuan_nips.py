@@ -29,11 +29,11 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, read_corpus
-from torch_lntm.corpus.files import atomic_write, read_lines, read_text
 from torch_lntm.errors import ConfigError, LNTMError
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
 from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
 from torch_lntm.experiments._result import Result, check_settings, command, table
+from torch_lntm.files import atomic_write, read_lines, read_text
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.io import save_model

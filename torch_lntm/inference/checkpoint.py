@@ -12,8 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError
+from torch_lntm.files import atomic_write
 from torch_lntm.inference.statistics import Statistics
 
 

@@ -19,7 +19,7 @@ def lee_corpus(**options: Any) -> Corpus:
     """The Lee background corpus: 300 news articles that come with gensim, so nothing is downloaded.
 
     Args:
-        **options: ``CountVectorizer`` options instead of the defaults: words of three or more
+        **options: Options of ``Corpus.from_texts`` instead of the defaults: words of three or more
             letters in at least 3 and at most half of the articles, without English stop words.
 
     Returns:

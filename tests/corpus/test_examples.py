@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_lntm.corpus import lee_corpus, samples, synthetic_topics
+from torch_lntm.corpus import examples, lee_corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
 
 
@@ -28,7 +28,7 @@ def test_lee_corpus_takes_options():
 
 
 def test_lee_corpus_without_gensim_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(samples, "find_spec", lambda name: None)
+    monkeypatch.setattr(examples, "find_spec", lambda name: None)
     with pytest.raises(CorpusError, match=r"torch-lntm\[demo\]"):
         lee_corpus()
 
