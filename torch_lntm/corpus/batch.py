@@ -61,15 +61,6 @@ class DocumentBatch:
         """``(num_docs, num_words)``."""
         return torch.Size((self.num_docs, self.num_words))
 
-    def dim(self) -> int:
-        """Number of dimensions, 2; with ``shape`` and ``data`` what Pyro asks of a value."""
-        return 2
-
-    @property
-    def data(self) -> DocumentBatch:
-        """The batch itself, which carries no gradient."""
-        return self
-
     @property
     def device(self) -> torch.device:
         """Where the counts are."""
@@ -117,12 +108,34 @@ class DocumentBatch:
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self
+        if device == self.device:
+            # Samplers ask again at every step, and need the transposed structure each time.
+            if dtype not in self._in_other_dtypes:
+                self._in_other_dtypes[dtype] = replace(self, counts=self.counts.to(dtype))
+            return self._in_other_dtypes[dtype]
         return replace(
             self,
             row_offsets=self.row_offsets.to(device),
             word_index=self.word_index.to(device),
             counts=self.counts.to(device, dtype),
             index=self.index.to(device),
+        )
+
+    @cached_property
+    def _in_other_dtypes(self) -> dict[torch.dtype, DocumentBatch]:
+        return {}
+
+    def pin_memory(self) -> DocumentBatch:
+        """The same batch in page-locked memory, from which copies to a GPU need not wait.
+
+        A ``DataLoader`` with ``pin_memory=True`` calls it.
+        """
+        return replace(
+            self,
+            row_offsets=self.row_offsets.pin_memory(),
+            word_index=self.word_index.pin_memory(),
+            counts=self.counts.pin_memory(),
+            index=self.index.pin_memory(),
         )
 
     def select(self, rows: Tensor) -> DocumentBatch:

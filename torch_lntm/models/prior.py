@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 
-class DocumentPrior(nn.Module, ABC):
+class DocumentPrior(nn.Module):
     """The prior of a document's topic proportions, with its parameters.
 
     A document's proportions are a function of one latent variable, eta or theta itself, at the
