@@ -70,15 +70,6 @@ class DocumentBatch:
         """``(num_docs, num_words)``."""
         return torch.Size((self.num_docs, self.num_words))
 
-    def dim(self) -> int:
-        """Number of dimensions, 2; with ``shape`` and ``data`` what Pyro asks of a value."""
-        return 2
-
-    @property
-    def data(self) -> DocumentBatch:
-        """The batch itself, which carries no gradient."""
-        return self
-
     @property
     def device(self) -> torch.device:
         """Where the counts are."""
@@ -139,6 +130,14 @@ class DocumentBatch:
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self
+        if device == self.device:
+            # Samplers ask again at every step, and need the transposed structure each time.
+            if dtype not in self._in_other_dtypes:
+                self._in_other_dtypes[dtype] = self._moved(device, dtype)
+            return self._in_other_dtypes[dtype]
+        return self._moved(device, dtype)
+
+    def _moved(self, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
         moved = replace(
             self,
             row_offsets=self.row_offsets.to(device),
@@ -160,6 +159,24 @@ class DocumentBatch:
     def _knows_positions(self) -> bool:
         """Whether ``positions`` can be read without waiting for a GPU."""
         return self.index.device.type == "cpu" or "positions" in self.__dict__
+
+    @cached_property
+    def _in_other_dtypes(self) -> dict[torch.dtype, DocumentBatch]:
+        return {}
+
+    def pin_memory(self) -> DocumentBatch:
+        """The same batch in page-locked memory, from which copies to a GPU need not wait.
+
+        A ``DataLoader`` with ``pin_memory=True`` calls it.
+        """
+        return replace(
+            self,
+            row_offsets=self.row_offsets.pin_memory(),
+            word_index=self.word_index.pin_memory(),
+            counts=self.counts.pin_memory(),
+            index=self.index.pin_memory(),
+            covariates=FrozenDict({n: x.pin_memory() for n, x in self.covariates.items()}),
+        )
 
     def select(self, rows: Tensor) -> DocumentBatch:
         """The documents ``rows`` (int64 positions in this batch), in that order."""

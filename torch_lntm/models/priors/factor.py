@@ -201,7 +201,8 @@ class IndependentFactorPrior(DocumentPrior):
         return family(zero, one).to_event(1)
 
     def _eta_given(self, source: Tensor) -> TorchDistribution:
-        mean = self.loc + source @ self.mixing.mT
+        # Samplers move a float32 model's source in the double precision of its log densities.
+        mean = self.loc + source @ self.mixing.mT.to(source.dtype)
         return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
 
     def emit(self, batch: DocumentBatch) -> Tensor:
