@@ -1,8 +1,9 @@
-"""EM and exact likelihoods for the experiments on *Minka & Lafferty 2002, §6*."""
+"""What the studies of *Minka & Lafferty 2002, §6* share: EM, exact likelihoods, line styles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +12,23 @@ from scipy.special import logsumexp, roots_jacobi
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import DirichletGuide, EPGuide
-from torch_lntm.inference.statistics import Statistics, sufficient_statistics
+from torch_lntm.inference import Statistics, sufficient_statistics
 from torch_lntm.models import TopicModel, lda
 
 AspectGuide = DirichletGuide | EPGuide
 
 #: Variational Bayes with eq. 27 and with eqs 32–34, and expectation propagation with eqs 32–34.
 METHODS = ("vb", "vb second-order", "ep")
-#: Passes over a document's words between two updates, at most. A posterior goes on from where it
-#: was, so it follows the topics, and is as converged as they are when they no longer move.
+#: The colours and lines of the methods in every figure.
+STYLES: dict[str, dict[str, Any]] = {
+    "exact": {"color": "#1a1a1a", "linestyle": "-"},
+    "max": {"color": "#4d4d4d", "linestyle": "--"},
+    "vb": {"color": "#c25b00", "linestyle": "--"},
+    "vb second-order": {"color": "#762a83", "linestyle": "-"},
+    "ep": {"color": "#2166ac", "linestyle": "-."},
+}
+#: Most passes over a document's words between two updates. A posterior starts where it last was,
+#: so it follows the topics, and has converged when they no longer move.
 PASSES = 5
 
 
@@ -29,7 +38,7 @@ def make_method(method: str, model: TopicModel, tolerance: float) -> AspectGuide
     Args:
         method: One of :data:`METHODS`.
         model: The model.
-        tolerance: Where a document has converged; see the guide.
+        tolerance: The change at which a document has converged; see the guide.
     """
     if method == "ep":
         return EPGuide(model, tolerance=tolerance)
@@ -39,7 +48,7 @@ def make_method(method: str, model: TopicModel, tolerance: float) -> AspectGuide
 
 
 def em_updates(guide: AspectGuide, batch: DocumentBatch) -> Iterator[tuple[float, Statistics]]:
-    """Updates the guide's model by EM, without end.
+    """Update the guide's model by EM, without end.
 
     A document's posterior starts from its last one: EP's from its sites, as in §5.2, and VB's from
     its mean. Probabilities of zero stay zero, so a topic can be held at a corner of the simplex.
@@ -76,7 +85,7 @@ def small_batch(counts: NDArray[np.integer]) -> DocumentBatch:
     return Corpus.from_matrix(counts).batch(dtype=torch.float64)
 
 
-#: Where the posterior of a document over a small vocabulary has converged; see the guides.
+#: The change at which a document over a small vocabulary has converged; see the guides.
 SMALL_TOLERANCE = 1e-5
 
 
@@ -148,7 +157,8 @@ def exact_log_likelihood(
 
     Args:
         counts: ``(num_docs, num_words)``.
-        topics: ``(num_topics, num_words)``; few, for the points are (length / 2 + 1)^(topics − 1).
+        topics: ``(num_topics, num_words)``. The rule has (length / 2 + 1)^(topics − 1) points, so
+            there must be few.
 
     Returns:
         ``(num_docs,)`` nats, exact to rounding.

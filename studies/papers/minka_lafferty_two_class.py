@@ -1,41 +1,25 @@
-r"""Errors of classification by class-conditional probability: *Minka & Lafferty 2002, §6.1*.
+"""Errors of classification by class-conditional probability: *Minka & Lafferty 2002, §6.1*.
 
 Documents of one class are uniform over five words, those of the other have word probabilities in
 proportion to 1, 2, …, 5. An aspect model is fitted to 50 documents of each class, and test
-documents go to the class whose model gives them the higher probability. Run it by
-
-    python -m torch_lntm.experiments.minka_lafferty_two_class \
-        --config configs/minka_lafferty_two_class.yaml --out runs/minka_lafferty_two_class
+documents go to the class whose model gives them the higher probability. A minute and a half on one
+core.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
-from torch_lntm.errors import LNTMError
-from torch_lntm.experiments._result import (
-    Result,
-    check_settings,
-    command,
-    table,
-    with_error,
-)
-from torch_lntm.experiments.minka_lafferty_em import (
-    METHODS,
-    exact_log_likelihood,
-    fit_small,
-    small_batch,
-)
+from studies.measure import Cells, Study, check_numbers
+from studies.papers.minka_lafferty import METHODS, exact_log_likelihood, fit_small, small_batch
+from studies.tables import table, with_error
 
 OPTIMAL = "true models"
-#: Whose own estimate of the class-conditional probability also classifies.
+#: The methods whose own estimate of the class-conditional probability classifies as well.
 OWN = {"vb": "vb, by its bound", "ep": "ep, by its evidence"}
 
 
@@ -52,7 +36,7 @@ class TwoClassSettings:
         repetitions: Resamplings of all documents.
         tolerance: Move of a word's probability at which EM has converged.
         max_updates: Bound on the updates of EM.
-        seed: Seed of everything.
+        seed: Seed of all draws.
     """
 
     num_words: int = 5
@@ -73,26 +57,24 @@ class TwoClassSettings:
         """
         names = ("num_docs", "length", "num_test_docs", "repetitions", "max_updates")
         whole = {**dict.fromkeys(names, 1), "num_words": 2, "num_topics": 2, "seed": 0}
-        check_settings(self, whole, ["tolerance"])
+        check_numbers(self, whole, ["tolerance"])
 
 
 @dataclass(frozen=True)
-class TwoClassResult(Result):
+class TwoClassResult:
     """What was found.
 
     Attributes:
         settings: What was asked for.
         errors: Name of a classifier to the test documents misclassified in each repetition.
         unconverged: Runs of EM that met the bound on the updates.
-        seconds: Wall-clock time.
     """
 
     settings: TwoClassSettings
     errors: dict[str, list[int]]
     unconverged: int
-    seconds: float
 
-    def report(self) -> str:
+    def tables(self) -> str:
         """Mean errors, and their difference from those of EP and of the true models."""
         rows = []
         for name, errors in self.errors.items():
@@ -109,23 +91,12 @@ class TwoClassResult(Result):
         )
 
 
-def run(settings: TwoClassSettings | None = None, *, progress: bool = True) -> TwoClassResult:
-    """Draw documents, fit the models and classify.
-
-    Args:
-        settings: What to draw; the defaults if not given.
-        progress: Show a progress bar.
-
-    Returns:
-        The result; the same for the same settings, but for the time.
-    """
-    settings = TwoClassSettings() if settings is None else settings
-    began = time.perf_counter()
-    errors: dict[str, list[int]] = {}
-    unconverged = 0
+def run(settings: TwoClassSettings, cells: Cells) -> TwoClassResult:
+    """Draw documents, fit the models and classify."""
     rising = np.arange(1.0, settings.num_words + 1)
     classes = [np.full(settings.num_words, 1.0 / settings.num_words), rising / rising.sum()]
-    for repetition in tqdm(range(settings.repetitions), desc="samples", disable=not progress):
+
+    def classify(repetition: int) -> dict[str, Any]:
         rng = np.random.default_rng([settings.seed, repetition])
         train = [rng.multinomial(settings.length, p, settings.num_docs) for p in classes]
         test = np.vstack(
@@ -133,6 +104,7 @@ def run(settings: TwoClassSettings | None = None, *, progress: bool = True) -> T
         )
         start = rng.dirichlet(np.ones(settings.num_words), settings.num_topics)
         scores = {OPTIMAL: [test @ np.log(p) for p in classes]}
+        unconverged = 0
         for method in METHODS:
             for documents in train:
                 guide, (updates,) = fit_small(
@@ -144,9 +116,12 @@ def run(settings: TwoClassSettings | None = None, *, progress: bool = True) -> T
                 if method in OWN:
                     own = guide.posterior(small_batch(test)).objective.numpy()
                     scores.setdefault(OWN[method], []).append(own)
-        for name, (first, second) in scores.items():
-            errors.setdefault(name, []).append(num_errors(first, second))
-    return TwoClassResult(settings, errors, unconverged, time.perf_counter() - began)
+        errors = {name: num_errors(first, second) for name, (first, second) in scores.items()}
+        return {"errors": errors, "unconverged": unconverged}
+
+    found = cells.each(range(settings.repetitions), classify)
+    errors = {name: [cell["errors"][name] for cell in found] for name in found[0]["errors"]}
+    return TwoClassResult(settings, errors, sum(cell["unconverged"] for cell in found))
 
 
 def num_errors(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
@@ -161,23 +136,4 @@ def num_errors(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
     return int(chosen[:half].sum() + (~chosen[half:]).sum())
 
 
-def main(argv: Sequence[str] | None = None) -> TwoClassResult:
-    """Run from the command line; writes the result and prints its tables.
-
-    Args:
-        argv: Arguments instead of the process's own.
-
-    Returns:
-        The result.
-
-    Raises:
-        ConfigError: Settings that cannot be used, or an output folder that holds a result.
-    """
-    return command("minka_lafferty_two_class", TwoClassSettings, run, argv)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except LNTMError as error:
-        sys.exit(f"error: {error}")
+STUDY = Study(TwoClassSettings, run, TwoClassResult.tables, quick={"repetitions": 2})

@@ -1,48 +1,39 @@
-r"""Which likelihood EM climbs, on two words and two aspects: *Minka & Lafferty 2002, Figure 1*.
+"""Which likelihood EM climbs, on two words and two aspects: *Minka & Lafferty 2002, Figure 1*.
 
 The second aspect always says word 1; the only parameter is p = p(w = 1 | a = 1), and α = (1, 1).
-The likelihood of p, exact and by each approximation, and where EM with it ends. Run it by
-
-    python -m torch_lntm.experiments.minka_lafferty_two_word \
-        --config configs/minka_lafferty_two_word.yaml --out runs/minka_lafferty_two_word
+The study draws the likelihood of p, exact and by each approximation, and finds where EM with each
+approximation ends. Half a minute on one core.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
-from torch_lntm.errors import ConfigError, LNTMError
-from torch_lntm.experiments._result import (
-    STYLES,
-    Result,
-    check_settings,
-    command,
-    table,
-    with_error,
-)
-from torch_lntm.experiments.minka_lafferty_em import (
+from studies.measure import Cells, Study, check_numbers
+from studies.papers.minka_lafferty import (
     METHODS,
     SMALL_TOLERANCE,
+    STYLES,
     exact_log_likelihood,
     fit_small,
     make_method,
     small_batch,
     small_model,
 )
+from studies.tables import table, with_error
+from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CURVES = ("exact", "max", "vb", "ep")
-#: What EM starts from; every likelihood that it climbs has one maximum.
+#: The p that EM starts from; every likelihood that it climbs has one maximum.
 START = 0.3
 
 
@@ -51,17 +42,18 @@ class TwoWordSettings:
     """What to draw.
 
     Attributes:
-        num_docs: Documents of a corpus; the figure is of the first.
+        num_docs: Sizes of the corpora, in documents. The figure shows the first corpus of the first
+            size.
         length: Tokens of a document.
         true_probability: p(w = 1 | a = 1) of the model that documents are drawn from.
         repetitions: Corpora of each size.
         grid_points: Values of p, from 0 to below 1, at which the curves are computed.
         tolerance: Move of p at which EM has converged.
         max_updates: Bound on the updates of EM.
-        seed: Seed of everything.
+        seed: Seed of all draws.
     """
 
-    num_docs: list[int] | tuple[int, ...] = (10, 100)
+    num_docs: tuple[int, ...] = (10, 100)
     length: int = 10
     true_probability: float = 0.5
     repetitions: int = 50
@@ -77,7 +69,7 @@ class TwoWordSettings:
             ConfigError: A value that cannot be used.
         """
         whole = {"num_docs": 1, "length": 1, "repetitions": 1, "grid_points": 2, "max_updates": 1}
-        check_settings(self, {**whole, "seed": 0}, ["true_probability", "tolerance"])
+        check_numbers(self, {**whole, "seed": 0}, ["true_probability", "tolerance"])
         if not self.true_probability < 1.0:
             raise ConfigError(f"true_probability is {self.true_probability}; expected one below 1")
         if not self.num_docs:
@@ -85,7 +77,7 @@ class TwoWordSettings:
 
 
 @dataclass(frozen=True)
-class TwoWordResult(Result):
+class TwoWordResult:
     """What was found.
 
     Attributes:
@@ -98,7 +90,6 @@ class TwoWordResult(Result):
             end.
         estimates: Number of documents, then method, to the p that EM ended at in each corpus.
         unconverged: Runs of EM that met the bound on the updates.
-        seconds: Wall-clock time.
     """
 
     settings: TwoWordSettings
@@ -108,9 +99,8 @@ class TwoWordResult(Result):
     maximisers: dict[int, dict[str, list[float]]]
     estimates: dict[int, dict[str, list[float]]]
     unconverged: int
-    seconds: float
 
-    def report(self) -> str:
+    def tables(self) -> str:
         """Means of maximisers and estimates, with standard errors over corpora."""
         sizes = list(self.settings.num_docs)
         rows = []
@@ -170,47 +160,49 @@ class TwoWordResult(Result):
         return plot
 
 
-def run(settings: TwoWordSettings | None = None) -> TwoWordResult:
-    """Compute the curves and run EM on every corpus.
-
-    Args:
-        settings: What to draw; the defaults if not given.
-
-    Returns:
-        The result; the same for the same settings, but for the time.
-    """
-    settings = TwoWordSettings() if settings is None else settings
-    began = time.perf_counter()
+def run(settings: TwoWordSettings, cells: Cells) -> TwoWordResult:
+    """Compute the curves and run EM on every corpus."""
     grid = np.linspace(0.0, 1.0, settings.grid_points + 1)[:-1]
-    tables = document_curves(settings.length, grid)
-    shown: NDArray[np.int64] | None = None
-    maximisers: dict[int, dict[str, list[float]]] = {}
-    estimates: dict[int, dict[str, list[float]]] = {}
-    unconverged = 0
-    for size in settings.num_docs:
-        maximisers[size] = {name: [] for name in CURVES}
-        estimates[size] = {name: [] for name in METHODS}
+
+    @cache
+    def corpora(size: int) -> list[NDArray[np.int64]]:
         rng = np.random.default_rng([settings.seed, size])
-        for _ in range(settings.repetitions):
-            frequencies = draw_corpus(settings, size, rng)
-            shown = frequencies if shown is None else shown
+        return [draw_corpus(settings, size, rng) for _ in range(settings.repetitions)]
+
+    @cache
+    def of_documents() -> dict[str, NDArray[np.float64]]:
+        return document_curves(settings.length, grid)
+
+    def shown() -> dict[str, Any]:
+        frequencies = corpora(settings.num_docs[0])[0]
+        curves = {name: of_documents()[name][:, frequencies].sum(1).tolist() for name in CURVES}
+        return {"frequencies": frequencies.tolist(), "curves": curves}
+
+    def climb(key: tuple[str, int]) -> dict[str, Any]:
+        maximisers: dict[str, list[float]] = {name: [] for name in CURVES}
+        estimates: dict[str, list[float]] = {name: [] for name in METHODS}
+        unconverged = 0
+        for frequencies in corpora(key[1]):
             for name in CURVES:
-                curve = tables[name][:, frequencies].sum(1)
+                curve = of_documents()[name][:, frequencies].sum(1)
                 best = np.flatnonzero(curve >= curve.max() - 1e-9)[-1]
-                maximisers[size][name].append(float(grid[best]))
+                maximisers[name].append(float(grid[best]))
             for name, (p, converged) in estimate(settings, frequencies).items():
-                estimates[size][name].append(p)
+                estimates[name].append(p)
                 unconverged += not converged
-    assert shown is not None
+        return {"maximisers": maximisers, "estimates": estimates, "unconverged": unconverged}
+
+    first = cells.one("first corpus", shown)
+    found = cells.each([("documents", size) for size in settings.num_docs], climb)
+    by_size = dict(zip(settings.num_docs, found, strict=True))
     return TwoWordResult(
         settings,
         grid.tolist(),
-        shown.tolist(),
-        {name: tables[name][:, shown].sum(1).tolist() for name in CURVES},
-        maximisers,
-        estimates,
-        unconverged,
-        time.perf_counter() - began,
+        first["frequencies"],
+        first["curves"],
+        {size: cell["maximisers"] for size, cell in by_size.items()},
+        {size: cell["estimates"] for size, cell in by_size.items()},
+        sum(cell["unconverged"] for cell in found),
     )
 
 
@@ -274,23 +266,10 @@ def estimate(
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> TwoWordResult:
-    """Run from the command line; writes the result and prints its tables.
-
-    Args:
-        argv: Arguments instead of the process's own.
-
-    Returns:
-        The result.
-
-    Raises:
-        ConfigError: Settings that cannot be used, or an output folder that holds a result.
-    """
-    return command("minka_lafferty_two_word", TwoWordSettings, run, argv)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except LNTMError as error:
-        sys.exit(f"error: {error}")
+STUDY = Study(
+    TwoWordSettings,
+    run,
+    TwoWordResult.tables,
+    TwoWordResult.figure,
+    quick={"repetitions": 5, "grid_points": 50},
+)
