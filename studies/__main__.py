@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from studies.measure import Study, measure
 from studies.options import read
@@ -35,7 +36,7 @@ STUDIES = {
 }
 
 
-def load(name: str) -> Study:
+def load(name: str) -> Study[Any, Any]:
     """The study of a name.
 
     Raises:

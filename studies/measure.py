@@ -1,8 +1,8 @@
 """The framework of every study: cells that are kept as they are measured, tables, figures, JSON.
 
-A study measures *cells*, such as one model on one fold. Each cell is a piece of JSON that is written
-to ``result.json`` as soon as it is measured. A study that was interrupted goes on with the first
-cell that is missing; one that is complete only draws its tables and its figure again.
+A study measures *cells*, such as one model on one fold. Each cell is a piece of JSON that is
+written to ``result.json`` as soon as it is measured. A study that was interrupted goes on with the
+first cell that is missing; one that is complete only draws its tables and its figure again.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _parser(name: str, study: Study[Any, Any]) -> ArgumentParser:
     parser.add_argument(
         "--out",
         type=str,
-        help=f"The folder to write to, runs/{name} if not given (with --quick, runs/{name}-quick). A "
+        help=f"The folder to write to; by default runs/{name}, with --quick runs/{name}-quick. A "
         "study that was interrupted goes on where the folder ends.",
     )
     parser.add_argument(
@@ -97,7 +97,7 @@ def _parser(name: str, study: Study[Any, Any]) -> ArgumentParser:
             options["action"] = ActionYesNo(no_prefix="no-")
         elif get_origin(hints[field.name]) is tuple:
             options |= {"type": get_args(hints[field.name])[0], "nargs": "*"}
-            options["default"] = list(field.default)
+            options["default"] = list(options["default"])
         else:
             options["type"] = hints[field.name]
         parser.add_argument("--" + field.name.replace("_", "-"), **options)

@@ -23,10 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.decomposition import LatentDirichletAllocation
-from torch import Tensor
-
-import torch_lntm as lntm
 from benchmarks.common import (
     DATA,
     RESULTS,
@@ -36,6 +32,10 @@ from benchmarks.common import (
     print_table,
     write_json,
 )
+from sklearn.decomposition import LatentDirichletAllocation
+from torch import Tensor
+
+import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.start import document_topics
 from torch_lntm.kernels import expected_counts, expected_topic_counts

@@ -21,10 +21,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-import torch_lntm as lntm
 from benchmarks.common import (
     DATA,
     RESULTS,
@@ -36,6 +32,10 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.systems import SYSTEMS, ctm_sweeps
+from numpy.typing import NDArray
+from torch import Tensor
+
+import torch_lntm as lntm
 from torch_lntm.evaluation import completion_perplexity, unigram_perplexity
 from torch_lntm.evaluation.completion import CompletionResult
 from torch_lntm.evaluation.ratio import per_token

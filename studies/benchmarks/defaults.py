@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from benchmarks.common import DATA, RESULTS, Stopwatch, corpus_path, describe, write_json
+
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.evaluation import document_completion
 from torch_lntm.guides import TaylorGuide

@@ -18,8 +18,6 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import torch
-
-import torch_lntm as lntm
 from benchmarks.common import (
     DATA,
     RESULTS,
@@ -30,6 +28,8 @@ from benchmarks.common import (
     write_json,
 )
 from benchmarks.systems import phase_seconds
+
+import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference.run import MAX_NUMBERS, MAX_STEP_DOCS

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from benchmarks.common import DATA, RESULTS, corpus_path, describe, print_table, write_json
 from torch import Tensor
 
 import torch_lntm as lntm
-from benchmarks.common import DATA, RESULTS, corpus_path, describe, print_table, write_json
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
 

@@ -29,10 +29,6 @@ from typing import Any
 import numpy as np
 import pyro
 import torch
-from pyro.infer import HMC, MCMC, NUTS
-from torch import Tensor
-
-import torch_lntm as lntm
 from benchmarks.common import (
     DATA,
     RESULTS,
@@ -42,6 +38,10 @@ from benchmarks.common import (
     print_table,
     write_json,
 )
+from pyro.infer import HMC, MCMC, NUTS
+from torch import Tensor
+
+import torch_lntm as lntm
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference import DocumentHMC
 from torch_lntm.inference.document_hmc import MassMatrix, effective_sample_size

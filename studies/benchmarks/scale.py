@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 
 import torch
-
 from benchmarks.common import (
     DATA,
     RESULTS,
@@ -23,8 +22,9 @@ from benchmarks.common import (
 # Before the package: what is imported from here on counts as the fit's memory.
 IMPORTED_MB = memory_mb()
 
-import torch_lntm as lntm  # noqa: E402
 from benchmarks.systems import phase_seconds  # noqa: E402
+
+import torch_lntm as lntm  # noqa: E402
 from torch_lntm.evaluation import document_completion, unigram_perplexity  # noqa: E402
 
 

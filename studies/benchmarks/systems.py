@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
-
 from benchmarks.common import Stopwatch, memory_mb
+from numpy.typing import NDArray
 
 SKLEARN_ITERATIONS = 50
 GENSIM_PASSES = 20

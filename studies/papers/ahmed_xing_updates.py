@@ -1,28 +1,32 @@
 """The two algorithms that Ahmed & Xing (2007) compared, update by update as they are printed.
 
-The library's guides reach the same kind of fixed points by other routes: they ascend, with a line
-search, on objectives whose topic responsibilities are always at their optimum. How many iterations
-a method takes is a property of its updates, so the paper's counts can only be compared with counts
-of these. Plain and dense, for experiments: use the guides to fit.
+The package's guides reach the same fixed points by other routes: they ascend, with a line search,
+on objectives whose topic responsibilities are always at their optimum. The number of iterations is
+a property of the updates, so the paper's counts can only be compared with counts of these. They are
+plain and dense; use the guides to fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
+from torch_lntm.guides import GaussianPosterior
 from torch_lntm.kernels import expected_counts
-from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
-from torch_lntm.solvers.special import inverse_mean_root
-from torch_lntm.solvers.taylor import complete_information
+
+if TYPE_CHECKING:
+    from torch_lntm.solvers.gaussian import GaussianPrior
 
 #: Newton decrement, nats, at which the numerical maximisation in λ ends.
 _NEWTON_TOLERANCE = 1e-6
 _NEWTON_STEPS = 50
 _HALVINGS = 30
+#: Relative change of ν² at which its Newton iteration ends.
+_ROOT_TOLERANCE = 1e-14
 #: Largest change of a coordinate of λ in a Newton step: the objective has an exponential in it.
 _LARGEST_STEP = 3.0
 
@@ -49,7 +53,7 @@ def taylor_as_printed(
         max_iterations: Bound on the iterations.
 
     Returns:
-        The posterior; its objective is that of :func:`torch_lntm.solvers.taylor.taylor`.
+        The posterior; its objective is that of :class:`torch_lntm.guides.TaylorGuide`.
     """
     precision, dim = prior.precision, prior.dim
 
@@ -65,7 +69,7 @@ def taylor_as_printed(
     def objective(current: DocumentBatch, mean: Tensor, unused: Tensor) -> Tensor:
         theta = torch.softmax(prior.lift(mean), -1)
         likelihood = expected_counts(theta, topics, current).log_likelihood
-        information = complete_information(prior, theta, current.lengths)
+        information = _information(prior, theta, current.lengths)
         log_det = 2.0 * torch.linalg.cholesky(information).diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return likelihood - 0.5 * (prior.whiten(mean).square().sum(-1) + log_det)
 
@@ -74,7 +78,9 @@ def taylor_as_printed(
         batch, start, start, step, objective, relative_tolerance, max_iterations
     )
     theta = torch.softmax(prior.lift(mean), -1)
-    whitened = inverse_cholesky(complete_information(prior, theta, batch.lengths), batch.index)
+    chol = torch.linalg.cholesky(_information(prior, theta, batch.lengths))
+    identity = torch.eye(dim, dtype=chol.dtype).expand_as(chol)
+    whitened = torch.linalg.solve_triangular(chol, identity, upper=False)
     return GaussianPosterior(prior, mean, converged, iterations, value, whitened=whitened)
 
 
@@ -111,7 +117,7 @@ def blei_lafferty_as_printed(
         log_rate = (log_lengths - log_zeta(mean, variance))[:, None] + 0.5 * variance
         mean = _maximise_lambda(mean, counts, log_rate, prior.loc, precision)
         log_rate = (log_lengths - log_zeta(mean, variance))[:, None] + mean
-        return mean, inverse_mean_root(diagonal.expand_as(mean), log_rate, 0.5)
+        return mean, _maximise_variance(diagonal.expand_as(mean), log_rate)
 
     def objective(current: DocumentBatch, mean: Tensor, variance: Tensor) -> Tensor:
         logits = prior.lift(mean)
@@ -170,6 +176,36 @@ def _iterate(
             break
         rows, current = rows[keep], current.select(keep)
     return mean, variance, value, iterations, converged
+
+
+def _information(prior: GaussianPrior, theta: Tensor, lengths: Tensor) -> Tensor:
+    """I + N·Lᵀ(diag θ − θθᵀ)L ``(num_docs, dim, dim)``, coordinates reversed, Σ = LLᵀ.
+
+    The posterior precision in coordinates in which the prior is standard normal, in the order that
+    :class:`torch_lntm.guides.GaussianPosterior` holds it.
+    """
+    factor = prior.factor.flip(1)
+    centred = factor - (theta @ factor)[:, None, :]
+    information = centred.mT @ (centred * (lengths[:, None] * theta)[..., None])
+    information.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    return information
+
+
+def _maximise_variance(precision: Tensor, log_rate: Tensor) -> Tensor:
+    """The ν² that solves 1/ν² = precision + exp(log_rate + ν²/2), elementwise.
+
+    Newton's method in log ν², which descends from any value above the root. The root without the
+    exponential's growth is one.
+    """
+    y = -torch.logaddexp(precision.log(), log_rate)
+    for _ in range(_NEWTON_STEPS):
+        x = y.exp()
+        linear, exponential = precision * x, (log_rate + y + 0.5 * x).exp()
+        change = (1.0 - linear - exponential) / (linear + exponential * (1.0 + 0.5 * x))
+        y = y + change
+        if float(change.abs().max()) <= _ROOT_TOLERANCE:
+            break
+    return y.exp()
 
 
 def _maximise_lambda(

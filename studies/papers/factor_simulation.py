@@ -1,12 +1,10 @@
-r"""Factor, correlated and Dirichlet topic models on simulated text: *IFTM 2009, §3.2.1*.
+"""Factor, correlated and Dirichlet topic models on simulated text: *IFTM 2009, §3.2.1*.
 
 A correlated topic model with full covariance is drawn at random and a corpus from it. Models with
 fewer topics than the true one are fitted to four fifths of the documents and scored on the rest, in
 turn: the held-out log likelihood against the number of topics, and the perplexity of words given a
-share of the others, as in Figure 3 of *Putthividhya, Attias & Nagarajan 2009*. Run it by
-
-    python -m torch_lntm.experiments.factor_simulation \
-        --config configs/factor_simulation.yaml --out runs/factor_simulation
+share of the others, as in Figure 3 of *Putthividhya, Attias & Nagarajan 2009*. 25 minutes on one
+core; ``--quick`` takes under two.
 
 The paper says of the true parameters that they "are drawn randomly from some distribution".
 :class:`FactorSettings` says what is drawn here; ``docs/experiments.md`` says what came out.
@@ -15,26 +13,29 @@ The paper says of the true parameters that they "are drawn randomly from some di
 from __future__ import annotations
 
 import math
-import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from tqdm.auto import tqdm
 
-from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, LNTMError
+from studies.measure import Cells, Study, from_json
+from studies.papers.factor_models import (
+    CANDIDATES,
+    FactorSettings,
+    draw_corpus,
+    draw_model,
+    split_folds,
+)
+from studies.tables import entry, mean_and_error, table
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import document_completion, log_likelihood
-from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
-from torch_lntm.experiments._result import Result, command, mean_and_error, table
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.models import TopicModel, ctm, iftm, lda
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,36 +46,13 @@ TRUTH = "truth"
 HALF = 0.5
 #: Draws of theta per document for its posterior mean.
 THETA_SAMPLES = 200
+#: Estimates with a larger Pareto k are unreliable.
+PARETO_K_LIMIT = 0.7
 
 
-class Candidate(NamedTuple):
-    """A model to fit.
-
-    Attributes:
-        label: What tables and the figure call it.
-        make: Its constructor.
-        posterior: Name of its guide.
-        options: Options of the constructor.
-    """
-
-    label: str
-    make: Callable[..., TopicModel]
-    posterior: str
-    options: dict[str, Any]
-
-
-#: The models by name. The paper's CTM has no prior on its covariance, and the posterior of Blei &
-#: Lafferty; this package's default has an inverse-Wishart prior, and Taylor's.
-CANDIDATES = {
-    "ctm": Candidate("CTM", ctm, "taylor", {}),
-    "iftm": Candidate("IFTM-G", iftm, "factor", {}),
-    "lda": Candidate("LDA", lda, "vb", {}),
-    "ctm-ml": Candidate("CTM, no prior (BL)", ctm, "blei-lafferty", {"pseudo_documents": 0.0}),
-    "ctm-taylor-ml": Candidate("CTM, no prior (Taylor)", ctm, "taylor", {"pseudo_documents": 0.0}),
-}
 #: Pairs of models whose difference, fold by fold, the paper makes a claim about.
 CONTRASTS = (("iftm", "ctm-ml"), ("iftm", "ctm"), ("iftm", "lda"), ("ctm-ml", "lda"))
-#: What a row measures, what it says, and the digits it is printed with.
+#: The numbers of a row, what each is, and the digits it is printed with.
 STATISTICS = {
     "log_likelihood": ("log p(test documents) by importance sampling, nats", 0),
     "completion": ("nats per token of one half of a test document's words given the other", 4),
@@ -86,106 +64,20 @@ STATISTICS = {
 
 
 @dataclass(frozen=True)
-class FactorSettings:
-    """What to simulate and what to fit.
-
-    The true model has μ ~ N(0, loc_variance · I); Σ = Q diag(ℓ) Qᵀ, Q uniform over rotations and
-    the i-th largest eigenvalue ℓ_i ∝ i^−covariance_decay with mean prior_variance; each topic ~
-    symmetric Dirichlet(topic_concentration). So Σ is full, and no small number of sources has all
-    of it. Documents have Poisson(mean_length) tokens.
-
-    Attributes:
-        true_topics: Topics of the true model.
-        num_words: Words in the vocabulary.
-        num_docs: Documents.
-        mean_length: Mean number of tokens.
-        folds: Parts that the documents are divided into, each the test set in turn.
-        num_topics: Topics of the models fitted.
-        completion_topics: The one of them at which the observed share is varied.
-        observed_shares: Shares of each test document's words to observe there.
-        models: Names of models to fit; see :data:`CANDIDATES`. IFTM has a quarter as many sources
-            as topics.
-        loc_variance: Variance of the components of μ.
-        prior_variance: Mean variance of a component of eta.
-        covariance_decay: Exponent of the eigenvalues' decay; 0 makes topics independent.
-        topic_concentration: Dirichlet parameter of the topics.
-        tolerance: Relative change of the objective at which EM has converged.
-        max_iterations: Bound on the EM iterations. The paper names none.
-        num_samples: Draws per document of the importance sampling.
-        seed: Seed of everything.
-    """
-
-    true_topics: int = 300
-    num_words: int = 625
-    num_docs: int = 1000
-    mean_length: float = 80.0
-    folds: int = 5
-    num_topics: list[int] | tuple[int, ...] = (10, 25, 50, 100, 200)
-    completion_topics: int = 100
-    observed_shares: list[float] | tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    models: list[str] | tuple[str, ...] = ("ctm", "iftm", "lda", "ctm-ml")
-    loc_variance: float = 1.0
-    prior_variance: float = 4.0
-    covariance_decay: float = 1.0
-    topic_concentration: float = 0.05
-    tolerance: float = 1e-5
-    max_iterations: int = 60
-    num_samples: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            ConfigError: A value that cannot be used.
-        """
-        whole = {"true_topics": 2, "num_words": 1, "num_docs": 2, "folds": 2, "seed": 0}
-        for name in (*whole, "num_topics", "max_iterations", "num_samples"):
-            value = getattr(self, name)
-            least = whole.get(name, {"num_topics": 2, "num_samples": 25}.get(name, 1))
-            for v in value if isinstance(value, list | tuple) else [value]:
-                if not isinstance(v, int) or isinstance(v, bool) or v < least:
-                    raise ConfigError(f"{name} is {v!r}; expected a whole number >= {least}")
-        may_be_zero = ("loc_variance", "covariance_decay", "tolerance")
-        for name in ("mean_length", "prior_variance", "topic_concentration", *may_be_zero):
-            v = getattr(self, name)
-            number = isinstance(v, int | float) and math.isfinite(v)
-            if not number or v < 0 or (v == 0 and name not in may_be_zero):
-                raise ConfigError(f"{name} is {v!r}; expected a positive number")
-        if self.folds > self.num_docs:
-            raise ConfigError(f"folds is {self.folds}, more than the {self.num_docs} documents")
-        if not self.num_topics or self.completion_topics not in self.num_topics:
-            raise ConfigError(
-                f"completion_topics is {self.completion_topics}; expected one of num_topics "
-                f"{list(self.num_topics)}"
-            )
-        if any(not 0 < share < 1 for share in self.observed_shares):
-            raise ConfigError(f"observed_shares are {self.observed_shares}; expected within 0 to 1")
-        if not self.models or any(name not in CANDIDATES for name in self.models):
-            raise ConfigError(
-                f"models are {', '.join(self.models) or 'none'}; expected some of "
-                f"{', '.join(CANDIDATES)}"
-            )
-
-
-@dataclass(frozen=True)
 class Row:
     """One model on one fold.
+
+    Fields that are not described here are those of :data:`STATISTICS`; of the truth, iterations and
+    seconds are 0. All but ``cpu_seconds`` are the same from run to run.
 
     Attributes:
         model: Name in :data:`CANDIDATES`, or :data:`TRUTH`.
         num_topics: Its topics.
         fold: Number of the fold that was the test set.
-        log_likelihood: See :data:`STATISTICS`, as for all without a description.
         log_likelihood_error: Monte Carlo standard error of ``log_likelihood``, nats; an
             underestimate where documents are unreliable.
-        completion: See there.
-        unreliable: See there.
-        effective_sample_size: See there.
-        iterations: See there; 0 for the truth, as the following.
-        cpu_seconds: See there; the only number that differs from run to run.
         converged: Whether EM ended by its tolerance.
-        completions: ``completion`` by observed share, where the share is varied.
+        completions: ``completion`` by observed share as text, where the share is varied.
     """
 
     model: str
@@ -199,22 +91,20 @@ class Row:
     iterations: int
     cpu_seconds: float
     converged: bool
-    completions: dict[float, float]
+    completions: dict[str, float]
 
 
 @dataclass(frozen=True)
-class FactorResult(Result):
+class FactorResult:
     """What a simulation measured.
 
     Attributes:
         settings: What was asked for.
         rows: One per model, number of topics and fold.
-        seconds: Wall-clock time.
     """
 
     settings: FactorSettings
     rows: list[Row]
-    seconds: float
 
     def select(self, model: str, num_topics: int) -> list[Row]:
         """The rows of a model and number of topics, fold by fold.
@@ -243,9 +133,9 @@ class FactorResult(Result):
         """Mean over folds of the completion perplexity at an observed share, and its error."""
         topics = self.settings.true_topics if model == TRUTH else self.settings.completion_topics
         rows = self.select(model, topics)
-        return mean_and_error([math.exp(-row.completions[share]) for row in rows])
+        return mean_and_error([math.exp(-row.completions[str(share)]) for row in rows])
 
-    def report(self) -> str:
+    def tables(self) -> str:
         """Every table, as Markdown."""
         settings = self.settings
         names, topics = list(settings.models), sorted(settings.num_topics)
@@ -253,7 +143,7 @@ class FactorResult(Result):
         parts = []
         for statistic, (text, digits) in STATISTICS.items():
             found = [[self.average(name, k, statistic) for name in names] for k in topics]
-            truth = _entry(self.average(TRUTH, settings.true_topics, statistic), digits)
+            truth = entry(*self.average(TRUTH, settings.true_topics, statistic), digits)
             title = f"{statistic}: {text}; of the truth {truth}"
             parts += [title, _table("K", topics, labels, found, digits)]
         pairs = [pair for pair in CONTRASTS if set(pair) <= set(names)]
@@ -269,16 +159,6 @@ class FactorResult(Result):
         parts += [title, _table("observed", shares, [*labels, TRUTH], found, 1)]
         return "\n\n".join(parts)
 
-    def figure(self) -> Figure:
-        """The paper's Figure 3."""
-        from torch_lntm.experiments.factor_figure import figure
-
-        return figure(self)
-
-
-def _entry(found: tuple[float, float], digits: int) -> str:
-    return f"{found[0]:.{digits}f} ({found[1]:.{digits}f})"
-
 
 def _table(
     name: str,
@@ -289,70 +169,29 @@ def _table(
 ) -> str:
     """A Markdown table of means with their standard errors in parentheses."""
     rows = [
-        [f"{key:g}", *(_entry(entry, digits) for entry in entries)]
-        for key, entries in zip(keys, found, strict=True)
+        [f"{key:g}", *(entry(*pair, digits) for pair in pairs)]
+        for key, pairs in zip(keys, found, strict=True)
     ]
     return table([name, *labels], rows)
 
 
-def run(settings: FactorSettings | None = None, *, progress: bool = True) -> FactorResult:
-    """Run the simulation, on the CPU.
-
-    Args:
-        settings: What to simulate; the defaults if not given.
-        progress: Show a progress bar.
-
-    Returns:
-        The result; the same for the same settings, but for processor times.
-    """
-    settings = FactorSettings() if settings is None else settings
-    start = time.perf_counter()
+def run(settings: FactorSettings, cells: Cells) -> FactorResult:
+    """Run the simulation, on the CPU."""
     truth = draw_model(settings)
-    corpus = draw_corpus(settings, truth)
-    folds = split_folds(settings, corpus)
-    rows = [
-        _score(settings, TRUTH, make_guide("taylor", truth), test, fold, vary_share=True)
-        for fold, (_, test) in enumerate(folds)
-    ]
-    work = list(product(range(settings.folds), settings.num_topics, settings.models))
-    for fold, num_topics, name in tqdm(work, desc="fits", disable=not progress):
+    folds = split_folds(settings, draw_corpus(settings, truth))
+
+    def measure(key: tuple[int, int, str]) -> Row:
+        fold, num_topics, name = key
         train, test = folds[fold]
-        rows.append(_fit(settings, name, num_topics, train, test, fold))
-    return FactorResult(settings, rows, time.perf_counter() - start)
+        if name == TRUTH:
+            return _score(settings, TRUTH, make_guide("taylor", truth), test, fold, vary_share=True)
+        return _fit(settings, name, num_topics, train, test, fold)
 
-
-def draw_model(settings: FactorSettings) -> TopicModel:
-    """The true model, float64, from the distributions that the settings state."""
-    k = settings.true_topics
-    rng = np.random.default_rng([settings.seed, 0])
-    loc = math.sqrt(settings.loc_variance) * rng.standard_normal(k)
-    # QR of normals is uniform over rotations once the signs of R's diagonal are taken out, which
-    # Q diag(ℓ) Qᵀ does not see.
-    rotation = np.linalg.qr(rng.standard_normal((k, k)))[0]
-    values = np.arange(1.0, k + 1.0) ** -settings.covariance_decay
-    root = rotation * np.sqrt(values * settings.prior_variance / values.mean())
-    return ctm(
-        k,
-        settings.num_words,
-        loc=torch.from_numpy(loc),
-        covariance=torch.from_numpy(root @ root.T),
-        topics=synthetic_topics(k, settings.num_words, settings.topic_concentration, rng),
-        dtype=torch.float64,
+    truths = [(fold, settings.true_topics, TRUTH) for fold in range(settings.folds)]
+    fits = product(range(settings.folds), settings.num_topics, settings.models)
+    return FactorResult(
+        settings, [from_json(Row, row) for row in cells.each([*truths, *fits], measure)]
     )
-
-
-def draw_corpus(settings: FactorSettings, truth: TopicModel) -> Corpus:
-    """The documents, of at least two tokens, so that each has one to observe and one to predict."""
-    rng = np.random.default_rng([settings.seed, 1])
-    lengths = np.maximum(rng.poisson(settings.mean_length, settings.num_docs), 2)
-    return truth.generate(lengths.tolist(), seed=settings.seed)[0]
-
-
-def split_folds(settings: FactorSettings, corpus: Corpus) -> list[tuple[Corpus, Corpus]]:
-    """Training and test documents of each fold; every document is in one test set."""
-    order = np.random.default_rng([settings.seed, 2]).permutation(corpus.num_docs)
-    parts = np.array_split(order, settings.folds)
-    return [(corpus[np.setdiff1d(order, test)], corpus[np.sort(test)]) for test in parts]
 
 
 def _fit(
@@ -430,27 +269,81 @@ def _score(
         iterations=iterations,
         cpu_seconds=cpu_seconds,
         converged=converged,
-        completions=dict(sorted(completions.items())) if vary_share else {},
+        completions={str(share): completions[share] for share in sorted(completions)}
+        if vary_share
+        else {},
     )
 
 
-def main(argv: Sequence[str] | None = None) -> FactorResult:
-    """Run from the command line; writes the result and prints its tables.
+#: Dashed: without a prior on the covariance.
+_STYLES: dict[str, dict[str, Any]] = {
+    "ctm": {"color": "#2166ac", "marker": "o"},
+    "iftm": {"color": "#c25b00", "marker": "^"},
+    "lda": {"color": "#4d4d4d", "marker": "s"},
+    "ctm-ml": {"color": "#2166ac", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
+    "ctm-taylor-ml": {"color": "#5aae61", "marker": "D", "linestyle": "--"},
+}
 
-    Args:
-        argv: Arguments instead of the process's own.
 
-    Returns:
-        The result.
+def figure(result: FactorResult) -> Figure:
+    """The paper's Figure 3: held-out log likelihood, and completion by the observed share.
 
-    Raises:
-        ConfigError: Settings that cannot be used, or an output folder that holds a result.
+    Bars are one standard error over folds of the difference from the models' average: how hard a
+    fold's documents are is common to all models.
     """
-    return command("factor_simulation", FactorSettings, run, argv)
+    from matplotlib.figure import Figure
+
+    settings = result.settings
+    fitted = settings.completion_topics
+    topics, shares = sorted(settings.num_topics), sorted(settings.observed_shares)
+    plot = Figure(figsize=(9.6, 4.3), layout="constrained")
+    left, right = plot.subplots(1, 2)
+    likelihoods = [
+        [[row.log_likelihood for row in result.select(name, k)] for k in topics]
+        for name in settings.models
+    ]
+    perplexities = [
+        [
+            [math.exp(-row.completions[str(share)]) for row in result.select(name, fitted)]
+            for share in shares
+        ]
+        for name in settings.models
+    ]
+    percent = [100.0 * share for share in shares]
+    for ax, x, values in ((left, topics, likelihoods), (right, percent, perplexities)):
+        found = np.array(values)  # models × points × folds
+        bars = (found - found.mean(0)).std(-1, ddof=1) / math.sqrt(settings.folds)
+        for name, mean, bar in zip(settings.models, found.mean(-1), bars, strict=True):
+            style = {"markersize": 5, "linewidth": 1.4, "elinewidth": 0.9, **_STYLES[name]}
+            ax.errorbar(x, mean, bar, label=CANDIDATES[name].label, **style)
+        ax.grid(alpha=0.25)
+    left.set_xscale("log")
+    left.set_xticks(topics, [str(k) for k in topics])
+    left.minorticks_off()
+    left.set_xlabel("topics K")
+    left.set_ylabel("held-out log likelihood, nats")
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    right.set_xlabel("observed share of a document's words, %")
+    right.set_ylabel(f"perplexity of the rest, K = {fitted}")
+    handles, labels = left.get_legend_handles_labels()
+    plot.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return plot
 
 
-if __name__ == "__main__":
-    try:
-        main()
-    except LNTMError as error:
-        sys.exit(f"error: {error}")
+STUDY = Study(
+    FactorSettings,
+    run,
+    FactorResult.tables,
+    figure,
+    quick={
+        "true_topics": 100,
+        "num_words": 300,
+        "num_docs": 400,
+        "folds": 2,
+        "num_topics": (10, 25, 50),
+        "completion_topics": 25,
+        "observed_shares": (0.1, 0.5, 0.9),
+        "max_iterations": 30,
+        "num_samples": 200,
+    },
+)

@@ -1,47 +1,31 @@
-r"""Test perplexity and concentrations of aspect models of texts: *Minka & Lafferty 2002, Figure 3*.
+"""Test perplexity and concentrations of aspect models of texts: *Minka & Lafferty 2002, Figure 3*.
 
 EP and VB fit aspect models to the same documents from the same random start. Documents are
-mixtures, each three documents of known categories put together (§6.2), or those of a corpus as
-they are (§6.3). Run it by
-
-    python -m torch_lntm.experiments.minka_lafferty_text --data shared/data \
-        --config configs/minka_lafferty_mixtures.yaml --out runs/minka_lafferty_mixtures
-
-and with ``configs/minka_lafferty_ap.yaml``.
+mixtures, each three documents of known categories put together (§6.2,
+``studies/configs/minka_lafferty_mixtures.yaml``, five minutes on one core), or those of a corpus as
+they are (§6.3, ``studies/configs/minka_lafferty_ap.yaml``, eight minutes).
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
+from studies.measure import Cells, Study, check_numbers, corpus_file, from_json
+from studies.papers.minka_lafferty import STYLES, em_updates, make_method
+from studies.tables import mean_and_error, table, with_error
 from torch_lntm.corpus import Corpus, read_corpus
-from torch_lntm.errors import ConfigError, LNTMError
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import LikelihoodEstimate, log_likelihood
-from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
-from torch_lntm.experiments._result import (
-    STYLES,
-    Result,
-    check_settings,
-    command,
-    mean_and_error,
-    table,
-    with_error,
-)
-from torch_lntm.experiments.minka_lafferty_em import em_updates, make_method
 from torch_lntm.guides import EPGuide
 from torch_lntm.models import DirichletPrior, TopicModel, lda
 
@@ -50,11 +34,13 @@ if TYPE_CHECKING:
 
 #: The methods compared: variational Bayes by eq. 27, expectation propagation by eqs 32–34.
 COMPARED = ("vb", "ep")
-#: Where a document's posterior has converged in an E-step; see the guides.
+#: The change at which a document's posterior has converged in an E-step; see the guides.
 EM_TOLERANCE = 1e-3
 #: The same for EP's posterior that importance sampling draws around, and the passes it takes at
 #: most: a proposal need not have converged, and more do not improve the estimate.
 PROPOSAL_TOLERANCE, PROPOSAL_PASSES = 1e-2, 10
+#: Estimates with a larger Pareto k are unreliable.
+PARETO_K_LIMIT = 0.7
 
 
 @dataclass(frozen=True)
@@ -62,29 +48,26 @@ class TextSettings:
     """What to fit.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data.
+        corpus: Name of a corpus in the folder of data, or the path of one.
         categories: Labels to mix documents of; none to take the corpus's documents as they are.
         parts: Documents of a mixture. Each is of a category drawn anew, and no document is used
             twice in a repetition.
         num_docs: Mixtures made, or documents drawn.
         test_fraction: Share of them that is kept for the perplexity.
         num_topics: Aspects.
-        min_df: Training documents that a word must occur in to be kept; test words that are not
-            kept are dropped as well.
+        min_df: Training documents that a word must occur in to be kept. Other words are dropped
+            from the test documents as well.
         topic_smoothing: Pseudo-counts of every word in every aspect; 0, as in the paper, is maximum
             likelihood.
         updates: Updates of EM.
         evaluate_every: Updates between two evaluations; the first update is evaluated as well.
         num_samples: Draws per document in importance sampling.
         repetitions: Draws of documents, split and start.
-        seed: Seed of everything.
-        data: Folder of the corpora; by default the one that the variable ``LNTM_DATA`` names.
+        seed: Seed of all draws.
     """
 
     corpus: str = "reuters21578"
-    categories: list[str] | tuple[str, ...] = (
-        *("earn", "acq", "crude", "trade", "money-fx", "interest"),
-    )
+    categories: tuple[str, ...] = ("earn", "acq", "crude", "trade", "money-fx", "interest")
     parts: int = 3
     num_docs: int = 200
     test_fraction: float = 0.25
@@ -96,7 +79,6 @@ class TextSettings:
     num_samples: int = 1000
     repetitions: int = 5
     seed: int = 0
-    data: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -106,7 +88,7 @@ class TextSettings:
         """
         names = ("parts", "min_df", "updates", "evaluate_every", "repetitions")
         whole = {**dict.fromkeys(names, 1), "num_docs": 2, "num_topics": 2, "seed": 0}
-        check_settings(self, whole, ["test_fraction"])
+        check_numbers(self, whole, ["test_fraction"])
         if not self.test_fraction < 1.0:
             raise ConfigError(f"test_fraction is {self.test_fraction}; expected one below 1")
 
@@ -150,26 +132,24 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class TextResult(Result):
+class TextResult:
     """What was found.
 
     Attributes:
         settings: What was asked for.
         fits: One per repetition and method.
         dropped: Share of the test documents' tokens dropped, in each repetition.
-        seconds: Wall-clock time.
     """
 
     settings: TextSettings
     fits: list[Fit]
     dropped: list[float]
-    seconds: float
 
     def of(self, method: str) -> list[Fit]:
         """The fits of a method, by repetition."""
         return [fit for fit in self.fits if fit.method == method]
 
-    def report(self) -> str:
+    def tables(self) -> str:
         """Perplexities and the spread of the concentrations, with standard errors."""
         vb, ep = self.of("vb"), self.of("ep")
         rows = []
@@ -238,36 +218,26 @@ class TextResult(Result):
         return plot
 
 
-def run(settings: TextSettings | None = None, *, progress: bool = True) -> TextResult:
+def run(settings: TextSettings, cells: Cells) -> TextResult:
     """Draw documents, and fit and evaluate both methods on them.
 
-    Args:
-        settings: What to fit; the defaults if not given.
-        progress: Show a progress bar.
-
-    Returns:
-        The result; the same for the same settings, but for times.
-
     Raises:
-        ConfigError: There is no folder of data, or too few documents.
-        CorpusError: The folder has no such corpus.
+        ConfigError: There is no such corpus, or too few documents.
     """
-    settings = TextSettings() if settings is None else settings
-    began = time.perf_counter()
-    folder = settings.data or os.environ.get("LNTM_DATA")
-    if folder is None:
-        raise ConfigError("no folder of corpora; name it by data or the variable LNTM_DATA")
-    corpus = read_corpus(Path(folder) / f"{settings.corpus}.npz")
-    fits, dropped = [], []
-    for repetition in tqdm(range(settings.repetitions), desc="repetitions", disable=not progress):
+    file = corpus_file(settings.corpus)
+
+    def measure(repetition: int) -> dict[str, Any]:
         rng = np.random.default_rng([settings.seed, repetition])
-        train, test, share = draw_documents(corpus, settings, rng)
-        dropped.append(share)
+        train, test, dropped = draw_documents(read_corpus(file), settings, rng)
         # Aspects with the corpus's frequent words, each word more or less frequent at random.
         noise = rng.exponential(size=(settings.num_topics, train.num_words))
         start = torch.from_numpy(noise * train.to_scipy().sum(0).A1)
-        fits += [fit(settings, repetition, name, train, test, start) for name in COMPARED]
-    return TextResult(settings, fits, dropped, time.perf_counter() - began)
+        fits = [fit(settings, repetition, name, train, test, start) for name in COMPARED]
+        return {"dropped": dropped, "fits": [asdict(each) for each in fits]}
+
+    found = cells.each(range(settings.repetitions), measure)
+    fits = [from_json(Fit, each) for cell in found for each in cell["fits"]]
+    return TextResult(settings, fits, [cell["dropped"] for cell in found])
 
 
 def draw_documents(
@@ -411,8 +381,7 @@ def held_out_likelihood(
     """Likelihood of the test documents, drawing around EP's posterior for whichever method.
 
     The paper draws from EP's Dirichlet itself, which has too little mass where aspects are absent.
-    The perplexity then comes out too high, and higher for sparser models; ``"sticks"`` has not that
-    fault.
+    The perplexity then comes out too high, and higher for sparser models. ``"sticks"`` avoids that.
     """
     guide = EPGuide(model, tolerance=PROPOSAL_TOLERANCE, max_iterations=PROPOSAL_PASSES)
     with warnings.catch_warnings():
@@ -428,24 +397,10 @@ def held_out_likelihood(
         )
 
 
-def main(argv: Sequence[str] | None = None) -> TextResult:
-    """Run from the command line; writes the result and prints its tables.
-
-    Args:
-        argv: Arguments instead of the process's own.
-
-    Returns:
-        The result.
-
-    Raises:
-        ConfigError: Settings that cannot be used, or an output folder that holds a result.
-        CorpusError: The folder of data has no such corpus.
-    """
-    return command("minka_lafferty_text", TextSettings, run, argv)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except LNTMError as error:
-        sys.exit(f"error: {error}")
+STUDY = Study(
+    TextSettings,
+    run,
+    TextResult.tables,
+    TextResult.figure,
+    quick={"updates": 5, "repetitions": 1, "num_samples": 200},
+)

@@ -1,43 +1,38 @@
-r"""Held-out perplexity after Monte-Carlo and variational EM: the *ZhuSuan LNTM tutorial*.
+"""Held-out perplexity after Monte-Carlo and variational EM: the *ZhuSuan LNTM tutorial*.
 
 The tutorial fits the logistic-normal topic model to papers of NIPS by Monte-Carlo EM, and estimates
-the perplexity of other papers by annealed importance sampling. Its algorithm runs here with its
-settings, beside a correlated topic model fitted by Monte-Carlo EM and models fitted by variational
-EM, all of them judged by the same estimator. Run it by
-
-    python -m torch_lntm.experiments.zhusuan_nips --data shared/data \
-        --config configs/zhusuan_nips.yaml --out runs/zhusuan_nips
+the perplexity of other papers by annealed importance sampling. This study runs its algorithm with
+its settings, beside a correlated topic model fitted by Monte-Carlo EM and models fitted by
+variational EM. The same estimator judges all of them. The fitted models are kept in the folder
+``models`` beside the result.
 
 The tutorial prints no perplexity. ``docs/experiments.md`` says what came out here.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm.auto import tqdm
 
+from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file, from_json
+from studies.tables import entry, table
 from torch_lntm.corpus import Corpus, read_corpus
-from torch_lntm.corpus.files import atomic_write, read_lines, read_text
-from torch_lntm.errors import ConfigError, LNTMError
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
-from torch_lntm.evaluation.likelihood import PARETO_K_LIMIT
-from torch_lntm.experiments._result import Result, check_settings, command, table
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.io import save_model
 from torch_lntm.models import MODELS, TopicModel
+
+#: Estimates with a larger Pareto k are unreliable.
+PARETO_K_LIMIT = 0.7
 
 
 class Method(NamedTuple):
@@ -77,28 +72,26 @@ class NipsSettings:
     """What to fit, and how to judge it.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, with its split beside it.
+        corpus: Name of a corpus in the folder of data, or the path of one. A file
+            ``NAME.split.txt`` beside it says ``train`` or ``test`` of each document.
         methods: Names in :data:`METHODS`.
         num_topics: Topics.
-        epochs: Of Monte-Carlo EM with the tutorial's settings.
+        epochs: Epochs of Monte-Carlo EM with the tutorial's settings.
         batch_size: Documents of its mini-batches.
         num_transitions: Its transitions per batch.
-        num_steps: Leapfrog steps of each.
+        num_steps: Leapfrog steps of each transition.
         num_chains: Chains of each document.
-        topic_scale: δ, the standard deviation of its topics' logits.
+        topic_scale: δ, the standard deviation of the logits of the topics.
         ais_chains: Chains of annealed importance sampling.
-        ais_temperatures: Temperatures of it.
-        bracket_docs: Documents simulated from each fitted model, of the lengths of the first test
-            documents, of which the likelihood is bounded from both sides.
-        num_docs: Documents of each part to use, the first; None for all.
-        seed: Seed of everything.
-        data: Folder of the corpora; by default the one that the variable ``LNTM_DATA`` names.
-        keep: Folder in which each method's model and figures are kept when it is done; what is
-            there already is not done again.
+        ais_temperatures: Temperatures of annealed importance sampling.
+        bracket_docs: Documents simulated from each fitted model, as long as the first test
+            documents. Their likelihood is bounded from both sides.
+        num_docs: Number of first documents to use of each part; None for all.
+        seed: Seed of everything random.
     """
 
     corpus: str = "nips_uci"
-    methods: list[str] | tuple[str, ...] = tuple(METHODS)
+    methods: tuple[str, ...] = tuple(METHODS)
     num_topics: int = 100
     epochs: int = 100
     batch_size: int = 100
@@ -111,8 +104,6 @@ class NipsSettings:
     bracket_docs: int = 20
     num_docs: int | None = None
     seed: int = 0
-    data: str | None = None
-    keep: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -121,32 +112,27 @@ class NipsSettings:
             ConfigError: A value that cannot be used.
         """
         counts = ("epochs", "batch_size", "num_transitions", "num_steps", "num_chains")
-        check_settings(
+        check_numbers(
             self,
             {**dict.fromkeys(counts, 1), "num_topics": 2, "ais_chains": 2, "ais_temperatures": 3}
             | {"bracket_docs": 2, "seed": 0},
             ["topic_scale"],
         )
-        unknown = [name for name in self.methods if name not in METHODS]
-        if unknown or not self.methods:
-            raise ConfigError(
-                f"methods are {', '.join(self.methods) or 'none'}; expected some of "
-                f"{', '.join(METHODS)}"
-            )
+        check_choices(self, "methods", METHODS)
         if self.num_docs is not None and self.num_docs < 2:
             raise ConfigError(f"num_docs is {self.num_docs}; expected at least 2")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What became of a method.
+    """One method, fitted and judged.
 
     Attributes:
         method: Its name.
-        perplexity: Of the test documents by annealed importance sampling.
-        log_likelihood: Of each test document, nats.
+        perplexity: Perplexity of the test documents by annealed importance sampling.
+        log_likelihood: Log likelihood of each test document, nats.
         total_error: Monte-Carlo standard error of their sum, nats.
-        effective_sample_size: Chains that count, in the median document.
+        effective_sample_size: Effective number of chains in the median document.
         gap: Nats per document between the bounds of simulated documents, and its standard error.
         importance: Perplexity by importance sampling with its default guide and draws.
         unreliable: Share of the test documents whose importance weights have a Pareto k̂ above 0.7.
@@ -170,20 +156,18 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class NipsResult(Result):
+class NipsResult:
     """What was found.
 
     Attributes:
         settings: What was asked for.
         fits: One per method.
         test_tokens: Tokens of the test documents.
-        seconds: Wall-clock time.
     """
 
     settings: NipsSettings
     fits: list[Fit]
     test_tokens: int
-    seconds: float
 
     def difference(self, fit: Fit, other: Fit) -> tuple[float, float]:
         """Nats per token that one fit is better by, and the standard error over documents."""
@@ -191,7 +175,7 @@ class NipsResult(Result):
         error = gap.std(ddof=1) * math.sqrt(gap.size) if gap.size > 1 else math.nan
         return float(gap.sum()) / self.test_tokens, float(error) / self.test_tokens
 
-    def report(self) -> str:
+    def tables(self) -> str:
         """A row per method; differences are from the first."""
         rows = []
         for fit in self.fits:
@@ -203,7 +187,7 @@ class NipsResult(Result):
                     "–" if fit is self.fits[0] else f"{mean:+.4f} ({error:.4f})",
                     f"{fit.total_error:.1f}",
                     f"{fit.effective_sample_size:.1f}",
-                    f"{fit.gap[0]:.2f} ({fit.gap[1]:.2f})",
+                    entry(*fit.gap, 2),
                     f"{fit.importance:.1f} ({fit.unreliable:.0%})",
                     f"{fit.completion:.1f}",
                     f"{fit.fit_seconds:.0f}",
@@ -225,61 +209,39 @@ class NipsResult(Result):
         return table(header, rows)
 
 
-def run(settings: NipsSettings | None = None, *, progress: bool = True) -> NipsResult:
+def run(settings: NipsSettings, cells: Cells) -> NipsResult:
     """Fit and evaluate every method.
 
-    Args:
-        settings: What to fit; the defaults if not given.
-        progress: Show progress bars.
-
-    Returns:
-        The result; the same for the same settings, but for times.
-
     Raises:
-        ConfigError: There is no folder of data.
-        CorpusError: The folder has no such corpus, or no split of it.
+        ConfigError: There is no such corpus, or no split of it.
     """
-    settings = NipsSettings() if settings is None else settings
-    began = time.perf_counter()
     train, test = read_parts(settings)
-    fits = []
-    for name in tqdm(settings.methods, desc="methods", disable=not progress):
-        fits.append(_kept(settings, name, train, test, progress))
-        if progress:
-            tqdm.write(f"{METHODS[name].label}: perplexity {fits[-1].perplexity:.1f}")
-    return NipsResult(settings, fits, int(test.num_tokens), time.perf_counter() - began)
+
+    def fit(name: str) -> Fit:
+        model, judged = measure(settings, name, train, test, progress=cells.progress)
+        if cells.folder is not None:
+            save_model(cells.folder / "models" / name, model, overwrite=True)
+        return judged
+
+    found = cells.each(settings.methods, fit)
+    return NipsResult(settings, [from_json(Fit, each) for each in found], int(test.num_tokens))
 
 
 def read_parts(settings: NipsSettings) -> tuple[Corpus, Corpus]:
-    """Training and test documents, as the file ``NAME.split.txt`` beside the corpus says."""
-    folder = settings.data or os.environ.get("LNTM_DATA")
-    if folder is None:
-        raise ConfigError("no folder of corpora; name it by data or the variable LNTM_DATA")
-    corpus = read_corpus(Path(folder) / f"{settings.corpus}.npz")
-    parts = np.array(read_lines(Path(folder) / f"{settings.corpus}.split.txt"))
+    """Training and test documents, as the file of the split says."""
+    file = corpus_file(settings.corpus)
+    split = file.with_suffix(".split.txt")
+    if not split.exists():
+        raise ConfigError(
+            f"there is no split {split}; expected a line 'train' or 'test' a document"
+        )
+    corpus, parts = read_corpus(file), np.array(split.read_text(encoding="utf-8").split())
+    if len(parts) != corpus.num_docs:
+        raise ConfigError(f"{split} has {len(parts)} lines; expected {corpus.num_docs}")
     train, test = (
         corpus[np.flatnonzero(parts == part)[: settings.num_docs]] for part in ("train", "test")
     )
     return train, test
-
-
-def _kept(settings: NipsSettings, name: str, train: Corpus, test: Corpus, progress: bool) -> Fit:
-    """A method's figures, measured now or found in the folder of those that are done."""
-    if settings.keep is None:
-        return measure(settings, name, train, test, progress=progress)[1]
-    folder = Path(settings.keep) / name
-    file = folder / "figures.json"
-    same = json.loads(json.dumps(asdict(replace(settings, methods=[name], data=None, keep=None))))
-    if file.exists():
-        found = json.loads(read_text(file))
-        if found["settings"] != same:
-            raise ConfigError(f"{folder}: was made with other settings; name another folder")
-        return Fit(**found["fit"])
-    model, fit = measure(settings, name, train, test, progress=progress)
-    save_model(folder, model, overwrite=True)
-    with atomic_write(file) as out:
-        out.write(json.dumps({"settings": same, "fit": asdict(fit)}).encode())
-    return fit
 
 
 def measure(
@@ -363,24 +325,15 @@ def fit_model(
     return model
 
 
-def main(argv: Sequence[str] | None = None) -> NipsResult:
-    """Run from the command line; writes the result and prints its table.
-
-    Args:
-        argv: Arguments instead of the process's own.
-
-    Returns:
-        The result.
-
-    Raises:
-        ConfigError: Settings that cannot be used, or an output folder that holds a result.
-        CorpusError: The folder of data has no such corpus.
-    """
-    return command("zhusuan_nips", NipsSettings, run, argv)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except LNTMError as error:
-        sys.exit(f"error: {error}")
+STUDY = Study(
+    NipsSettings,
+    run,
+    NipsResult.tables,
+    quick={
+        "num_topics": 10,
+        "num_docs": 100,
+        "epochs": 10,
+        "ais_temperatures": 100,
+        "bracket_docs": 5,
+    },
+)
