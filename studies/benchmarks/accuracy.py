@@ -1,44 +1,71 @@
 """How far each posterior is from long chains of the same documents under the same parameters.
 
-    python -m benchmarks.accuracy [--num-topics 50] [--num-docs 100]
-
 One model of each kind is fitted by the default settings. All of a kind's posteriors are then judged
-under its parameters, against the same chains of the same documents: a table for each kind.
+under its parameters, against the same chains of the same documents: a table for each kind. A
+quarter of an hour.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from benchmarks.common import DATA, RESULTS, Stopwatch, corpus_path, describe, write_json
 
 import torch_lntm as lntm
-from torch_lntm.corpus import Corpus
-from torch_lntm.evaluation.accuracy import posterior_accuracy
+from studies.machine import Stopwatch
+from studies.measure import Cells, Study, check_numbers, corpus_file
+from torch_lntm.evaluation import posterior_accuracy
 
-#: Kind of model, its other settings, the posterior it is fitted by, and those that are judged.
-CASES: tuple[tuple[str, dict[str, Any], str, tuple[str, ...]], ...] = (
-    ("ctm", {}, "taylor", ("taylor", "laplace", "blei-lafferty", "khan-bouchard")),
-    ("iftm", {}, "factor", ("factor", "taylor", "laplace")),
-    ("iftm", {"source": "laplace"}, "factor", ("factor",)),
-    ("lda", {}, "vb", ("vb", "ep")),
-)
+#: By name: the kind of model, its other settings, the posterior that fits it, and those judged.
+CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
+    "ctm": ("ctm", {}, "taylor", ("taylor", "laplace", "blei-lafferty", "khan-bouchard")),
+    "iftm": ("iftm", {}, "factor", ("factor", "taylor", "laplace")),
+    "iftm, Laplace sources": ("iftm", {"source": "laplace"}, "factor", ("factor",)),
+    "lda": ("lda", {}, "vb", ("vb", "ep")),
+}
 
 
-def measure(
-    corpus: Corpus,
-    case: tuple[str, dict[str, Any], str, tuple[str, ...]],
-    args: argparse.Namespace,
-) -> dict[str, Any]:
-    """The accuracy of one case's posteriors, printed and as a record."""
-    kind, options, fitted_by, judged = case
+@dataclass(frozen=True)
+class Settings:
+    """What to fit and to judge.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Topics.
+        num_docs: Documents judged, drawn at random.
+        num_samples: Draws of each of four chains per document.
+        seed: Seed of everything random.
+        threads: Threads of torch.
+    """
+
+    corpus: str = "ap"
+    num_topics: int = 50
+    num_docs: int = 100
+    num_samples: int = 2000
+    seed: int = 0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        names = ("num_topics", "num_docs", "num_samples", "threads")
+        check_numbers(self, {**dict.fromkeys(names, 1), "seed": 0})
+
+
+def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
+    """Fit and judge each case."""
+    torch.set_num_threads(settings.threads)
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    return cells.each(CASES, lambda case: judge(settings, corpus, case))
+
+
+def judge(settings: Settings, corpus: lntm.Corpus, case: str) -> dict[str, Any]:
+    """The accuracy of the posteriors of one case."""
+    kind, options, fitted_by, judged = CASES[case]
     make = lntm.models.MODELS[kind]
-    model = make(args.num_topics, corpus.num_words, seed=args.seed, **options)
+    model = make(settings.num_topics, corpus.num_words, seed=settings.seed, **options)
     guide = lntm.guides.make_guide(fitted_by, model)
-    engine = lntm.inference.VariationalEM(model, guide, seed=args.seed, progress=False)
+    engine = lntm.inference.VariationalEM(model, guide, seed=settings.seed, progress=False)
     with Stopwatch() as fit:
         engine.fit(corpus)
     guides = {name: lntm.guides.make_guide(name, model) for name in judged}
@@ -47,48 +74,26 @@ def measure(
             model,
             guides,
             corpus,
-            num_docs=args.num_docs,
-            num_samples=args.num_samples,
-            seed=args.seed,
+            num_docs=settings.num_docs,
+            num_samples=settings.num_samples,
+            seed=settings.seed,
         )
-    print(f"\n{model.prior.family}, K = {args.num_topics}, fitted by {fitted_by}")
-    print(result)
     return {
-        "model": model.prior.family,
+        "model": case,
         "fitted_by": fitted_by,
         "fit_cpu_seconds": fit.cpu_seconds,
         "accuracy_cpu_seconds": chains.cpu_seconds,
+        "table": str(result),
         **result.to_dict(),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def tables(found: list[dict[str, Any]]) -> str:
+    """A table per case, as the package prints it."""
+    return "\n\n".join(
+        f"{cell['model']}, fitted by {cell['fitted_by']}\n\n```\n{cell['table']}\n```"
+        for cell in found
     )
-    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
-    parser.add_argument("--num-topics", type=int, default=50)
-    parser.add_argument("--num-docs", type=int, default=100)
-    parser.add_argument("--num-samples", type=int, default=2000, help="draws of each of 4 chains")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/accuracy-CORPUS.json")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    corpus = lntm.read_corpus(corpus_path(args.corpus))
-    record = describe(
-        corpus=repr(corpus),
-        num_topics=args.num_topics,
-        num_docs=args.num_docs,
-        num_samples=args.num_samples,
-        seed=args.seed,
-        threads=args.threads,
-    )
-    record["results"] = []
-    for case in CASES:
-        record["results"].append(measure(corpus, case, args))
-        write_json(args.out or RESULTS / f"accuracy-{args.corpus.stem}.json", record)
 
 
-if __name__ == "__main__":
-    main()
+STUDY = Study(Settings, run, tables, quick={"num_topics": 10, "num_docs": 20, "num_samples": 200})

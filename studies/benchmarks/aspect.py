@@ -1,60 +1,55 @@
 """The Dirichlet model's E-steps: variational Bayes beside scikit-learn's, and EP's cost per pass.
 
-    python -m benchmarks.aspect [--num-topics 50] [--concentration 0.1]
+All have the same documents, topics and concentration, start from equal proportions and run on one
+thread. *VB* is this package's guide, *scikit-learn* the E-step of its LatentDirichletAllocation
+given the same topics, in float64, which is its default. Their error is the mean over topics of |γ −
+γ*|, tokens, with γ* by VB to 1e-9. Each is timed at the loosest tolerance of its grid at which 95 %
+of the documents have an error below 1e-4. Documents that ended in another local optimum than γ* (an
+error above 0.1) are counted.
 
-Everything on the same documents, topics and concentration, from equal proportions, with one
-thread. *VB* is this package's fixed point, *scikit-learn* the E-step of its
-LatentDirichletAllocation given the same topics, in float64, which is its default. Their error is
-the mean over topics of |γ − γ*|, tokens, γ* by VB to 1e-9. Each is timed at the loosest tolerance
-of its grid at which 95 % of the documents have an error below 1e-4. Documents that ended in another
-local optimum than γ* are counted apart (an error above 0.1).
-
-A pass goes over all stored counts once. Its cost is the difference in time of two numbers of
-passes without convergence, divided by their difference, so that setting up drops out.
+A pass goes over all stored counts once. Its cost is the difference in time of two numbers of passes
+without convergence, divided by their difference, so that setting up drops out. Three minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.common import (
-    DATA,
-    RESULTS,
-    Stopwatch,
-    corpus_path,
-    describe,
-    print_table,
-    write_json,
-)
 from sklearn.decomposition import LatentDirichletAllocation
 from torch import Tensor
 
 import torch_lntm as lntm
+from studies.machine import Stopwatch
+from studies.measure import Cells, Study, check_numbers, corpus_file
+from studies.tables import table_of
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.inference.start import document_topics
+from torch_lntm.guides import DirichletGuide, EPGuide
 from torch_lntm.kernels import expected_counts, expected_topic_counts
-from torch_lntm.solvers.vb import vb
+from torch_lntm.models import TopicModel
 
 ERROR, QUANTILE = 1e-4, 0.95
-#: Below it two solutions are of one local optimum.
+#: Solutions that are nearer to each other are of one local optimum.
 OPTIMUM = 0.1
 VB_TOLERANCES = tuple(2.0**-n * 1e-4 for n in range(9))
 SKLEARN_TOLERANCES = tuple(2.0**-n * 1e-3 for n in range(12))
 PASSES = (3, 13)
 REPEATS = 3
 MOST_ITERATIONS = 5000
+#: A tolerance that is never met.
+NEVER = 1e-300
+#: Documents that a topic starts from, and the share of the corpus' own frequencies in it.
+SEED_DOCUMENTS, BACKGROUND = 3, 0.5
 
 
 def plausible_topics(corpus: Corpus, num_topics: int) -> Tensor:
     """Topics ``(num_topics, num_words)`` float64 by 60 rounds of EM from a few documents each."""
     batch = corpus.batch().to(dtype=torch.float32)
-    topics = document_topics(corpus, num_topics, seed=0).float()
+    topics = start_topics(corpus, num_topics).float()
     theta = torch.full((corpus.num_docs, num_topics), 1.0 / num_topics)
     for _ in range(60):
         for _ in range(3):
@@ -78,33 +73,54 @@ def cpu_seconds(run: Callable[[], object]) -> float:
     return min(taken)
 
 
+def start_topics(corpus: Corpus, num_topics: int) -> Tensor:
+    """Topics ``(num_topics, num_words)`` float64: words of random documents, and of all."""
+    counts = corpus.to_scipy()
+    background = np.asarray(counts.sum(0), dtype=np.float64).ravel() + 1.0
+    rng = np.random.default_rng(0)
+    found = np.stack(
+        [
+            counts[rng.choice(corpus.num_docs, SEED_DOCUMENTS, replace=False)].sum(0).A1
+            for _ in range(num_topics)
+        ]
+    )
+    found = found / found.sum(1, keepdims=True)
+    background /= background.sum()
+    return torch.from_numpy(BACKGROUND * background + (1 - BACKGROUND) * found)
+
+
+def make_model(topics: Tensor, concentration: float, dtype: torch.dtype) -> TopicModel:
+    """A model of these topics."""
+    return lntm.models.lda(*topics.shape, topics=topics, concentration=concentration, dtype=dtype)
+
+
 def by_vb(
+    guide: DirichletGuide,
     batch: DocumentBatch,
-    topics: Tensor,
-    concentration: Tensor,
     tolerance: float,
     max_iterations: int = MOST_ITERATIONS,
 ) -> np.ndarray:
     """γ ``(num_docs, num_topics)`` from equal proportions."""
-    num_topics = len(concentration)
-    found = vb(
-        batch,
-        topics.to(batch.dtype),
-        concentration,
-        start=torch.full((batch.num_docs, num_topics), 1.0 / num_topics),
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-    )
+    num_topics = guide.model.num_topics
+    start = torch.full((batch.num_docs, num_topics), 1.0 / num_topics)
+    with guide.model.topics.fixed():
+        found = guide.posterior(batch, start, tolerance=tolerance, max_iterations=max_iterations)
     return found.gamma.numpy()
 
 
+def by_ep(guide: EPGuide, batch: DocumentBatch, passes: int) -> object:
+    """EP's posterior after some passes."""
+    with guide.model.topics.fixed():
+        return guide.posterior(batch, tolerance=NEVER, max_iterations=passes)
+
+
 def by_sklearn(
-    corpus: Corpus, topics: Tensor, concentration: Tensor, tolerance: float
+    corpus: Corpus, topics: Tensor, concentration: float, tolerance: float
 ) -> np.ndarray:
     """γ ``(num_docs, num_topics)`` from γ = 1, whose first update is that of equal proportions."""
     model = LatentDirichletAllocation(
         len(topics),
-        doc_topic_prior=float(concentration[0]),
+        doc_topic_prior=concentration,
         mean_change_tol=tolerance,
         max_doc_update_iter=MOST_ITERATIONS,
     )
@@ -140,66 +156,80 @@ def seconds_per_pass(run: Callable[[int], object]) -> float:
     return (many - few) / (PASSES[1] - PASSES[0])
 
 
-def measure_passes(
-    batch: DocumentBatch, topics: Tensor, concentration: Tensor
-) -> dict[str, float | str]:
-    """Cost of a pass of VB and of EP in the dtype of the batch; neither converges."""
-    from torch_lntm.solvers.ep import ep
-
-    vb_pass = seconds_per_pass(lambda n: by_vb(batch, topics, concentration, 1e-300, n))
-    ep_pass = seconds_per_pass(
-        lambda n: ep(
-            batch, topics.to(batch.dtype), concentration, tolerance=1e-300, max_iterations=n
-        )
-    )
+def measure_passes(model: TopicModel, batch: DocumentBatch) -> dict[str, float | str]:
+    """Cost of a pass of VB and of EP in the dtype of the model; neither converges."""
+    vb, ep = DirichletGuide(model), EPGuide(model)
+    vb_pass = seconds_per_pass(lambda n: by_vb(vb, batch, NEVER, n))
+    ep_pass = seconds_per_pass(lambda n: by_ep(ep, batch, n))
     return {
-        "dtype": str(batch.dtype).removeprefix("torch."),
+        "dtype": str(model.dtype).removeprefix("torch."),
         "vb_cpu_seconds": vb_pass,
         "ep_cpu_seconds": ep_pass,
         "ep_over_vb": ep_pass / vb_pass,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
-    parser.add_argument("--num-topics", type=int, default=50)
-    parser.add_argument("--concentration", type=float, default=0.1)
-    parser.add_argument("--skip-passes", action="store_true", help="measure VB's E-step only")
-    parser.add_argument("--out", type=Path, default=RESULTS / "aspect.json")
-    args = parser.parse_args()
+@dataclass(frozen=True)
+class Settings:
+    """What to time.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Topics.
+        concentration: α of every topic.
+        passes: Time the passes of VB and EP as well.
+    """
+
+    corpus: str = "ap"
+    num_topics: int = 50
+    concentration: float = 0.1
+    passes: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers(self, {"num_topics": 2}, ["concentration"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """The E-steps, scikit-learn's the last, and the passes by dtype."""
+
+    e_steps: list[dict[str, Any]]
+    passes: list[dict[str, Any]]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Time the E-steps and the passes."""
     torch.set_num_threads(1)
-    corpus = lntm.read_corpus(corpus_path(args.corpus))
-    record = describe(
-        corpus=repr(corpus),
-        num_topics=args.num_topics,
-        concentration=args.concentration,
-        threads=1,
-        error=ERROR,
-        quantile=QUANTILE,
-    )
-    topics = plausible_topics(corpus, args.num_topics)
-    concentration = torch.full((args.num_topics,), args.concentration, dtype=torch.float64)
-    batches = {
-        dtype: corpus.batch().to(dtype=getattr(torch, dtype)) for dtype in ("float32", "float64")
-    }
-    best = by_vb(batches["float64"], topics, concentration, 1e-9)
-    rows = [
-        loosest(f"VB {dtype}", partial(by_vb, batch, topics, concentration), VB_TOLERANCES, best)
-        for dtype, batch in batches.items()
-    ]
-    peer = loosest(
-        "scikit-learn float64",
-        partial(by_sklearn, corpus, topics, concentration),
-        SKLEARN_TOLERANCES,
-        best,
-    )
-    rows.append(peer)
-    record["e_step"] = rows
-    record["vb_over_scikit_learn"] = rows[0]["cpu_seconds"] / peer["cpu_seconds"]
-    print_table(
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    topics = plausible_topics(corpus, settings.num_topics)
+    dtypes = {"float32": torch.float32, "float64": torch.float64}
+    models = {name: make_model(topics, settings.concentration, d) for name, d in dtypes.items()}
+    batches = {name: corpus.batch(dtype=dtype) for name, dtype in dtypes.items()}
+    guides = {name: DirichletGuide(model) for name, model in models.items()}
+    best = by_vb(guides["float64"], batches["float64"], 1e-9)
+
+    def e_step(key: tuple[str, str]) -> dict[str, Any]:
+        system, name = key
+        if system == "VB":
+            solve = partial(by_vb, guides[name], batches[name])
+            return loosest(f"VB {name}", solve, VB_TOLERANCES, best)
+        solve = partial(by_sklearn, corpus, topics, settings.concentration)
+        return loosest("scikit-learn float64", solve, SKLEARN_TOLERANCES, best)
+
+    systems = [("VB", "float32"), ("VB", "float64"), ("scikit-learn", "float64")]
+    passes: list[dict[str, Any]] = []
+    e_steps = cells.each(systems, e_step)
+    if settings.passes:
+        keys = [("passes", name) for name in dtypes]
+        passes = cells.each(keys, lambda key: measure_passes(models[key[1]], batches[key[1]]))
+    return Result(e_steps, passes)
+
+
+def tables(result: Result) -> str:
+    """The E-steps, and the passes if they were timed."""
+    peer = result.e_steps[-1]["cpu_seconds"]
+    text = table_of(
         [
             {
                 "E-step": row["system"],
@@ -207,27 +237,23 @@ def main() -> None:
                 "error": f"{row['error_quantile']:.1e}",
                 "other optima": str(row["other_optima"]),
                 "CPU s": f"{row['cpu_seconds']:.2f}",
-                "of scikit-learn": f"{row['cpu_seconds'] / peer['cpu_seconds']:.2f}",
+                "of scikit-learn's": f"{row['cpu_seconds'] / peer:.2f}",
             }
-            for row in rows
+            for row in result.e_steps
         ]
     )
-    if not args.skip_passes:
-        passes = [measure_passes(batch, topics, concentration) for batch in batches.values()]
-        record["passes"] = passes
-        print_table(
-            [
-                {
-                    "one pass": str(row["dtype"]),
-                    "VB ms": f"{1e3 * float(row['vb_cpu_seconds']):.1f}",
-                    "EP ms": f"{1e3 * float(row['ep_cpu_seconds']):.1f}",
-                    "EP/VB": f"{row['ep_over_vb']:.1f}",
-                }
-                for row in passes
-            ]
-        )
-    write_json(args.out, record)
+    if not result.passes:
+        return text
+    passes = [
+        {
+            "one pass": row["dtype"],
+            "VB ms": f"{1e3 * row['vb_cpu_seconds']:.1f}",
+            "EP ms": f"{1e3 * row['ep_cpu_seconds']:.1f}",
+            "EP/VB": f"{row['ep_over_vb']:.1f}",
+        }
+        for row in result.passes
+    ]
+    return f"{text}\n\n{table_of(passes)}"
 
 
-if __name__ == "__main__":
-    main()
+STUDY = Study(Settings, run, tables, quick={"num_topics": 10, "passes": False})

@@ -1,53 +1,71 @@
 """Document completion: torch_lntm beside other topic models, on one split, by one evaluator.
 
-    python -m benchmarks.completion [--num-topics 20 50 100] [--quick]
-
 Every system is fitted to the same 90 % of the documents in a process of its own, and seen by one
 evaluator: from the system's topics and prior, the mode of theta given half of each held-out
 document's tokens, then the perplexity of the other half,
-exp(−Σ_d log p(held-out of d) / held-out tokens).
+exp(−Σ_d log p(held-out of d) / held-out tokens). ``studies/README.md`` says how this is fair.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from benchmarks.common import (
-    DATA,
-    RESULTS,
-    ROOT,
-    corpus_path,
-    describe,
-    print_table,
-    thread_environment,
-    write_json,
-)
-from benchmarks.systems import SYSTEMS, ctm_sweeps
 from numpy.typing import NDArray
 from torch import Tensor
 
 import torch_lntm as lntm
-from torch_lntm.evaluation import completion_perplexity, unigram_perplexity
-from torch_lntm.evaluation.completion import CompletionResult
-from torch_lntm.evaluation.ratio import per_token
+from studies.benchmarks.systems import SYSTEMS, ctm_sweeps
+from studies.machine import ROOT, thread_environment
+from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.tables import table_of
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import CompletionResult, completion_perplexity, unigram_perplexity
 from torch_lntm.kernels import expected_topic_counts
 
 OURS = "torch_lntm ctm"
 SLOW = "tomotopy CTM"
-#: Symmetric concentrations, on the softmax scale, that "best alpha" is the best of, beside the
-#: learned one times SCALES. Chosen on the very tokens scored, so it flatters whom it is given to.
+#: "Best alpha" is the best of these symmetric concentrations, on the softmax scale, and of the
+#: learned one times SCALES. It is chosen on the very tokens scored, so it flatters the system.
 ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 SCALES = (1.0, 2.0, 5.0, 10.0)
 MAX_UPDATES, UPDATE_TOLERANCE = 5000, 1e-6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to compare.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Numbers of topics.
+        systems: Systems to fit.
+        threads: Threads of each system.
+        ctm_sweeps: Sweeps of tomotopy's CTModel; None for 1,000, but 125 at K = 100.
+        seed: Seed of the split, the hold-out and the fits.
+    """
+
+    corpus: str = "ap"
+    num_topics: tuple[int, ...] = (20, 50, 100)
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    threads: int = 2
+    ctm_sweeps: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_numbers(self, {"num_topics": 2, "threads": 1, "seed": 0})
+        check_choices(self, "systems", SYSTEMS)
 
 
 def dirichlet_mode(observed: lntm.Corpus, topics: Tensor, alpha: Tensor) -> Tensor:
@@ -111,113 +129,140 @@ def score(
 
 
 def fit_in_process(
-    system: str, num_topics: int, train: Path, args: argparse.Namespace
+    settings: Settings, system: str, num_topics: int, train: Path
 ) -> dict[str, NDArray[Any]]:
     """Fit one system in a process of its own and return what it wrote."""
     out = train.with_name("fit.npz")
-    options = {
+    options: dict[str, Any] = {
         "--train": train,
         "--num-topics": num_topics,
-        "--seed": args.seed,
-        "--threads": args.threads,
+        "--seed": settings.seed,
+        "--threads": settings.threads,
         "--out": out,
     }
-    if args.ctm_sweeps:
-        options["--ctm-sweeps"] = args.ctm_sweeps
+    if settings.ctm_sweeps:
+        options["--ctm-sweeps"] = settings.ctm_sweeps
     words = [str(word) for option in options.items() for word in option]
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.systems", system, *words],
+        [sys.executable, "-m", "studies.benchmarks.systems", system, *words],
         cwd=ROOT,
-        env=thread_environment(args.threads),
+        env=thread_environment(settings.threads),
         check=True,
     )
-    with np.load(out) as arrays:
+    with np.load(out, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def compare(args: argparse.Namespace) -> dict[str, Any]:
-    """Fit and score every system at every number of topics; print the table."""
-    corpus = lntm.read_corpus(corpus_path(args.corpus))
-    train, test = corpus.split(test_fraction=0.1, seed=args.seed)
-    hold_out = test.hold_out_words(observed_fraction=0.5, seed=args.seed)
-    systems = [name for name in args.systems if not (args.quick and name == SLOW)]
-    record = describe(
-        corpus=corpus.name,
-        train=repr(train),
-        test=repr(test),
-        held_out_tokens=hold_out.held_out.num_tokens,
-        seed=args.seed,
-        threads=args.threads,
-        evaluator="theta at its mode given half of the tokens (Dirichlet: on the softmax scale), "
-        "perplexity of the rest; standard error over documents by the delta method",
-        best_alpha="best of a grid of Dirichlet priors, chosen on the tokens scored",
-    )
-    unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
-    record["unigram"] = {
-        "perplexity": unigram.perplexity,
-        "standard_error": unigram.standard_error,
-        "smoothing": 1.0,
-    }
-    record["results"] = results = []
-    scores: dict[tuple[str, int], CompletionResult] = {}
-    print(f"{corpus!r}: {train.num_docs} training and {test.num_docs} test documents")
+@dataclass(frozen=True)
+class Result:
+    """What was found.
+
+    Attributes:
+        settings: What was asked for.
+        corpus: Sizes of the parts, and the perplexity of the training documents' frequencies.
+        rows: One per system and number of topics.
+    """
+
+    settings: Settings
+    corpus: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Fit and score every system at every number of topics.
+
+    Raises:
+        ConfigError: A system is not installed, or there is no such corpus.
+    """
+    check_installed(settings.systems)
+    torch.set_num_threads(settings.threads)
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    train, test = corpus.split(test_fraction=0.1, seed=settings.seed)
+    hold_out = test.hold_out_words(observed_fraction=0.5, seed=settings.seed)
+
+    def parts() -> dict[str, Any]:
+        unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
+        return {
+            "train": repr(train),
+            "test": repr(test),
+            "held_out_tokens": hold_out.held_out.num_tokens,
+            "unigram_perplexity": unigram.perplexity,
+            "unigram_standard_error": unigram.standard_error,
+        }
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "train.npz"
         sp.save_npz(path, train.to_scipy())
-        for num_topics in args.num_topics:
-            for system in systems:
-                print(f"fitting {system}, K = {num_topics} ...", file=sys.stderr, flush=True)
-                fit = fit_in_process(system, num_topics, path, args)
-                own, best, best_alpha = score(fit, hold_out)
-                scores[system, num_topics] = own
-                results.append(
-                    {
-                        "system": system,
-                        "num_topics": num_topics,
-                        "perplexity": own.perplexity,
-                        "standard_error": own.standard_error,
-                        "perplexity_best_alpha": best.perplexity,
-                        "best_alpha": best_alpha,
-                        **json.loads(str(fit["record"])),
-                    }
-                )
-    _add_ratios(results, scores)
-    print_table([_cells(row) for row in results])
-    print(f"unigram: perplexity {unigram.perplexity:.0f} ± {unigram.standard_error:.0f}")
-    print(
-        "'better by' is how much lower this package's nats per held-out token are, with the\n"
+
+        def compare(key: tuple[str, int, str]) -> dict[str, Any]:
+            _, num_topics, system = key
+            fit = fit_in_process(settings, system, num_topics, path)
+            own, best, best_alpha = score(fit, hold_out)
+            return {
+                "system": system,
+                "num_topics": num_topics,
+                "perplexity": own.perplexity,
+                "standard_error": own.standard_error,
+                "perplexity_best_alpha": best.perplexity,
+                "best_alpha": best_alpha,
+                **json.loads(str(fit["record"])),
+                "log_predictive": own.log_predictive.tolist(),
+                "held_out_tokens": own.held_out_tokens.tolist(),
+            }
+
+        keys = product(["topics"], settings.num_topics, settings.systems)
+        return Result(settings, cells.one("corpus", parts), cells.each(keys, compare))
+
+
+def check_installed(systems: tuple[str, ...]) -> None:
+    """Find every system's library.
+
+    Raises:
+        ConfigError: One is not installed.
+    """
+    for system in systems:
+        library = SYSTEMS[system][0].partition(".")[0]
+        if find_spec(library) is None:
+            raise ConfigError(
+                f"{system!r} needs {library}, which is not installed; "
+                "pip install -e '.[study]', or leave it out of --systems"
+            )
+
+
+def difference(row: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
+    """Nats per held-out token that one row is better by, and the standard error over documents.
+
+    That of a ratio of sums over the same documents, by the delta method.
+    """
+    tokens = np.array(row["held_out_tokens"])
+    gain = np.array(row["log_predictive"]) - np.array(other["log_predictive"])
+    gain, tokens = gain[tokens > 0], tokens[tokens > 0]
+    ratio = gain.sum() / tokens.sum()
+    residual = np.square(gain - ratio * tokens).sum() * len(tokens) / (len(tokens) - 1)
+    return float(ratio), float(np.sqrt(residual) / tokens.sum())
+
+
+def tables(result: Result) -> str:
+    """A row per system and number of topics, each beside this package's."""
+    ours = {row["num_topics"]: row for row in result.rows if row["system"] == OURS}
+    corpus = result.corpus
+    text = (
+        f"{corpus['train']}, {corpus['test']}\n\n"
+        f"{table_of([_cells(row, ours.get(row['num_topics'])) for row in result.rows])}\n\n"
+        f"unigram: perplexity {corpus['unigram_perplexity']:.0f} ± "
+        f"{corpus['unigram_standard_error']:.0f}\n\n"
+        "'ours better by' is how much lower this package's nats per held-out token are, with the\n"
         "standard error of the difference over the same documents. tomotopy's seconds leave out\n"
         "add_doc()."
     )
-    if SLOW in systems:
-        sweeps = (f"{args.ctm_sweeps or ctm_sweeps(k)} at K = {k}" for k in args.num_topics)
-        print(f"sweeps of {SLOW}: {', '.join(sweeps)}; more may improve it")
-    return record
+    if SLOW in result.settings.systems:
+        given = result.settings.ctm_sweeps
+        sweeps = (f"{given or ctm_sweeps(k)} at K = {k}" for k in result.settings.num_topics)
+        text += f"\n\nsweeps of {SLOW}: {', '.join(sweeps)}; more may improve it"
+    return text
 
 
-def _add_ratios(
-    results: list[dict[str, Any]], scores: dict[tuple[str, int], CompletionResult]
-) -> None:
-    """Add to each row how it compares with this package's of the same number of topics."""
-    for row in results:
-        num_topics = row["num_topics"]
-        ours = next(
-            (r for r in results if r["system"] == OURS and r["num_topics"] == num_topics), None
-        )
-        if ours is None or ours is row:
-            continue
-        a, b = scores[OURS, num_topics], scores[row["system"], num_topics]
-        gain, error = per_token(a.log_predictive - b.log_predictive, a.held_out_tokens)
-        row["versus_ours"] = {
-            "perplexity_ratio": row["perplexity"] / ours["perplexity"],
-            "cpu_ratio": row["cpu_seconds"] / ours["cpu_seconds"],
-            "nats_per_token_worse": gain,
-            "nats_per_token_worse_standard_error": error,
-        }
-
-
-def _cells(row: dict[str, Any]) -> dict[str, str]:
-    versus = row.get("versus_ours")
+def _cells(row: dict[str, Any], ours: dict[str, Any] | None) -> dict[str, str]:
     cells = {
         "system": row["system"],
         "K": str(row["num_topics"]),
@@ -228,37 +273,16 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
         "peak MB": f"{row['peak_mb']:.0f}",
         "× perplexity": "",
         "× CPU": "",
-        "better by (nats/token)": "",
+        "ours better by (nats/token)": "",
     }
-    if versus:
-        worse = versus["nats_per_token_worse"]
-        cells["× perplexity"] = f"{versus['perplexity_ratio']:.3f}"
-        cells["× CPU"] = f"{versus['cpu_ratio']:.2f}"
-        cells["better by (nats/token)"] = (
-            f"{worse:.3f} ± {versus['nats_per_token_worse_standard_error']:.3f}"
-        )
+    if ours is not None and ours is not row:
+        gain, error = difference(ours, row)
+        cells["× perplexity"] = f"{row['perplexity'] / ours['perplexity']:.3f}"
+        cells["× CPU"] = f"{row['cpu_seconds'] / ours['cpu_seconds']:.2f}"
+        cells["ours better by (nats/token)"] = f"{gain:.3f} ± {error:.3f}"
     return cells
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
-    parser.add_argument("--num-topics", type=int, nargs="+", default=[20, 50, 100])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help=f"leave out {SLOW}, which is slow")
-    parser.add_argument("--ctm-sweeps", type=int, help=f"sweeps of {SLOW}, whatever K")
-    parser.add_argument(
-        "--out", type=Path, help="default: benchmarks/results/completion-CORPUS.json"
-    )
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    out = args.out or RESULTS / f"completion-{args.corpus.stem}.json"
-    write_json(out, compare(args))
-
-
-if __name__ == "__main__":
-    main()
+STUDY = Study(
+    Settings, run, tables, quick={"systems": tuple(name for name in SYSTEMS if name != SLOW)}
+)

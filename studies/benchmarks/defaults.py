@@ -1,31 +1,31 @@
 """Which defaults? Starts, priors and smoothing compared by held-out completion.
 
-    python -m benchmarks.defaults [--corpus PATH] [--num-topics 50] [--seeds 1 2 3]
-
-Every setting differs from the defaults in one thing and is fitted to the same training documents;
-the table gives the perplexity of the other half of the test documents' tokens, plugging in the mode
-of theta, and the CPU seconds of the fit, each as a mean over the splits. Splits are those of the
-seeds; the default seeds leave out 0, on which ``benchmarks.completion`` reports.
+Every variant differs from the defaults in one thing and is fitted to the same training documents.
+The table gives the perplexity of the other half of the test documents' tokens, at the mode of
+theta, and the CPU seconds of the fit, each as a mean over the splits. There is a split for each
+seed. The default seeds leave out 0, which is the split of the study ``completion``. Five minutes.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
-from benchmarks.common import DATA, RESULTS, Stopwatch, corpus_path, describe, write_json
 
+from studies.machine import Stopwatch
+from studies.measure import Cells, Study, check_numbers, corpus_file
+from studies.tables import table
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.evaluation import document_completion
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import Annealing, VariationalEM
 from torch_lntm.models import ctm
 
-#: (what differs, model options, engine options)
-SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+#: What differs from the defaults, the options of the model, and those of the engine.
+VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("defaults", {}, {}),
     ("start: documents", {}, {"start": "documents"}),
     ("start: documents, no stepwise EM", {}, {"start": "documents", "stepwise_epochs": 0}),
@@ -52,44 +52,79 @@ SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What to fit.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Topics.
+        seeds: Seeds, each of a split and of the fits to it.
+        threads: Threads of torch.
+    """
+
+    corpus: str = "ap"
+    num_topics: int = 50
+    seeds: tuple[int, ...] = (1, 2, 3)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers(self, {"num_topics": 2, "seeds": 0, "threads": 1})
+
+
+@dataclass(frozen=True)
+class Result:
+    """The numbers of every variant, each with one per split, in the order of :data:`VARIANTS`."""
+
+    perplexity: list[list[float]]
+    cpu_seconds: list[list[float]]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Fit every variant on every split."""
+    torch.set_num_threads(settings.threads)
+    corpus = read_corpus(corpus_file(settings.corpus))
+    options = {name: (model, engine) for name, model, engine in VARIANTS}
+    found = cells.each(
+        product(options, settings.seeds),
+        lambda key: measure(corpus, settings.num_topics, key[1], *options[key[0]]),
+    )
+    size = len(settings.seeds)
+    parts = [found[i : i + size] for i in range(0, len(found), size)]
+    return Result(
+        *([[cell[name] for cell in part] for part in parts] for name in ("perplexity", "cpu"))
+    )
+
+
 def measure(
     corpus: Corpus, num_topics: int, seed: int, model: dict[str, Any], engine: dict[str, Any]
-) -> tuple[float, float]:
-    """Completion perplexity and CPU seconds of one setting on one split."""
+) -> dict[str, float]:
+    """Completion perplexity and CPU seconds of one variant on one split."""
     train, test = corpus.split(0.1, seed=seed)
     fitted = ctm(num_topics, corpus.num_words, **model)
     guide = TaylorGuide(fitted)
     with Stopwatch() as watch:
         VariationalEM(fitted, guide, seed=seed, progress=False, **engine).fit(train)
-    return document_completion(fitted, guide, test, seed=seed).perplexity, watch.cpu_seconds
+    perplexity = document_completion(fitted, guide, test, seed=seed).perplexity
+    return {"perplexity": perplexity, "cpu": watch.cpu_seconds}
 
 
-def main() -> None:
-    """Run every setting on every split, print the table and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
-    parser.add_argument("--num-topics", type=int, default=50)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS / "defaults.json")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    corpus = read_corpus(corpus_path(options.corpus))
-    rows: list[dict[str, Any]] = []
-    print(f"{'setting':<36} {'perplexity':>10} {'vs defaults':>12} {'CPU s':>7}")
-    for name, model, engine in SETTINGS:
-        found = np.array(
-            [measure(corpus, options.num_topics, seed, model, engine) for seed in options.seeds]
+def tables(result: Result) -> str:
+    """A row per variant."""
+    base = result.perplexity[0]
+    rows = [
+        [
+            name,
+            f"{fmean(perplexity):.0f}",
+            f"{fmean(a / b for a, b in zip(perplexity, base, strict=True)):.3f}",
+            f"{fmean(seconds):.1f}",
+        ]
+        for (name, *_), perplexity, seconds in zip(
+            VARIANTS, result.perplexity, result.cpu_seconds, strict=True
         )
-        ratio = found[:, 0] / (found[:, 0] if not rows else np.array(rows[0]["perplexity"]))
-        rows.append(
-            {"setting": name, "perplexity": found[:, 0].tolist(), "cpu": found[:, 1].tolist()}
-        )
-        perplexity, seconds = found.mean(0)
-        print(f"{name:<36} {perplexity:>10.0f} {ratio.mean():>12.3f} {seconds:>7.1f}", flush=True)
-    settings = {name: getattr(options, name) for name in ("num_topics", "seeds", "threads")}
-    write_json(options.out, {**describe(corpus=options.corpus.name, **settings), "rows": rows})
+    ]
+    return table(["variant", "perplexity", "of the defaults'", "CPU s"], rows)
 
 
-if __name__ == "__main__":
-    main()
+STUDY = Study(Settings, run, tables, quick={"num_topics": 20, "seeds": (1,)})

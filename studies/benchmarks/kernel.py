@@ -1,31 +1,30 @@
 """The sparse operation beside the same written plainly, and beside the traffic it cannot avoid.
 
-    python -m benchmarks.kernel [--num-topics 20 50 100 200]
-
-Per batch: the log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of every document and its gradients in t
-and φ, on real documents, float32. *Fast* is the package's operation, *E-step* the part of it that
-a posterior's iteration needs (no gradient in φ). *Naive* gathers one row of K numbers per stored
-count and lets autograd add them up again (``index_add``). *Rows* is three times one weighted sum
-of a row of K numbers per stored count, which s and either gradient read; *floor* the bytes that
-must move even if every row were found in the cache (counts, indices, weights, topics and both
-gradients once), at the speed of summing 256 MB.
+Each batch has the log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of every document and its gradients in
+t and φ computed, on real documents, in float32. *Fast* is the package's operation, *E-step* the
+part of it that a posterior's iteration needs (no gradient in φ). *Naive* gathers one row of K
+numbers per stored count and lets autograd add them up again (``index_add``). *Rows* is three times
+one weighted sum of a row of K numbers per stored count, which s and either gradient read. *Floor*
+is the bytes that must move even if every row were found in the cache (counts, indices, weights,
+topics and both gradients once), at the speed of summing 256 MB. A minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from benchmarks.common import DATA, RESULTS, corpus_path, describe, print_table, write_json
 from torch import Tensor
 
 import torch_lntm as lntm
+from studies.measure import Cells, Study, check_numbers, corpus_file
+from studies.tables import table_of
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
 
@@ -123,29 +122,46 @@ def measure(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
-    parser.add_argument("--num-topics", type=int, nargs="+", default=[20, 50, 100, 200])
-    parser.add_argument("--num-docs", type=int, nargs="+", default=[32, 256, 2048])
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=2.0, help="per batch shape")
-    parser.add_argument("--out", type=Path, default=RESULTS / "kernel.json")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    corpus = lntm.read_corpus(corpus_path(args.corpus))
-    record = describe(corpus=repr(corpus), threads=args.threads, dtype="float32", device="cpu")
-    speed = stream_bytes_per_ms()
-    record["stream_gb_per_second"] = speed / 1e6
-    results = [
-        measure(corpus[: min(num_docs, corpus.num_docs)].batch(), num_topics, args.seconds, speed)
-        for num_topics in args.num_topics
-        for num_docs in args.num_docs
-    ]
-    record["results"] = results
-    print_table(
+@dataclass(frozen=True)
+class Settings:
+    """What to time.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Numbers of topics.
+        num_docs: Numbers of documents in a batch.
+        threads: Threads of torch.
+        seconds: Seconds spent on each batch.
+    """
+
+    corpus: str = "ap"
+    num_topics: tuple[int, ...] = (20, 50, 100, 200)
+    num_docs: tuple[int, ...] = (32, 256, 2048)
+    threads: int = 2
+    seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers(self, {"num_topics": 1, "num_docs": 1, "threads": 1}, ["seconds"])
+
+
+def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
+    """Time every batch."""
+    torch.set_num_threads(settings.threads)
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    speed = cells.one("bytes per millisecond", stream_bytes_per_ms)
+
+    def of_batch(key: tuple[str, int, str, int]) -> dict[str, Any]:
+        batch = corpus[: min(key[3], corpus.num_docs)].batch()
+        return measure(batch, key[1], settings.seconds, speed)
+
+    sizes = product(["topics"], settings.num_topics, ["documents"], settings.num_docs)
+    return cells.each(sizes, of_batch)
+
+
+def tables(rows: list[dict[str, Any]]) -> str:
+    """A row per batch."""
+    return table_of(
         [
             {
                 "K": str(row["num_topics"]),
@@ -158,11 +174,9 @@ def main() -> None:
                 "fast/rows": f"{row['fast_over_rows']:.1f}",
                 "fast/floor": f"{row['fast_over_floor']:.1f}",
             }
-            for row in results
+            for row in rows
         ]
     )
-    write_json(args.out, record)
 
 
-if __name__ == "__main__":
-    main()
+STUDY = Study(Settings, run, tables, quick={"num_topics": (20, 50), "seconds": 0.5})

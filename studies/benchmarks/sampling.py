@@ -1,14 +1,12 @@
 """Effective samples per CPU-second: DocumentHMC beside Pyro's HMC and NUTS on the same program.
 
-    python -m benchmarks.sampling [--num-topics 50] [--num-docs 1000] [--stock-seconds 60]
-
 All in one run, with one thread, on the same documents under the same parameters. *DocumentHMC* has
 chains, step sizes and metrics for every document. *Pyro HMC* and *Pyro NUTS* are
 ``pyro.infer.MCMC`` of the model itself, as a user would call it: one chain of all documents'
 eta at once from the Laplace means, with one acceptance, step size and diagonal mass matrix, which
 adapt in a short warm-up; then they draw for the seconds given. Every figure is of the slowest topic
 of a document (eta centred, the softmax ignores its mean), the median over documents; warm-up is not
-counted in anyone's seconds.
+counted in anyone's seconds. A quarter of an hour.
 
 *NUTS per document* is Pyro's NUTS on one document at a time in the coordinates in which the
 document's Laplace posterior is standard normal, what a NUTS with a tree for every document would do
@@ -18,39 +16,32 @@ belongs.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyro
 import torch
-from benchmarks.common import (
-    DATA,
-    RESULTS,
-    Stopwatch,
-    corpus_path,
-    describe,
-    print_table,
-    write_json,
-)
 from pyro.infer import HMC, MCMC, NUTS
 from torch import Tensor
 
 import torch_lntm as lntm
+from studies.machine import Stopwatch
+from studies.measure import Cells, Study, check_numbers, corpus_file
+from studies.tables import table_of
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference import DocumentHMC
 from torch_lntm.inference.document_hmc import MassMatrix, effective_sample_size
 from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
-from torch_lntm.models import TopicModel
+from torch_lntm.models import LogisticNormalPrior, TopicModel
 from torch_lntm.solvers import hmc
 
 #: Metrics, and leapfrog steps that suit them.
-SETTINGS: tuple[tuple[MassMatrix, int], ...] = (
+METRICS: tuple[tuple[MassMatrix, int], ...] = (
     ("identity", 20),
     ("prior", 20),
     ("taylor", 10),
@@ -78,10 +69,10 @@ def record_of(
     """Figures of draws ``(num_chains, num_samples, num_docs, num_topics)``.
 
     Args:
-        name: Of the sampler.
+        name: Name of the sampler.
         eta: The draws.
-        cpu_seconds: What the draws took, warm-up left out.
-        gradients: Gradients of each document and chain that they took.
+        cpu_seconds: CPU seconds of the draws, without warm-up.
+        gradients: Gradients that each document and chain took.
         **more: Other things to keep.
     """
     size = float(slowest(eta).median())
@@ -172,6 +163,12 @@ def stock(
     )
 
 
+def target_of(model: TopicModel, batch: DocumentBatch) -> hmc.DocumentTarget:
+    """The density that DocumentHMC moves in."""
+    assert isinstance(model.prior, LogisticNormalPrior)
+    return hmc.DocumentTarget(batch, model.topics.probs.detach(), model.prior.solver_prior())
+
+
 def nuts_of_one(target: hmc.DocumentTarget, factor: Tensor, num_samples: int) -> tuple[Tensor, int]:
     """Pyro's NUTS on one document in coordinates r, z = W r: eta's draws, and their gradients."""
     calls = first = 0
@@ -208,7 +205,7 @@ def per_gradient(model: TopicModel, batch: DocumentBatch, num_samples: int) -> l
     sizes, gradients = [], []
     for row in range(batch.num_docs):
         one = batch.select(torch.tensor([row]))
-        target = hmc.DocumentTarget(one, model.topics.probs.detach(), model.prior.solver_prior())
+        target = target_of(model, one)
         eta, count = nuts_of_one(target, metric.factor[row], num_samples)
         sizes.append(float(slowest(eta[None, :, None])))
         gradients.append(count)
@@ -252,7 +249,7 @@ def leapfrog_cost(model: TopicModel, batch: DocumentBatch) -> dict[str, float]:
         return 1e3 * best / REPEATS
 
     result = {"sparse operation": milliseconds(lambda: expected_topic_counts(theta, topics, batch))}
-    target = hmc.DocumentTarget(batch, topics, model.prior.solver_prior())
+    target = target_of(model, batch)
     state = hmc.init(target, torch.zeros(1, batch.num_docs, target.dim))
     momentum, step_size = torch.zeros_like(state.position), torch.full_like(state.log_prior, 0.1)
     laplace = hmc.posterior_metric(lntm.guides.LaplaceGuide(model).posterior(batch))
@@ -266,52 +263,111 @@ def leapfrog_cost(model: TopicModel, batch: DocumentBatch) -> dict[str, float]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--corpus", type=Path, default=DATA / "ap.npz")
-    parser.add_argument("--num-topics", type=int, default=50)
-    parser.add_argument("--num-docs", type=int, default=1000)
-    parser.add_argument("--num-samples", type=int, default=200)
-    parser.add_argument("--stock-seconds", type=float, default=60.0)
-    parser.add_argument("--nuts-docs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/sampling-CORPUS.json")
-    args = parser.parse_args()
+@dataclass(frozen=True)
+class Settings:
+    """What to sample.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Topics.
+        num_docs: Documents, drawn at random.
+        num_samples: Draws of DocumentHMC per document.
+        stock_seconds: CPU seconds that Pyro's samplers draw for.
+        stock_warmup: Warm-up draws of Pyro's samplers.
+        nuts_docs: Documents that NUTS samples one by one.
+        nuts_samples: Draws of each of these.
+        seed: Seed of the fit and of the choice of documents.
+    """
+
+    corpus: str = "ap"
+    num_topics: int = 50
+    num_docs: int = 1000
+    num_samples: int = 200
+    stock_seconds: float = 60.0
+    stock_warmup: int = 20
+    nuts_docs: int = 20
+    nuts_samples: int = 400
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        ones = ("num_docs", "stock_warmup", "nuts_docs")
+        least = {"num_topics": 2, "num_samples": 4, "nuts_samples": 4, "seed": 0}
+        check_numbers(self, least | dict.fromkeys(ones, 1), ["stock_seconds"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found.
+
+    Attributes:
+        num_docs: Documents of the first and third part.
+        samplers: Effective samples per second and gradient of each sampler.
+        per_gradient: Effective samples per gradient, NUTS on one document at a time among them.
+        leapfrog_ms: CPU milliseconds of a leapfrog, by metric.
+        by_num_docs: Acceptance and step size by the number of documents sampled together.
+    """
+
+    num_docs: int
+    samplers: list[dict[str, Any]]
+    per_gradient: list[dict[str, Any]]
+    leapfrog_ms: dict[str, float]
+    by_num_docs: list[dict[str, Any]]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Fit a model and sample under it."""
     torch.set_num_threads(1)
-    corpus = lntm.read_corpus(corpus_path(args.corpus))
-    record = describe(
-        corpus=repr(corpus),
-        num_topics=args.num_topics,
-        num_docs=args.num_docs,
-        num_samples=args.num_samples,
-        stock_seconds=args.stock_seconds,
-        nuts_docs=args.nuts_docs,
-        seed=args.seed,
-        threads=1,
-    )
-    model = lntm.models.ctm(args.num_topics, corpus.num_words, seed=args.seed)
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    model = lntm.models.ctm(settings.num_topics, corpus.num_words, seed=settings.seed)
     guide = lntm.guides.TaylorGuide(model)
-    lntm.inference.VariationalEM(model, guide, seed=args.seed, progress=False).fit(corpus)
+    lntm.inference.VariationalEM(model, guide, seed=settings.seed, progress=False).fit(corpus)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     whole = corpus.batch()
-    order = torch.from_numpy(np.random.default_rng(args.seed).permutation(corpus.num_docs))
-    batch = whole.select(order[: args.num_docs])
+    order = torch.from_numpy(np.random.default_rng(settings.seed).permutation(corpus.num_docs))
+    batch = whole.select(order[: settings.num_docs])
+    kernels = {"HMC": HMC, "NUTS": NUTS}
+    steps = dict(METRICS)
 
-    start = lntm.guides.LaplaceGuide(model).posterior(batch).mean
-    rows = []
-    for metric, num_steps in SETTINGS:
-        rows.append(document_hmc(model, batch, metric, num_steps, args.num_samples))
-        print(rows[-1], flush=True)
-    stock_settings: tuple[tuple[Callable[..., Any], int], ...] = ((HMC, 20), (NUTS, 20))
-    for make, warmup_steps in stock_settings:
-        rows.append(stock(model, batch, make, warmup_steps, args.stock_seconds, start))
-        print(rows[-1], flush=True)
-    best_stock = max(row["per_cpu_second"] for row in rows if row["sampler"].startswith("Pyro"))
-    record["samplers"] = rows
-    print_table(
+    def sampler(key: tuple[str, Any]) -> dict[str, Any]:
+        kind, name = key
+        if kind == "DocumentHMC":
+            return document_hmc(model, batch, name, steps[name], settings.num_samples)
+        start = lntm.guides.LaplaceGuide(model).posterior(batch).mean
+        make, warmup = kernels[name], settings.stock_warmup
+        return stock(model, batch, make, warmup, settings.stock_seconds, start)
+
+    def together(key: tuple[str, int]) -> dict[str, Any]:
+        samples = DocumentHMC(model, mass_matrix="laplace").run(
+            whole.select(order[: key[1]]), 100, 200, progress=False
+        )
+        return {
+            "num_docs": key[1],
+            "acceptance": float(samples.acceptance.mean()),
+            "step_size": float(samples.step_size.mean()),
+            "acceptance_of_first": float(samples.acceptance[0, 0]),
+            "step_size_of_first": float(samples.step_size[0, 0]),
+        }
+
+    keys = [("DocumentHMC", name) for name in steps] + [("Pyro", name) for name in kernels]
+    some = batch.select(torch.arange(min(settings.nuts_docs, batch.num_docs)))
+    sizes = sorted({min(size, corpus.num_docs) for size in (1, 10, 100, 1000, corpus.num_docs)})
+    return Result(
+        batch.num_docs,
+        cells.each(keys, sampler),
+        cells.one("per gradient", lambda: per_gradient(model, some, settings.nuts_samples)),
+        cells.one("leapfrog", lambda: leapfrog_cost(model, batch)),
+        cells.each([("documents", size) for size in sizes], together),
+    )
+
+
+def tables(result: Result) -> str:
+    """The four parts."""
+    stock_rows = [row for row in result.samplers if row["sampler"].startswith("Pyro")]
+    best_stock = max(row["per_cpu_second"] for row in stock_rows)
+    bare = result.leapfrog_ms["sparse operation"]
+    parts = [
         [
             {
                 "sampler": row["sampler"],
@@ -322,47 +378,24 @@ def main() -> None:
                 "effective / gradient": f"{row['per_gradient']:.4f}",
                 "of best stock": f"{row['per_cpu_second'] / best_stock:.0f}",
             }
-            for row in rows
-        ]
-    )
-    record["per_gradient"] = per_gradient(model, batch.select(torch.arange(args.nuts_docs)), 400)
-    print_table(
+            for row in result.samplers
+        ],
         [
             {
                 "same documents": row["sampler"],
                 "gradients a draw": f"{row['num_steps']:.1f}",
                 "effective / gradient": f"{row['per_gradient']:.4f}",
             }
-            for row in record["per_gradient"]
-        ]
-    )
-    record["leapfrog_ms"] = leapfrog_cost(model, batch)
-    print_table(
+            for row in result.per_gradient
+        ],
         [
             {
-                f"{args.num_docs} documents": name,
+                f"leapfrog, {result.num_docs} documents": name,
                 "ms": f"{value:.2f}",
-                "of bare": f"{value / record['leapfrog_ms']['sparse operation']:.2f}",
+                "of bare": f"{value / bare:.2f}",
             }
-            for name, value in record["leapfrog_ms"].items()
-        ]
-    )
-    record["by_num_docs"] = []
-    for num_docs in (1, 10, 100, 1000, corpus.num_docs):
-        samples = DocumentHMC(model, mass_matrix="laplace").run(
-            whole.select(order[:num_docs]), 100, 200, progress=False
-        )
-        first = samples.acceptance[0, 0], samples.step_size[0, 0]
-        record["by_num_docs"].append(
-            {
-                "num_docs": num_docs,
-                "acceptance": float(samples.acceptance.mean()),
-                "step_size": float(samples.step_size.mean()),
-                "acceptance_of_first": float(first[0]),
-                "step_size_of_first": float(first[1]),
-            }
-        )
-    print_table(
+            for name, value in result.leapfrog_ms.items()
+        ],
         [
             {
                 "documents": str(row["num_docs"]),
@@ -371,11 +404,21 @@ def main() -> None:
                 "acceptance of the first": f"{row['acceptance_of_first']:.3f}",
                 "its step size": f"{row['step_size_of_first']:.3f}",
             }
-            for row in record["by_num_docs"]
-        ]
-    )
-    write_json(args.out or RESULTS / f"sampling-{args.corpus.stem}.json", record)
+            for row in result.by_num_docs
+        ],
+    ]
+    return "\n\n".join(table_of(rows) for rows in parts)
 
 
-if __name__ == "__main__":
-    main()
+STUDY = Study(
+    Settings,
+    run,
+    tables,
+    quick={
+        "num_topics": 10,
+        "num_docs": 100,
+        "stock_seconds": 5.0,
+        "nuts_docs": 2,
+        "nuts_samples": 100,
+    },
+)

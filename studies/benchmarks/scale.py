@@ -1,69 +1,73 @@
-"""Fit 100,000 documents on two threads: time, memory, completion.
-
-python -m benchmarks.scale [--num-topics 50]
-"""
+"""Fit 100,000 documents on two threads: time, memory, completion. Linux only."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from benchmarks.common import (
-    DATA,
-    RESULTS,
-    Stopwatch,
-    corpus_path,
-    describe,
-    memory_mb,
-    write_json,
-)
+
+from studies.machine import Stopwatch, memory_mb
+from studies.measure import Cells, Study, check_numbers, corpus_file
+from studies.tables import table
 
 # Before the package: what is imported from here on counts as the fit's memory.
 IMPORTED_MB = memory_mb()
 
-from benchmarks.systems import phase_seconds  # noqa: E402
-
 import torch_lntm as lntm  # noqa: E402
+from studies.benchmarks.systems import phase_seconds  # noqa: E402
 from torch_lntm.evaluation import document_completion, unigram_perplexity  # noqa: E402
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--corpus", type=Path, default=DATA / "imdb100k.npz")
-    parser.add_argument("--num-topics", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--test-fraction", type=float, default=0.01)
-    parser.add_argument("--out", type=Path, help="default: benchmarks/results/scale-CORPUS.json")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    corpus = lntm.read_corpus(corpus_path(args.corpus))
-    train, test = corpus.split(test_fraction=args.test_fraction, seed=args.seed)
-    record = describe(
-        corpus=corpus.name,
-        train=repr(train),
-        test=repr(test),
-        nnz=train.nnz,
-        num_topics=args.num_topics,
-        seed=args.seed,
-        threads=args.threads,
-    )
+@dataclass(frozen=True)
+class Settings:
+    """What to fit.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Topics.
+        test_fraction: Share of the documents that is kept for completion.
+        seed: Seed of everything random.
+        threads: Threads of torch.
+    """
+
+    corpus: str = "imdb100k"
+    num_topics: int = 50
+    test_fraction: float = 0.01
+    seed: int = 0
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers(self, {"num_topics": 2, "seed": 0, "threads": 1}, ["test_fraction"])
+
+
+def run(settings: Settings, cells: Cells) -> Any:
+    """Fit and predict."""
+    return cells.one("fit", lambda: measure(settings, cells.progress))
+
+
+def measure(settings: Settings, progress: bool) -> dict[str, Any]:
+    """The only cell. Memory is the peak of this process, so it starts with a new one."""
+    torch.set_num_threads(settings.threads)
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    train, test = corpus.split(test_fraction=settings.test_fraction, seed=settings.seed)
     read_peak = memory_mb(peak=True)
 
-    model = lntm.models.ctm(args.num_topics, train.num_words, seed=args.seed)
+    model = lntm.models.ctm(settings.num_topics, train.num_words, seed=settings.seed)
     guide = lntm.guides.TaylorGuide(model)
-    engine = lntm.inference.VariationalEM(model, guide, seed=args.seed)
+    engine = lntm.inference.VariationalEM(model, guide, seed=settings.seed, progress=progress)
     with Stopwatch() as stopwatch:
         result = engine.fit(train)
     peak = memory_mb(peak=True)
 
-    hold_out = test.hold_out_words(observed_fraction=0.5, seed=args.seed)
+    hold_out = test.hold_out_words(observed_fraction=0.5, seed=settings.seed)
     completion = document_completion(model, guide, hold_out)
     unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
-    record["results"] = {
+    return {
+        "train": repr(train),
+        "test": repr(test),
+        "nnz": train.nnz,
         "wall_seconds": stopwatch.wall_seconds,
         "cpu_seconds": stopwatch.cpu_seconds,
         "docs_per_second": train.num_docs / stopwatch.wall_seconds,
@@ -76,11 +80,15 @@ def main() -> None:
         "unconverged": result.num_unconverged,
         "phases": phase_seconds(result.history),
     }
-    print(f"{train!r}, K = {args.num_topics}, {args.threads} threads")
-    for name, value in record["results"].items():
-        print(f"  {name}: {value:.1f}" if isinstance(value, float) else f"  {name}: {value}")
-    write_json(args.out or RESULTS / f"scale-{args.corpus.stem}.json", record)
 
 
-if __name__ == "__main__":
-    main()
+def tables(found: dict[str, Any]) -> str:
+    """A row per number."""
+    rows = [
+        [name, f"{value:.1f}" if isinstance(value, float) else str(value)]
+        for name, value in found.items()
+    ]
+    return table(["", "value"], rows)
+
+
+STUDY = Study(Settings, run, tables, quick={"num_topics": 10})

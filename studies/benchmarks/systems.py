@@ -1,9 +1,9 @@
-"""The systems that ``benchmarks.completion`` compares, each fitted in a process of its own.
+"""The systems that the study ``completion`` compares, each fitted in a process of its own.
 
-    python -m benchmarks.systems SYSTEM --train TRAIN.npz --num-topics K --out FIT.npz
+    python -m studies.benchmarks.systems SYSTEM --train TRAIN.npz --num-topics K --out FIT.npz
 
 The process imports the system's library and nothing else of size, so that its memory is the
-system's own. It writes the topics, the prior and what they took to ``FIT.npz``.
+system's own. It writes the topics, the prior, and their seconds and memory to ``FIT.npz``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from benchmarks.common import Stopwatch, memory_mb
 from numpy.typing import NDArray
+
+from studies.machine import Stopwatch, memory_mb
 
 SKLEARN_ITERATIONS = 50
 GENSIM_PASSES = 20
 TOMOTOPY_SWEEPS = 1000
-#: tomotopy's CTModel takes 0.17, 0.87 and 4.3 CPU-seconds per sweep of *ap* at K = 20, 50 and 100,
-#: so 1,000 sweeps would take over an hour at K = 100. At most so many topics³ × sweeps, then.
+#: Most topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 would take over an hour.
 CTM_EFFORT = 125_000_000
 
 
@@ -63,7 +63,7 @@ class Fit:
         topics: ``(num_topics, num_words)`` word probabilities, smoothed as the system does.
         prior: ``alpha`` ``(num_topics,)`` of a Dirichlet, or ``loc`` and ``covariance`` of a
             logistic normal.
-        settings: What was asked of the system beyond its defaults, and what it said.
+        settings: What was asked of the system beyond its defaults, and what it reported.
     """
 
     topics: NDArray[np.floating]
@@ -118,6 +118,7 @@ def phase_seconds(history: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def fit_sklearn(task: Task) -> Fit:
+    """scikit-learn's LatentDirichletAllocation, in batches."""
     from sklearn.decomposition import LatentDirichletAllocation
 
     lda = LatentDirichletAllocation(
@@ -137,6 +138,7 @@ def fit_sklearn(task: Task) -> Fit:
 
 
 def fit_gensim(task: Task) -> Fit:
+    """Gensim's LdaModel with a learned asymmetric prior."""
     from gensim.matutils import Sparse2Corpus
     from gensim.models import LdaModel
 
@@ -160,7 +162,7 @@ def fit_gensim(task: Task) -> Fit:
 
 
 def _fit_tomotopy(task: Task, name: str, sweeps: int) -> tuple[Any, Fit]:
-    import tomotopy  # type: ignore[import-untyped]
+    import tomotopy
 
     counts = task.counts
     model = getattr(tomotopy, name)(k=task.num_topics, seed=task.seed)
@@ -181,12 +183,14 @@ def _fit_tomotopy(task: Task, name: str, sweeps: int) -> tuple[Any, Fit]:
 
 
 def fit_tomotopy_lda(task: Task) -> Fit:
+    """Tomotopy's LDAModel."""
     model, fit = _fit_tomotopy(task, "LDAModel", TOMOTOPY_SWEEPS)
     fit.prior["alpha"] = np.asarray(model.alpha)
     return fit
 
 
 def fit_tomotopy_ctm(task: Task) -> Fit:
+    """Tomotopy's CTModel."""
     sweeps = task.sweeps or ctm_sweeps(task.num_topics)
     model, fit = _fit_tomotopy(task, "CTModel", sweeps)
     fit.prior["loc"] = np.asarray(model.prior_mean)
@@ -213,6 +217,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
 
 
 def main() -> None:
+    """Fit one system as the command line says."""
     parser = argparse.ArgumentParser(description="Fit one system of the comparison.")
     parser.add_argument("system", choices=SYSTEMS)
     parser.add_argument("--train", type=Path, required=True, help="scipy's .npz of counts")
