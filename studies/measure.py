@@ -1,8 +1,8 @@
 """The framework of every study: cells that are kept as they are measured, tables, figures, JSON.
 
 A study measures *cells*, such as one model on one fold. Each cell is a piece of JSON that is
-written to ``result.json`` as soon as it is measured. A study that was interrupted goes on with the
-first cell that is missing; one that is complete only draws its tables and its figure again.
+written to ``result.json`` as soon as it is measured, and is not measured again: a study that was
+interrupted goes on with the first cell that is missing.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ def measure(
     record = _open(path, name, to_json(settings))
     session: dict[str, Any] = {**describe(), "cells": [], "seconds": 0.0}
     before, began = set(record["cells"]), time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
 
     def keep() -> None:
         session["cells"] = [cell for cell in record["cells"] if cell not in before]

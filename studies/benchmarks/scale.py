@@ -87,8 +87,9 @@ def tables(found: dict[str, Any]) -> str:
     rows = [
         [name, f"{value:.1f}" if isinstance(value, float) else str(value)]
         for name, value in found.items()
+        if name not in ("train", "test", "phases")
     ]
-    return table(["", "value"], rows)
+    return f"{found['train']}\n\n{table(['', 'value'], rows)}"
 
 
 STUDY = Study(Settings, run, tables, quick={"num_topics": 10})

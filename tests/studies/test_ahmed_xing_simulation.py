@@ -1,33 +1,27 @@
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import fields, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from torch_lntm.errors import ConfigError
-from torch_lntm.experiments.ahmed_xing_figure import figure
-from torch_lntm.experiments.ahmed_xing_simulation import (
+from studies.measure import Cells
+from studies.papers.ahmed_xing_models import Cell, SimulationSettings, draw_model
+from studies.papers.ahmed_xing_simulation import (
     STATISTICS,
-    Cell,
     Row,
     SimulationResult,
-    SimulationSettings,
-    draw_model,
-    main,
+    figure,
     run,
     sampled_mean,
 )
-from torch_lntm.experiments.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
+from studies.papers.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
+from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.models import ctm
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 TINY = SimulationSettings(
     num_topics=4,
@@ -48,7 +42,7 @@ TINY = SimulationSettings(
 
 @pytest.fixture(scope="module")
 def result() -> SimulationResult:
-    return run(TINY, progress=False)
+    return run(TINY, Cells())
 
 
 def without_times(rows: list[Row]) -> list[Row]:
@@ -73,11 +67,11 @@ def test_measures_every_posterior_in_every_setting(result: SimulationResult) -> 
 
 def test_same_seed_same_numbers_and_another_seed_others(result: SimulationResult) -> None:
     small = replace(TINY, vary_num_topics=(), vary_num_tokens=())
-    again = run(small, progress=False)
+    again = run(small, Cells())
     # A setting's numbers depend on its seed alone, not on what else is simulated.
     shared = [row for row in result.rows if row.cell == small.cells()[0]]
     assert without_times(again.rows) == without_times(shared)
-    other = run(replace(small, seed=1), progress=False)
+    other = run(replace(small, seed=1), Cells())
     assert all(a.error_mode != b.error_mode for a, b in zip(again.rows, other.rows, strict=True))
 
 
@@ -104,7 +98,7 @@ def test_errors_are_distances_from_the_true_theta() -> None:
     tight = replace(
         TINY, prior_variance=1e-8, vary_num_topics=(), vary_num_tokens=(), reference_docs=0
     )
-    assert all(row.error_mode < 1e-3 for row in run(tight, progress=False).rows)
+    assert all(row.error_mode < 1e-3 for row in run(tight, Cells()).rows)
 
 
 def test_longer_documents_are_easier(result: SimulationResult) -> None:
@@ -229,6 +223,9 @@ def test_averages_and_tables(result: SimulationResult) -> None:
     lines = result.table("error_mode").splitlines()
     assert len(lines) == 2 + 3
     assert f"{mean:.4f} ({error:.4f})" in lines[2]
+    assert (
+        f"error_mode: {STATISTICS['error_mode']}\n\n{result.table('error_mode')}" in result.tables()
+    )
     assert set(STATISTICS) <= {field.name for field in fields(Row)}
     with pytest.raises(ConfigError, match="nothing was measured"):
         result.average(Cell(9, 9, 9, 9.0), "taylor", "error_mode")
@@ -243,56 +240,6 @@ def test_figure_shows_what_was_measured(result: SimulationResult) -> None:
     cells = [cell for _, cell in result.sweep("num_topics")]
     expected = [result.average(cell, "taylor", "error_converged")[0] for cell in cells]
     assert list(drawn) == pytest.approx(expected)
-
-
-def test_saves_json_tables_and_figure_once(result: SimulationResult, tmp_path: Path) -> None:
-    folder = result.save(tmp_path / "out")
-    assert sorted(p.name for p in folder.iterdir()) == ["figure.png", "result.json", "tables.md"]
-    content = json.loads((folder / "result.json").read_text())
-    assert len(content["rows"]) == len(result.rows)
-    assert content["rows"][0]["error_mode"] == result.rows[0].error_mode
-    assert content["settings"]["num_docs"] == TINY.num_docs
-    with pytest.raises(ConfigError, match="exists already"):
-        result.save(folder)
-
-
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "tiny.yaml"
-    config.write_text(
-        "num_topics: 3\nnum_words: 20\nnum_tokens: 20\nvary_num_topics: []\nvary_num_words: []\n"
-        "vary_num_tokens: [10, 20]\nvary_prior_variance: []\nnum_docs: 8\nrepetitions: 1\n"
-        "posteriors: [taylor, blei-lafferty]\nreference_docs: 0\n"
-    )
-    out = tmp_path / "out"
-    result = main(["--config", str(config), "--seed", "7", "--out", str(out)])
-    assert result.settings.seed == 7
-    assert result.settings.num_tokens == 20
-    assert len(result.rows) == 2 * 2
-    assert (out / "result.json").exists()
-    assert "| taylor | blei-lafferty |" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="exists already"):
-        main(["--config", str(config), "--out", str(out)])
-
-
-def test_command_line_refuses_unknown_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "wrong.yaml"
-    config.write_text("num_topic: 3\n")
-    with pytest.raises(SystemExit):
-        main(["--config", str(config), "--out", str(tmp_path / "out")])
-    assert "num_topic" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-def test_committed_config_is_the_default() -> None:
-    import yaml
-
-    text = (REPOSITORY / "configs" / "ahmed_xing_simulation.yaml").read_text()
-    settings = SimulationSettings(
-        **{k: tuple(v) if isinstance(v, list) else v for k, v in yaml.safe_load(text).items()}
-    )
-    assert settings == SimulationSettings()
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,36 @@
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import document_completion
-from torch_lntm.experiments.factor_figure import figure
-from torch_lntm.experiments.factor_simulation import (
+from studies.measure import Cells
+from studies.papers.factor_models import (
     CANDIDATES,
+    FactorSettings,
+    draw_corpus,
+    draw_model,
+    split_folds,
+)
+from studies.papers.factor_simulation import (
     CONTRASTS,
     HALF,
     STATISTICS,
     TRUTH,
     FactorResult,
-    FactorSettings,
     Row,
-    draw_corpus,
-    draw_model,
-    main,
+    figure,
     run,
-    split_folds,
 )
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import document_completion
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import VariationalEM
-
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 TINY = FactorSettings(
     true_topics=12,
@@ -55,7 +53,7 @@ def result() -> FactorResult:
     with warnings.catch_warnings():
         # An estimate that is not reliable is counted in the row instead.
         warnings.simplefilter("error")
-        return run(TINY, progress=False)
+        return run(TINY, Cells())
 
 
 def test_every_model_number_of_topics_and_fold_is_measured_once(result: FactorResult) -> None:
@@ -94,9 +92,9 @@ def test_perplexity_falls_with_the_observed_share(result: FactorResult) -> None:
 def test_shares_are_varied_at_one_number_of_topics_only(result: FactorResult) -> None:
     for row in result.rows:
         varied = row.model == TRUTH or row.num_topics == 8
-        assert list(row.completions) == ([0.1, 0.5, 0.9] if varied else [])
+        assert list(row.completions) == (["0.1", "0.5", "0.9"] if varied else [])
         if varied:
-            assert row.completions[HALF] == row.completion
+            assert row.completions[str(HALF)] == row.completion
 
 
 def test_models_differ_in_what_their_names_say() -> None:
@@ -163,9 +161,7 @@ def test_a_fit_has_not_seen_its_test_documents(result: FactorResult) -> None:
 def test_same_seed_same_numbers_and_another_seed_others(result: FactorResult) -> None:
     small = replace(TINY, models=("lda",), num_topics=(8,))
     # A fit's numbers do not depend on what else is fitted.
-    again, other = (
-        run(settings, progress=False).rows for settings in (small, replace(small, seed=1))
-    )
+    again, other = (run(settings, Cells()).rows for settings in (small, replace(small, seed=1)))
     for row, different in zip(again, other, strict=True):
         same = result.select(row.model, row.num_topics)[row.fold]
         assert replace(row, **NO_TIMES) == replace(same, **NO_TIMES)
@@ -180,8 +176,8 @@ def made_up() -> FactorResult:
         for k in ((12,) if name == TRUTH else (4, 8))
         for fold in (1, 0)
     ]
-    shares = {0.1: -math.log(30.0), 0.5: -math.log(20.0), 0.9: -math.log(10.0)}
-    return FactorResult(settings, [replace(row, completions=shares) for row in rows], 0.0)
+    shares = {"0.1": -math.log(30.0), "0.5": -math.log(20.0), "0.9": -math.log(10.0)}
+    return FactorResult(settings, [replace(row, completions=shares) for row in rows])
 
 
 def test_averages_differences_and_their_errors() -> None:
@@ -194,14 +190,15 @@ def test_averages_differences_and_their_errors() -> None:
         result.select("ctm", 9)
 
 
-def test_report_has_a_table_per_statistic_pair_and_share() -> None:
-    report = made_up().report()
-    assert "| K | IFTM-G | LDA |\n| --- | ---: | ---: |\n| 4 | 100 (0) | 90 (0) |" in report
-    assert all(f"{name}: {text}" in report for name, (text, _) in STATISTICS.items())
-    assert "of the truth 300 (0)" in report
-    assert "| K | IFTM-G − LDA |\n| --- | ---: |\n| 4 | 10 (0) |" in report
-    assert "| 0.1 | 30.0 (0.0) | 30.0 (0.0) | 30.0 (0.0) |" in report
-    assert "CTM" not in report
+def test_there_is_a_table_per_statistic_pair_and_share() -> None:
+    text = made_up().tables()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert rows.index(["K", "IFTM-G", "LDA"]) + 2 == rows.index(["4", "100 (0)", "90 (0)"])
+    assert all(f"{name}: {description}" in text for name, (description, _) in STATISTICS.items())
+    assert "of the truth 300 (0)" in text
+    assert rows.index(["K", "IFTM-G − LDA"]) + 2 == rows.index(["4", "10 (0)"])
+    assert ["0.1", "30.0 (0.0)", "30.0 (0.0)", "30.0 (0.0)"] in rows
+    assert "CTM" not in text
 
 
 def test_figure_shows_what_was_measured(result: FactorResult) -> None:
@@ -229,50 +226,6 @@ def test_bars_leave_out_what_the_folds_have_in_common(result: FactorResult) -> N
         *(result.difference("iftm", "lda", k, "log_likelihood") for k in (4, 8)), strict=True
     )
     assert bar_lengths(figure(result).axes[0].containers[1]) == pytest.approx(list(errors))
-
-
-def test_saves_json_tables_and_figure_once(result: FactorResult, tmp_path: Path) -> None:
-    folder = result.save(tmp_path / "out")
-    assert sorted(p.name for p in folder.iterdir()) == ["figure.png", "result.json", "tables.md"]
-    content = json.loads((folder / "result.json").read_text())
-    assert len(content["rows"]) == len(result.rows)
-    assert content["rows"][0]["log_likelihood"] == result.rows[0].log_likelihood
-    assert content["settings"]["true_topics"] == 12
-    with pytest.raises(ConfigError, match="exists already"):
-        result.save(folder)
-
-
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "tiny.yaml"
-    config.write_text(
-        "true_topics: 5\nnum_words: 20\nnum_docs: 20\nmean_length: 20\nfolds: 2\n"
-        "num_topics: [3]\ncompletion_topics: 3\nobserved_shares: [0.5]\nmodels: [ctm-ml]\n"
-        "max_iterations: 1\nnum_samples: 25\n"
-    )
-    out = tmp_path / "out"
-    result = main(["--config", str(config), "--seed", "7", "--out", str(out)])
-    assert result.settings.seed == 7
-    assert len(result.rows) == 2 + 2
-    assert (out / "result.json").exists()
-    assert "| K | CTM, no prior (BL) |" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="exists already"):
-        main(["--config", str(config), "--out", str(out)])
-
-
-def test_committed_configs_are_the_defaults_and_a_smaller_one() -> None:
-    import yaml
-
-    read = [
-        FactorSettings(
-            **{
-                k: tuple(v) if isinstance(v, list) else v
-                for k, v in yaml.safe_load((CONFIGS / name).read_text()).items()
-            }
-        )
-        for name in ("factor_simulation.yaml", "factor_simulation_quick.yaml")
-    ]
-    assert read[0] == FactorSettings()
-    assert read[1].num_docs < read[0].num_docs
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +14,14 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.special import gammaln
 
-from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError
-from torch_lntm.experiments import (
+from studies.measure import Cells
+from studies.papers import (
     minka_lafferty_five_word,
     minka_lafferty_text,
     minka_lafferty_two_class,
     minka_lafferty_two_word,
 )
-from torch_lntm.experiments._result import mean_and_error, table, with_error
-from torch_lntm.experiments.minka_lafferty_em import (
+from studies.papers.minka_lafferty import (
     PASSES,
     dirichlet_rule,
     em_updates,
@@ -35,27 +31,28 @@ from torch_lntm.experiments.minka_lafferty_em import (
     small_batch,
     small_model,
 )
-from torch_lntm.experiments.minka_lafferty_five_word import FiveWordResult, FiveWordSettings
-from torch_lntm.experiments.minka_lafferty_text import (
+from studies.papers.minka_lafferty_five_word import FiveWordResult, FiveWordSettings
+from studies.papers.minka_lafferty_text import (
     TextResult,
     TextSettings,
     draw_documents,
     mixtures,
 )
-from torch_lntm.experiments.minka_lafferty_two_class import (
+from studies.papers.minka_lafferty_two_class import (
     OPTIMAL,
     TwoClassResult,
     TwoClassSettings,
     num_errors,
 )
-from torch_lntm.experiments.minka_lafferty_two_word import (
+from studies.papers.minka_lafferty_two_word import (
     TwoWordResult,
     TwoWordSettings,
     document_curves,
     draw_corpus,
 )
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from studies.tables import mean_and_error, with_error
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
 
 TWO_WORD = TwoWordSettings(repetitions=5, grid_points=25, num_docs=(10, 30), tolerance=1e-4)
 FIVE_WORD = FiveWordSettings(repetitions=1, num_test_docs=200, tolerances=(1e-3, 2e-4))
@@ -64,17 +61,17 @@ TWO_CLASS = TwoClassSettings(repetitions=2, num_test_docs=500, tolerance=3e-3)
 
 @pytest.fixture(scope="module")
 def two_word() -> TwoWordResult:
-    return minka_lafferty_two_word.run(TWO_WORD)
+    return minka_lafferty_two_word.run(TWO_WORD, Cells())
 
 
 @pytest.fixture(scope="module")
 def five_word() -> FiveWordResult:
-    return minka_lafferty_five_word.run(FIVE_WORD, progress=False)
+    return minka_lafferty_five_word.run(FIVE_WORD, Cells())
 
 
 @pytest.fixture(scope="module")
 def two_class() -> TwoClassResult:
-    return minka_lafferty_two_class.run(TWO_CLASS, progress=False)
+    return minka_lafferty_two_class.run(TWO_CLASS, Cells())
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +86,7 @@ def text_settings(tmp_path_factory: pytest.TempPathFactory) -> TextSettings:
     folder = tmp_path_factory.mktemp("data")
     Corpus.from_matrix(np.vstack(counts), labels=labels).save(folder / "colours.npz")
     return TextSettings(
-        corpus="colours",
+        corpus=str(folder / "colours.npz"),
         categories=("red", "green", "blue"),
         parts=2,
         num_docs=16,
@@ -99,13 +96,12 @@ def text_settings(tmp_path_factory: pytest.TempPathFactory) -> TextSettings:
         evaluate_every=2,
         num_samples=100,
         repetitions=2,
-        data=str(folder),
     )
 
 
 @pytest.fixture(scope="module")
 def text(text_settings: TextSettings) -> TextResult:
-    return minka_lafferty_text.run(text_settings, progress=False)
+    return minka_lafferty_text.run(text_settings, Cells())
 
 
 # ---------------------------------------------------------------- exact likelihoods
@@ -354,7 +350,7 @@ def test_same_seed_same_numbers_and_another_seed_others(
     text: TextResult, text_settings: TextSettings
 ) -> None:
     again, other = (
-        minka_lafferty_text.run(replace(text_settings, repetitions=1, seed=seed), progress=False)
+        minka_lafferty_text.run(replace(text_settings, repetitions=1, seed=seed), Cells())
         for seed in (0, 1)
     )
     for fit, same, different in zip(text.fits, again.fits, other.fits, strict=False):
@@ -364,7 +360,7 @@ def test_same_seed_same_numbers_and_another_seed_others(
 
 def test_evaluations_do_not_change_the_fit(text: TextResult, text_settings: TextSettings) -> None:
     often = replace(text_settings, repetitions=1, evaluate_every=1)
-    result = minka_lafferty_text.run(often, progress=False)
+    result = minka_lafferty_text.run(often, Cells())
     for fit, same in zip(text.fits, result.fits, strict=False):
         assert [same.perplexity[i] for i in (0, 1, 3)] == fit.perplexity
         assert same.concentration == fit.concentration
@@ -375,37 +371,22 @@ def test_evaluates_the_first_and_the_last_update() -> None:
     assert TextSettings(updates=1, evaluate_every=5).evaluated() == [1]
 
 
-def test_needs_a_folder_of_data(
-    monkeypatch: pytest.MonkeyPatch, text_settings: TextSettings
-) -> None:
-    monkeypatch.delenv("LNTM_DATA", raising=False)
-    with pytest.raises(ConfigError, match="LNTM_DATA"):
-        minka_lafferty_text.run(replace(text_settings, data=None), progress=False)
-
-
-# ---------------------------------------------------------------- results, files, settings
-
-
-def test_means_with_errors_and_tables() -> None:
-    assert mean_and_error([1.0, 3.0]) == (2.0, 1.0)
-    assert with_error([1.0, 3.0], 1) == "2.0 (1.0)"
-    assert with_error([1.5], 2) == "1.50"
-    assert with_error([], 2) == "–"
-    lines = table(["a", "b"], [["x", "1"]]).splitlines()
-    assert lines == ["| a | b |", "| --- | ---: |", "| x | 1 |"]
-
-
-def test_reports_hold_what_was_measured(
+def test_tables_hold_what_was_measured(
     two_word: TwoWordResult, five_word: FiveWordResult, two_class: TwoClassResult, text: TextResult
 ) -> None:
     mean, error = mean_and_error(two_word.estimates[30]["ep"])
-    assert f"{mean:.4f} ({error:.4f})" in two_word.report()
+    assert f"{mean:.4f} ({error:.4f})" in two_word.tables()
     row = five_word.of("ep")[0]
-    assert f"| ep | {row.smallest:.4f} | {row.largest:.4f} |" in five_word.report()
+    line = next(line for line in five_word.tables().splitlines() if line.startswith("| ep "))
+    assert [cell.strip() for cell in line.split("|")[2:4]] == [
+        f"{row.smallest:.4f}",
+        f"{row.largest:.4f}",
+    ]
     away = [a - b for a, b in zip(two_class.errors["vb"], two_class.errors["ep"], strict=True)]
-    assert with_error(away, 1) in two_class.report()
+    assert with_error(away, 1) in two_class.tables()
     last = [fit.perplexity[-1] for fit in text.of("vb")]
-    assert f"| 4 | {with_error(last, 1)} |" in text.report()
+    line = next(line for line in text.tables().splitlines() if line.startswith("| 4 "))
+    assert line.split("|")[2].strip() == with_error(last, 1)
 
 
 def test_figures_show_what_was_measured(two_word: TwoWordResult, text: TextResult) -> None:
@@ -424,83 +405,6 @@ def test_figures_show_what_was_measured(two_word: TwoWordResult, text: TextResul
     np.testing.assert_allclose(np.asarray(line.get_ydata()), mean)
     heights = [patch.get_height() for patch in right.patches]
     np.testing.assert_allclose(heights[:3], np.mean([fit.shares for fit in text.of("vb")], 0))
-
-
-def test_saves_json_tables_and_figure_once(
-    two_word: TwoWordResult, two_class: TwoClassResult, tmp_path: Path
-) -> None:
-    folder = two_word.save(tmp_path / "two_word")
-    assert sorted(p.name for p in folder.iterdir()) == ["figure.png", "result.json", "tables.md"]
-    content = json.loads((folder / "result.json").read_text())
-    assert content["settings"]["repetitions"] == TWO_WORD.repetitions
-    assert content["estimates"]["10"] == two_word.estimates[10]
-    with pytest.raises(ConfigError, match="exists already"):
-        two_word.save(folder)
-    folder = two_class.save(tmp_path / "two_class")
-    assert sorted(p.name for p in folder.iterdir()) == ["result.json", "tables.md"]
-
-
-def test_command_line(
-    text_settings: TextSettings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "tiny.yaml"
-    config.write_text(
-        "corpus: colours\ncategories: []\nnum_docs: 12\nnum_topics: 2\nmin_df: 1\nupdates: 1\n"
-        "num_samples: 50\nrepetitions: 1\n"
-    )
-    out = tmp_path / "out"
-    options = ["--config", str(config), "--data", str(text_settings.data), "--out", str(out)]
-    result = minka_lafferty_text.main([*options, "--seed", "7"])
-    assert result.settings.seed == 7
-    assert result.settings.categories == []
-    assert (out / "figure.png").exists()
-    assert "| updates | VB | EP | VB − EP |" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="exists already"):
-        minka_lafferty_text.main(options)
-
-
-@pytest.mark.parametrize(
-    ("main", "options"),
-    [
-        (
-            minka_lafferty_two_word.main,
-            ["--num_docs", "[3]", "--repetitions", "1", "--grid_points", "4"],
-        ),
-        (
-            minka_lafferty_five_word.main,
-            ["--num_docs", "5", "--length", "4", "--repetitions", "1", "--max_updates", "3"],
-        ),
-        (
-            minka_lafferty_two_class.main,
-            ["--num_docs", "5", "--length", "4", "--repetitions", "1", "--max_updates", "3"],
-        ),
-    ],
-)
-def test_committed_configs_load_and_are_the_defaults(
-    main: Callable[[list[str]], Any], options: list[str], tmp_path: Path
-) -> None:
-    name = main.__module__.rsplit(".", 1)[1]
-    config = REPOSITORY / "configs" / f"{name}.yaml"
-    result = main(["--config", str(config), *options, "--out", str(tmp_path / "out")])
-    given = {option.removeprefix("--") for option in options[::2]}
-    shrunk = {field: getattr(result.settings, field) for field in given}
-    default = replace(type(result.settings)(), **shrunk)
-    for field, value in vars(default).items():
-        found = getattr(result.settings, field)
-        assert (tuple(found) if isinstance(found, list) else found) == (
-            tuple(value) if isinstance(value, list) else value
-        )
-
-
-def test_committed_text_configs_load() -> None:
-    import yaml
-
-    mixed, ap = (
-        TextSettings(**yaml.safe_load((REPOSITORY / "configs" / f"{name}.yaml").read_text()))
-        for name in ("minka_lafferty_mixtures", "minka_lafferty_ap")
-    )
-    assert replace(mixed, categories=tuple(mixed.categories)) == TextSettings()
-    assert (ap.corpus, ap.num_docs, ap.num_topics) == ("ap_allwords", 772, 10)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,20 @@
 from __future__ import annotations
 
-import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from studies.measure import Cells, measure
+from studies.papers import zhusuan_nips
+from studies.papers.zhusuan_nips import METHODS, STUDY, NipsResult, NipsSettings, run
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, log_likelihood
-from torch_lntm.experiments import zhusuan_nips
-from torch_lntm.experiments.zhusuan_nips import METHODS, NipsResult, NipsSettings, main, run
 from torch_lntm.io import load_model
 from torch_lntm.models import ctm
-
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +30,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(data: Path, tmp_path_factory: pytest.TempPathFactory) -> NipsSettings:
+def settings(data: Path) -> NipsSettings:
     return NipsSettings(
-        corpus="tiny",
+        corpus=str(data / "tiny.npz"),
         methods=("tutorial", "mcem-ctm", "taylor", "lda"),
         num_topics=3,
         epochs=12,
@@ -44,14 +41,18 @@ def settings(data: Path, tmp_path_factory: pytest.TempPathFactory) -> NipsSettin
         ais_chains=6,
         ais_temperatures=30,
         bracket_docs=4,
-        data=str(data),
-        keep=str(tmp_path_factory.mktemp("kept")),
     )
 
 
 @pytest.fixture(scope="module")
-def result(settings: NipsSettings) -> NipsResult:
-    return run(settings, progress=False)
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the result."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def result(settings: NipsSettings, kept: Path) -> NipsResult:
+    return measure("zhusuan_nips", STUDY, settings, kept, progress=False)
 
 
 def test_every_method_is_fitted_and_judged(result: NipsResult, settings: NipsSettings) -> None:
@@ -74,9 +75,9 @@ def test_every_method_is_fitted_and_judged(result: NipsResult, settings: NipsSet
 
 
 def test_what_is_kept_is_the_model_that_was_judged(
-    result: NipsResult, settings: NipsSettings
+    result: NipsResult, settings: NipsSettings, kept: Path
 ) -> None:
-    model = load_model(Path(str(settings.keep)) / "taylor")
+    model = load_model(kept / "models" / "taylor")
     test = zhusuan_nips.read_parts(settings)[1]
     again = log_likelihood(model, test, AIS(num_chains=6, num_temperatures=30))
     fit = result.fits[2]
@@ -84,14 +85,11 @@ def test_what_is_kept_is_the_model_that_was_judged(
 
 
 def test_what_is_kept_is_not_done_again(
-    result: NipsResult, settings: NipsSettings, monkeypatch: pytest.MonkeyPatch
+    result: NipsResult, settings: NipsSettings, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zhusuan_nips, "measure", lambda *_, **__: pytest.fail("measured again"))
-    assert [fit.perplexity for fit in run(settings, progress=False).fits] == [
-        fit.perplexity for fit in result.fits
-    ]
-    with pytest.raises(ConfigError, match="made with other settings"):
-        run(replace(settings, epochs=13), progress=False)
+    again = measure("zhusuan_nips", STUDY, settings, kept, progress=False)
+    assert again.tables() == result.tables()
 
 
 def test_the_tutorials_settings_are_the_tutorials(
@@ -118,35 +116,13 @@ def test_the_tutorials_settings_are_the_tutorials(
 
 
 def test_the_report_compares_with_the_first(result: NipsResult) -> None:
-    lines = result.report().splitlines()
+    lines = result.tables().splitlines()
     assert len(lines) == 2 + 4
-    assert lines[2].startswith("| MCEM of the tutorial, diagonal Σ | ")
+    assert lines[2].startswith("| MCEM of the tutorial, diagonal Σ |")
     first, other = result.fits[0], result.fits[2]
     gap = np.array(other.log_likelihood) - np.array(first.log_likelihood)
     mean, error = gap.sum() / 400, math.sqrt(10) * gap.std(ddof=1) / 400
-    assert f"| {mean:+.4f} ({error:.4f}) |" in lines[4]
-
-
-def test_command_line(
-    settings: NipsSettings, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = "--methods=[taylor] --num_topics=2 --ais_temperatures=5 --bracket_docs=2 --seed=3"
-    out = tmp_path / "out"
-    options = [*arguments.split(), "--corpus=tiny", f"--data={data}", f"--out={out}"]
-    result = main(options)
-    assert result.settings.seed == 3
-    assert json.loads((out / "result.json").read_text())["fits"][0]["method"] == "taylor"
-    assert "| VEM, Taylor, full Σ |" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="exists already"):
-        main(options)
-
-
-def test_committed_config_is_the_default() -> None:
-    import yaml
-
-    content = yaml.safe_load((CONFIGS / "zhusuan_nips.yaml").read_text())
-    settings = NipsSettings(**{**content, "methods": tuple(content["methods"])})
-    assert settings == NipsSettings()
+    assert lines[4].split("|")[3].strip() == f"{mean:+.4f} ({error:.4f})"
 
 
 @pytest.mark.parametrize(
@@ -166,14 +142,13 @@ def test_bad_settings_are_refused(change: dict[str, object], message: str) -> No
         NipsSettings(**change)  # type: ignore[arg-type]
 
 
-def test_a_missing_folder_corpus_or_split_is_named(
-    settings: NipsSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LNTM_DATA", raising=False)
-    with pytest.raises(ConfigError, match="no folder of corpora"):
-        run(replace(settings, data=None), progress=False)
-    with pytest.raises(CorpusError, match=r"tiny\.npz"):
-        run(replace(settings, data=str(tmp_path)), progress=False)
+def test_a_missing_or_other_split_is_named(data: Path, tmp_path: Path) -> None:
+    corpus = NipsSettings(corpus=str(tmp_path / "tiny.npz"))
+    with pytest.raises(ConfigError, match=r"no corpus .*tiny\.npz"):
+        run(corpus, Cells())
     ctm(2, 5).generate([3, 4], seed=0)[0].save(tmp_path / "tiny.npz")
-    with pytest.raises(CorpusError, match=r"tiny\.split\.txt"):
-        run(replace(settings, data=str(tmp_path)), progress=False)
+    with pytest.raises(ConfigError, match=r"no split .*tiny\.split\.txt"):
+        run(corpus, Cells())
+    (tmp_path / "tiny.split.txt").write_text("train\n")
+    with pytest.raises(ConfigError, match="has 1 lines; expected 2"):
+        run(corpus, Cells())
