@@ -19,7 +19,6 @@ _BELOW_INFERENCE = {*_BELOW_GUIDES, "guides"}
 _BELOW_EVALUATION = {*_BELOW_INFERENCE, "inference"}
 _BELOW_IO = {*_BELOW_EVALUATION, "evaluation"}
 _BELOW_REPORT = {*_BELOW_IO, "io", "plotting"}
-_BELOW_EXPERIMENTS = {*_BELOW_REPORT, "report", "estimators"}
 MAY_IMPORT = {
     "errors": set(),
     "files": {"errors"},
@@ -35,8 +34,7 @@ MAY_IMPORT = {
     "plotting": _BELOW_IO,
     "estimators": _BELOW_REPORT,
     "report": _BELOW_REPORT,
-    "experiments": {*_BELOW_EXPERIMENTS, ROOT},
-    "cli": {*_BELOW_EXPERIMENTS, "experiments", ROOT},
+    "cli": {*_BELOW_REPORT, "report", "estimators", ROOT},
 }
 WITHOUT_PYRO = {"kernels", "solvers"}
 
