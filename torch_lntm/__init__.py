@@ -65,7 +65,7 @@ _ROOMS = (
     *("corpus", "distributions", "errors", "evaluation", "guides", "inference", "io", "kernels"),
     *("models", "plotting", "recipes", "reports"),
 )
-__all__ = [*_NAMES, *_ROOMS, "__version__"]  # noqa: PLE0604
+__all__ = [*_NAMES, *_ROOMS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

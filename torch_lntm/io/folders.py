@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_lntm.corpus.files import atomic_write, read_text
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import ConfigError, CorpusError, LNTMError
 
 #: The files of a model's folder and of a run's.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
@@ -52,6 +52,8 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except LNTMError:
+        raise
     except OSError as error:
         full = error.errno in _FULL
         advice = "free some space there and run again" if full else "choose another path"

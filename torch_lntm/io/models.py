@@ -1,4 +1,4 @@
-"""Models in folders: rebuilt by the constructor that made them, with the parameters that were saved."""
+"""Models in folders: a constructor's name and arguments, and the parameters."""
 
 from __future__ import annotations
 

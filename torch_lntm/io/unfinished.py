@@ -1,4 +1,4 @@
-"""Runs that are not finished: a folder that a killed fit leaves, and that the same fit continues."""
+"""Unfinished runs: a folder that a killed fit leaves and that the same fit continues from."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class UnfinishedRun:
         return None
 
     def discard(self) -> None:
-        """Remove the folder: the fit is finished."""
+        """Remove the folder, because the fit is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._lock.close()
 

@@ -48,7 +48,8 @@ def register(name: str, constructor: Callable[..., TopicModel] | None = None) ->
     or ``mine = lntm.models.register("mine", mine)``. A model's file holds the name and the
     arguments of the call that can be written as JSON. Tensors and arrays are left out, because
     parameters and buffers are saved as such. They must therefore be optional arguments, whose
-    defaults make parameters of the same shapes. ``save_model`` checks that the model can be rebuilt.
+    defaults make parameters of the same shapes. ``save_model`` checks that the model can be made
+    again.
 
     Args:
         name: The name. A constructor that is registered again under the same name replaces the

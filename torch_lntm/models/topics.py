@@ -149,7 +149,7 @@ class Topics(nn.Module):
             ``(num_topics, min(num_words, self.num_words))`` on the CPU. Of equally probable words
             the first of the vocabulary comes first.
         """
-        probs, order = self.probs.detach().cpu().sort(-1, descending=True, stable=True)
+        probs, order = self.probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
         return order[:, :num_words], probs[:, :num_words]
 
     def start_from_counts(self, word_counts: Tensor) -> None:
