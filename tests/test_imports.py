@@ -12,17 +12,18 @@ PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
 ROOT = PACKAGE.name
 
 # A room is a subpackage or module directly below the package. It may import itself and these.
-_BELOW_SOLVERS = {"errors", "files", "corpus", "kernels", "distributions"}
+_BELOW_SOLVERS = {"errors", "budget", "corpus", "kernels", "distributions"}
 _BELOW_MODELS = {*_BELOW_SOLVERS, "solvers"}
 _BELOW_GUIDES = {*_BELOW_MODELS, "models"}
 _BELOW_INFERENCE = {*_BELOW_GUIDES, "guides"}
 _BELOW_EVALUATION = {*_BELOW_INFERENCE, "inference"}
-_BELOW_IO = {*_BELOW_EVALUATION, "evaluation"}
-_BELOW_REPORT = {*_BELOW_IO, "io", "plotting"}
+_BELOW_IO = {*_BELOW_EVALUATION, "evaluation", "recipes"}
+_BELOW_REPORTS = {*_BELOW_IO, "io", "plotting"}
+_BELOW_EXPERIMENTS = {*_BELOW_REPORTS, "reports", "estimators"}
 MAY_IMPORT = {
     "errors": set(),
-    "files": {"errors"},
-    "corpus": {"errors", "files"},
+    "budget": set(),
+    "corpus": {"errors"},
     "kernels": {"errors", "corpus"},
     "distributions": {"errors", "corpus", "kernels"},
     "models": _BELOW_MODELS,
@@ -30,11 +31,13 @@ MAY_IMPORT = {
     "guides": _BELOW_GUIDES,
     "inference": _BELOW_INFERENCE,
     "evaluation": _BELOW_EVALUATION,
+    "recipes": _BELOW_EVALUATION,
     "io": _BELOW_IO,
     "plotting": _BELOW_IO,
-    "estimators": _BELOW_REPORT,
-    "report": _BELOW_REPORT,
-    "cli": {*_BELOW_REPORT, "report", "estimators", ROOT},
+    "estimators": _BELOW_REPORTS,
+    "reports": _BELOW_REPORTS,
+    "experiments": {*_BELOW_EXPERIMENTS, ROOT},
+    "cli": {*_BELOW_EXPERIMENTS, "experiments", ROOT},
 }
 WITHOUT_PYRO = {"kernels", "solvers"}
 

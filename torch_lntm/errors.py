@@ -1,8 +1,32 @@
-"""The library's errors: one tree, each also the built-in error that a caller would expect."""
+"""The library's errors and warnings: one tree of each, and the checks that every room makes.
+
+Each error is also the built-in error that a caller would expect.
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "ConfigError",
+    "ConvergenceWarning",
+    "CorpusError",
+    "CorpusWarning",
+    "IncompatibleGuideError",
+    "LNTMError",
+    "LNTMWarning",
+    "NotFittedError",
+    "NumericalError",
+    "SavingWarning",
+    "UnreliableEstimateWarning",
+    "import_extra",
+    "require",
+    "warn",
+]
 
 
 class LNTMError(Exception):
@@ -43,3 +67,72 @@ class NumericalError(LNTMError, ArithmeticError):
     def __init__(self, message: str, documents: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.documents: tuple[int, ...] = tuple(int(d) for d in documents)
+
+
+class LNTMWarning(UserWarning):
+    """Base class of every warning this library gives."""
+
+
+class CorpusWarning(LNTMWarning):
+    """Documents were read or converted with a loss, such as words unknown to a vocabulary."""
+
+
+class ConvergenceWarning(LNTMWarning):
+    """An iteration stopped, or chains were used, before they had converged."""
+
+
+class UnreliableEstimateWarning(LNTMWarning):
+    """An estimate whose standard error cannot be trusted, or is large."""
+
+
+class SavingWarning(LNTMWarning):
+    """A file such as a checkpoint could not be written; the computation goes on."""
+
+
+def warn(message: str, category: type[LNTMWarning]) -> None:
+    """Give a warning that points at the first caller outside this package and torch.
+
+    Args:
+        message: The warning.
+        category: Its class.
+    """
+    inside = (__name__.partition(".")[0], "torch")
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def require(least: float, **settings: float | None) -> None:
+    """Check that settings are not too small.
+
+    Args:
+        least: The smallest value that may be.
+        **settings: Values by their names; None, a setting that was not given, always passes.
+
+    Raises:
+        ConfigError: A value is below ``least``, or NaN; the message names the setting.
+    """
+    for name, value in settings.items():
+        if value is not None and not value >= least:
+            raise ConfigError(f"{name} is {value}; expected at least {least}")
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Args:
+        module: The module's full name.
+        extra: The extra of this package that installs it.
+        purpose: What needs it, as the beginning of a sentence.
+
+    Raises:
+        ConfigError: The module cannot be imported; the message says what to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}); "
+            f"install it by pip install 'torch-lntm[{extra}]'"
+        ) from error

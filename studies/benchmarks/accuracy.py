@@ -62,7 +62,7 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
 def judge(settings: Settings, corpus: lntm.Corpus, case: str) -> dict[str, Any]:
     """The accuracy of the posteriors of one case."""
     kind, options, fitted_by, judged = CASES[case]
-    make = lntm.models.MODELS[kind]
+    make = lntm.models.CONSTRUCTORS[kind]
     model = make(settings.num_topics, corpus.num_words, seed=settings.seed, **options)
     guide = lntm.guides.make_guide(fitted_by, model)
     engine = lntm.inference.VariationalEM(model, guide, seed=settings.seed, progress=False)

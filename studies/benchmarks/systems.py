@@ -82,7 +82,7 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
         torch.set_num_threads(task.threads)
         corpus = lntm.Corpus.from_matrix(task.counts)
         with task.stopwatch:
-            make = lntm.models.MODELS[kind]
+            make = lntm.models.CONSTRUCTORS[kind]
             model = make(task.num_topics, corpus.num_words, seed=task.seed, **options)
             guide = lntm.guides.make_guide(posterior, model)
             engine = lntm.inference.VariationalEM(model, guide, seed=task.seed, progress=False)

@@ -29,7 +29,7 @@ from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_lik
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.io import save_model
-from torch_lntm.models import MODELS, TopicModel
+from torch_lntm.models import CONSTRUCTORS, TopicModel
 
 #: Estimates with a larger Pareto k are unreliable.
 PARETO_K_LIMIT = 0.7
@@ -40,7 +40,7 @@ class Method(NamedTuple):
 
     Attributes:
         label: What the table calls it.
-        kind: Key of :data:`torch_lntm.models.MODELS`.
+        kind: Key of :data:`torch_lntm.models.CONSTRUCTORS`.
         posterior: Name of the guide of variational EM; None for Monte-Carlo EM.
         options: Of the model.
         tutorial: Whether Monte-Carlo EM runs as in the tutorial, or with this package's defaults.
@@ -270,7 +270,7 @@ def measure(
         importance = log_likelihood(model, test, seed=settings.seed, progress=progress)
     assert estimate.effective_sample_size is not None
     assert importance.pareto_k is not None
-    guide = make_guide("vb" if model.prior.kind == "lda" else "laplace", model)
+    guide = make_guide("vb" if model.name == "lda" else "laplace", model)
     return model, Fit(
         name,
         estimate.perplexity,
@@ -300,7 +300,9 @@ def fit_model(
     options = dict(method.options)
     if method.kind == "lntm":
         options["topic_scale"] = settings.topic_scale
-    model = MODELS[method.kind](settings.num_topics, train.num_words, seed=settings.seed, **options)
+    model = CONSTRUCTORS[method.kind](
+        settings.num_topics, train.num_words, seed=settings.seed, **options
+    )
     common: dict[str, Any] = {"seed": settings.seed, "progress": progress}
     engine: MonteCarloEM | VariationalEM
     if method.posterior is not None:

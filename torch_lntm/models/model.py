@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import torch
@@ -47,6 +47,18 @@ def _parameter_itself(value: Tensor, constraint: Any) -> Tensor:
 
 
 _param: Any = effectful(_parameter_itself, type="param")
+
+
+class Construction(NamedTuple):
+    """The record of how a model was made, from which a file rebuilds it.
+
+    Attributes:
+        name: The name that its constructor is registered by.
+        settings: The constructor's arguments, but for tensors and the vocabulary.
+    """
+
+    name: str
+    settings: dict[str, Any]
 
 
 def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
@@ -107,6 +119,10 @@ class TopicModel(nn.Module):
         topics: The topics.
         vocabulary: One word per column, or None.
 
+    Attributes:
+        construction: The record of the registered constructor that made this model; None if none
+            did. See :func:`torch_lntm.models.register`.
+
     Raises:
         ConfigError: Prior and topics disagree on the number of topics, or the vocabulary's length
             is not the number of words.
@@ -130,6 +146,12 @@ class TopicModel(nn.Module):
         self.prior = prior
         self.topics = topics
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
+        self.construction: Construction | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the constructor that made this model, else that of the prior's class."""
+        return type(self.prior).__name__ if self.construction is None else self.construction.name
 
     @property
     def num_topics(self) -> int:
@@ -158,14 +180,10 @@ class TopicModel(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The JSON-able arguments that rebuild this model with ``MODELS[model.prior.kind]``."""
-        return {
-            "num_topics": self.num_topics,
-            "num_words": self.num_words,
-            **self.prior.settings,
-            **self.topics.settings,
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }
+        """JSON-able description: the settings of the constructor, else what the parts print."""
+        if self.construction is None:
+            return {"prior": repr(self.prior), "topics": repr(self.topics)}
+        return dict(self.construction.settings)
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""

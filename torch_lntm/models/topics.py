@@ -137,6 +137,21 @@ class Topics(nn.Module):
         probs.clamp_min_(probability_floor(probs.dtype))
         self.logits.copy_(probs.log())
 
+    @torch.no_grad()
+    def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
+        """The most probable words of each topic, the most probable first.
+
+        Args:
+            num_words: How many; all words if there are fewer.
+
+        Returns:
+            Their positions in the vocabulary and their probabilities, both
+            ``(num_topics, min(num_words, self.num_words))`` on the CPU. Of equally probable words
+            the first of the vocabulary comes first.
+        """
+        probs, order = self.probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
+        return order[:, :num_words], probs[:, :num_words]
+
     def start_from_counts(self, word_counts: Tensor) -> None:
         """Set the topics from rough expected counts; by default as :meth:`m_step`.
 

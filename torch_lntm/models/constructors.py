@@ -1,8 +1,8 @@
-"""The named models: a document prior and topics, put together and checked."""
+"""The constructors of the models: a document prior and topics, put together and checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.registry import register
 from torch_lntm.models.topics import NormalTopics, Topics
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
+@register("ctm")
 def ctm(
     num_topics: int,
     num_words: int,
@@ -75,6 +77,7 @@ def ctm(
     return TopicModel(prior, phi, vocabulary)
 
 
+@register("lntm")
 def lntm(
     num_topics: int,
     num_words: int,
@@ -130,6 +133,7 @@ def lntm(
     return TopicModel(prior, phi, vocabulary)
 
 
+@register("iftm")
 def iftm(
     num_topics: int,
     num_words: int,
@@ -193,6 +197,7 @@ def iftm(
     return TopicModel(prior, phi, vocabulary)
 
 
+@register("lda")
 def lda(
     num_topics: int,
     num_words: int,
@@ -242,17 +247,8 @@ def lda(
     return TopicModel(prior, phi, vocabulary)
 
 
-#: The models by the names that files and the command line know them by.
-MODELS: dict[str, Callable[..., TopicModel]] = {
-    "ctm": ctm,
-    "lntm": lntm,
-    "iftm": iftm,
-    "lda": lda,
-}
-
-
 def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype, of sizes that can be."""
+    """The floating-point type as torch's, after a check of it and of the sizes."""
     if num_topics < 2:
         raise ConfigError(f"num_topics is {num_topics}; expected at least 2")
     if num_words < 1:
