@@ -128,6 +128,10 @@ class ContrastSpace(LatentSpace):
         )
         return loc, triangular_factor(factor)
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"eta": latent})
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`."""
         return type(self)(self.basis, rows_of(self.loc, rows), self.tril, self.anchored)

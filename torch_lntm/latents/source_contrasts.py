@@ -122,6 +122,11 @@ class SourceContrastSpace(LatentSpace):
         noise = torch.linalg.solve_triangular(self.noise_tril.mT, residual, upper=True, left=False)
         return torch.cat([source, noise], -1)
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; with sources of 0."""
+        source = latent.new_zeros(*latent.shape[:-1], self.num_sources)
+        return self.locate({"source": source, "eta": latent})
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`."""
         return type(self)(self.basis, rows_of(self.loc, rows), self.mixing, self.noise_tril)

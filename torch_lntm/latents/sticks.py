@@ -118,6 +118,10 @@ class StickSpace(LatentSpace):
         after = sticks[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
         return sticks[..., :-1] - after
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`; itself, which all documents share."""
         return self
