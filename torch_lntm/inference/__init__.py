@@ -1,27 +1,29 @@
 """Inference engines: variational and Monte-Carlo EM, Hamiltonian Monte Carlo per document."""
 
-from torch_lntm.inference.annealing import ANNEALING, Annealing
-from torch_lntm.inference.diagnostics import to_arviz
-from torch_lntm.inference.document_hmc import DocumentHMC, DocumentSamples
-from torch_lntm.inference.monte_carlo_em import MonteCarloEM, MonteCarloResult
-from torch_lntm.inference.statistics import (
-    Statistics,
-    sampled_statistics,
-    sufficient_statistics,
-)
-from torch_lntm.inference.variational_em import FitResult, VariationalEM
+from __future__ import annotations
 
-__all__ = [
-    "ANNEALING",
-    "Annealing",
-    "DocumentHMC",
-    "DocumentSamples",
-    "FitResult",
-    "MonteCarloEM",
-    "MonteCarloResult",
-    "Statistics",
-    "VariationalEM",
-    "sampled_statistics",
-    "sufficient_statistics",
-    "to_arviz",
-]
+from importlib import import_module
+from typing import Any
+
+from torch_lntm.inference.chains import DocumentHMC, DocumentSamples, to_arviz
+
+#: Public names of the EM engines, and the modules they come from at first use.
+_EM = {
+    "ANNEALING": "annealing",
+    "Annealing": "annealing",
+    "FitResult": "variational_em",
+    "MonteCarloEM": "monte_carlo_em",
+    "MonteCarloResult": "monte_carlo_em",
+    "Statistics": "statistics",
+    "VariationalEM": "variational_em",
+    "sampled_statistics": "statistics",
+    "sufficient_statistics": "statistics",
+}
+
+__all__ = ["DocumentHMC", "DocumentSamples", "to_arviz", *_EM]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EM:
+        return getattr(import_module(f"{__name__}.{_EM[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
