@@ -89,9 +89,7 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
         if value.is_floating_point():
             _check(bool(torch.isfinite(value).all()), f"{name} is not finite")
     _check(bool((posterior.index == batch.index).all()), "index is not the batch's")
-    _equal(
-        posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6
-    )
+    _equal(posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6)
     _equal(posterior.covariance.double().sum(0), posterior.covariance_sum(), "covariance_sum", 1e-6)
     for name, theta in (
         ("theta_mode", posterior.theta_mode()),
@@ -155,9 +153,7 @@ def _latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, dict[str
     }
 
 
-def _site_log_prob(
-    model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]
-) -> Tensor:
+def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]) -> Tensor:
     """Log density ``(num_docs,)`` of the program's latent sites at given values."""
     conditioned = poutine.condition(model, data=latents)
     trace = poutine.trace(conditioned).get_trace(batch)
@@ -250,9 +246,7 @@ def _on_simplex(model: TopicModel) -> bool:
     return model.prior.latent == "theta"
 
 
-def _check_identified_density(
-    space: LatentSpace, model: TopicModel, batch: DocumentBatch
-) -> None:
+def _check_identified_density(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
     """The density of what the likelihood sees is the program's, the rest integrated out."""
     z = _draw(space, batch)
     latents = space.latents(z)

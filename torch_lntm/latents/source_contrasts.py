@@ -1,4 +1,4 @@
-"""Sources and contrasts of eta together, for sources that are not Gaussian and do not integrate out.
+"""Sources and contrasts of eta together, for sources that do not integrate out.
 
 With eta = μ + A s + ε the contrasts of eta are c = Qμ + QA s + Ue, Q the rows of an orthonormal
 basis orthogonal to 1, UUᵀ = QΛ⁻¹Qᵀ, and e standard normal. In the coordinates u = (s, e) the prior

@@ -16,7 +16,6 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.files import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
 
-
 #: Written into every checkpoint; a file with another is of another version of this library.
 FORMAT_VERSION = 2
 

@@ -165,5 +165,3 @@ class MonteCarloEM:
         path = None if checkpoint is None else Path(checkpoint)
         stop_reason = run.run(path, checkpoint_seconds)
         return run.result(stop_reason)
-
-

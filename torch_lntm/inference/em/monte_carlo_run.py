@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,17 +15,16 @@ from tqdm.auto import tqdm
 
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, ConvergenceWarning, require, warn
+from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
-from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.settings import HMCSettings, MassMatrix
+from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start, fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
-from torch_lntm.inference.em.variational_em import FitResult, VariationalEM, check_corpus
+from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
 
@@ -174,7 +172,9 @@ class MonteCarloRun(ResumableFit):
         generator = np.random.default_rng([settings.seed, state.step])
         for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
             # In the corpus's order: neighbours in memory.
-            batch = self.corpus.batch(np.sort(rows), device=self.model.device, dtype=self.model.dtype)
+            batch = self.corpus.batch(
+                np.sort(rows), device=self.model.device, dtype=self.model.dtype
+            )
             found = self._visit(batch, tally)
             total = found if total is None else total + found
             if not first and found.num_docs:

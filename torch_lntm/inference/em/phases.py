@@ -184,9 +184,7 @@ class VariationalRun(ResumableFit):
             # Word by word in memory, as the kernels produce it and the topics keep it.
             state.word_counts = (topics.mT * (self.num_tokens / model.num_topics)).contiguous().mT
             shape = (self.corpus.num_docs, model.num_topics)
-            state.documents["theta"] = torch.full(
-                shape, 1.0 / model.num_topics, dtype=model.dtype
-            )
+            state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
