@@ -48,8 +48,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        names = ("num_topics", "num_docs", "num_samples", "threads")
-        check_numbers(self, {**dict.fromkeys(names, 1), "seed": 0})
+        least = {"num_topics": 2, "num_docs": 1, "num_samples": 100, "threads": 1, "seed": 0}
+        check_numbers(self, least)
 
 
 def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
