@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What to fit and to judge.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.
