@@ -224,11 +224,11 @@ def run(settings: TextSettings, cells: Cells) -> TextResult:
     Raises:
         ConfigError: There is no such corpus, or too few documents.
     """
-    file = corpus_file(settings.corpus)
+    corpus = read_corpus(corpus_file(settings.corpus))
 
     def measure(repetition: int) -> dict[str, Any]:
         rng = np.random.default_rng([settings.seed, repetition])
-        train, test, dropped = draw_documents(read_corpus(file), settings, rng)
+        train, test, dropped = draw_documents(corpus, settings, rng)
         # Aspects with the corpus's frequent words, each word more or less frequent at random.
         noise = rng.exponential(size=(settings.num_topics, train.num_words))
         start = torch.from_numpy(noise * train.to_scipy().sum(0).A1)
