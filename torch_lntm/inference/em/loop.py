@@ -46,7 +46,7 @@ class ResumableFit(ABC):
         """Whether the fit has ended because it converged, once its steps have ended."""
         return False
 
-    def resumed(self) -> None:
+    def resumed(self) -> None:  # noqa: B027
         """Take note that the state and the parameters have been read from a checkpoint."""
 
     def keep(self) -> None:

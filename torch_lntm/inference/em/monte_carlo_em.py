@@ -11,7 +11,6 @@ import torch
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
-from torch_lntm.inference.chains.settings import MassMatrix
 from torch_lntm.inference.em.monte_carlo_run import (
     MonteCarloResult,
     MonteCarloRun,
@@ -76,7 +75,7 @@ class MonteCarloEM:
         num_chains: int = 1,
         num_transitions: int = 5,
         num_steps: int = 5,
-        mass_matrix: MassMatrix = "prior",
+        mass_matrix: str = "prior",
         target_accept: float = 0.8,
         max_epochs: int = 10,
         warmup_epochs: int | None = None,

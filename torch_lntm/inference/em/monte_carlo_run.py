@@ -47,8 +47,8 @@ class MonteCarloResult(FitResult):
     draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
     and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
     ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
-    ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard deviation
-    over documents, averaged over topics.
+    ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard
+    deviation over documents, averaged over topics.
     Perplexities at draws are those of the training documents under proportions that know them.
 
     Attributes:
