@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tqdm.auto import tqdm
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Settings = TypeVar("Settings")
 Result = TypeVar("Result")
 Key = TypeVar("Key", bound=Hashable)
-Row = TypeVar("Row")
 
 
 @dataclass
@@ -55,10 +54,10 @@ class Cells:
             keys: What each cell measures: a string, or a tuple of strings and numbers. A cell's
                 name is its key in words.
             measure: Measures a cell. It returns JSON: numbers, strings, lists, dictionaries and
-                dataclasses of these. NaN is kept as null.
+                dataclasses of these.
 
         Returns:
-            The values as JSON reads them, in the order of the keys.
+            The values in the order of the keys, dataclasses as dictionaries and tuples as lists.
         """
         found = []
         for key in tqdm(list(keys), disable=not self.progress):
@@ -66,7 +65,7 @@ class Cells:
             if name not in self.done:
                 self.done[name] = to_json(measure(key))
                 self.keep()
-            found.append(self.done[name])
+            found.append(from_json(self.done[name]))
         return found
 
     def one(self, name: str, measure: Callable[[], Any]) -> Any:
@@ -132,7 +131,8 @@ def measure(
         session["cells"] = [cell for cell in record["cells"] if cell not in before]
         session["seconds"] = round(time.perf_counter() - began, 1)
         record["sessions"] = [*(s for s in record["sessions"] if s is not session), session]
-        write(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+        write(path, f"{text}\n".encode())
 
     result = study.run(settings, Cells(record["cells"], keep, folder, progress))
     write(folder / "tables.md", (study.table(result) + "\n").encode())
@@ -174,30 +174,33 @@ def write(path: Path, content: bytes) -> None:
     os.replace(part, path)
 
 
+#: How JSON, which lacks them, holds the numbers that are not finite.
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
 def to_json(value: Any) -> Any:
-    """The value as JSON reads it: dataclasses as dictionaries, tuples as lists, NaN as null."""
-    return json.loads(json.dumps(_plain(value), allow_nan=False))
+    """The value in JSON's types: dataclasses as dictionaries, tuples as lists.
 
-
-def _plain(value: Any) -> Any:
+    Numbers that are not finite become the strings "NaN", "Infinity" and "-Infinity".
+    """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(name for name, number in _NOT_FINITE.items() if str(number) == str(value))
+    return value
 
 
-def from_json(kind: type[Row], record: Mapping[str, Any]) -> Row:
-    """A flat dataclass from a cell's JSON; null in a field of type float is NaN."""
-    hints = get_type_hints(kind)
-    return kind(
-        **{
-            name: math.nan if value is None and hints[name] is float else value
-            for name, value in record.items()
-        }
-    )
+def from_json(value: Any) -> Any:
+    """The value that :func:`to_json` was given, but for dataclasses and tuples."""
+    if isinstance(value, dict):
+        return {key: from_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def corpus_file(name: str) -> Path:

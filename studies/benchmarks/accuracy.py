@@ -28,7 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What to fit and to judge.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.
@@ -48,8 +48,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        names = ("num_topics", "num_docs", "num_samples", "threads")
-        check_numbers(self, {**dict.fromkeys(names, 1), "seed": 0})
+        least = {"num_topics": 2, "num_docs": 1, "num_samples": 100, "threads": 1, "seed": 0}
+        check_numbers(self, least)
 
 
 def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:

@@ -171,7 +171,7 @@ def measure_passes(model: TopicModel, batch: DocumentBatch) -> dict[str, float |
 
 @dataclass(frozen=True)
 class Settings:
-    """What to time.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.

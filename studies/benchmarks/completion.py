@@ -44,7 +44,7 @@ MAX_UPDATES, UPDATE_TOLERANCE = 5000, 1e-6
 
 @dataclass(frozen=True)
 class Settings:
-    """What to compare.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.
@@ -155,7 +155,7 @@ def fit_in_process(
 
 @dataclass(frozen=True)
 class Result:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.

@@ -54,7 +54,7 @@ VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 @dataclass(frozen=True)
 class Settings:
-    """What to fit.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.

@@ -64,7 +64,7 @@ SYSTEMS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What to time.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.

@@ -52,7 +52,7 @@ REPEATS = 20
 
 
 def centred(eta: Tensor) -> Tensor:
-    """What the likelihood depends on of eta ``(..., num_topics)``, float64."""
+    """Eta ``(..., num_topics)`` without its mean, which the likelihood ignores; float64."""
     eta = eta.double()
     return eta - eta.mean(-1, keepdim=True)
 
@@ -265,7 +265,7 @@ def leapfrog_cost(model: TopicModel, batch: DocumentBatch) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to sample.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.
@@ -298,7 +298,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         num_docs: Documents of the first and third part.

@@ -21,7 +21,7 @@ from torch_lntm.evaluation import document_completion, unigram_perplexity  # noq
 
 @dataclass(frozen=True)
 class Settings:
-    """What to fit.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.

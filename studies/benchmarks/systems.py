@@ -36,7 +36,7 @@ def ctm_sweeps(num_topics: int) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """What to fit, and how.
+    """Settings of the study.
 
     Attributes:
         counts: ``(num_docs, num_words)`` training counts.
@@ -57,7 +57,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a system learned.
+    """A fitted system.
 
     Attributes:
         topics: ``(num_topics, num_words)`` word probabilities, smoothed as the system does.

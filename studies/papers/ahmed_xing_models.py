@@ -1,4 +1,4 @@
-"""What *Ahmed & Xing 2007, §4.1* is simulated with: settings, and models drawn by them."""
+"""Settings of the simulation of *Ahmed & Xing 2007, §4.1*, and the models that it draws."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ASPECTS = {
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """What to simulate.
+    """Settings of the study.
 
     In each repetition μ ~ N(0, loc_variance · I), Σ ~ Wishart with 2K degrees of freedom and mean
     prior_variance · I, and each topic ~ symmetric Dirichlet(topic_concentration); documents then

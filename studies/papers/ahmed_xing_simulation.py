@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from studies.measure import Cells, Study, from_json
+from studies.measure import Cells, Study
 from studies.papers.ahmed_xing_models import ASPECTS, BASELINE, Cell, SimulationSettings, draw_model
 from studies.papers.ahmed_xing_updates import blei_lafferty_as_printed, taylor_as_printed
 from studies.tables import entry, mean_and_error, table
@@ -88,7 +88,7 @@ class Row:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What the simulation measured.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.
@@ -165,7 +165,7 @@ def run(settings: SimulationSettings, cells: Cells) -> SimulationResult:
         for repetition in range(settings.repetitions)
     ]
     found = [row for rows in cells.each(keys, simulate) for row in rows]
-    rows = [from_json(Row, {**row, "cell": Cell(**row["cell"])}) for row in found]
+    rows = [Row(**{**row, "cell": Cell(**row["cell"])}) for row in found]
     return SimulationResult(settings, rows)
 
 

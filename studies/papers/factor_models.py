@@ -1,4 +1,4 @@
-"""What *Putthividhya et al. 2009, §3.2.1* is simulated with: settings, the truth, the models."""
+"""Settings, true model and models to fit for *Putthividhya et al. 2009, §3.2.1*."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Candidate(NamedTuple):
     """A model to fit.
 
     Attributes:
-        label: What tables and the figure call it.
+        label: Its name in tables and in the figure.
         make: Its constructor.
         posterior: Name of its guide.
         options: Options of the constructor.
@@ -45,7 +45,7 @@ CANDIDATES = {
 
 @dataclass(frozen=True)
 class FactorSettings:
-    """What to simulate and what to fit.
+    """Settings of the study.
 
     The true model has μ ~ N(0, loc_variance · I); Σ = Q diag(ℓ) Qᵀ, Q uniform over rotations and
     the i-th largest eigenvalue ℓ_i ∝ i^−covariance_decay with mean prior_variance; each topic ~

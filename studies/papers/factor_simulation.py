@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from studies.measure import Cells, Study, from_json
+from studies.measure import Cells, Study
 from studies.papers.factor_models import (
     CANDIDATES,
     FactorSettings,
@@ -96,7 +96,7 @@ class Row:
 
 @dataclass(frozen=True)
 class FactorResult:
-    """What a simulation measured.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.
@@ -189,9 +189,7 @@ def run(settings: FactorSettings, cells: Cells) -> FactorResult:
 
     truths = [(fold, settings.true_topics, TRUTH) for fold in range(settings.folds)]
     fits = product(range(settings.folds), settings.num_topics, settings.models)
-    return FactorResult(
-        settings, [from_json(Row, row) for row in cells.each([*truths, *fits], measure)]
-    )
+    return FactorResult(settings, [Row(**row) for row in cells.each([*truths, *fits], measure)])
 
 
 def _fit(

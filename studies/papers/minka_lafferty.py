@@ -1,4 +1,4 @@
-"""What the studies of *Minka & Lafferty 2002, §6* share: EM, exact likelihoods, line styles."""
+"""EM, exact likelihoods and line styles for the studies of *Minka & Lafferty 2002, §6*."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def fit_small(
 
     Returns:
         The guide with the fitted model, and the number of updates after which each tolerance was
-        first met, None where it was not.
+        first met, None for one that was not.
     """
     guide = make_method(method, small_model(start), SMALL_TOLERANCE)
     met: list[int | None] = [None] * len(tolerances)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from studies.measure import Cells, Study, check_numbers, from_json
+from studies.measure import Cells, Study, check_numbers
 from studies.papers.minka_lafferty import METHODS, exact_log_likelihood, fit_small
 from studies.tables import table, with_error
 from torch_lntm.errors import ConfigError
@@ -20,7 +20,7 @@ from torch_lntm.errors import ConfigError
 
 @dataclass(frozen=True)
 class FiveWordSettings:
-    """What to draw.
+    """Settings of the study.
 
     Attributes:
         num_words: Words, all of the same probability.
@@ -68,7 +68,7 @@ class FiveWordRow:
         topics: The fitted p(w | a).
         smallest: Their smallest entry.
         largest: Their largest entry.
-        updates: Updates until each tolerance; None where it was not met.
+        updates: Updates until each tolerance; None for one that was not met.
         train_log_likelihood: Exact log p of the corpus under the fit, nats per document.
         perplexity: Exact, of the test documents.
     """
@@ -85,7 +85,7 @@ class FiveWordRow:
 
 @dataclass(frozen=True)
 class FiveWordResult:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.
@@ -169,7 +169,7 @@ def run(settings: FiveWordSettings, cells: Cells) -> FiveWordResult:
         return rows
 
     found = cells.each(range(settings.repetitions), fit)
-    return FiveWordResult(settings, [from_json(FiveWordRow, row) for rows in found for row in rows])
+    return FiveWordResult(settings, [FiveWordRow(**row) for rows in found for row in rows])
 
 
 STUDY = Study(FiveWordSettings, run, FiveWordResult.tables, quick={"repetitions": 1})

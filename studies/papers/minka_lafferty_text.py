@@ -20,7 +20,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from studies.measure import Cells, Study, check_numbers, corpus_file, from_json
+from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.papers.minka_lafferty import STYLES, em_updates, make_method
 from studies.tables import mean_and_error, table, with_error
 from torch_lntm.corpus import Corpus, read_corpus
@@ -45,7 +45,7 @@ PARETO_K_LIMIT = 0.7
 
 @dataclass(frozen=True)
 class TextSettings:
-    """What to fit.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one.
@@ -105,7 +105,7 @@ class Fit:
     Attributes:
         repetition: Number of the draw.
         method: Name of the method.
-        perplexity: Of the test documents, after each of :meth:`TextSettings.evaluated`.
+        perplexity: Perplexity of the test documents after each of :meth:`TextSettings.evaluated`.
         dirichlet_perplexity: The last one again, drawing from EP's Dirichlet as in the paper.
         concentration: The learned α at the end, falling.
         sampling_error: Standard error over draws of the last log perplexity.
@@ -133,7 +133,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class TextResult:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.
@@ -224,11 +224,11 @@ def run(settings: TextSettings, cells: Cells) -> TextResult:
     Raises:
         ConfigError: There is no such corpus, or too few documents.
     """
-    file = corpus_file(settings.corpus)
+    corpus = read_corpus(corpus_file(settings.corpus))
 
     def measure(repetition: int) -> dict[str, Any]:
         rng = np.random.default_rng([settings.seed, repetition])
-        train, test, dropped = draw_documents(read_corpus(file), settings, rng)
+        train, test, dropped = draw_documents(corpus, settings, rng)
         # Aspects with the corpus's frequent words, each word more or less frequent at random.
         noise = rng.exponential(size=(settings.num_topics, train.num_words))
         start = torch.from_numpy(noise * train.to_scipy().sum(0).A1)
@@ -236,7 +236,7 @@ def run(settings: TextSettings, cells: Cells) -> TextResult:
         return {"dropped": dropped, "fits": [asdict(each) for each in fits]}
 
     found = cells.each(range(settings.repetitions), measure)
-    fits = [from_json(Fit, each) for cell in found for each in cell["fits"]]
+    fits = [Fit(**each) for cell in found for each in cell["fits"]]
     return TextResult(settings, fits, [cell["dropped"] for cell in found])
 
 

@@ -25,7 +25,7 @@ OWN = {"vb": "vb, by its bound", "ep": "ep, by its evidence"}
 
 @dataclass(frozen=True)
 class TwoClassSettings:
-    """What to draw.
+    """Settings of the study.
 
     Attributes:
         num_words: Words.
@@ -62,7 +62,7 @@ class TwoClassSettings:
 
 @dataclass(frozen=True)
 class TwoClassResult:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.

@@ -39,7 +39,7 @@ START = 0.3
 
 @dataclass(frozen=True)
 class TwoWordSettings:
-    """What to draw.
+    """Settings of the study.
 
     Attributes:
         num_docs: Sizes of the corpora, in documents. The figure shows the first corpus of the first
@@ -78,7 +78,7 @@ class TwoWordSettings:
 
 @dataclass(frozen=True)
 class TwoWordResult:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.

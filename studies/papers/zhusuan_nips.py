@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file, from_json
+from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
 from studies.tables import entry, table
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError
@@ -42,7 +42,7 @@ class Method(NamedTuple):
         label: What the table calls it.
         kind: Key of :data:`torch_lntm.models.CONSTRUCTORS`.
         posterior: Name of the guide of variational EM; None for Monte-Carlo EM.
-        options: Of the model.
+        options: Options of the model.
         tutorial: Whether Monte-Carlo EM runs as in the tutorial, or with this package's defaults.
     """
 
@@ -53,7 +53,7 @@ class Method(NamedTuple):
     tutorial: bool = False
 
 
-#: What is compared, by name.
+#: The methods that are compared, by name.
 METHODS = {
     "tutorial": Method(
         "MCEM of the tutorial, diagonal Σ", "lntm", None, {"pseudo_documents": 0.0}, True
@@ -69,7 +69,7 @@ METHODS = {
 
 @dataclass(frozen=True)
 class NipsSettings:
-    """What to fit, and how to judge it.
+    """Settings of the study.
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or the path of one. A file
@@ -157,7 +157,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class NipsResult:
-    """What was found.
+    """The result of the study.
 
     Attributes:
         settings: What was asked for.
@@ -224,7 +224,7 @@ def run(settings: NipsSettings, cells: Cells) -> NipsResult:
         return judged
 
     found = cells.each(settings.methods, fit)
-    return NipsResult(settings, [from_json(Fit, each) for each in found], int(test.num_tokens))
+    return NipsResult(settings, [Fit(**each) for each in found], int(test.num_tokens))
 
 
 def read_parts(settings: NipsSettings) -> tuple[Corpus, Corpus]:

@@ -56,6 +56,7 @@ def result() -> FactorResult:
         return run(TINY, Cells())
 
 
+@pytest.mark.slow
 def test_every_model_number_of_topics_and_fold_is_measured_once(result: FactorResult) -> None:
     keys = {(row.model, row.num_topics, row.fold) for row in result.rows}
     fitted = {(m, k, f) for m in TINY.models for k in (4, 8) for f in (0, 1)}
@@ -74,6 +75,7 @@ def test_every_model_number_of_topics_and_fold_is_measured_once(result: FactorRe
     assert any(row.unreliable > 0 for row in result.rows)
 
 
+@pytest.mark.slow
 def test_the_truth_predicts_better_than_any_fit(result: FactorResult) -> None:
     for fold in range(2):
         truth = result.select(TRUTH, 12)[fold]
@@ -83,12 +85,14 @@ def test_the_truth_predicts_better_than_any_fit(result: FactorResult) -> None:
                 assert row.log_likelihood < truth.log_likelihood - 50
 
 
+@pytest.mark.slow
 def test_perplexity_falls_with_the_observed_share(result: FactorResult) -> None:
     for name in (*TINY.models, TRUTH):
         least, half, most = (result.perplexity(name, share)[0] for share in (0.1, 0.5, 0.9))
         assert least > half > most
 
 
+@pytest.mark.slow
 def test_shares_are_varied_at_one_number_of_topics_only(result: FactorResult) -> None:
     for row in result.rows:
         varied = row.model == TRUTH or row.num_topics == 8
@@ -144,6 +148,7 @@ def test_every_document_is_tested_once_and_never_trained_on_then() -> None:
         assert sorted(map(tuple, both)) == sorted(map(tuple, counts))
 
 
+@pytest.mark.slow
 def test_a_fit_has_not_seen_its_test_documents(result: FactorResult) -> None:
     train, test = split_folds(TINY, draw_corpus(TINY, draw_model(TINY)))[0]
     model = CANDIDATES["lda"].make(8, 60)
@@ -158,6 +163,7 @@ def test_a_fit_has_not_seen_its_test_documents(result: FactorResult) -> None:
     assert scores[0] > scores[1] + 0.02
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_and_another_seed_others(result: FactorResult) -> None:
     small = replace(TINY, models=("lda",), num_topics=(8,))
     # A fit's numbers do not depend on what else is fitted.
@@ -201,6 +207,7 @@ def test_there_is_a_table_per_statistic_pair_and_share() -> None:
     assert "CTM" not in text
 
 
+@pytest.mark.slow
 def test_figure_shows_what_was_measured(result: FactorResult) -> None:
     left, right = figure(result).axes
     labels = [CANDIDATES[name].label for name in TINY.models]
@@ -219,6 +226,7 @@ def bar_lengths(container: Any) -> list[float]:
     return [float(np.ptp(segment[:, 1])) for segment in container.lines[2][0].get_segments()]
 
 
+@pytest.mark.slow
 def test_bars_leave_out_what_the_folds_have_in_common(result: FactorResult) -> None:
     assert bar_lengths(figure(made_up()).axes[0].containers[0]) == pytest.approx([0.0, 0.0])
     # Of two models, each differs from their average by half of their difference.

@@ -55,6 +55,7 @@ def result(settings: NipsSettings, kept: Path) -> NipsResult:
     return measure("zhusuan_nips", STUDY, settings, kept, progress=False)
 
 
+@pytest.mark.slow
 def test_every_method_is_fitted_and_judged(result: NipsResult, settings: NipsSettings) -> None:
     assert [fit.method for fit in result.fits] == list(settings.methods)
     assert result.test_tokens == 400
@@ -74,6 +75,7 @@ def test_every_method_is_fitted_and_judged(result: NipsResult, settings: NipsSet
         assert fit.evaluation_seconds > 0
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_the_model_that_was_judged(
     result: NipsResult, settings: NipsSettings, kept: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_what_is_kept_is_the_model_that_was_judged(
     np.testing.assert_allclose(again.log_likelihood, fit.log_likelihood, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_not_done_again(
     result: NipsResult, settings: NipsSettings, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ def test_the_tutorials_settings_are_the_tutorials(
     assert model.config["pseudo_documents"] == 0.0
 
 
+@pytest.mark.slow
 def test_the_report_compares_with_the_first(result: NipsResult) -> None:
     lines = result.tables().splitlines()
     assert len(lines) == 2 + 4

@@ -167,8 +167,7 @@ def _keeps_documents(counts: WordCounts, shape: torch.Size) -> bool:
 def _alike(parts: Any) -> bool:
     """Whether these are counts of one shape, type and device."""
     return all(isinstance(part, WordCounts) for part in parts) and all(
-        (part.shape, part.dtype, part.device)
-        == (parts[0].shape, parts[0].dtype, parts[0].device)
+        (part.shape, part.dtype, part.device) == (parts[0].shape, parts[0].dtype, parts[0].device)
         for part in parts
     )
 

@@ -165,6 +165,10 @@ class ContrastSpace(IdentifiedSpace):
         )
         return loc, triangular_factor(factor)
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"eta": latent})
+
     @property
     def standardiser(self) -> Tensor:
         """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""

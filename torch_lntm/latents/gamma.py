@@ -142,6 +142,10 @@ class GammaSpace(LatentSpace):
         log_theta = torch.where(theta > smallest, log_theta, log_theta + beyond)
         return self.whiten(log_theta + total).to(self.dtype)
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`; itself, which all documents share."""
         return self

@@ -1,4 +1,4 @@
-"""IdentifiedSpace: coordinates of what the likelihood can see, with what integrals over them need."""
+"""IdentifiedSpace: coordinates of what the likelihood can see, for integrals over them."""
 
 from __future__ import annotations
 

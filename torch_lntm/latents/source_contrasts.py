@@ -1,4 +1,4 @@
-"""Sources and contrasts of eta together, where sources do not integrate out.
+"""Sources and contrasts of eta together, for sources that do not integrate out.
 
 With eta = μ + A s + ε the contrasts of eta are c = Qμ + QA s + Ue, Q the rows of an orthonormal
 basis orthogonal to 1, UUᵀ = QΛ⁻¹Qᵀ, and e standard normal. In the coordinates u = (s, e) the prior
@@ -145,6 +145,11 @@ class SourceContrastSpace(IdentifiedSpace):
         )
         noise = torch.linalg.solve_triangular(self.noise_tril.mT, residual, upper=True, left=False)
         return torch.cat([source, noise], -1)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; with sources of 0."""
+        source = latent.new_zeros(*latent.shape[:-1], self.num_sources)
+        return self.locate({"source": source, "eta": latent})
 
     @property
     def standardiser(self) -> Tensor:

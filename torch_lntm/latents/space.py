@@ -113,6 +113,18 @@ class LatentSpace(ABC):
         """
 
     @abstractmethod
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """Some z at which the main site has given values, for chains to start from.
+
+        Args:
+            latent: ``(..., num_docs, latent_dim)`` values of the main site.
+            key: ``(..., num_docs)`` keys, for what they leave open.
+
+        Returns:
+            ``(..., num_docs, dim)``.
+        """
+
+    @abstractmethod
     def select(self, rows: Tensor) -> Self:
         """The space of some of the documents, int64 positions in this batch."""
 

@@ -137,6 +137,10 @@ class StickSpace(IdentifiedSpace):
         after = sticks[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
         return sticks[..., :-1] - after
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
+
     @property
     def standardiser(self) -> Tensor:
         """See :attr:`IdentifiedSpace.standardiser`; of theta itself."""

@@ -24,12 +24,11 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.latents.target import DocumentTarget
-from torch_lntm.sampling.metrics import Metric
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.latents.metrics import Metric
 
 #: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
 MAX_ENERGY_ERROR = 1000.0
-
 
 
 class HMCState(NamedTuple):

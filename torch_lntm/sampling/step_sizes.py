@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.latents.target import DocumentTarget
-from torch_lntm.sampling.hmc import HMCState, step
-from torch_lntm.sampling.metrics import Metric
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.latents.metrics import Metric
+from torch_lntm.sampling import hmc
 
 #: Doublings or halvings of the search for a first step size.
 MAX_DOUBLINGS = 30
@@ -19,16 +19,15 @@ MAX_DOUBLINGS = 30
 SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 
 
-
 def jittered(key: Tensor, step_size: Tensor, jitter: float) -> Tensor:
-    """Step sizes of one transition, uniform within a part of what they are.
+    """Step sizes of one transition, drawn uniformly around given ones.
 
-    Trajectories of varying length do not close on themselves.
+    Trajectories that vary in length do not keep returning to where they started.
 
     Args:
-        key: ``(num_chains, num_docs)`` keys of the transition, as :func:`step` takes them.
+        key: ``(num_chains, num_docs)`` keys of the transition, the same as :func:`hmc.step` takes.
         step_size: Step sizes, broadcast with ``key``.
-        jitter: The part, in [0, 1).
+        jitter: Largest relative change, in [0, 1).
 
     Returns:
         ``(num_chains, num_docs)`` float64.
@@ -39,7 +38,7 @@ def jittered(key: Tensor, step_size: Tensor, jitter: float) -> Tensor:
 
 
 def find_step_size(
-    key: Tensor, target: DocumentTarget, state: HMCState, metric: Metric, threshold: float = 0.8
+    key: Tensor, target: DocumentTarget, state: hmc.HMCState, metric: Metric, threshold: float = 0.8
 ) -> Tensor:
     """First step sizes: doubled or halved from 1 until one step's acceptance crosses a threshold.
 
@@ -58,7 +57,8 @@ def find_step_size(
     step_size = torch.ones_like(state.log_prior)
 
     def acceptable(attempt: int) -> Tensor:
-        info = step(noise.fold_in(key, attempt), target, state, step_size, metric, 1)[1]
+        attempt_key = noise.fold_in(key, attempt)
+        info = hmc.step(attempt_key, target, state, step_size, metric, 1)[1]
         return info.acceptance > threshold
 
     grow = acceptable(0)
@@ -90,18 +90,19 @@ class DualAveraging(NamedTuple):
 
     @classmethod
     def start(cls, step_size: Tensor) -> DualAveraging:
-        """From first step sizes; the centre is ten times them, for larger ones are cheaper."""
+        """Start from first step sizes; shrinks towards ten times these, as larger are cheaper."""
         log_step_size, zero = step_size.log(), torch.zeros_like(step_size)
         return cls(log_step_size, zero, zero, log_step_size + math.log(10.0))
 
     def update(self, acceptance: Tensor, target: float, longest: float = math.inf) -> DualAveraging:
-        """After a transition with these acceptance probabilities ``(num_chains, num_docs)``.
+        """The state after one more transition.
 
         Args:
-            acceptance: The probabilities.
-            target: What their mean is to be.
-            longest: The step sizes' upper bound, at which acceptance above the target no longer
-                adds up: should steps have to be shorter later, there is nothing to make good for.
+            acceptance: ``(num_chains, num_docs)`` its acceptance probabilities.
+            target: Mean acceptance probability to reach.
+            longest: Upper bound on the step size. While the step size is at the bound, acceptance
+                above the target is not accumulated, so adaptation can shorten the step at once
+                when acceptance drops.
         """
         count = self.num_updates + 1
         least = (self.centre - math.log(longest)) * SHRINKAGE * (count + DELAY) / math.sqrt(count)

@@ -183,5 +183,7 @@ def _sampler(
     def move(batch: DocumentBatch) -> DocumentSamples:
         return kernel.run(batch, num_samples, warmup_steps, progress=False)
 
-    described = f"{kernel.num_steps} leapfrogs, mass matrix {kernel.mass_matrix!r}"
+    described = (
+        f"{kernel.settings.num_steps} leapfrogs, mass matrix {kernel.settings.mass_matrix!r}"
+    )
     return move, f"{size} by DocumentHMC ({described})"

@@ -19,14 +19,14 @@ class DocumentPrior(nn.Module):
     site that :attr:`latent` names; there may be other sites above it. A prior says
 
     * in :meth:`emit`, how these sites are drawn, as a Pyro program: the definition of the model;
-    * in :meth:`space` and :meth:`identified`, the same at the present parameters in coordinates, for
-      solvers, samplers and integrals;
+    * in :meth:`space` and :meth:`identified`, the same in coordinates at the present parameters,
+      for solvers, samplers and integrals;
     * in :meth:`statistics` and :meth:`m_step`, what an M-step needs of the documents' posteriors,
       and what it does with it;
     * in :meth:`start_latents` and :meth:`start`, how to begin from rough proportions.
 
-    ``torch_lntm.testing.check_prior`` checks that these agree. A prior of eta that is normal derives
-    from :class:`~torch_lntm.models.NormalPrior`, which has most of them.
+    ``torch_lntm.testing.check_prior`` checks that these agree. A normal prior of eta derives from
+    :class:`~torch_lntm.models.NormalPrior`, which has most of them.
 
     Attributes:
         num_topics: Number of topics K.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.guides import Guide, Posterior
+from torch_lntm.guides import Guide
 from torch_lntm.kernels import expected_counts
 from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Draws, Posterior
 
 
 @dataclass(eq=False)
@@ -71,8 +72,8 @@ class Statistics:
 
 
 @torch.no_grad()
-def sufficient_statistics(
-    guide: Guide, batch: DocumentBatch, posterior: Posterior, **temperatures: float
+def expected_statistics(
+    guide: Guide[Any], batch: DocumentBatch, posterior: Posterior, **temperatures: float
 ) -> Statistics:
     """Statistics of a batch under its posterior.
 
@@ -87,7 +88,7 @@ def sufficient_statistics(
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=float(batch.counts.double().sum()),
-        sums=posterior.sums(),
+        sums=guide.model.prior.statistics(posterior, batch),
         word_counts=guide.word_counts(batch, posterior, **temperatures),
         objective=float(posterior.objective.sum()),
         num_unconverged=int((~posterior.converged).sum()),
@@ -98,7 +99,8 @@ def sufficient_statistics(
 def sampled_statistics(
     model: TopicModel,
     batch: DocumentBatch,
-    latents: Mapping[str, Tensor],
+    latents: dict[str, Tensor],
+    logits: Tensor,
     log_likelihood: Tensor,
     used: Tensor,
 ) -> Statistics:
@@ -109,8 +111,8 @@ def sampled_statistics(
     Args:
         model: The model.
         batch: Non-empty documents, on its device.
-        latents: ``(num_chains, num_docs, dim)`` values of ``eta``, and of ``source`` if there is
-            such a site.
+        latents: ``(num_chains, num_docs, dim)`` values by the names of the sites.
+        logits: ``(num_chains, num_docs, num_topics)`` logits of theta at these.
         log_likelihood: ``(num_chains, num_docs)`` nats at these.
         used: ``(num_chains, num_docs)`` bool, the chains to average.
 
@@ -118,32 +120,26 @@ def sampled_statistics(
         The statistics; the objective is the log likelihood, and documents with chains left out
         count as unconverged.
     """
+    num_unconverged = int((~used).any(0).sum())
+    counted = used.any(0).nonzero().squeeze(-1)
+    if len(counted) < batch.num_docs:
+        batch = batch.select(counted)
+        latents = {site: value[:, counted] for site, value in latents.items()}
+        logits, log_likelihood = logits[:, counted], log_likelihood[:, counted]
+        used = used[:, counted]
     weights = used.double() / used.sum(0).clamp_min(1)
-    eta = latents["eta"].double().flatten(0, 1)
-    flat = weights.flatten()[:, None]
-    if "source" in latents:
-        source = latents["source"].double().flatten(0, 1)
-        sums = {
-            "eta_sum": (flat * eta).sum(0),
-            "eta_square": (flat * eta.square()).sum(0),
-            "source_sum": (flat * source).sum(0),
-            "eta_source": eta.mT @ (flat * source),
-            "source_outer": source.mT @ (flat * source),
-        }
-    else:
-        sums = {"latent_sum": (flat * eta).sum(0), "latent_outer": eta.mT @ (flat * eta)}
+    draws = Draws(latents, logits, weights)
     # Word counts are linear in the counts: a chain's weight goes there.
-    rows = batch.select(torch.arange(batch.num_docs, device=batch.device).repeat(len(weights)))
+    rows = batch.repeat(len(weights))
     rows = replace(rows, counts=rows.counts * weights.flatten().to(rows.dtype)[rows.row_index])
-    theta = model.theta(latents["eta"]).flatten(0, 1)
+    theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
     word_counts = expected_counts(theta, model.topics.probs, rows, word_counts=True).word_counts
     assert word_counts is not None
-    counted = weights.sum(0)
     return Statistics(
-        num_docs=float(counted.sum()),
-        num_tokens=float((counted * batch.lengths.double()).sum()),
-        sums=sums,
+        num_docs=float(batch.num_docs),
+        num_tokens=float(batch.counts.double().sum()),
+        sums=model.prior.statistics(draws, batch),
         word_counts=word_counts.double(),
         objective=float((weights * log_likelihood).sum()),
-        num_unconverged=int((~used).any(0).sum()),
+        num_unconverged=num_unconverged,
     )

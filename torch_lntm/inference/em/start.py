@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -21,29 +22,30 @@ CONCENTRATION = 0.3
 FIRST_SWEEPS, SWEEPS = 8, 3
 
 
-def document_topics(corpus: Corpus, num_topics: int, seed: int) -> Tensor:
+def document_topics(
+    corpus: Corpus, documents: NDArray[np.int64], num_topics: int, seed: int
+) -> Tensor:
     """Topics from the words of a few random documents each, mixed with the corpus' frequencies.
 
     Args:
-        corpus: Non-empty documents.
+        corpus: The corpus.
+        documents: Positions of its non-empty documents, in the order to choose from.
         num_topics: Number of topics.
         seed: Seed of the choice of documents.
 
     Returns:
         ``(num_topics, num_words)`` float64, all positive.
     """
-    counts = corpus.to_scipy()
-    frequency = np.asarray(counts.sum(0), dtype=np.float64).ravel() + 1.0
+    frequency = np.bincount(corpus.word_index, corpus.counts, corpus.num_words) + 1.0
     frequency = frequency / frequency.sum()
     generator = np.random.default_rng(seed)
-    per_topic = min(SEED_DOCUMENTS, corpus.num_docs)
-    rows = [
-        np.asarray(
-            counts[generator.choice(corpus.num_docs, per_topic, replace=False)].sum(0)
-        ).ravel()
-        for _ in range(num_topics)
-    ]
-    seeds = np.stack(rows)
+    per_topic = min(SEED_DOCUMENTS, len(documents))
+    seeds = np.zeros((num_topics, corpus.num_words))
+    for topic in seeds:
+        chosen = documents[generator.choice(len(documents), per_topic, replace=False)]
+        for document in chosen:
+            entries = slice(corpus.row_offsets[document], corpus.row_offsets[document + 1])
+            topic[corpus.word_index[entries]] += corpus.counts[entries]
     seeds = seeds / seeds.sum(1, keepdims=True)
     return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
 
@@ -64,13 +66,13 @@ def lda_epoch(
     A cheap stand-in for the full model: theta has a symmetric Dirichlet prior, its mode (on the
     softmax scale) is the fixed point theta ∝ topic_counts + concentration, and the topics' counts
     are a running average over batches with step size (updates + 1)^−exponent (Cappé & Moulines
-    2009). The noise of the steps acts as annealing: on *ap* it ends in better topics than many
-    more full sweeps.
+    2009). The noise of the steps acts as annealing: it ends in better topics than many more full
+    sweeps.
 
     Args:
         model: Its topics are read and written.
-        batches: All documents once, ``index`` giving their rows of ``theta``.
-        theta: ``(num_docs, num_topics)`` proportions, overwritten.
+        batches: All documents once.
+        theta: ``(num_docs, num_topics)`` proportions by position in the corpus, overwritten.
         word_counts: ``(num_topics, num_words)`` float64 running average, overwritten.
         num_tokens: Tokens of the corpus.
         updates: Steps taken before.
@@ -84,11 +86,11 @@ def lda_epoch(
     for batch in batches:
         batch = model.check_batch(batch)
         topics = model.topics.probs
-        weights = theta[batch.index.cpu()].to(topics)
+        weights = theta[batch.positions].to(topics)
         for _ in range(FIRST_SWEEPS if first else SWEEPS):
             weights = expected_topic_counts(weights, topics, batch) + CONCENTRATION
             weights /= weights.sum(-1, keepdim=True)
-        theta[batch.index.cpu()] = weights.to(theta)
+        theta[batch.positions] = weights.to(theta)
         found = expected_counts(weights, topics, batch, word_counts=True)
         assert found.word_counts is not None
         objective += float(found.log_likelihood.sum())

@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES, Guide
-from torch_lntm.inference.annealing import ANNEALING, Annealing
-from torch_lntm.inference.run import FitRun, StopReason
+from torch_lntm.inference.em.loop import StopReason
+from torch_lntm.inference.em.phases import (
+    Start,
+    VariationalRun,
+    VariationalSettings,
+    fill_prior_means,
+)
+from torch_lntm.inference.em.tempering import ANNEALING, Annealing
 from torch_lntm.models import TopicModel
-
-Start = Literal["lda", "documents", "model"]
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,12 @@ class FitResult:
 
     Attributes:
         history: One JSON-able record per epoch or iteration: ``phase``, ``iteration``,
-            ``objective`` (nats per token, the guide's own objective plus the parameters' log
-            prior), ``seconds`` since the start and ``unconverged`` documents. Objectives compare
-            within the phase ``"em"`` only: elsewhere the parameters change between batches.
-        stop_reason: ``"converged"``, ``"max_iterations"`` or ``"interrupted"``.
+            ``objective`` (nats per token: the guide's own objective, in the phases ``"score"``,
+            ``"annealing"`` and ``"em"`` plus the parameters' log prior), ``seconds`` since the
+            start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
+            elsewhere the parameters change between batches.
+        stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
+            tolerance; ``"max_iterations"`` or ``"interrupted"``.
         num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
         means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
             documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
@@ -90,7 +96,8 @@ class VariationalEM:
         progress: Show progress bars on standard error.
 
     Raises:
-        ConfigError: A setting that cannot be used, or a guide over another model.
+        ConfigError: A setting that cannot be used.
+        IncompatibleGuideError: The guide belongs to another model.
     """
 
     def __init__(
@@ -109,8 +116,16 @@ class VariationalEM:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
+        if not isinstance(guide, Guide):
+            raise ConfigError(
+                f"guide is {guide!r}; expected a guide of this model, such as "
+                "torch_lntm.guides.make_guide(None, model)"
+            )
         if guide.model is not model:
-            raise ConfigError("the guide was made for another model; make it with this one")
+            raise IncompatibleGuideError(
+                f"{type(guide).__name__} was made for another model; make one for this: "
+                f"{type(guide).__name__}(model)"
+            )
         if start not in get_args(Start):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(Start))}")
         if isinstance(annealing, str):
@@ -141,16 +156,18 @@ class VariationalEM:
             raise ConfigError("restarts from start='model' are all the same; use restarts=1")
         self.model = model
         self.guide = guide
-        self.max_iterations = max_iterations
-        self.tolerance = tolerance
-        self.start: Start = start
-        self.start_epochs = start_epochs
-        self.stepwise_epochs = stepwise_epochs
-        self.restarts = restarts
-        self.annealing = annealing
-        self.max_docs = max_docs
-        self.seed = seed
-        self.progress = progress
+        self.settings = VariationalSettings(
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            start=start,
+            start_epochs=start_epochs,
+            stepwise_epochs=stepwise_epochs,
+            restarts=restarts,
+            annealing=annealing,
+            max_docs=max_docs,
+            seed=seed,
+            progress=progress,
+        )
 
     @torch.no_grad()
     def fit(
@@ -166,7 +183,7 @@ class VariationalEM:
         ``stop_reason`` ``"interrupted"``.
 
         Args:
-            corpus: The documents; empty ones take no part.
+            corpus: The documents, or a matrix of counts; empty ones take no part.
             checkpoint: A file to save the state of the fit in. If it exists the fit continues from
                 there, to the same result as without the interruption. It is left in place.
             checkpoint_seconds: Least time between two saves.
@@ -180,27 +197,46 @@ class VariationalEM:
                 belongs to another fit.
             NumericalError: The objective left the real numbers.
         """
-        if corpus.num_words != self.model.num_words:
-            raise ConfigError(
-                f"the corpus has {corpus.num_words} words and the model {self.model.num_words}"
-            )
-        occupied = np.flatnonzero(corpus.lengths)
-        if occupied.size == 0:
-            raise CorpusError("the corpus has no tokens; there is nothing to fit")
-        order = np.random.default_rng(self.seed).permutation(occupied)
-        run = FitRun(self, corpus, order)
+        corpus = check_corpus(self.model, corpus)
+        run = VariationalRun(self.model, self.guide, self.settings, corpus)
         path = None if checkpoint is None else Path(checkpoint)
-        stop_reason = run.fit(path, checkpoint_seconds)
+        stop_reason = run.run(path, checkpoint_seconds)
         self.model.prior.canonicalise_()
-        means = self.model.prior.mean.detach().cpu().repeat(corpus.num_docs, 1)
-        if run.state.phase != "start":
-            means[torch.from_numpy(order)] = run.state.latent.to(means)
-        unconverged = run.state.history[-1]["unconverged"] if run.state.history else None
+        state = run.state
+        means = state.documents.get("means")
+        unfinished = means is None or state.phase == "start"
+        if means is None or unfinished:
+            means = torch.zeros(corpus.num_docs, self.model.latent_dim, dtype=self.model.dtype)
+        rows = np.arange(corpus.num_docs) if unfinished else np.flatnonzero(corpus.lengths == 0)
+        fill_prior_means(self.model, corpus, rows, means)
+        unconverged = state.history[-1]["unconverged"] if state.history else None
         return FitResult(
-            history=run.state.history,
+            history=state.history,
             stop_reason=stop_reason,
-            num_unconverged=len(occupied) if unconverged is None else unconverged,
+            num_unconverged=len(run.order) if unconverged is None else unconverged,
             means=means,
             objective_name=self.guide.objective,
-            seconds=run.state.seconds,
+            seconds=state.seconds,
         )
+
+
+def check_corpus(model: TopicModel, documents: Corpus) -> Corpus:
+    """The documents to fit a model to, as a corpus.
+
+    Args:
+        model: The model.
+        documents: A corpus, or a matrix of counts.
+
+    Raises:
+        ConfigError: They are over another number of words.
+        CorpusError: They cannot be used, or there are no tokens.
+    """
+    corpus = as_corpus(documents)
+    if corpus.num_words != model.num_words:
+        raise ConfigError(
+            f"the corpus has {corpus.num_words} words and the model {model.num_words}; re-index "
+            "the corpus with corpus.with_vocabulary(model.vocabulary)"
+        )
+    if corpus.num_tokens == 0:
+        raise CorpusError("the corpus has no tokens; there is nothing to fit")
+    return corpus

@@ -14,17 +14,21 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import atomic_write
-from torch_lntm.inference.statistics import Statistics
+from torch_lntm.inference.em.statistics import Statistics
+
+#: Written into every checkpoint; a file with another is of another version of this library.
+FORMAT_VERSION = 2
 
 
 @dataclass
 class FitState:
-    """All that a fit needs to go on from the end of an epoch or iteration.
+    """All that a fit needs to go on from the end of a step.
 
     Attributes:
-        latent: ``(num_docs, num_topics)`` proportions in the start, else ``(num_docs, latent_dim)``
-            posterior means; on the CPU, in the fit's order of documents.
-        sites: ``(nnz, num_topics)`` the posteriors' own starting points, of guides that keep any.
+        documents: Tables with a row for each document of the corpus, or for each stored count, on
+            the CPU: ``theta`` ``(num_docs, num_topics)``, the proportions of the start; ``means``
+            ``(num_docs, latent_dim)``, posterior means; ``sites`` ``(nnz, num_topics)``, where the
+            guide starts from more than means; and what Monte-Carlo EM keeps of its chains.
         restart: Which restart.
         phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``; of Monte-Carlo EM
             ``"warm-up"`` or ``"sampling"``.
@@ -34,13 +38,11 @@ class FitState:
         history: One record per epoch and iteration.
         word_counts: ``(num_topics, num_words)`` running average of the start.
         statistics: Those that the next M-step starts from.
-        best: Parameters and ``latent`` of the best restart so far.
-        chains: What Monte-Carlo EM keeps of its chains, ``(num_chains, num_docs, ...)`` each.
+        best: Parameters and ``means`` of the best restart so far.
         optimizer: State of the topics' optimiser, where they have one.
     """
 
-    latent: Tensor
-    sites: Tensor | None = None
+    documents: dict[str, Tensor] = field(default_factory=dict)
     restart: int = 0
     phase: str = "start"
     step: int = 0
@@ -50,7 +52,6 @@ class FitState:
     word_counts: Tensor | None = None
     statistics: Statistics | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
-    chains: dict[str, Tensor] = field(default_factory=dict)
     optimizer: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -66,7 +67,12 @@ def write_checkpoint(
         identity: JSON-able description of the fit, which a reader must share.
     """
     tensors = {f"model.{name}": value for name, value in parameters.items()}
-    record: dict[str, Any] = {"identity": identity, "state": {}, "statistics": None}
+    record: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "identity": identity,
+        "state": {},
+        "statistics": None,
+    }
     for item in fields(FitState):
         value = getattr(state, item.name)
         if isinstance(value, Tensor):
@@ -106,6 +112,11 @@ def read_checkpoint(
             record = json.loads((file.metadata() or {})["record"])
             # The handle is no mapping: it has keys() but cannot be iterated.
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        if record.get("format_version") != FORMAT_VERSION:
+            raise ConfigError(
+                f"{path} is a checkpoint of another version of torch_lntm; delete it to start the "
+                "fit anew"
+            )
         found = record["identity"]
         different = [name for name in identity if found.get(name) != identity[name]]
         if different:
@@ -123,10 +134,8 @@ def read_checkpoint(
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
         state = FitState(
-            latent=tensors["latent"],
-            sites=tensors.get("sites"),
+            documents=part("documents."),
             best=part("best."),
-            chains=part("chains."),
             optimizer=part("optimizer."),
             **record["state"],
         )

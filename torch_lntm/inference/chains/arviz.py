@@ -6,18 +6,22 @@ from importlib import import_module
 from typing import Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference.document_hmc import DocumentSamples
+from torch_lntm.inference.chains.samples import DocumentSamples
 
 
 def to_arviz(samples: DocumentSamples) -> Any:
-    """The draws and what is known of their chains, for ArviZ's summaries, diagnostics and plots.
+    """The draws, and what is known of their chains, for ArviZ's summaries, diagnostics and plots.
 
-    The group ``posterior`` has ``theta``, ``eta`` and, under a factor prior, ``source``, each with
-    the dimensions ``chain``, ``draw``, ``document`` and one of its own (``topic``; ``eta_dim``
-    where eta has one less than topics; ``source_dim``). The group ``sample_stats`` has
-    ``acceptance_rate`` and ``step_size`` by ``chain`` and ``document``, ``divergences`` by
-    ``document``, and ``moved``, false for chains that never did: ArviZ averages over those too.
-    Documents are labelled by their positions in the corpus.
+    The group ``posterior`` has ``theta`` and the program's sites, as ``eta`` and ``source``, each
+    with the dimensions ``chain``, ``draw``, ``document`` and one of its own: ``topic`` for theta
+    and for a main site of that many components, else the site's name with ``_dim``. The group
+    ``sample_stats`` has ``acceptance_rate`` and ``step_size`` by ``chain`` and ``document``,
+    ``divergences`` by ``document``, and ``moved``, false for chains that never did: ArviZ averages
+    over those too. Documents are labelled by their positions in the corpus.
+
+    For chains that Pyro ran, ``arviz.from_pyro(mcmc, log_likelihood=False)`` does the same without
+    these labels: ``mcmc = MCMC(DocumentHMC(model), num_samples=500)``, with ``num_chains`` as an
+    argument of ``MCMC``, whose axis is ArviZ's ``chain``.
 
     Args:
         samples: The draws.
@@ -36,11 +40,11 @@ def to_arviz(samples: DocumentSamples) -> Any:
         "draw": range(num_draws),
         "document": samples.index.numpy(),
     }
-    num_topics = samples.model.num_topics
+    prior = samples.model.prior
     draws = {"theta": (samples.theta(), "topic")}
-    draws["eta"] = (samples.eta, "topic" if samples.eta.shape[-1] == num_topics else "eta_dim")
-    if samples.source is not None:
-        draws["source"] = (samples.source, "source_dim")
+    for site, values in samples.latents.items():
+        of_topics = site == prior.latent and prior.latent_dim == prior.num_topics
+        draws[site] = (values, "topic" if of_topics else f"{site}_dim")
     posterior = {
         name: (("chain", "draw", "document", last), values.detach().numpy())
         for name, (values, last) in draws.items()

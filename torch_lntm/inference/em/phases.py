@@ -1,31 +1,33 @@
-"""One run of variational EM: its phases, what it keeps of them, and where it goes on from."""
+"""One run of variational EM: its phases, and what they keep of the documents."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import NumericalError
-from torch_lntm.guides import DirichletPosterior, Effort
-from torch_lntm.inference.checkpoint import FitState, read_checkpoint, write_checkpoint
-from torch_lntm.inference.start import document_topics, lda_epoch
-from torch_lntm.inference.statistics import Statistics, sufficient_statistics
+from torch_lntm.guides import Effort, Guide
+from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.inference.em.memory import DocumentTables
+from torch_lntm.inference.em.start import document_topics, lda_epoch
+from torch_lntm.inference.em.statistics import Statistics, expected_statistics
+from torch_lntm.inference.em.tempering import Annealing
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Draws
 
-if TYPE_CHECKING:
-    from torch_lntm.inference.variational_em import VariationalEM
-
-StopReason = Literal["converged", "max_iterations", "interrupted"]
+Start = Literal["lda", "documents", "model"]
 
 #: Step size of the stochastic phases: (updates + 1)^-exponent.
 START_EXPONENT = 0.3
@@ -37,80 +39,71 @@ START_UPDATES, START_EPOCHS = 320, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 #: Batches of a stochastic epoch at least, and documents of one at most.
 MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
-#: Numbers, such as covariances' entries, that the documents solved at once may need by default.
-MAX_NUMBERS = 2**23
-#: Numbers that posteriors' sites may have to be kept between visits of their documents.
+#: Numbers that warm starts with a row for each stored count may have to be kept between visits.
 MAX_KEPT_NUMBERS = 2**28
-#: Corpora with at most this many stored counts keep their batches between epochs.
+#: Batches of corpora with at most this many stored counts are kept between epochs: making them
+#: again would take longer than small batches' arithmetic. Larger corpora are never held twice.
 MAX_CACHED_COUNTS = 4_000_000
 
 
-class FitRun:
-    """One fit: the engine's settings applied to the documents of a corpus in a given order."""
+@dataclass(frozen=True)
+class VariationalSettings:
+    """The settings of :class:`~torch_lntm.inference.VariationalEM`, whose docstring has them."""
 
-    def __init__(self, engine: VariationalEM, corpus: Corpus, order: np.ndarray) -> None:
-        self.engine = engine
-        self.model = engine.model
-        self.guide = engine.guide
-        self.source = corpus
-        self.corpus = corpus = corpus[order]
+    max_iterations: int
+    tolerance: float
+    start: Start
+    start_epochs: int | None
+    stepwise_epochs: int | None
+    restarts: int
+    annealing: Annealing | None
+    max_docs: int | None
+    seed: int
+    progress: bool
+
+
+class VariationalRun(ResumableFit):
+    """One fit: settings applied to the non-empty documents of a corpus, in a random order.
+
+    Args:
+        model: The model, fitted in place.
+        guide: The guide whose posterior the E-step solves.
+        settings: The settings.
+        corpus: The documents; at least one is not empty.
+    """
+
+    not_returned_to = frozenset({"sites"})
+
+    def __init__(
+        self, model: TopicModel, guide: Guide[Any], settings: VariationalSettings, corpus: Corpus
+    ) -> None:
+        self.model = model
+        self.guide = guide
+        self.settings = settings
+        self.corpus = corpus
+        occupied = np.flatnonzero(corpus.lengths)
+        self.order: NDArray[np.int64] = np.random.default_rng(settings.seed).permutation(occupied)
         self.num_tokens = float(corpus.num_tokens)
         # How many documents are solved at once bounds memory; how many a stochastic step sees is
         # part of the algorithm, and does not depend on it.
-        size = self.guide.numbers_per_document(corpus.nnz / corpus.num_docs)
-        self.max_docs = engine.max_docs or min(max(16, int(MAX_NUMBERS / size)), MAX_STEP_DOCS)
-        self.step_docs = min(MAX_STEP_DOCS, math.ceil(corpus.num_docs / MIN_BATCHES))
-        self.num_batches = math.ceil(corpus.num_docs / self.step_docs)
+        size = guide.memory_per_document(corpus.nnz / len(occupied))
+        fitting = docs_at_once(size, model.device, model.dtype)
+        self.max_docs = settings.max_docs or min(fitting, MAX_STEP_DOCS)
+        self.step_docs = min(MAX_STEP_DOCS, math.ceil(len(occupied) / MIN_BATCHES))
+        self.num_batches = math.ceil(len(occupied) / self.step_docs)
         self._batches: dict[int, list[DocumentBatch]] = {}
-        self.state = self._fresh(0)
-        self._kept: tuple[dict[str, Tensor], Tensor, str] = ({}, self.state.latent, "start")
+        self.state = FitState()
 
-    # -- epochs, iterations and what is kept of them -------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
-    def fit(self, checkpoint: Path | None, checkpoint_seconds: float) -> StopReason:
-        """Run all phases; on Ctrl-C return with the last finished step's parameters."""
-        if checkpoint is not None and checkpoint.exists():
-            self.state, parameters = read_checkpoint(
-                checkpoint, self._identity(), self.model.device
-            )
-            self.model.load_state_dict(parameters)
-        self._keep()
-        began = saved = time.monotonic()
-        before = self.state.seconds
-        stop_reason: StopReason = "max_iterations"
-        steps = self._steps()
-        try:
-            for record in steps:
-                self.state.seconds = before + time.monotonic() - began
-                record = {**record, "seconds": round(self.state.seconds, 3)}
-                if not math.isfinite(record["objective"]):
-                    raise NumericalError(
-                        f"the objective became {record['objective']} in phase {record['phase']}, "
-                        f"iteration {record['iteration']}"
-                    )
-                self.state.history.append(record)
-                self._keep()
-                if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
-                    write_checkpoint(checkpoint, self.state, self._snapshot(), self._identity())
-                    saved = time.monotonic()
-            if self._converged():
-                stop_reason = "converged"
-        except KeyboardInterrupt:
-            self._restore()
-            stop_reason = "interrupted"
-        finally:
-            steps.close()
-        self.state.seconds = before + time.monotonic() - began
-        return stop_reason
-
-    def _steps(self) -> Generator[dict[str, Any]]:
-        """Yield a record at the end of every epoch and iteration, from the present state on."""
-        engine, state = self.engine, self.state
+    def steps(self) -> Generator[dict[str, Any]]:
+        """See :meth:`ResumableFit.steps`; the end of an epoch or iteration is one of a step."""
+        state = self.state
         while state.phase in ("start", "stepwise"):
             if state.phase == "start":
                 yield from self._start()
             yield from self._stepwise()
-            if engine.restarts > 1:
+            if self.settings.restarts > 1:
                 yield from self._score()
             else:
                 self._enter("annealing")
@@ -133,11 +126,11 @@ class FitRun:
         }
 
     def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
-        """All documents, in batches on the model's device."""
+        """All non-empty documents, in batches on the model's device."""
         if max_docs in self._batches:
             return iter(self._batches[max_docs])
         made = self.corpus.batches(
-            max_docs=max_docs, device=self.model.device, dtype=self.model.dtype
+            max_docs, order=self.order, device=self.model.device, dtype=self.model.dtype
         )
         if self.corpus.nnz <= MAX_CACHED_COUNTS:
             # One partition at a time: the stochastic phases' gives way to EM's.
@@ -147,22 +140,21 @@ class FitRun:
 
     def _tracked(self, description: str, epochs: int | None) -> tqdm[Any]:
         """A progress bar over documents, those of earlier epochs counted; None: until it ends."""
-        num_docs, done = self.corpus.num_docs, self.state.step
+        num_docs, done = len(self.order), self.state.step
         return tqdm(
             total=None if epochs is None else epochs * num_docs,
             initial=done * num_docs,
             desc=description,
             unit="doc",
-            disable=not self.engine.progress or done == epochs,
+            disable=not self.settings.progress or done == epochs,
             smoothing=0.1,
         )
 
-    # -- phases --------------------------------------------------------------------------------
+    @property
+    def _documents(self) -> DocumentTables:
+        return DocumentTables(self.state.documents, self.corpus.row_offsets)
 
-    def _fresh(self, restart: int) -> FitState:
-        num_docs, num_topics = self.corpus.num_docs, self.model.num_topics
-        theta = torch.full((num_docs, num_topics), 1.0 / num_topics, dtype=self.model.dtype)
-        return FitState(latent=theta, restart=restart)
+    # -- phases ----------------------------------------------------------------------------------
 
     def _epochs(self, chosen: int | None, updates: int, bounds: tuple[int, int]) -> int:
         if chosen is not None:
@@ -171,27 +163,35 @@ class FitRun:
 
     def _start(self) -> Iterator[dict[str, Any]]:
         """Topics, and from the documents' proportions under them the prior."""
-        engine, state, model = self.engine, self.state, self.model
-        if engine.start == "model":
-            state.latent = model.prior.mean.detach().cpu().repeat(self.corpus.num_docs, 1)
+        settings, state, model = self.settings, self.state, self.model
+        if settings.start == "model":
+            for batch in self.batches(self.step_docs):
+                space = model.prior.space(batch)
+                start = self.guide.default_start(batch, space)
+                if start is None or self.guide.starts_from == "entries":
+                    start = space.centre.expand(batch.num_docs, -1)
+                self._documents.write("means", batch, start)
             self._enter("stepwise")
             return
         epochs = 1
-        if engine.start == "lda":
-            epochs = self._epochs(engine.start_epochs, START_UPDATES, START_EPOCHS)
+        if settings.start == "lda":
+            epochs = self._epochs(settings.start_epochs, START_UPDATES, START_EPOCHS)
         if state.step == 0:
-            seed = engine.seed + state.restart
-            topics = document_topics(self.corpus, model.num_topics, seed).to(model.device)
+            seed = settings.seed + state.restart
+            topics = document_topics(self.corpus, self.order, model.num_topics, seed)
+            topics = topics.to(model.device)
             model.topics.set_(topics)
             # Word by word in memory, as the kernels produce it and the topics keep it.
             state.word_counts = (topics.mT * (self.num_tokens / model.num_topics)).contiguous().mT
+            shape = (self.corpus.num_docs, model.num_topics)
+            state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
                 state.updates, objective = lda_epoch(
                     model,
                     self._counted(bar, self.step_docs),
-                    state.latent,
+                    state.documents["theta"],
                     state.word_counts,
                     self.num_tokens,
                     updates=state.updates,
@@ -203,17 +203,33 @@ class FitRun:
                 record = self._record(objective / self.num_tokens)
                 if state.step == epochs:
                     # Before the record goes out: what is kept with it has a prior, and means.
-                    state.latent = model.prior.start_from_theta(state.latent)
+                    self._start_prior()
                     self._enter("stepwise")
                     yield record
                     return
                 yield record
 
+    def _start_prior(self) -> None:
+        """Set the prior, and the documents' means, from the proportions that the start found."""
+        state, prior = self.state, self.model.prior
+        theta = state.documents.pop("theta")
+        latents = prior.start_latents(theta)
+        sums: dict[str, Tensor] = {}
+        for batch in self.batches(self.step_docs):
+            rows = latents[batch.positions].to(batch.device)
+            logits = theta[batch.positions].to(batch.device).clamp_min(1e-4).log()
+            weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
+            moments = Draws({prior.latent: rows[None]}, logits[None], weights)
+            found = prior.statistics(moments, batch)
+            sums = {name: sums[name] + x if sums else x for name, x in found.items()}
+        prior.start(float(len(self.order)), **sums)
+        state.documents["means"] = latents
+
     def _stepwise(self) -> Iterator[dict[str, Any]]:
         """Stepwise EM with the model's own posterior."""
-        engine, state, model = self.engine, self.state, self.model
-        default = None if engine.annealing is None and engine.start != "model" else 0
-        chosen = default if engine.stepwise_epochs is None else engine.stepwise_epochs
+        settings, state, model = self.settings, self.state, self.model
+        default = None if settings.annealing is None and settings.start != "model" else 0
+        chosen = default if settings.stepwise_epochs is None else settings.stepwise_epochs
         epochs = self._epochs(chosen, STEPWISE_UPDATES, STEPWISE_EPOCHS)
         if state.step == 0:
             state.updates = STEPWISE_OFFSET
@@ -250,25 +266,24 @@ class FitRun:
         record = self._record(score)
         scores = [*self._objectives("score"), score]
         if scores.index(max(scores)) == state.restart:
-            state.best = {**self._snapshot(), "latent": state.latent.clone()}
-        if state.restart + 1 < self.engine.restarts:
-            fresh = self._fresh(state.restart + 1)
-            state.latent, state.restart, state.updates = fresh.latent, fresh.restart, 0
-            state.statistics = state.sites = None
+            state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
+        # What is kept of the documents is this restart's, whose topics are not the next one's.
+        state.documents.clear()
+        if state.restart + 1 < self.settings.restarts:
+            state.restart, state.updates, state.statistics = state.restart + 1, 0, None
             self._enter("start")
         else:
-            state.latent = state.best.pop("latent")
+            state.documents["means"] = state.best.pop("means")
             self.model.load_state_dict(state.best)
-            # The sites are the last restart's, whose topics are not these.
-            state.best, state.sites = {}, None
+            state.best = {}
             state.restart = scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
 
     def _anneal(self) -> Iterator[dict[str, Any]]:
         """Full EM at rising inverse temperatures."""
-        state = self.state
-        steps = self.engine.annealing.steps if self.engine.annealing else []
+        state, annealing = self.state, self.settings.annealing
+        steps = annealing.steps if annealing else []
         with self._tracked("annealing", len(steps)) as bar:
             while state.step < len(steps):
                 names = ("temperature", "topic_temperature")
@@ -287,18 +302,18 @@ class FitRun:
 
     def _perturb_topics(self) -> None:
         """Multiply the topics by noise, a stream of its own for every step of the annealing."""
-        engine, topics = self.engine, self.model.topics
-        assert engine.annealing is not None
-        generator = np.random.default_rng([engine.seed, self.state.restart, self.state.step])
+        settings, topics = self.settings, self.model.topics
+        assert settings.annealing is not None
+        generator = np.random.default_rng([settings.seed, self.state.restart, self.state.step])
         noise = torch.from_numpy(generator.standard_normal(tuple(topics.probs.shape)))
-        topics.set_(topics.probs * (engine.annealing.noise * noise).exp().to(topics.probs))
+        topics.set_(topics.probs * (settings.annealing.noise * noise).exp().to(topics.probs))
 
     def _em(self) -> Iterator[dict[str, Any]]:
         """Full EM; ends after an E-step, so parameters and posteriors belong together."""
-        engine, state = self.engine, self.state
+        state = self.state
         with self._tracked("EM", None) as bar:
-            while state.step <= engine.max_iterations:
-                if self._converged():
+            while state.step <= self.settings.max_iterations:
+                if self.converged():
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
@@ -314,15 +329,19 @@ class FitRun:
         """The objectives of a phase so far, nats per token."""
         return [r["objective"] for r in self.state.history if r["phase"] == phase]
 
-    def _converged(self) -> bool:
-        """Whether the last EM iteration changed the objective by no more than the tolerance."""
+    def converged(self) -> bool:
+        """Whether the last EM iteration changed the objective by no more than the tolerance.
+
+        In either direction: the objectives of Taylor, Laplace and expectation propagation are no
+        bounds, and an M-step can lower them a little where EM has come to rest.
+        """
         objectives = self._objectives("em")
         if len(objectives) < 2:
             return False
         change = abs(objectives[-1] - objectives[-2])
-        return change <= self.engine.tolerance * abs(objectives[-1])
+        return change <= self.settings.tolerance * abs(objectives[-1])
 
-    # -- E-steps -------------------------------------------------------------------------------
+    # -- E-steps ---------------------------------------------------------------------------------
 
     def _counted(self, bar: tqdm[Any], max_docs: int) -> Iterator[DocumentBatch]:
         for batch in self.batches(max_docs):
@@ -330,37 +349,26 @@ class FitRun:
             bar.update(batch.num_docs)
 
     def _expect(
-        self,
-        batch: DocumentBatch,
-        temperatures: Mapping[str, Any],
-        effort: Effort,
+        self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
     ) -> Statistics:
         """E-step of one batch from, and to, what is kept of its documents' posteriors."""
-        rows = batch.index.cpu()
-        sites = self._sites(rows)
-        if self.guide.keeps_sites:
-            init = None if sites is None else sites.to(self.model.device)
-        else:
-            init = self.state.latent[rows]
+        documents, device = self._documents, self.model.device
+        init = None
+        if self.guide.starts_from == "documents":
+            init = documents.read("means", batch, device)
+        elif "sites" in documents:
+            init = documents.read_entries("sites", batch, device)
         posterior = self.guide.posterior(batch, init, **temperatures, **effort)
-        self.state.latent[rows] = posterior.mean.to(self.state.latent)
-        if sites is not None and isinstance(posterior, DirichletPosterior):
-            assert posterior.sites is not None
-            sites.copy_(posterior.sites)
-        return sufficient_statistics(self.guide, batch, posterior, **temperatures)
+        documents.write("means", batch, posterior.mean)
+        if self._keeps_entries:
+            documents.write_entries("sites", batch, posterior.warm_start)
+        return expected_statistics(self.guide, batch, posterior, **temperatures)
 
-    def _sites(self, rows: Tensor) -> Tensor | None:
-        """The kept sites of the documents ``rows``, which follow one another, to read and write.
-
-        None where the guide keeps none, or there would be too many to keep.
-        """
-        state, size = self.state, (self.corpus.nnz, self.model.num_topics)
-        if not self.guide.keeps_sites or size[0] * size[1] > MAX_KEPT_NUMBERS:
-            return None
-        if state.sites is None:
-            state.sites = torch.zeros(size, dtype=self.model.dtype)
-        offsets = self.corpus.row_offsets
-        return state.sites[int(offsets[rows[0]]) : int(offsets[rows[-1] + 1])]
+    @property
+    def _keeps_entries(self) -> bool:
+        """Whether there are warm starts with rows for stored counts, and room to keep them."""
+        size = self.corpus.nnz * self.model.num_topics
+        return self.guide.starts_from == "entries" and size <= MAX_KEPT_NUMBERS
 
     def _sum(
         self,
@@ -377,37 +385,41 @@ class FitRun:
         """Objective of the documents plus the parameters' log prior, nats per token."""
         return (statistics.objective + float(self.model.log_prior())) / self.num_tokens
 
-    # -- keeping state -------------------------------------------------------------------------
+    # -- what an interruption goes back to -------------------------------------------------------
 
-    def _keep(self) -> None:
-        """Remember the end of this epoch or iteration, which Ctrl-C goes back to."""
-        self._kept = (self._snapshot(), self.state.latent.clone(), self.state.phase)
-
-    def _restore(self) -> None:
+    def restore(self) -> None:
         """Go back to the best restart that has been scored, else to what was kept last."""
+        super().restore()
         state = self.state
         if state.best:
             best = dict(state.best)
-            self._kept = (best, best.pop("latent"), "score")
+            state.documents.clear()
+            state.documents["means"] = best.pop("means")
+            self.model.load_state_dict(best)
+            state.phase = "score"
             scored = [r for r in state.history if r["phase"] == "score"]
             state.history.append(max(scored, key=lambda r: r["objective"]))
-        parameters, state.latent, state.phase = self._kept
-        self.model.load_state_dict(parameters)
 
-    def _snapshot(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self.model.state_dict().items()}
-
-    def _identity(self) -> dict[str, Any]:
-        """What a checkpoint must agree on to be continued by this fit."""
-        engine = self.engine
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`ResumableFit.identity`."""
+        settings = self.settings
         return {
-            "corpus": self.source.fingerprint(),
-            "model": self.model.config,
+            "corpus": self.corpus.fingerprint(),
+            "model": repr(self.model.construction),
             "guide": repr(self.guide),
-            "start": engine.start,
-            "start_epochs": engine.start_epochs,
-            "stepwise_epochs": engine.stepwise_epochs,
-            "restarts": engine.restarts,
-            "annealing": repr(engine.annealing),
-            "seed": engine.seed,
+            "start": settings.start,
+            "start_epochs": settings.start_epochs,
+            "stepwise_epochs": settings.stepwise_epochs,
+            "restarts": settings.restarts,
+            "annealing": repr(settings.annealing),
+            "seed": settings.seed,
         }
+
+
+def fill_prior_means(
+    model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
+) -> None:
+    """Write the prior mean of some documents' latent variable into their rows of ``means``."""
+    for batch in corpus.batches(MAX_STEP_DOCS, order=rows, dtype=model.dtype):
+        centre = model.prior.space(model.check_batch(batch)).centre
+        means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
