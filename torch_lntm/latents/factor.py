@@ -277,6 +277,10 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
         """See :meth:`EtaSpace.marginal`; with the sources integrated out."""
         return self._marginal
 
+    def compact(self) -> NormalSpace:
+        """See :meth:`LatentSpace.compact`; the marginal, with the sources integrated out."""
+        return self._marginal
+
 
 class LaplaceFactorSpace(FactorSpace):
     """With Laplace sources of density ½ exp(−|s|); eta is not normal."""

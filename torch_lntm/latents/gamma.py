@@ -53,6 +53,7 @@ class GammaSpace(LatentSpace):
     dtype: torch.dtype = torch.float64  # type: ignore[assignment]
 
     sites = ("theta",)
+    conjugate = True
 
     @property
     def dim(self) -> int:

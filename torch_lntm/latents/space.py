@@ -35,9 +35,17 @@ class LatentSpace(ABC):
     #: the guides that solve it by the names of the mass matrices.
     posterior_metrics: ClassVar[Mapping[str, str]] = {}
 
+    #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens: Gibbs sampling of
+    #: both is then exact.
+    conjugate: ClassVar[bool] = False
+
     def unit_metric(self) -> Metric | None:
         """The metric in which the sites themselves have unit mass; None where there is none."""
         return None
+
+    def compact(self) -> LatentSpace:
+        """The same prior of theta in as few coordinates as are known; by default itself."""
+        return self
 
     @property
     @abstractmethod
@@ -123,8 +131,3 @@ class LatentSpace(ABC):
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
         """The same space in another floating-point type."""
-
-
-def rows_of(value: Tensor, rows: Tensor) -> Tensor:
-    """Some documents' rows of a parameter ``(size,)`` that all share, or ``(num_docs, size)``."""
-    return value if value.dim() == 1 else value[rows]

@@ -16,8 +16,8 @@ from torch_lntm.latents import (
     ContrastSpace,
     FactorSpace,
     GaussianFactorSpace,
+    IdentifiedSpace,
     LaplaceFactorSpace,
-    LatentSpace,
     SourceContrastSpace,
 )
 from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
@@ -187,7 +187,7 @@ class IndependentFactorPrior(DocumentPrior):
         parameters = (self.loc, self.mixing, self.noise_precision)
         return self.space_type(*(parameter.detach() for parameter in parameters))
 
-    def identified(self, batch: DocumentBatch) -> LatentSpace:
+    def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """See :meth:`DocumentPrior.identified`; contrasts of eta, with sources if Laplace."""
         space = self.space(batch)
         if isinstance(space, GaussianFactorSpace):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.latents import LatentSpace
+from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
 
@@ -59,7 +59,7 @@ class DocumentPrior(nn.Module):
         """
         raise NotImplementedError
 
-    def identified(self, batch: DocumentBatch) -> LatentSpace:
+    def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """Coordinates of what the likelihood can see, for integrals; float64.
 
         Args:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.evaluation.annealing import AIS, anneal_corpus, summarise_chains
-from torch_lntm.evaluation.likelihood import LikelihoodEstimate, log_likelihood, warn_of_chains
+from torch_lntm.evaluation.checks import check_model
+from torch_lntm.evaluation.likelihood.annealed import AIS, anneal_corpus, warn_of_chains
+from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate
 from torch_lntm.models import TopicModel
+from torch_lntm.sampling.importance import summarise_weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -23,8 +26,9 @@ class AISBracket:
         corpus: The documents.
         lower: Estimates by chains from the prior on; below log p(w_d) in expectation.
         upper: ``(num_docs,)`` float64 nats, estimates by chains back from the truth; above log
-            p(w_d) in expectation, 0 for an empty document. All chains of a document start at the
-            one truth there is, so that its error shows between documents alone.
+            p(w_d) in expectation, 0 for an empty document. All reverse chains of a document start
+            from the same latent value, the one that generated it. They are therefore not
+            independent: estimate the error from the spread over documents.
         upper_effective_sample_size: ``(num_docs,)`` chains that count in ``upper``.
     """
 
@@ -52,8 +56,8 @@ class AISBracket:
     def __repr__(self) -> str:
         lower, tokens = self.lower, int(self.lower.lengths.sum())
         return (
-            f"AISBracket: log p(w) of {lower.num_docs} simulated documents, {tokens} tokens, by "
-            f"{lower.num_samples} chains each way, {lower.proposal}, seed {lower.seed}\n"
+            f"AISBracket: log p(w) of {lower.num_docs} simulated documents, {tokens} tokens, each "
+            f"way by {lower.description}, seed {lower.seed}\n"
             f"  from below  {lower.total:.1f} nats, {lower.nats_per_token:.4f} per token\n"
             f"  from above  {float(self.upper.sum()):.1f} nats, "
             f"{float(self.upper.sum()) / max(tokens, 1):.4f} per token\n"
@@ -71,6 +75,7 @@ def ais_bracket(
     seed: int = 0,
     max_docs: int = 256,
     progress: bool = False,
+    covariates: Mapping[str, Any] | None = None,
 ) -> AISBracket:
     """How far annealed importance sampling is from the truth, at most, on simulated documents.
 
@@ -87,21 +92,22 @@ def ais_bracket(
         seed: Seed of the documents and of all chains.
         max_docs: Documents annealed at once, at most.
         progress: Show progress bars, one each way.
+        covariates: ``(num_docs, ...)`` arrays by name, where the model's prior has covariates.
 
     Returns:
         The documents and their bounds.
 
     Raises:
         ConfigError: A setting that cannot be used.
-        IncompatibleGuideError: A prior that there is no path for.
         NumericalError: A density is not finite; names documents.
 
     Warns:
-        UserWarning: See :func:`log_likelihood`; of either side.
+        UnreliableEstimateWarning: See :func:`log_likelihood`; of either side.
     """
+    check_model(model)
     settings = AIS() if settings is None else settings
-    corpus, latents = model.generate(lengths, seed=seed)
-    lower = log_likelihood(model, corpus, settings, seed=seed, max_docs=max_docs, progress=progress)
+    corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
+    lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
     upper = torch.zeros(corpus.num_docs, dtype=torch.float64)
     size = torch.full_like(upper, float(settings.num_chains))
     stuck = torch.zeros_like(upper, dtype=torch.bool)
@@ -114,9 +120,9 @@ def ais_bracket(
         progress=progress,
         latents=latents,
     ):
-        summary = summarise_chains(-of_batch.log_weights)
+        summary = summarise_weights(-of_batch.log_weights, 0)
         upper[of_batch.rows] = -summary.log_mean
         size[of_batch.rows] = summary.effective_sample_size
         stuck[of_batch.rows] = of_batch.stuck
-    warn_of_chains(corpus, settings, size, stuck, "upper bounds", stacklevel=4)
+    warn_of_chains(settings, size, stuck, "upper bounds")
     return AISBracket(corpus, lower, upper, size)
