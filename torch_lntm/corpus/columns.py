@@ -18,7 +18,12 @@ from torch_lntm.errors import CorpusError
 T = TypeVar("T")
 
 _EXACT_IN_FLOAT = 2**53
-_KINDS = {"b": "bool", "i": "int", "f": "float", "O": "text"}
+_KINDS = {
+    "bool": np.dtype(bool),
+    "int": np.dtype(np.int64),
+    "float": np.dtype(np.float64),
+    "text": np.dtype(object),
+}
 
 
 class FrozenDict(Mapping[str, T], Generic[T]):
@@ -172,8 +177,9 @@ def _text(value: Any) -> str:
 
 def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:
     """The columns as what JSON can hold, in order."""
+    kinds = {dtype: kind for kind, dtype in _KINDS.items()}
     return [
-        {"name": name, "kind": _KINDS[array.dtype.kind], "values": array.tolist()}
+        {"name": name, "kind": kinds[array.dtype], "values": array.tolist()}
         for name, array in columns.items()
     ]
 
@@ -184,7 +190,6 @@ def decode_metadata(columns: Any, num_docs: int) -> Arrays:
     Raises:
         CorpusError: They are damaged.
     """
-    dtypes = {name: np.dtype(kind) for kind, name in _KINDS.items()}
     made: dict[str, NDArray[Any]] = {}
     try:
         for column in columns:
@@ -193,7 +198,7 @@ def decode_metadata(columns: Any, num_docs: int) -> Arrays:
                 raise TypeError(f"column {name!r:.60} is none")
             if kind == "text" and not all(v is None or isinstance(v, str) for v in values):
                 raise TypeError(f"column {name!r:.60} holds other things than text")
-            made[name] = np.fromiter(values, dtypes[kind], count=len(values))
+            made[name] = np.fromiter(values, _KINDS[kind], count=len(values))
             if len(values) != num_docs:
                 raise ValueError(f"column {name!r:.60} has {len(values)} values")
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -105,7 +105,8 @@ class Documents:
         """
         if "label" not in self.metadata:
             return None
-        return tuple("" if v is None else str(v) for v in self.metadata["label"].tolist())
+        values = self.metadata["label"].tolist()
+        return tuple("" if v is None or v != v else str(v) for v in values)
 
     def metadata_frame(self) -> Any:
         """The metadata as a pandas data frame with a row for each document, in order.
