@@ -202,7 +202,7 @@ def about(**changes) -> np.ndarray:
         ({"documents": about(values=[1])}, "column 'a' has 1 values"),
         ({"documents": about(values=[1, "x"])}, "are damaged: invalid literal"),
         ({"documents": about(values=[1, 2**70])}, "are damaged"),
-        ({"documents": about(values=3)}, "column 'a' is none"),
+        ({"documents": about(values=3)}, "column 'a' has no name or no list"),
         ({"documents": about(kind="object")}, "are damaged"),
         ({"documents": about(kind="text")}, "holds other things than text"),
         ({"documents": about(name=None)}, "are damaged"),

@@ -150,6 +150,11 @@ def test_data_frames_name_the_words():
     assert sparse.vocabulary == WORDS
     assert Corpus.from_matrix(frame, ["a", "b", "c", "d"]).vocabulary == ("a", "b", "c", "d")
     assert Corpus.from_matrix(pd.DataFrame(COUNTS)).vocabulary is None
+    nullable = frame.astype("Int64")
+    np.testing.assert_array_equal(dense(Corpus.from_matrix(nullable)), COUNTS)
+    nullable.iloc[2, 1] = None
+    with pytest.raises(CorpusError, match="got nan in document 2, word 1"):
+        Corpus.from_matrix(nullable)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3, 3)])
@@ -389,6 +394,7 @@ def test_save_errors_leave_no_file(tmp_path):
 def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "toy.npz"
     Corpus.from_matrix(COUNTS).save(path)
+    labels = write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
     before = path.read_bytes()
 
     def interrupted(file, **arrays):
@@ -399,7 +405,7 @@ def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         Corpus.from_matrix(COUNTS * 2).save(path)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
+    assert sorted(tmp_path.iterdir()) == [labels, path]
 
 
 def test_saved_files_are_read_by_plain_numpy(tmp_path):

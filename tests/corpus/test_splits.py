@@ -143,7 +143,7 @@ def test_hold_out_draws_are_hypergeometric(small, monkeypatch):
         assert statistic < chi2(len(expected) - 1).isf(1e-7)
 
 
-def test_holding_out_tokens_takes_no_memory_for_each(tmp_path):
+def test_holding_out_tokens_takes_no_memory_for_each():
     corpus = Corpus.from_matrix([[3 * 10**8, 5], [2**31 - 1, 2**31 - 1]])
     tracemalloc.start()
     observed, _ = corpus.hold_out_words(0.3)

@@ -67,7 +67,7 @@ def _frozen(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def make_metadata(columns: Any, num_docs: int) -> Arrays:
-    """Columns of one value a document, each in one of four kinds.
+    """Makes columns of one value a document, each of one of four kinds.
 
     Numbers and truth values are arrays of float64, int64 and bool. Everything else is text: an
     object array of strings, in which a list is joined by ``|``, and a date is written out. A
@@ -81,8 +81,8 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
         num_docs: How many values each column must have.
 
     Raises:
-        CorpusError: It is no such mapping, a name is blank or occurs twice, or a column does not
-            have one value a document.
+        CorpusError: The columns are no such mapping, a name is blank or occurs twice, or a column
+            does not have one value a document.
     """
     pairs: Iterable[tuple[Any, Any]]
     if is_frame(columns):
@@ -185,17 +185,17 @@ def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:
 
 
 def decode_metadata(columns: Any, num_docs: int) -> Arrays:
-    """The columns that ``encode_metadata`` wrote.
+    """Returns the columns that ``encode_metadata`` wrote.
 
     Raises:
-        CorpusError: They are damaged.
+        CorpusError: The columns are damaged.
     """
     made: dict[str, NDArray[Any]] = {}
     try:
         for column in columns:
             name, kind, values = column["name"], column["kind"], column["values"]
             if not isinstance(name, str) or not isinstance(values, list):
-                raise TypeError(f"column {name!r:.60} is none")
+                raise TypeError(f"column {name!r:.60} has no name or no list of values")
             if kind == "text" and not all(v is None or isinstance(v, str) for v in values):
                 raise TypeError(f"column {name!r:.60} holds other things than text")
             made[name] = np.fromiter(values, _KINDS[kind], count=len(values))
@@ -226,10 +226,10 @@ def frame_of(columns: Arrays) -> Any:
 
 
 def make_covariates(arrays: Any, num_docs: int) -> Arrays:
-    """Numeric arrays with one entry a document: float64, int64 or bool, all finite.
+    """Copies arrays with one entry a document as float64, int64 or bool.
 
     Raises:
-        CorpusError: They are not numbers, not finite, or not one for each document.
+        CorpusError: A value is not a finite number, or there is not one entry for each document.
     """
     if not isinstance(arrays, Mapping):
         raise CorpusError(
