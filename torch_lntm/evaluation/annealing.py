@@ -193,7 +193,7 @@ def _batches(
 
 def _target(model: TopicModel, batch: DocumentBatch, num_chains: int) -> hmc.DocumentTarget:
     """The target of documents at the model's present parameters, in float64."""
-    topics, prior = model.topics.probs.detach().double(), model.prior
+    topics, prior = model.topics.double_probs, model.prior
     if isinstance(prior, DirichletPrior):
         coordinates = ais.GammaCoordinates(prior.concentration.detach().double())
         return ais.DirichletTarget(batch, topics, coordinates, num_chains)

@@ -155,7 +155,7 @@ def document_completion(
         assert isinstance(corpus, Corpus)
         hold_out = corpus.hold_out_words(observed_fraction, seed)
     _check_any_tokens(hold_out.held_out)
-    topics = model.topics.probs.double()
+    topics = model.topics.double_probs
     # The mean of a Dirichlet posterior is known, and is its mode on the softmax scale too.
     exact = isinstance(model.prior, DirichletPrior) and predictive != "integrated"
     scores = []

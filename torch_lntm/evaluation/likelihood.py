@@ -439,7 +439,7 @@ def _documents(
     progress: bool,
 ) -> Iterator[list[_Document]]:
     """Yields the non-empty documents of each batch that has some, with their posteriors."""
-    words = model.topics.probs.mT.double().contiguous()
+    words = model.topics.double_probs.mT
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
             posterior = guide.posterior(batch)

@@ -35,7 +35,6 @@ from torch_lntm.kernels.contraction import (
     sum_over_words,
 )
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
