@@ -134,13 +134,16 @@ class WordCounts(Tensor):
             if func in _METADATA or func is Tensor.as_subclass or _is_attribute(func):
                 with torch._C.DisableTorchFunctionSubclass():
                     return func(*args, **kwargs)
-            if func in _SHAPES or func in _MOVES:
+            if func in _MOVES:
+                single = torch.empty((), dtype=counts.dtype, device=counts.device)
+                moved = func(single, *args[1:], **kwargs)
+                if moved.is_floating_point():
+                    batches = [batch.to(moved.device, moved.dtype) for batch in counts.batches]
+                    return WordCounts(batches, counts.shape[:-2])
+            if func in _SHAPES:
                 with torch._C.DisableTorchFunctionSubclass():
                     outside = func(*args, **kwargs)
-                if func in _MOVES and outside.is_floating_point():
-                    moved = [batch.to(outside.device, outside.dtype) for batch in counts.batches]
-                    return WordCounts(moved, counts.shape[:-2])
-                if func in _SHAPES and outside.shape[-2:] == counts.shape[-2:]:
+                if outside.shape[-2:] == counts.shape[-2:]:
                     leading, held = outside.shape[:-2], counts.batches
                     if func is Tensor.expand and len(held) > 1:
                         held = tuple(counts.batches_at(leading))

@@ -80,12 +80,9 @@ def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -
     """Emit the log prior of parameters as a factor, once for all documents.
 
     A mask of documents would turn it into one for each of them. There it is shared out among the
-    unmasked ones within their plate, so that it counts once. Nothing is emitted where a mask takes
-    off everything, as ``Predictive`` does.
+    unmasked ones within their plate, so that it counts once.
     """
     mask = pyro.poutine.get_mask()
-    if mask is False:
-        return
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         pyro.factor(name, log_prior())
         return

@@ -190,7 +190,7 @@ class Topics(nn.Module):
         shift = self.logits.detach().amax(0)
         mass = (self.logits - shift).exp().sum(0, dtype=torch.float64)
         normaliser = (shift.double() + mass.log()).sum()
-        return self.smoothing * (self.logits.double().sum() - self.num_words * normaliser)
+        return self.smoothing * (self.logits.sum(dtype=torch.float64) - self.num_words * normaliser)
 
     def extra_repr(self) -> str:
         """Sizes and smoothing, for ``repr``."""
