@@ -20,7 +20,7 @@ _EM = {
     "sufficient_statistics": "statistics",
 }
 
-__all__ = ["DocumentHMC", "DocumentSamples", "to_arviz", *_EM]  # noqa: PLE0604
+__all__ = ["DocumentHMC", "DocumentSamples", "to_arviz", *_EM]
 
 
 def __getattr__(name: str) -> Any:

@@ -93,6 +93,7 @@ class NormalSpace(EtaSpace):
 
     sites = ("eta",)
     posterior_metrics = {"laplace": "laplace", "taylor": "taylor"}  # noqa: RUF012
+    default_metric = "laplace"
 
     @property
     def dim(self) -> int:

@@ -112,9 +112,7 @@ def _entries(batch: DocumentBatch) -> _Entries:
     count = batch.counts.round().long()
     before = count.cumsum(0) - count
     first = torch.cat([before, before.new_zeros(1)])[batch.row_offsets[:-1]]
-    return _Entries(
-        batch.row_index, batch.word_index, count, before - first[batch.row_index]
-    )
+    return _Entries(batch.row_index, batch.word_index, count, before - first[batch.row_index])
 
 
 def _chunks(entries: _Entries, max_tokens: int) -> list[_Entries]:

@@ -33,8 +33,9 @@ MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
 #: Mass matrices in which a posterior is hardly wider than a unit normal, so that the bound applies.
 #: In other metrics it may be much wider, as in that of Taylor's posterior, which is too narrow.
 _BOUNDED = ("prior", "laplace")
-#: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its number
-#: of tokens times the dtype's machine epsilon. Above it, acceptance probabilities are unreliable.
+#: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
+#: number of tokens times the dtype's machine epsilon. Above it, acceptance probabilities are
+#: unreliable.
 MAX_ROUNDING_ERROR = 0.05
 
 
