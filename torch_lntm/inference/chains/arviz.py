@@ -19,9 +19,9 @@ def to_arviz(samples: DocumentSamples) -> Any:
     ``divergences`` by ``document``, and ``moved``, false for chains that never did: ArviZ averages
     over those too. Documents are labelled by their positions in the corpus.
 
-    For chains that Pyro ran, ``arviz.from_pyro(mcmc, log_likelihood=False)`` does the same without
-    these labels: ``mcmc = MCMC(DocumentHMC(model), num_samples=500)``, with ``num_chains`` as an
-    argument of ``MCMC``, whose axis is ArviZ's ``chain``.
+    Chains that Pyro ran, ``mcmc = MCMC(DocumentHMC(model), num_samples=500, num_chains=4)``, need
+    no function: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes, and in ArviZ 0.x
+    ``arviz.from_dict(posterior=...)`` takes its values as NumPy arrays.
 
     Args:
         samples: The draws.
