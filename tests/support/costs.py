@@ -242,4 +242,3 @@ def _in_one_piece(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.is_contiguous():
         return True
     return tensor.dim() > 1 and tensor.mT.is_contiguous()
-
