@@ -12,7 +12,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.report import (
+from torch_lntm.reports import (
     Score,
     SourceActivity,
     completion_scores,
@@ -208,7 +208,7 @@ def test_what_sources_cannot_tell_is_said(wrong):
 
 def test_models_without_sources_say_so(corpus):
     for model in (make_model(), lntm.models.lda(3, 4)):
-        with pytest.raises(ConfigError, match=f"{model.prior.kind}, has no sources; iftm has"):
+        with pytest.raises(ConfigError, match=f"{model.name}, has no sources; iftm has"):
             summarise_sources(model)
     with pytest.raises(ConfigError, match="has no sources"):
         source_activity(lntm.guides.TaylorGuide(make_model()), corpus)
@@ -309,7 +309,7 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
     assert together.theta.shape == (9, 3)
     torch.testing.assert_close(together.theta.sum(1), torch.ones(9).double())
     assert together.converged.all()
-    assert (together.sources is not None) == (guide.model.prior.kind == "iftm")
+    assert (together.sources is not None) == (guide.model.name == "iftm")
 
 
 def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
