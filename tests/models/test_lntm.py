@@ -80,6 +80,7 @@ def test_a_model_is_rebuilt_from_its_configuration(device, dtype) -> None:
         "pseudo_variance": 2.0,
         "topic_scale": 3.0,
         "dtype": str(dtype).removeprefix("torch."),
+        "seed": 0,
     }
     twin = CONSTRUCTORS[model.name](**model.config).to(device)
     twin.load_state_dict(model.state_dict())
