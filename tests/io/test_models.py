@@ -310,15 +310,15 @@ def test_a_model_that_its_constructor_would_not_make_again_is_refused(tmp_path, 
     def needs_tensor(num_topics, num_words, loc):
         return make_own(num_topics, num_words, loc=loc)
 
-    with pytest.raises(ConfigError, match="needs-tensor cannot be made again .*missing.*'loc'"):
+    with pytest.raises(ConfigError, match=r"needs-tensor cannot be made again .*missing.*'loc'"):
         save_model(needs_tensor(3, 5, torch.zeros(3)), tmp_path / "model")
 
     @register("needs-object")
     def needs_object(num_topics, num_words, corpus):
         return make_own(num_topics, num_words)
 
-    with pytest.raises(ConfigError, match="has the argument corpus of type Path, which JSON"):
-        save_model(needs_object(3, 5, tmp_path), tmp_path / "model")
+    with pytest.raises(ConfigError, match="has the argument corpus of type object, which JSON"):
+        save_model(needs_object(3, 5, object()), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
