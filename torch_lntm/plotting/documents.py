@@ -68,6 +68,7 @@ def document_proportions(
     ax.set_yticks(rows, [names[k] for k in shown], fontsize=9)
     ax.set_xlim(0, min(1.0, 1.05 * float(upper.max())))
     ax.set_ylim(-0.6, len(shown) - 0.4)
+    ax.set_title(f"Document {document % num_docs}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
     ax.grid(axis="x", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
