@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.common import DATA, RESULTS, Stopwatch, corpus_path, describe, write_json
 
 import torch_lntm as lntm
-from benchmarks.common import DATA, RESULTS, Stopwatch, corpus_path, describe, write_json
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation.accuracy import posterior_accuracy
 
