@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.guides import Posterior
+from torch_lntm.posteriors import Posterior
 from torch_lntm.plotting.style import NEGATIVE, library
 
 if TYPE_CHECKING:

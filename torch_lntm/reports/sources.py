@@ -14,7 +14,6 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.models.factor import SOURCE_VARIANCE
 from torch_lntm.reports.tables import TableFormat, check_text, signed, to_csv, words_of
 
 
@@ -79,7 +78,7 @@ def summarise_sources(
     require(1, num_topics=num_topics, num_words=num_words)
     words = [words_of(model, row) for row in model.topics.top_words(num_words)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
-    variance = SOURCE_VARIANCE[prior.source] * loadings.square().sum(0)
+    variance = prior.source_variance * loadings.square().sum(0)
     shares = variance / prior.contrast_covariance().trace().cpu()
     order = loadings.argsort(dim=0, stable=True, descending=True)
     summaries = []

@@ -34,13 +34,13 @@ class _Entries(NamedTuple):
     Attributes:
         row: ``(num_entries,)`` int64 document.
         word: ``(num_entries,)`` int64 word.
-        count: ``(num_entries,)`` int64 tokens.
+        tokens: ``(num_entries,)`` int64 tokens.
         place: ``(num_entries,)`` int64 position of the first token in its document.
     """
 
     row: Tensor
     word: Tensor
-    count: Tensor
+    tokens: Tensor
     place: Tensor
 
     def select(self, which: Tensor | slice) -> _Entries:
