@@ -7,20 +7,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import TypeVar
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
 from torch_lntm.errors import CorpusError
 
-D = TypeVar("D", bound="Documents", default="Documents")
+D = TypeVar("D", bound="Documents")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

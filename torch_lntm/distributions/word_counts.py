@@ -160,7 +160,7 @@ def _is_attribute(func: Callable[..., Any]) -> bool:
     """Whether a function reads an attribute that is no tensor of other entries."""
     if getattr(func, "__name__", None) != "__get__":
         return False
-    return getattr(func, "__self__").__name__ not in {"T", "mT", "H", "mH", "real", "imag"}
+    return func.__self__.__name__ not in {"T", "mT", "H", "mH", "real", "imag"}
 
 
 def _alike(parts: Any) -> bool:

@@ -39,7 +39,8 @@ class SourceSummary:
 
     Attributes:
         source: Its number, from 0: its column of the mixing matrix A.
-        distribution: ``"gaussian"`` (variance 1) or ``"laplace"`` (variance 2).
+        distribution: ``"gaussian"`` or ``"laplace"``.
+        variance: Its prior variance: 1 if Gaussian, 2 if Laplace.
         share: The part of the variance of the centred logits that it explains; the rest of the sum
             over sources to 1 is the noise's.
         positive: The topics that rise most with the source, the first one most.
@@ -48,6 +49,7 @@ class SourceSummary:
 
     source: int
     distribution: str
+    variance: float
     share: float
     positive: tuple[SourceTopic, ...]
     negative: tuple[SourceTopic, ...]
@@ -90,6 +92,7 @@ def summarise_sources(
             SourceSummary(
                 source=source,
                 distribution=prior.source,
+                variance=prior.source_variance,
                 share=float(shares[source]),
                 positive=tuple(t for t in topics if t.loading > 0)[:num_topics],
                 negative=tuple(t for t in reversed(topics) if t.loading < 0)[:num_topics],
@@ -127,7 +130,7 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
         axes = "rotates them to the principal axes of the loadings, "
         rotated = axes if kind == "gaussian" else ""
         lines.append(
-            f"sources: {kind}, variance {SOURCE_VARIANCE[kind]:.0f}; a fit {rotated}orders them by "
+            f"sources: {kind}, variance {summaries[0].variance:.0f}; a fit {rotated}orders them by "
             "share and makes the largest loading of each positive"
         )
     lines.append("source   share  loading  topic  top words")
