@@ -204,7 +204,8 @@ def test_lda_agrees_with_enumeration(alpha: list[float], device: torch.device) -
     model = lda(
         3, 5, concentration=torch.tensor(alpha), topics=torch.from_numpy(topics), dtype="float64"
     ).to(device)
-    samples = quiet(DocumentHMC(model, num_chains=30, num_steps=8), make_batch(counts, device))
+    kernel = DocumentHMC(model, num_chains=30, num_steps=8)
+    samples = quiet(kernel, make_batch(counts, device), 250, 100)
     theta = samples.theta()
     torch.testing.assert_close(theta.sum(-1), torch.ones_like(theta[..., 0]))
     chains = torch.cat([theta, theta.square()], -1).mean(1)
