@@ -21,7 +21,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import GUIDES, make_guide
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.inference.document_hmc import effective_sample_size
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.models import MODELS, NormalTopics, TopicModel, ctm, lntm
 
 DTYPES = [torch.float32, torch.float64]
