@@ -35,7 +35,7 @@ def measure(
 ) -> dict[str, Any]:
     """The accuracy of one case's posteriors, printed and as a record."""
     kind, options, fitted_by, judged = case
-    make = lntm.models.MODELS[kind]
+    make = lntm.models.CONSTRUCTORS[kind]
     model = make(args.num_topics, corpus.num_words, seed=args.seed, **options)
     guide = lntm.guides.make_guide(fitted_by, model)
     engine = lntm.inference.VariationalEM(model, guide, seed=args.seed, progress=False)

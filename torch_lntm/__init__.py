@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from torch_lntm import kernels as kernels
     from torch_lntm import models as models
     from torch_lntm import plotting as plotting
-    from torch_lntm import report as report
+    from torch_lntm import recipes as recipes
+    from torch_lntm import reports as reports
     from torch_lntm.corpus import Corpus as Corpus
     from torch_lntm.corpus import lee_corpus as lee_corpus
     from torch_lntm.corpus import read_corpus as read_corpus
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch_lntm.errors import CorpusError as CorpusError
     from torch_lntm.errors import IncompatibleGuideError as IncompatibleGuideError
     from torch_lntm.errors import LNTMError as LNTMError
+    from torch_lntm.errors import LNTMWarning as LNTMWarning
     from torch_lntm.errors import NotFittedError as NotFittedError
     from torch_lntm.errors import NumericalError as NumericalError
     from torch_lntm.io import load_model as load_model
@@ -43,10 +45,6 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_ROOMS = (
-    *("corpus", "distributions", "errors", "evaluation", "guides", "inference"),
-    *("io", "kernels", "models", "plotting", "report"),
-)
 #: Public name to the room it comes from.
 _NAMES = {
     "Corpus": "corpus",
@@ -56,12 +54,18 @@ _NAMES = {
     "CorpusError": "errors",
     "IncompatibleGuideError": "errors",
     "LNTMError": "errors",
+    "LNTMWarning": "errors",
     "NotFittedError": "errors",
     "NumericalError": "errors",
     "load_model": "io",
     "load_run": "io",
     "save_model": "io",
 }
+_ROOMS = (
+    *("corpus", "distributions", "errors", "evaluation", "guides", "inference", "io", "kernels"),
+    *("models", "plotting", "recipes", "reports"),
+)
+__all__ = [*_NAMES, *_ROOMS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -75,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOMS, *_NAMES, "__version__"])
+    return sorted(__all__)

@@ -1,11 +1,32 @@
-"""The library's errors: one tree, each also the built-in error that a caller would expect."""
+"""The library's errors and warnings: one tree of each, and the checks that every room makes.
+
+Each error is also the built-in error that a caller would expect.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Sequence
-from types import FrameType
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "ConfigError",
+    "ConvergenceWarning",
+    "CorpusError",
+    "CorpusWarning",
+    "IncompatibleGuideError",
+    "LNTMError",
+    "LNTMWarning",
+    "NotFittedError",
+    "NumericalError",
+    "SavingWarning",
+    "UnreliableEstimateWarning",
+    "import_extra",
+    "require",
+    "warn",
+]
 
 
 class LNTMError(Exception):
@@ -18,6 +39,14 @@ class CorpusError(LNTMError, ValueError):
 
 class ConfigError(LNTMError, ValueError):
     """A parameter, configuration file or run folder that cannot be used."""
+
+
+class FileError(CorpusError, ConfigError, OSError):
+    """A file that cannot be read or written, or is damaged; names it, and the line.
+
+    It is an error of the corpus or configuration that the file holds, too, so that whoever reads
+    one catches one error.
+    """
 
 
 class IncompatibleGuideError(LNTMError, TypeError):
@@ -40,31 +69,70 @@ class NumericalError(LNTMError, ArithmeticError):
         self.documents: tuple[int, ...] = tuple(int(d) for d in documents)
 
 
-class ConvergenceWarning(UserWarning):
-    """An iteration or a chain ended before it had converged; its result is returned."""
+class LNTMWarning(UserWarning):
+    """Base class of every warning this library gives."""
 
 
-class UnreliableEstimate(UserWarning):
-    """A number whose error is larger, or less well known, than it says."""
+class CorpusWarning(LNTMWarning):
+    """Documents were read or converted with a loss, such as words unknown to a vocabulary."""
 
 
-#: Packages whose frames a warning passes over: this one, and those that call it in a user's name.
-_NOT_THE_CALLER = ("torch_lntm", "torch", "pyro")
+class ConvergenceWarning(LNTMWarning):
+    """An iteration stopped, or chains were used, before they had converged."""
 
 
-def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's code that called this library.
+class UnreliableEstimateWarning(LNTMWarning):
+    """An estimate whose standard error cannot be trusted, or is large."""
+
+
+class SavingWarning(LNTMWarning):
+    """A file such as a checkpoint could not be written; the computation goes on."""
+
+
+def warn(message: str, category: type[LNTMWarning]) -> None:
+    """Give a warning that points at the first caller outside this package, torch and pyro.
 
     Args:
-        message: What happened, to which documents, what to do.
-        category: Class of the warning.
+        message: The warning.
+        category: Its class.
     """
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and _package(frame) in _NOT_THE_CALLER:
-        frame, level = frame.f_back, level + 1
+    inside = (__name__.partition(".")[0], "torch", "pyro")
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
+        level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 
 
-def _package(frame: FrameType) -> str:
-    """The top-level package of the code in a frame."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def require(least: float, **settings: float | None) -> None:
+    """Check that settings are not too small.
+
+    Args:
+        least: The smallest value that may be.
+        **settings: Values by their names; None, a setting that was not given, always passes.
+
+    Raises:
+        ConfigError: A value is below ``least``, or NaN; the message names the setting.
+    """
+    for name, value in settings.items():
+        if value is not None and not value >= least:
+            raise ConfigError(f"{name} is {value}; expected at least {least}")
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import a module of an optional dependency.
+
+    Args:
+        module: The module's full name.
+        extra: The extra of this package that installs it.
+        purpose: What needs it, as the beginning of a sentence.
+
+    Raises:
+        ConfigError: The module cannot be imported; the message says what to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}); "
+            f"install it by pip install 'torch-lntm[{extra}]'"
+        ) from error

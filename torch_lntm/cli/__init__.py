@@ -4,6 +4,6 @@ A command is a dataclass. Its fields are the options, on the command line and in
 files; their types and documentation are what the options are checked against and explained by.
 """
 
-from torch_lntm.cli.parser import main
+from torch_lntm.cli.main import main
 
 __all__ = ["main"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torch_lntm.cli.parser import main
+from torch_lntm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

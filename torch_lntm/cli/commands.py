@@ -7,7 +7,7 @@ import dataclasses
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import Command, OnDocuments, say
@@ -16,7 +16,8 @@ from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch_lntm.evaluation import AIS
-    from torch_lntm.report import Score
+    from torch_lntm.inference import DocumentTopics
+    from torch_lntm.reports import Score
 
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
@@ -28,7 +29,8 @@ class Topics(Command):
     Attributes:
         run_folder: The run's folder.
         num_words: Top words of each topic.
-        num_correlated: Most positively, and as many most negatively correlated topics of each.
+        num_correlated: Number of the most positively correlated topics to print of each, and of the
+            most negatively correlated.
         format: How to print them.
     """
 
@@ -42,13 +44,13 @@ class Topics(Command):
     def run(self) -> int:
         """Run it; returns the exit code."""
         run = lntm.load_run(str(self.run_folder))
-        summaries = lntm.report.summarise_topics(
+        summaries = lntm.reports.summarise_topics(
             run.model,
             run.metadata.get("topic_shares"),
             num_words=self.num_words,
             num_correlated=self.num_correlated,
         )
-        print(lntm.report.format_topics(summaries, self.format))
+        print(lntm.reports.format_topics(summaries, self.format))
         return 0
 
 
@@ -73,10 +75,10 @@ class Sources(Command):
     def run(self) -> int:
         """Run it; returns the exit code."""
         model = lntm.load_run(str(self.run_folder)).model
-        summaries = lntm.report.summarise_sources(
+        summaries = lntm.reports.summarise_sources(
             model, num_topics=self.num_topics, num_words=self.num_words
         )
-        print(lntm.report.format_sources(summaries, self.format))
+        print(lntm.reports.format_sources(summaries, self.format))
         return 0
 
 
@@ -84,12 +86,17 @@ class Sources(Command):
 class Transform(OnDocuments):
     """Write the topic proportions of documents under a run's model; of iftm, their sources too.
 
+    The rows carry the documents' own columns, such as labels. Texts are read and cut into words as
+    for the fit, unless options here say otherwise.
+
     Attributes:
         run_folder: The run's folder.
-        out: File to write: .npz with the arrays theta, converged and lengths, and for iftm
-            sources, their posterior means; or .csv.
-        estimate: mode, the posterior's mode on the softmax scale; or mean, its mean of theta.
-        num_samples: Draws per document for the latter.
+        out: File to write, .csv or .npz, or - for CSV on standard output. The arrays of .npz are
+            theta, converged, lengths, for iftm sources (their posterior means), and the documents'
+            columns, each named metadata.NAME.
+        estimate: Estimate of the proportions: mode, the posterior's mode on the softmax scale, or
+            mean, its mean of theta.
+        num_samples: Draws per document for the mean.
     """
 
     positionals = ("run_folder", "corpus")
@@ -102,60 +109,97 @@ class Transform(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
-        import numpy as np
-
-        from torch_lntm.corpus.files import atomic_write, write_arrays
+        from torch_lntm.files import atomic_write, write_arrays
+        from torch_lntm.io.folders import writing
 
         out = Path(str(self.out))
-        if out.suffix not in (".npz", ".csv"):
-            raise ConfigError(f"{out}: expected a file name that ends in .npz or .csv")
+        if self.out != "-" and out.suffix not in (".npz", ".csv"):
+            raise ConfigError(f"{out}: expected a file name that ends in .npz or .csv, or -")
         _, guide, corpus = self.load(str(self.run_folder))
-        found = lntm.report.document_topics(
+        found = lntm.inference.transform(
             guide,
             corpus,
             self.estimate,
             num_samples=self.num_samples,
             seed=self.seed,
-            progress=self.progress,
+            progress=self.shows_progress,
         )
-        theta, converged = found.theta.numpy(), found.converged.numpy()
-        arrays = {"theta": theta, "converged": converged, "lengths": corpus.lengths}
-        columns = [f"topic_{k}" for k in range(theta.shape[1])]
-        table = theta
-        if found.sources is not None:
-            arrays["sources"] = found.sources.mean.numpy()
-            columns += [f"source_{k}" for k in range(arrays["sources"].shape[1])]
-            table = np.hstack([theta, arrays["sources"]])
-        if out.suffix == ".npz":
-            write_arrays(out, **arrays)
+        if self.out == "-":
+            print(_as_csv(found), end="")
         else:
-            label = [] if corpus.labels is None else ["label"]
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(["document", *label, "tokens", "converged", *columns])
-            for d in range(len(corpus)):
-                label = [] if corpus.labels is None else [corpus.labels[d]]
-                numbers = [f"{number:.6g}" for number in table[d]]
-                writer.writerow([d, *label, corpus.lengths[d], int(converged[d]), *numbers])
-            with atomic_write(out) as file:
-                file.write(text.getvalue().encode())
+            with writing(out):
+                if out.suffix == ".npz":
+                    write_arrays(out, **_as_arrays(found))
+                else:
+                    with atomic_write(out) as file:
+                        file.write(_as_csv(found).encode("utf-8", "backslashreplace"))
         say(
-            f"wrote {len(corpus)} documents to {out}: {int((corpus.lengths == 0).sum())} empty, "
-            f"with the prior's theta, and {int((~converged).sum())} not converged"
+            f"wrote {len(corpus)} documents to {'standard output' if self.out == '-' else out}: "
+            f"{int((found.lengths == 0).sum())} empty, with the prior's theta, and "
+            f"{int((~found.converged).sum())} not converged"
         )
         return 0
+
+
+def _as_arrays(found: DocumentTopics) -> dict[str, Any]:
+    """What was found of documents, by the names of plain arrays."""
+    import numpy as np
+
+    arrays = {
+        "theta": found.theta.numpy(),
+        "converged": found.converged.numpy(),
+        "lengths": found.lengths,
+    }
+    if found.sources is not None:
+        arrays["sources"] = found.sources.mean.numpy()
+    for name, values in found.metadata.items():
+        texts = values.dtype == object
+        plain = np.array([_cell(value) for value in values]) if texts else values
+        arrays[f"metadata.{name}"] = plain
+    return arrays
+
+
+def _as_csv(found: DocumentTopics) -> str:
+    """What was found of documents, as a table with a row for each."""
+    import numpy as np
+
+    columns = [f"topic_{k}" for k in range(found.theta.shape[1])]
+    table = found.theta.numpy()
+    if found.sources is not None:
+        sources = found.sources.mean.numpy()
+        columns += [f"source_{k}" for k in range(sources.shape[1])]
+        table = np.hstack([table, sources])
+    own = {"document", "tokens", "converged", *columns}
+    known = [name if name not in own else f"metadata.{name}" for name in found.metadata]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["document", *known, "tokens", "converged", *columns])
+    for d, numbers in enumerate(table):
+        about = [_cell(values[d]) for values in found.metadata.values()]
+        row = [d, *about, found.lengths[d], int(found.converged[d])]
+        writer.writerow([*row, *(f"{number:.6g}" for number in numbers)])
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    """A value of a document's column; empty where it is missing."""
+    return "" if value is None or value != value else str(value)
 
 
 @dataclass(kw_only=True)
 class Evaluate(OnDocuments):
     """Score a run's model on documents; on its own corpus, those held out from the fit.
 
+    Without CORPUS the run's own corpus is read again.
+
     Attributes:
         run_folder: The run's folder.
-        metrics: Any of completion, likelihood, coherence and diversity, with commas between.
+        metrics: Metrics with commas between: any of completion, likelihood, coherence
+            and diversity.
         observed_fraction: Share of each document's tokens that completion observes.
-        predictive: How completion predicts the others from the posterior of theta.
-        method: How the likelihood is estimated: importance sampling, annealed importance sampling
+        predictive: Prediction of the other tokens by completion: from the mode of theta's
+            posterior, its mean, or integrated over theta.
+        method: Estimator of the likelihood: importance sampling, annealed importance sampling
             (ais), which judges every posterior and takes longer, or quadrature, for 2 or 3 topics.
         num_samples: Draws per document of importance sampling.
         num_chains: Chains per document of ais.
@@ -165,6 +209,7 @@ class Evaluate(OnDocuments):
     """
 
     positionals = ("run_folder", "corpus")
+    optional = ("corpus",)
 
     run_folder: str | None = None
     metrics: str = ",".join(_METRICS)
@@ -207,16 +252,16 @@ class Evaluate(OnDocuments):
                 method,
                 num_samples=self.num_samples,
                 seed=self.seed,
-                progress=self.progress,
+                progress=self.shows_progress,
             )
-            scores += lntm.report.likelihood_scores(estimate)
+            scores += lntm.reports.likelihood_scores(estimate)
         if "coherence" in metrics:
-            scores += lntm.report.coherence_scores(run.model, corpus, self.top_n)
+            scores += lntm.reports.coherence_scores(run.model, corpus, self.top_n)
         if "diversity" in metrics:
-            scores.append(lntm.report.diversity_score(run.model, self.top_n))
-        print(lntm.report.format_scores(scores))
+            scores.append(lntm.reports.diversity_score(run.model, self.top_n))
+        print(lntm.reports.format_scores(scores))
         if self.out is not None:
-            lntm.report.write_scores(Path(self.out), scores)
+            lntm.reports.write_scores(Path(self.out), scores)
         return 0
 
     def _estimator(self) -> AIS | Literal["importance", "quadrature"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,22 +17,37 @@ if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
     from torch_lntm.guides import Guide
     from torch_lntm.io import Run
-    from torch_lntm.report import Score
+    from torch_lntm.reports import Score
 
-#: The name of the posterior that is sampled, by Monte-Carlo EM.
-SAMPLED = "hmc"
-#: How texts are cut into words.
+#: The options of how texts are cut into words.
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
-#: Which of these a vocabulary is made of.
+#: The options of which of these words make the vocabulary.
 PRUNING_OPTIONS = ("min_df", "max_df")
+#: The options of how a file is read.
+READING_OPTIONS = ("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding")
 
 
 @dataclass(kw_only=True)
 class Command:
-    """A command; ``positionals`` and ``required`` name fields."""
+    """A command.
+
+    ``positionals`` names the fields that are arguments without a flag, of which ``optional`` may be
+    left out, ``required`` the flags that may not be left out, ``groups`` the flags under each
+    heading of the help, and ``line_only`` those that may not stand in a configuration file.
+
+    Attributes:
+        plugin: Python module, or .py file, to import first: one that registers models of your own
+            by lntm.models.register. It runs with your rights, so it cannot come from a
+            configuration file.
+    """
 
     positionals: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ()
     required: ClassVar[tuple[str, ...]] = ()
+    line_only: ClassVar[tuple[str, ...]] = ("plugin",)
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    plugin: str | None = None
 
     def run(self) -> int:
         """Run it; returns the exit code."""
@@ -39,7 +55,7 @@ class Command:
 
 
 def say(message: str) -> None:
-    """A message about the work, apart from its results."""
+    """Print a message about the work, apart from its results."""
     print(message, file=sys.stderr)
 
 
@@ -48,25 +64,34 @@ class OnDocuments(Command):
     """Commands that read documents and compute.
 
     Attributes:
-        corpus: A file or folder of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .txt, .jsonl,
-            .csv, also gzipped; a folder of .txt files), or the word lee for the 300 news articles
-            that come with gensim.
-        format: The format, where the name does not tell it.
-        vocabulary: File with a word per line: the names of the columns of counts, or of texts the
-            words to count.
+        corpus: File or folder of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .txt, .jsonl,
+            .csv, also gzipped; a folder of texts), - for standard input, or the word lee for the
+            300 news articles that come with gensim.
+        format: Format of the corpus, where the name does not tell it.
+        vocabulary: File with a word per line: the names of the columns of counts, or the words to
+            count in texts.
         text_field: Field of .jsonl or column of .csv with the text; "text" if not given.
+        label_field: Field or column with the document's label; "label" if not given.
+        delimiter: Character between the columns of .csv; found out if not given.
         encoding: Encoding of text files; "utf-8" if not given.
-        device: Where to compute; auto takes a CUDA device if there is one.
+        device: Device to compute on; auto takes a CUDA device if there is one.
         threads: Threads to compute with on the CPU; all cores if not given. For small corpora and
             on busy machines one is the fastest.
         seed: Seed of everything random.
-        progress: Show progress bars on standard error.
+        progress: Show progress bars, where standard error is a terminal.
     """
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "reading documents": READING_OPTIONS,
+        "computation": ("device", "threads", "seed", "progress"),
+    }
 
     corpus: str | None = None
     format: str | None = None
     vocabulary: str | None = None
     text_field: str | None = None
+    label_field: str | None = None
+    delimiter: str | None = None
     encoding: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = None
@@ -82,18 +107,27 @@ class OnDocuments(Command):
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}; expected a number from 0 to 2**63 - 1")
 
-    def read(self, options: dict[str, Any]) -> Corpus:
-        """The corpus; of texts, the words chosen by ``CountVectorizer`` options."""
+    @property
+    def shows_progress(self) -> bool:
+        """Whether to show progress bars: a file of their states would be of no use."""
+        return self.progress and sys.stderr.isatty()
+
+    def read(self, **options: Any) -> Corpus:
+        """The corpus.
+
+        Args:
+            **options: For texts, ``CountVectorizer`` options.
+        """
         given = {
-            name: value
-            for name in ("format", "vocabulary", "text_field", "encoding")
-            if (value := getattr(self, name)) is not None
+            name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
         }
         stop_words = options.get("stop_words")
-        if stop_words not in (None, "english"):
-            from torch_lntm.corpus.files import read_lines
+        if stop_words not in (None, "auto", "none", "english"):
+            from torch_lntm.files import read_lines
 
-            options = {**options, "stop_words": read_lines(Path(stop_words))}
+            options["stop_words"] = read_lines(Path(stop_words))
+        if self.corpus == "-":
+            return _read_standard_input(given | options)
         if self.corpus != "lee":
             return lntm.read_corpus(str(self.corpus), **given, **options)
         if given:
@@ -101,27 +135,47 @@ class OnDocuments(Command):
         return lntm.lee_corpus(**options)
 
     def read_for(self, run: Run) -> Corpus:
-        """The corpus over the vocabulary of a fitted model, texts counted as for its fit."""
+        """The corpus over the vocabulary of a fitted model, read and counted as for its fit.
+
+        Options that were given here count more than the fit's.
+        """
         same = self.corpus == run.config.get("corpus")
+        self._inherit(run, same)
         names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
         options = {name: run.config[name] for name in names if run.config.get(name) is not None}
-        if self.corpus == "lee" and not same:
-            options |= {"min_df": 1, "max_df": 1.0}  # the model's vocabulary chooses the words
-        elif self.corpus != "lee" and not self._holds_texts():
+        if self.corpus != "lee" and not self._holds_texts():
             options = {}
-        corpus = self.read(options)
+        elif not same:
+            # The model's vocabulary chooses the words.
+            options = {"stop_words": "none"} | options | {"min_df": 1, "max_df": 1.0}
+        corpus = self.read(**options)
         words, num_words = run.model.vocabulary, run.model.num_words
         if words is not None:
             return corpus.with_vocabulary(words)
         if corpus.num_words != num_words:
             raise CorpusError(
-                f"{corpus!r} has not the {num_words} words of the model, which has no vocabulary "
-                "to match them by; give counts over the same columns"
+                f"{corpus!r} does not have the {num_words} words of the model, which has no "
+                "vocabulary to match them by; give counts over the same columns"
             )
         return corpus
 
+    def _inherit(self, run: Run, same: bool) -> None:
+        """Take over how the fit's corpus was read, as far as that holds for this one."""
+        names = list(READING_OPTIONS)
+        if not same:
+            # Another file has another format, may be without labels, and has the model's words.
+            names = [n for n in names if n not in ("format", "vocabulary", "label_field")]
+            theirs, ours = (_format_of(c) for c in (run.config.get("corpus"), self.corpus))
+            if ours is None and self.format is None:
+                self.format = run.config.get("format") or theirs
+            if (self.format or ours) != (run.config.get("format") or theirs):
+                names = ["encoding"]
+        for name in names:
+            if getattr(self, name) is None and self.corpus != "lee":
+                setattr(self, name, run.config.get(name))
+
     def _holds_texts(self) -> bool:
-        """Whether the corpus is of texts, not of counts."""
+        """Whether the corpus holds texts, not counts."""
         from torch_lntm.corpus.readers import TEXT_FORMATS, find_format
 
         return (self.format or find_format(Path(str(self.corpus)))) in TEXT_FORMATS
@@ -140,16 +194,15 @@ class OnDocuments(Command):
         return torch.device("cuda" if found and self.device != "cpu" else "cpu")
 
     def load(self, folder: str) -> tuple[Run, Guide, Corpus]:
-        """A run, the guide of its model on the device, and the documents over its vocabulary.
-
-        A model that was fitted to samples gets the default guide of its kind.
-        """
+        """A run, the guide of its model on the device, and the documents over its vocabulary."""
         device = self.torch_device()
         run = lntm.load_run(folder)
+        if self.corpus is None:
+            self.corpus = run.config.get("corpus")
+            if not isinstance(self.corpus, str) or self.corpus == "-":
+                raise ConfigError(f"{folder}: does not say what its corpus was; give CORPUS")
         run.model.to(device)
-        posterior = run.config.get("posterior")
-        guide = lntm.guides.make_guide(None if posterior == SAMPLED else posterior, run.model)
-        return run, guide, self.read_for(run)
+        return run, run.guide(), self.read_for(run)
 
     def complete(
         self,
@@ -171,4 +224,32 @@ class OnDocuments(Command):
         ]
         if train is not None:
             results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
-        return lntm.report.completion_scores(*results)
+            if results[0].perplexity > results[1].perplexity:
+                say(
+                    "warning: words alone, without topics, predict these documents better than "
+                    "the model does; it may have too many topics, or too few documents"
+                )
+        return lntm.reports.completion_scores(*results)
+
+
+def _read_standard_input(options: dict[str, Any]) -> Corpus:
+    """The corpus on standard input, by way of a temporary file."""
+    if "format" not in options:
+        raise ConfigError("the corpus - is standard input; name its format, as in --format txt")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "stdin")
+        path.write_bytes(sys.stdin.buffer.read())
+        try:
+            return lntm.read_corpus(path, **options)
+        except CorpusError as error:
+            raise CorpusError(str(error).replace(str(path), "standard input")) from error
+
+
+def _format_of(corpus: object) -> str | None:
+    """The format that the name of a corpus tells, if any."""
+    from torch_lntm.corpus.readers import find_format
+
+    try:
+        return find_format(Path(str(corpus)))
+    except CorpusError:
+        return None

@@ -2,114 +2,138 @@
 
 from __future__ import annotations
 
-import inspect
+import json
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import (
-    PRUNING_OPTIONS,
-    SAMPLED,
-    TOKEN_OPTIONS,
-    OnDocuments,
-    say,
-)
+from torch_lntm.cli.documents import PRUNING_OPTIONS, TOKEN_OPTIONS, OnDocuments, say
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-
     from torch_lntm.corpus import Corpus, Split
     from torch_lntm.guides import Guide
-    from torch_lntm.inference import FitResult, MonteCarloEM, VariationalEM
-    from torch_lntm.io import UnfinishedRun
+    from torch_lntm.inference import FitResult
+    from torch_lntm.io import Run, UnfinishedRun
+    from torch_lntm.reports import Score
 
 #: What may differ when a killed fit is continued.
 _CHANGEABLE = ("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds")
 
+_MODEL_OPTIONS = (
+    *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance", "dtype"),
+    *("anchored", "topic_scale", "num_sources", "source"),
+    *("concentration", "symmetric", "learn_concentration"),
+)
+_ENGINE_OPTIONS = (
+    *("start", "max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
+    *("max_epochs", "num_chains", "num_transitions", "batch_size"),
+)
+_GUIDE_OPTIONS = ("topics_update",)
+
 
 @dataclass(kw_only=True)
 class Fit(OnDocuments):
-    """Fit a topic model to a corpus, print its topics and held-out perplexity, save the run.
+    """Fit a topic model to a corpus, save the run, print its topics and held-out perplexity.
 
     A fit that was killed continues from its last checkpoint when the same command is run again.
-    Ctrl-C ends a fit early and saves the best so far; of hmc, the last finished epoch.
+    Ctrl-C ends a fit early and saves the best so far; of Monte-Carlo EM, the last finished epoch.
 
     Attributes:
         out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
         overwrite: Replace a run that is there already.
-        model: The model; ctm is the correlated topic model, lntm the same without correlations,
-            iftm the independent factor topic model, lda the generative aspect model (latent
-            Dirichlet allocation).
-        posterior: Approximation of the documents' posteriors, of ctm and lntm taylor (if not
-            given), laplace, blei-lafferty or khan-bouchard; of iftm factor (if not given), with
-            gaussian sources also taylor or laplace; of lda vb (if not given) or ep. Or hmc, for all
-            but lda: Monte-Carlo EM, with samples in the place of an approximation.
+        model: Model to fit: ctm, the correlated topic model; lntm, the same without correlations;
+            iftm, the independent factor topic model; lda, the generative aspect model (latent
+            Dirichlet allocation); or the name of one that a plug-in registers.
+        posterior: Approximation of the documents' posteriors: taylor (if not given), laplace,
+            blei-lafferty or khan-bouchard for ctm and lntm; factor (if not given), or with gaussian
+            sources taylor or laplace for iftm; vb (if not given) or ep for lda. Or hmc, Monte-Carlo
+            EM, which samples instead of approximating.
         num_topics: Number of topics, K.
-        anchored: Of ctm, K - 1 free components instead of K.
-        num_sources: Of iftm, number of sources, below K; K / 4 if not given.
-        source: Of iftm, distribution of the sources; laplace makes them sparse and readable.
-        concentration: Of lda, the prior of the topic proportions, for --no-learn-concentration or
-            --start model (other starts estimate it); 1 / K if not given.
-        symmetric: Of lda, the same concentration for all topics.
-        learn_concentration: Of lda, change the concentration in the fit.
-        topics_update: Of the posteriors vb and ep, the topics' update; bound if not given with vb,
-            second-order with ep.
-        topic_smoothing: Of all but lntm, pseudo-counts of every word in every topic.
-        topic_scale: Of lntm, prior standard deviation of the logits of a topic's words.
-        pseudo_documents: Of all but lda, weight of the prior of the covariance's parameters, in
-            documents; if not given, 2K + 2, for iftm 2.
-        pseudo_variance: Of all but lda, variance that this prior stands for.
+        topic_smoothing: Pseudo-counts of every word in every topic; not for lntm.
+        pseudo_documents: Weight of the prior of the covariance's parameters, in documents; 2K + 2
+            if not given, for iftm 2. Not for lda.
+        pseudo_variance: Variance that this prior stands for; not for lda.
         dtype: Floating-point type of the parameters.
-        max_iterations: Of all but hmc, bound on the iterations of EM.
-        tolerance: Of all but hmc, relative change of the objective at which EM has converged.
-        restarts: Of all but hmc, starts to choose the best of.
-        annealing: Of taylor, laplace, blei-lafferty and khan-bouchard, deterministic annealing
-            schedule.
-        max_docs: Of all but hmc, documents per batch, to bound memory; chosen by what the posterior
-            needs if not given.
-        max_epochs: Of hmc, visits of every document.
-        num_chains: Of hmc, chains of each document.
-        num_transitions: Of hmc, transitions of each chain at a visit.
-        batch_size: Of hmc, documents between two updates of the model.
-        start: Where the topics come from at first.
+        model_options: Further arguments of the model's constructor, as JSON.
+        anchored: Use K - 1 free components instead of K.
+        topic_scale: Prior standard deviation of the logits of a topic's words.
+        num_sources: Number of sources, below K; K / 4 if not given.
+        source: Distribution of the sources; laplace makes them sparse and readable.
+        concentration: Prior of the topic proportions, for --no-learn-concentration or --start model
+            (other starts estimate it); 1 / K if not given.
+        symmetric: Keep one concentration for all topics.
+        learn_concentration: Change the concentration in the fit.
+        topics_update: Update of the topics; bound if not given with vb, second-order with ep.
+        start: First topics: lda, by a fast fit without correlations; documents, from less of it;
+            model, random ones.
+        max_iterations: Bound on the iterations of EM after the stochastic phases. 0 stops after
+            these and one look at all documents.
+        tolerance: Relative change of the objective at which EM has converged.
+        restarts: Starts to choose the best of.
+        annealing: Deterministic annealing schedule, for taylor, laplace, blei-lafferty and
+            khan-bouchard.
+        max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
+            given.
+        max_epochs: Visits of every document.
+        num_chains: Chains of each document.
+        num_transitions: Transitions of each chain at a visit.
+        batch_size: Documents between two updates of the model.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
-        stop_words: Of texts, the words not to count, "english" or a file with a word per line.
-        min_df: Of texts, the least documents a word must be in, a number or a share such as 0.01.
-        max_df: Of texts, the most documents a word may be in, a number or a share such as 0.5.
-        token_pattern: Of texts, the regular expression of a word.
-        lowercase: Of texts, turn words to lower case, which is done if not given.
+        stop_words: Words not to count: "english", "none", or a file with a word per line.
+        min_df: Least documents a word must be in, a number or a share such as 0.01.
+        max_df: Most documents a word may be in, a number or a share such as 0.5.
+        token_pattern: Regular expression of a word.
+        lowercase: Turn words to lower case, which is done if not given.
         num_words: Top words to print of each topic.
         checkpoint_seconds: Time between checkpoints.
     """
 
     positionals = ("corpus",)
-    required = ()
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "output": ("out", "overwrite", "num_words", "checkpoint_seconds"),
+        "reading documents": OnDocuments.groups["reading documents"],
+        "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
+        "model": (
+            *("model", "num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance"),
+            *("dtype", "model_options"),
+        ),
+        "model ctm": ("anchored",),
+        "model lntm": ("topic_scale",),
+        "model iftm": ("num_sources", "source"),
+        "model lda": ("concentration", "symmetric", "learn_concentration"),
+        "fit": ("posterior", "start", "test_fraction"),
+        "variational EM (every posterior but hmc)": (
+            *("max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
+        ),
+        "posteriors vb and ep": ("topics_update",),
+        "Monte-Carlo EM (posterior hmc)": (
+            *("max_epochs", "num_chains", "num_transitions", "batch_size"),
+        ),
+        "computation": OnDocuments.groups["computation"],
+    }
 
     out: str | None = None
     overwrite: bool = False
-    model: Literal["ctm", "lntm", "iftm", "lda"] = "ctm"
-    posterior: (
-        Literal["taylor", "laplace", "blei-lafferty", "khan-bouchard", "factor", "vb", "ep", "hmc"]
-        | None
-    ) = None
+    model: str = "ctm"
+    posterior: str | None = None
     num_topics: int = 50
+    topic_smoothing: float = 0.05
+    pseudo_documents: float | None = None
+    pseudo_variance: float = 1.0
+    dtype: Literal["float32", "float64"] = "float32"
+    model_options: dict[str, Any] | None = None
     anchored: bool = False
+    topic_scale: float = 10.0
     num_sources: int | None = None
     source: Literal["gaussian", "laplace"] = "gaussian"
     concentration: float | None = None
     symmetric: bool = False
     learn_concentration: bool = True
     topics_update: Literal["bound", "second-order"] | None = None
-    topic_smoothing: float = 0.05
-    topic_scale: float = 10.0
-    pseudo_documents: float | None = None
-    pseudo_variance: float = 1.0
-    dtype: Literal["float32", "float64"] = "float32"
+    start: Literal["lda", "documents", "model"] = "lda"
     max_iterations: int = 100
     tolerance: float = 3e-3
     restarts: int = 1
@@ -119,7 +143,6 @@ class Fit(OnDocuments):
     num_chains: int = 1
     num_transitions: int = 5
     batch_size: int = 100
-    start: Literal["lda", "documents", "model"] = "lda"
     test_fraction: float = 0.1
     stop_words: str | None = None
     min_df: int | float | None = None
@@ -131,34 +154,57 @@ class Fit(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
-        from torch_lntm.io import check_target, save_run
+        from torch_lntm.io import check_saveable, check_target
+        from torch_lntm.recipes import Recipe
 
         if self.num_words < 1:
             raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
+        recipe = Recipe(self.model, self.posterior)
         device = self.torch_device()
         if self.out is not None:
-            check_target(Path(self.out), self.overwrite)
+            check_target(Path(self.out), overwrite=True)
         options = {name: getattr(self, name) for name in (*TOKEN_OPTIONS, *PRUNING_OPTIONS)}
-        corpus = self.read({name: value for name, value in options.items() if value is not None})
+        corpus = self.read(**{name: value for name, value in options.items() if value is not None})
         split = self._split(corpus)
         train = corpus if split is None else split.train
-        engine, guide = self._engine(corpus, device)
-        model = engine.model
-        posterior = SAMPLED if self.posterior == SAMPLED else guide.name
-        config = {**asdict(self), "device": device.type, "posterior": posterior}
-        unfinished = self._unfinished(corpus, config)
-        config["out"] = str(unfinished.path)
-        with unfinished:
+        model, guide, engine = recipe.make(
+            corpus.num_words,
+            corpus.vocabulary,
+            seed=self.seed,
+            device=device,
+            options=self._options() | {"progress": self.shows_progress},
+            model_options=self.model_options,
+        )
+        check_saveable(model)
+        config = {name: value for name, value in asdict(self).items() if name != "plugin"}
+        config |= {
+            "device": device.type,
+            "posterior": self.posterior if recipe.samples else guide.name,
+        }
+        fixed = {name: value for name, value in config.items() if name not in _CHANGEABLE}
+        path = self._path(corpus, fixed)
+        finished = None if self.overwrite else _same_run(path, corpus, fixed)
+        if finished is not None:
+            return self._show_finished(finished, split, fixed)
+        check_target(path, self.overwrite)
+        config["out"] = str(path)
+
+        from torch_lntm.io import UnfinishedRun
+
+        with UnfinishedRun(path, fixed) as unfinished:
             if unfinished.started:
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
+            if preparation := getattr(corpus, "preparation", None):
+                say(str(preparation))
             held_out = "" if split is None else f", with {len(split.test)} held out"
             say(f"fitting {len(train)} documents of {corpus.num_words} words{held_out}, {device}")
+            self._warn_of_small(train)
             result = engine.fit(
                 train,
                 checkpoint=unfinished.checkpoint,
                 checkpoint_seconds=self.checkpoint_seconds,
             )
-            shares = lntm.report.topic_shares(model.theta(result.means), train)
+            shares = lntm.reports.topic_shares(model.theta(result.means), train)
             metadata = {
                 "corpus": {
                     "name": corpus.name,
@@ -171,33 +217,41 @@ class Fit(OnDocuments):
                 "seed": self.seed,
                 "topic_shares": shares.tolist(),
             }
-            path = save_run(
-                unfinished.path,
-                model,
-                result,
-                config,
-                metadata=metadata,
-                split=split,
-                overwrite=self.overwrite,
-            )
-            unfinished.discard()
-        if result.stop_reason == "interrupted":
-            kept = "last finished epoch" if self.posterior == SAMPLED else "best so far"
-            say(f"interrupted: saved the {kept}, {_stage(result)}, in {path}")
-            return 130
+
+            def save(scores: list[Score] | None) -> None:
+                self._save(unfinished, model, result, config, metadata, split, scores)
+
+            if result.stop_reason == "interrupted":
+                save(None)
+                kept = "last finished epoch" if recipe.samples else "best so far"
+                say(f"interrupted: saved the {kept}, {_stage(result)}, in {path}")
+                return 130
+            scores = None
+            try:
+                if split is not None:
+                    scores = self.complete(guide, split.test, split.train)
+            except BaseException:
+                save(None)  # the fit is not lost with its scores; the same command finishes them
+                raise
+            save(scores)
         say(f"{result.stop_reason.replace('_', ' ')}: {_stage(result)}, {result.seconds:.1f} s")
-        if result.num_unconverged and self.posterior != SAMPLED:
+        if result.num_unconverged and not recipe.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
-        summaries = lntm.report.summarise_topics(model, shares, num_words=self.num_words)
-        print(lntm.report.format_topics(summaries))
-        if split is not None:
-            scores = self.complete(guide, split.test, split.train)
-            print(f"\n{lntm.report.format_scores(scores)}")
-            lntm.report.write_scores(path / "evaluation.json", scores)
-        print(f"\nThe run is in {path}")
+        self._print(model, shares, scores, path)
         return 0
 
-    def _split(self, corpus: Corpus) -> Split | None:
+    def _options(self) -> dict[str, Any]:
+        """The options of model, guide and engine that are not at their defaults."""
+        names = (*_MODEL_OPTIONS, *_ENGINE_OPTIONS, *_GUIDE_OPTIONS)
+        defaults = {field.name: field.default for field in fields(self)}
+        options = {name: getattr(self, name) for name in names}
+        return {
+            name: value
+            for name, value in options.items()
+            if name == "num_topics" or value != defaults[name]
+        }
+
+    def _split(self, corpus: Corpus) -> Split[Corpus] | None:
         if not 0 <= self.test_fraction < 1:
             raise ConfigError(f"test_fraction is {self.test_fraction}; expected 0, or below 1")
         if self.test_fraction == 0:
@@ -206,62 +260,22 @@ class Fit(OnDocuments):
             raise ConfigError("test_fraction: one document cannot be divided; set it to 0")
         return corpus.split(self.test_fraction, self.seed)
 
-    def _engine(
-        self, corpus: Corpus, device: torch.device
-    ) -> tuple[VariationalEM | MonteCarloEM, Guide]:
-        """The engine over a new model, and the guide to complete documents with."""
-        makers = lntm.models.MODELS
-        settings = self._arguments(self.model, makers, ("num_words", "vocabulary", "seed"))
-        model = makers[self.model](
-            num_words=corpus.num_words, vocabulary=corpus.vocabulary, seed=self.seed, **settings
-        ).to(device)
-        update = {} if self.topics_update is None else {"topics_update": self.topics_update}
-        if update and self.model != "lda":
-            raise ConfigError(f"topics_update is an option of lda; leave it out with {self.model}")
-        engines: dict[str, Callable[..., Any]] = {
-            "variational EM": lntm.inference.VariationalEM,
-            f"posterior {SAMPLED}": lntm.inference.MonteCarloEM,
-        }
-        chosen = list(engines)[self.posterior == SAMPLED]
-        options = self._arguments(chosen, engines, ("model", "guide"))
-        if self.posterior == SAMPLED:
-            engine = lntm.inference.MonteCarloEM(model, **options)
-            return engine, lntm.guides.make_guide(None, model)
-        guide = lntm.guides.make_guide(self.posterior, model, **update)
-        return lntm.inference.VariationalEM(model, guide, **options), guide
+    def _warn_of_small(self, train: Corpus) -> None:
+        """Say what no fit can mend."""
+        num_docs = int((train.lengths > 0).sum())
+        if num_docs == 1:
+            say("warning: one document with words cannot tell topics apart")
+        elif num_docs < self.num_topics:
+            say(f"warning: {self.num_topics} topics for {num_docs} documents with words")
+        if train.num_words < self.num_topics:
+            say(f"warning: {self.num_topics} topics over {train.num_words} different words")
 
-    def _arguments(
-        self, chosen: str, makers: dict[str, Callable[..., Any]], given: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """The options that are arguments of one maker; none may be of the others only.
-
-        Args:
-            chosen: Its name.
-            makers: All of them, by the names that a user knows.
-            given: Arguments that come from elsewhere.
-        """
-        settings = {}
-        takes = {name: inspect.signature(make).parameters for name, make in makers.items()}
-        for field in fields(self):
-            names = [name for name in takes if field.name in takes[name]]
-            value = getattr(self, field.name)
-            if chosen in names and field.name not in given:
-                settings[field.name] = value
-            elif names and chosen not in names and value != field.default:
-                those = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-                raise ConfigError(
-                    f"{field.name} is an option of {those}; leave it out with {chosen}, or take "
-                    f"{names[0]}"
-                )
-        return settings
-
-    def _unfinished(self, corpus: Corpus, config: dict[str, Any]) -> UnfinishedRun:
-        """Where checkpoints go: of the same command's last fit, if that was killed."""
+    def _path(self, corpus: Corpus, fixed: dict[str, Any]) -> Path:
+        """Where the run goes: where the same command's last fit was to go, if that was killed."""
         from torch_lntm.io import UnfinishedRun
 
-        fixed = {name: value for name, value in config.items() if name not in _CHANGEABLE}
         if self.out is not None:
-            return UnfinishedRun(Path(self.out), fixed)
+            return Path(self.out)
         name = corpus.name or "corpus"
         path = UnfinishedRun.find(Path("runs"), f"{name}-", fixed)
         if path is None:
@@ -270,7 +284,74 @@ class Fit(OnDocuments):
             while path.exists() or path.with_name(f"{path.name}.partial").exists():
                 others += 1
                 path = first.with_name(f"{first.name}-{others}")
-        return UnfinishedRun(path, fixed)
+        return path
+
+    def _save(
+        self,
+        unfinished: UnfinishedRun,
+        model: Any,
+        result: FitResult,
+        config: dict[str, Any],
+        metadata: dict[str, Any],
+        split: Split | None,
+        scores: list[Score] | None,
+    ) -> None:
+        """Save the run, complete or not at all."""
+        try:
+            lntm.io.save_run(
+                unfinished.path,
+                model,
+                result,
+                config,
+                metadata=metadata,
+                split=split,
+                evaluation=None if scores is None else lntm.reports.score_records(scores),
+                overwrite=self.overwrite,
+            )
+        except (ConfigError, OSError) as error:
+            if not unfinished.started:
+                raise
+            raise ConfigError(
+                f"{error}. The checkpoint in {unfinished.folder} is kept, and the same command "
+                "continues from it"
+            ) from error
+        unfinished.discard()
+
+    def _show_finished(self, run: Run, split: Split | None, fixed: dict[str, Any]) -> int:
+        """Print a run that this very command saved before, and finish its scores."""
+        say(f"{run.path} holds this very fit already; --overwrite fits it again")
+        scores_file = run.path / "evaluation.json"
+        scores = None
+        if scores_file.exists():
+            scores = lntm.reports.read_scores(scores_file)
+        elif split is not None:
+            guide: Guide = run.guide()
+            scores = self.complete(guide, split.test, split.train)
+            lntm.reports.write_scores(scores_file, scores)
+        partial = run.path.with_name(f"{run.path.name}.partial")
+        if partial.exists():  # killed between the run and its clearing away
+            with lntm.io.UnfinishedRun(run.path, fixed) as unfinished:
+                unfinished.discard()
+        self._print(run.model, run.metadata.get("topic_shares"), scores, run.path)
+        return 0
+
+    def _print(self, model: Any, shares: Any, scores: list[Score] | None, path: Path) -> None:
+        summaries = lntm.reports.summarise_topics(model, shares, num_words=self.num_words)
+        print(lntm.reports.format_topics(summaries))
+        if scores is not None:
+            print(f"\n{lntm.reports.format_scores(scores)}")
+        print(f"\nThe run is in {path}")
+
+
+def _same_run(path: Path, corpus: Corpus, fixed: dict[str, Any]) -> Run | None:
+    """The run in a folder, if it was asked for by the same configuration and corpus."""
+    if not (path / "metadata.json").is_file():
+        return None
+    run = lntm.load_run(path)
+    found = {name: value for name, value in run.config.items() if name not in _CHANGEABLE}
+    same = found == json.loads(json.dumps(fixed))
+    fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
+    return run if same and fingerprint == corpus.fingerprint() else None
 
 
 def _stage(result: FitResult) -> str:

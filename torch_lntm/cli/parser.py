@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import inspect
 import os
 import re
 import sys
 import typing
-import warnings
 from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 import docstring_parser
 import jsonargparse
@@ -22,47 +23,7 @@ import yaml
 import torch_lntm as lntm
 from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.cli.documents import Command
-from torch_lntm.errors import LNTMError
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv: The arguments, without the program's name; by default those of the process.
-
-    Returns:
-        The exit code: 0 done, 1 an error that was reported, 130 after Ctrl-C.
-
-    Raises:
-        SystemExit: With 2 for wrong options, with 0 after printing help or the version.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    command, options = _parse(arguments)
-    with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
-        try:
-            return command(**options).run()
-        except (LNTMError, OSError) as error:
-            if isinstance(error, BrokenPipeError):  # the reader, such as head, has had enough
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                return 141
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            return 130
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+from torch_lntm.errors import ConfigError
 
 
 class _Parser(jsonargparse.ArgumentParser):
@@ -100,8 +61,16 @@ def _suggestion(unknown: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _parse(arguments: list[str]) -> tuple[type[Command], dict[str, Any]]:
-    """The command and its options."""
+def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
+    """The command that some arguments choose, and its options.
+
+    Args:
+        arguments: The arguments, without the program's name.
+
+    Raises:
+        SystemExit: With 2 for wrong options, with 0 after printing help or the version.
+        ConfigError: A plug-in that cannot be imported.
+    """
     parser = _Parser(
         prog="torch-lntm",
         usage="torch-lntm COMMAND ... [--help]",
@@ -114,7 +83,7 @@ def _parse(arguments: list[str]) -> tuple[type[Command], dict[str, Any]]:
     if arguments and arguments[0] in COMMANDS:
         name, *rest = arguments
         return COMMANDS[name], _options(name, COMMANDS[name], rest)
-    if arguments == ["--version"]:
+    if list(arguments) == ["--version"]:
         print(f"torch-lntm {lntm.__version__}")
         parser.exit(0)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -148,11 +117,42 @@ def _options(name: str, command: type[Command], arguments: list[str]) -> dict[st
         parser.set_defaults(_read_config(parser, command, config))
     options = vars(parser.parse_args(arguments))
     options.pop("config")
+    first = options[command.positionals[0]] if command.positionals else None
+    if config is None and Path(str(first)).suffix in (".yaml", ".yml"):
+        parser.error(f"{first}: is a configuration file; did you mean --config {first}?")
     missing = [field.upper() for field in command.positionals if options[field] is None]
+    missing = [field for field in missing if field.lower() not in command.optional]
     missing += [f"--{f}" for f in command.required if options[f] is None]
     if missing:
         parser.error(f"{', '.join(missing)} not given")
+    if options["plugin"] is not None:
+        _import_plugin(options["plugin"])
     return options
+
+
+def _import_plugin(plugin: str) -> None:
+    """Import a module by its name, also one in the working directory, or by its .py file.
+
+    Raises:
+        ConfigError: It cannot be imported.
+    """
+    try:
+        if plugin.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(plugin).stem, plugin)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return
+        here = os.getcwd()
+        sys.path.insert(0, here)
+        try:
+            importlib.import_module(plugin)
+        finally:
+            sys.path.remove(here)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"the plug-in {plugin} cannot be imported ({reason})") from error
 
 
 def _command_parser(prog: str, command: type[Command]) -> _Parser:
@@ -176,16 +176,20 @@ def _command_parser(prog: str, command: type[Command]) -> _Parser:
             name, nargs="?", type=hints[name], help=help_of[name], metavar=name.upper()
         )
     parser.add_argument("--config", type=str, help="YAML or JSON file of options, by their names.")
-    for field in fields(command):
-        if field.name in command.positionals:
-            continue
-        flag = "--" + field.name.replace("_", "-")
-        settings: dict[str, Any] = {"default": field.default, "help": help_of[field.name]}
-        if isinstance(field.default, bool):
-            settings["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
-        else:
-            settings["type"] = hints[field.name]
-        parser.add_argument(flag, **settings)
+    options = {field.name: field for field in fields(command)}
+    grouped = {name for names in command.groups.values() for name in names}
+    ungrouped = tuple(name for name in options if name not in {*command.positionals, *grouped})
+    for title, names in {"": ungrouped, **command.groups}.items():
+        group = parser.add_argument_group(title) if title else parser
+        for name in names:
+            flag = "--" + name.replace("_", "-")
+            default = options[name].default
+            settings: dict[str, Any] = {"default": default, "help": help_of[name]}
+            if isinstance(default, bool):
+                settings["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
+            else:
+                settings["type"] = hints[name]
+            group.add_argument(flag, **settings)
     return parser
 
 
@@ -203,7 +207,11 @@ def _config_path(parser: _Parser, arguments: list[str]) -> Path | None:
 def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[str, Any]:
     """A configuration file's options, all known and of the right type."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        twice = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
+        if twice is not None:
+            parser.error(f"{path}: {twice}; give every option once")
+        values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
     except yaml.YAMLError as error:
@@ -211,8 +219,10 @@ def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[st
     values = {} if values is None else values
     if not isinstance(values, dict):
         parser.error(f"{path}: expected lines 'option: value', got a {type(values).__name__}")
-    known = [field.name for field in fields(command)]
+    known = [field.name for field in fields(command) if field.name not in command.line_only]
     for key in values:
+        if key in command.line_only:
+            parser.error(f"{path}: {key} runs code; give it on the command line, as --{key}")
         if key not in known:
             hint = _suggestion(str(key).replace("-", "_"), known)
             parser.error(
@@ -232,3 +242,17 @@ def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[st
     except ValueError as error:
         parser.error(f"{path}: {error}")
     return {key: checked[key] for key in values}
+
+
+def _repeated_key(node: yaml.Node | None) -> str | None:
+    """A key that stands twice in a mapping of a YAML document, with its lines."""
+    seen: dict[str, int] = {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                return f"{key.value!r} stands on line {seen[key.value]} and on line {line}"
+            seen[str(key.value)] = line
+            if (found := _repeated_key(value)) is not None:
+                return found
+    return None

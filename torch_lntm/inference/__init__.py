@@ -1,29 +1,42 @@
 """Inference engines: variational and Monte-Carlo EM, Hamiltonian Monte Carlo per document."""
 
-from __future__ import annotations
+from torch_lntm.inference.chains.arviz import to_arviz
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.samples import DocumentSamples
+from torch_lntm.inference.documents import (
+    DocumentTopics,
+    SourceActivity,
+    document_columns,
+    has_sources,
+    source_prior,
+    transform,
+)
+from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM, MonteCarloResult
+from torch_lntm.inference.em.statistics import (
+    Statistics,
+    expected_statistics,
+    sampled_statistics,
+)
+from torch_lntm.inference.em.tempering import ANNEALING, Annealing
+from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
 
-from importlib import import_module
-from typing import Any
-
-from torch_lntm.inference.chains import DocumentHMC, DocumentSamples, to_arviz
-
-#: Public names of the EM engines, and the modules they come from at first use.
-_EM = {
-    "ANNEALING": "annealing",
-    "Annealing": "annealing",
-    "FitResult": "variational_em",
-    "MonteCarloEM": "monte_carlo_em",
-    "MonteCarloResult": "monte_carlo_em",
-    "Statistics": "statistics",
-    "VariationalEM": "variational_em",
-    "sampled_statistics": "statistics",
-    "sufficient_statistics": "statistics",
-}
-
-__all__ = ["DocumentHMC", "DocumentSamples", "to_arviz", *_EM]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EM:
-        return getattr(import_module(f"{__name__}.{_EM[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = [
+    "ANNEALING",
+    "Annealing",
+    "DocumentHMC",
+    "DocumentSamples",
+    "DocumentTopics",
+    "FitResult",
+    "MonteCarloEM",
+    "MonteCarloResult",
+    "SourceActivity",
+    "Statistics",
+    "VariationalEM",
+    "document_columns",
+    "expected_statistics",
+    "has_sources",
+    "sampled_statistics",
+    "source_prior",
+    "to_arviz",
+    "transform",
+]

@@ -1,8 +1,9 @@
-"""What a document prior looks like to an algorithm: coordinates with a density, draws and logits."""
+"""What a document prior looks like to an algorithm: coordinates with density and logits."""
 
 from torch_lntm.latents.contrasts import ContrastSpace
 from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace, LaplaceFactorSpace
 from torch_lntm.latents.gamma import GammaSpace
+from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.latents.source_contrasts import SourceContrastSpace
 from torch_lntm.latents.space import LatentSpace
@@ -16,6 +17,7 @@ __all__ = [
     "FactorSpace",
     "GammaSpace",
     "GaussianFactorSpace",
+    "IdentifiedSpace",
     "LaplaceFactorSpace",
     "LatentSpace",
     "NormalSpace",

@@ -9,24 +9,44 @@ the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from torch_lntm import noise
+from torch_lntm.latents.identified import Grid, IdentifiedSpace
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
 from torch_lntm.latents.normal import NormalSpace, standard_normal_log_density
-from torch_lntm.latents.space import LatentSpace, rows_of
+from torch_lntm.latents.proposals import Proposal, elliptical_draws
 
 if TYPE_CHECKING:
     from typing import Self
 
+#: Distance of a grid's points at its centre, in standard deviations of the posterior as given. A
+#: third would do for a normal integrand; ridges and second modes of real ones can be ten times
+#: finer.
+CENTRAL_STEP = 0.03
+
+
+class NormalMoments(Protocol):
+    """What is read of a normal posterior of eta."""
+
+    @property
+    def mean(self) -> Tensor:
+        """``(num_docs, latent_dim)``."""
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """``(num_docs, latent_dim, latent_dim)`` lower triangular."""
+
 
 @dataclass(frozen=True, eq=False)
-class ContrastSpace(LatentSpace):
+class ContrastSpace(IdentifiedSpace):
     """A normal prior of eta in whitened contrasts w, where it is standard normal; float64.
 
     Attributes:
@@ -42,6 +62,13 @@ class ContrastSpace(LatentSpace):
     anchored: bool
 
     sites = ("eta",)
+    proposals = {  # noqa: RUF012
+        "student_t": "Student-t({degrees_of_freedom:g})",
+        "gaussian": "normal",
+    }
+    reference = "laplace"
+    has_grid = True
+    variable = "centred logits"
 
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
@@ -68,10 +95,20 @@ class ContrastSpace(LatentSpace):
         """See :attr:`LatentSpace.dtype`."""
         return self.loc.dtype
 
+    @cached_property
+    def _centre_logits(self) -> Tensor:
+        """Centred logits at w = 0, ``(num_topics,)`` or one row a document."""
+        return self.loc @ self.basis
+
+    @cached_property
+    def _loading(self) -> Tensor:
+        """``(num_topics - 1, num_topics)`` change of the logits with w."""
+        return self.tril.mT @ self.basis
+
     @property
     def centre(self) -> Tensor:
         """See :attr:`LatentSpace.centre`."""
-        return self._eta(self.loc @ self.basis)
+        return self._eta(self._centre_logits)
 
     def _eta(self, logits: Tensor) -> Tensor:
         """The eta of centred logits."""
@@ -79,7 +116,7 @@ class ContrastSpace(LatentSpace):
 
     def logits(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.logits`; centred."""
-        return (self.loc + z @ self.tril.mT) @ self.basis
+        return self._centre_logits + z @ self._loading
 
     def log_density(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.log_density`."""
@@ -128,11 +165,93 @@ class ContrastSpace(LatentSpace):
         )
         return loc, triangular_factor(factor)
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"eta": latent})
+
+    @property
+    def standardiser(self) -> Tensor:
+        """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
+        return self._contrasts.mT @ self.basis / self._loading.square().sum(0).sqrt()
+
+    def proper(self, posterior: NormalMoments) -> Tensor:
+        """See :meth:`IdentifiedSpace.proper`."""
+        tril = posterior.scale_tril
+        finite = torch.isfinite(posterior.mean).all(1) & torch.isfinite(tril).all(2).all(1)
+        return finite & (tril.diagonal(dim1=-2, dim2=-1) > 0).all(1)
+
+    def proposal(
+        self,
+        name: str,
+        posterior: NormalMoments,
+        row: int,
+        words: Tensor,
+        counts: Tensor,
+        degrees_of_freedom: float,
+    ) -> Proposal:
+        """See :meth:`IdentifiedSpace.proposal`.
+
+        A normal proposal narrower than the posterior has weights of infinite variance. The
+        Student-t of the same centre and scale does not.
+        """
+        space, loc, tril = self._around(posterior, row)
+        nu = degrees_of_freedom if name == "student_t" else math.inf
+        return Proposal(space, partial(elliptical_draws, loc, tril, nu))
+
+    def grid(
+        self,
+        posterior: NormalMoments,
+        row: int,
+        depth: Callable[[Tensor], Tensor],
+        num_points: int,
+    ) -> Grid:
+        """See :meth:`IdentifiedSpace.grid`; evenly spaced points if they cover all.
+
+        Otherwise their distances grow in proportion to that from the centre. The prior's density at
+        w is lower than at the centre c by more than a depth D where |w|² > 2D + |c|².
+        """
+        _, centre, tril = self._around(posterior, row)
+        radius = (2.0 * depth(centre) + centre.square().sum()).sqrt()
+        radius = radius + torch.linalg.vector_norm(centre)
+        reach = float(radius * torch.linalg.matrix_norm(torch.linalg.inv(tril), 2))
+        spread = _spread(reach, CENTRAL_STEP * (num_points - 1) / 2)
+        ends = torch.full_like(centre, math.asinh(reach / spread))
+        return Grid(centre, spread * tril, ends)
+
+    def _around(self, posterior: NormalMoments, row: int) -> tuple[Self, Tensor, Tensor]:
+        """One document's space, and centre and scale of its posterior there."""
+        space = self.select(torch.tensor([row], device=self.loc.device))
+        rows = slice(row, row + 1)
+        loc, tril = space.project(posterior.mean[rows], posterior.scale_tril[rows])
+        return space, loc[0], tril[0]
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`."""
-        return type(self)(self.basis, rows_of(self.loc, rows), self.tril, self.anchored)
+        if self.loc.dim() == 1:
+            return self  # keeps what is cached
+        return type(self)(self.basis, self.loc[rows], self.tril, self.anchored)
 
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
-        values = (self.basis, self.loc, self.tril)
-        return type(self)(*(value.to(dtype) for value in values), self.anchored)
+        basis, loc, tril = (value.to(dtype) for value in (self.basis, self.loc, self.tril))
+        return type(self)(basis, loc, tril, self.anchored)
+
+
+def _spread(reach: float, target: float) -> float:
+    """The s at which points s·sinh(t), t evenly spaced up to asinh(reach/s), have the right step.
+
+    Args:
+        reach: Distance of the last point from the centre.
+        target: Distance it would have if all steps were as long as that at the centre.
+
+    Returns:
+        s with s·asinh(reach/s) = target, or so large that the points are evenly spaced in effect.
+    """
+    low, high = 0.0, 1e4 * reach
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        if middle == 0.0 or middle * math.asinh(reach / middle) < target:
+            low = middle
+        else:
+            high = middle
+    return high

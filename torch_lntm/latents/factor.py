@@ -175,6 +175,10 @@ class FactorSpace(LatentSpace):
         source = self.sources(eta, self.source_tril)
         return torch.cat([source, self.noise(eta, source)], -1).to(eta.dtype)
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; with the sources that are best if they are Gaussian."""
+        return self.whiten(latent)
+
     def unwhiten(self, z: Tensor) -> Tensor:
         """The eta μ + A s + Λ^{-½}e of z = (s, e) ``(..., num_docs, dim)``."""
         return self.loc + self.push(z)
@@ -245,6 +249,25 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
         tril = self.source_tril
         return self.sources(eta, tril).to(eta.dtype), tril.to(eta.dtype)
 
+    def source_moments(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        """Posterior means and standard deviations of the sources from the moments of eta.
+
+        p(s | eta) is normal, with a mean that is affine in eta and one covariance.
+
+        Args:
+            mean: ``(num_docs, num_topics)``.
+            covariance: ``(num_docs, num_topics, num_topics)``.
+
+        Returns:
+            ``(num_docs, num_sources)`` each.
+        """
+        source, tril = self.source_posterior(mean)
+        unit = torch.eye(self.num_topics, dtype=mean.dtype, device=mean.device)
+        weighted = unit * self.noise_precision
+        gain = (tril @ (tril.mT @ (weighted @ self.mixing)[..., None])).squeeze(-1)
+        spread = torch.einsum("il,dij,jl->dl", gain, covariance, gain)
+        return source, (tril.square().sum(-1) + spread).sqrt()
+
     @cached_property
     def _marginal(self) -> NormalSpace:
         factor = torch.cat([self.mixing.double(), self.noise_std.diag_embed()], 1)
@@ -252,6 +275,10 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
 
     def marginal(self) -> NormalSpace:
         """See :meth:`EtaSpace.marginal`; with the sources integrated out."""
+        return self._marginal
+
+    def compact(self) -> NormalSpace:
+        """See :meth:`LatentSpace.compact`; the marginal, with the sources integrated out."""
         return self._marginal
 
 

@@ -53,6 +53,7 @@ class GammaSpace(LatentSpace):
     dtype: torch.dtype = torch.float64  # type: ignore[assignment]
 
     sites = ("theta",)
+    conjugate = True
 
     @property
     def dim(self) -> int:
@@ -140,6 +141,10 @@ class GammaSpace(LatentSpace):
         log_theta = theta.double().clamp_min(smallest).log()
         log_theta = torch.where(theta > smallest, log_theta, log_theta + beyond)
         return self.whiten(log_theta + total).to(self.dtype)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
 
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`; itself, which all documents share."""

@@ -61,8 +61,9 @@ class FactorMetric:
     """The posterior covariance WWᵀ of z = (s, e) if p(w | eta) were normal in eta.
 
     With the information diag w − wwᵀ/N of Taylor's posterior, w = N·theta, and sources of
-    precision 1/|η|; the symbols are those of :func:`torch_lntm.solvers.taylor.low_rank_covariance`. Given s,
-    eta has covariance diag d + uuᵀ/Σr = D^½(I + vvᵀ)D^½, whose root is D^½(I + c vvᵀ) with
+    precision 1/|η|; the symbols are those of
+    :func:`torch_lntm.solvers.taylor.low_rank_covariance`. Given s, eta has covariance
+    diag d + uuᵀ/Σr = D^½(I + vvᵀ)D^½, whose root is D^½(I + c vvᵀ) with
     c = 1/(1 + sqrt(1 + |v|²)), and e changes with s by −λ_k^½ u_k (a_k − ā). So
 
         s = R r_s,    e = −Λ^½ diag(u)(A − 1ā)s + (ΛD)^½(I + c vvᵀ) r_e

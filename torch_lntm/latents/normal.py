@@ -64,6 +64,10 @@ class EtaSpace(LatentSpace):
         """See :meth:`LatentSpace.logits`."""
         return self.lift(self.unwhiten(z))
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; the shortest one."""
+        return self.whiten(latent)
+
     def log_density(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.log_density`."""
         return standard_normal_log_density(z)

@@ -37,9 +37,17 @@ class LatentSpace(ABC):
     #: The mass matrix to take where none is chosen: one of these, or ``"prior"``, which is I.
     default_metric: ClassVar[str] = "prior"
 
+    #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens: Gibbs sampling of
+    #: both is then exact.
+    conjugate: ClassVar[bool] = False
+
     def unit_metric(self) -> Metric | None:
         """The metric in which the sites themselves have unit mass; None where there is none."""
         return None
+
+    def compact(self) -> LatentSpace:
+        """The same prior of theta in as few coordinates as are known; by default itself."""
+        return self
 
     @property
     @abstractmethod
@@ -107,14 +115,21 @@ class LatentSpace(ABC):
         """
 
     @abstractmethod
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """Some z at which the main site has given values, for chains to start from.
+
+        Args:
+            latent: ``(..., num_docs, latent_dim)`` values of the main site.
+            key: ``(..., num_docs)`` keys, for what they leave open.
+
+        Returns:
+            ``(..., num_docs, dim)``.
+        """
+
+    @abstractmethod
     def select(self, rows: Tensor) -> Self:
         """The space of some of the documents, int64 positions in this batch."""
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
         """The same space in another floating-point type."""
-
-
-def rows_of(value: Tensor, rows: Tensor) -> Tensor:
-    """Some documents' rows of a parameter ``(size,)`` that all share, or ``(num_docs, size)``."""
-    return value if value.dim() == 1 else value[rows]

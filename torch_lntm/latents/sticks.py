@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.latents.space import LatentSpace
+from torch_lntm.latents.identified import Grid, IdentifiedSpace
+from torch_lntm.latents.proposals import Proposal, log_gamma_variates
+from torch_lntm.latents.stick_proposals import log_beta, mixture_draws, stick_parameters
 
 if TYPE_CHECKING:
     from typing import Self
 
 
+class DirichletMoments(Protocol):
+    """What is read of a Dirichlet posterior of theta."""
+
+    @property
+    def gamma(self) -> Tensor:
+        """``(num_docs, num_topics)`` parameters."""
+
+
 @dataclass(frozen=True, eq=False)
-class StickSpace(LatentSpace):
+class StickSpace(IdentifiedSpace):
     """theta ~ Dirichlet(α) in x = logit v, theta_k = v_k ∏_{j<k} (1 − v_j).
 
     Under Dirichlet(α) the v_k ~ Beta(α_k, Σ_{j>k} α_j) are independent, so x has a product of
@@ -34,6 +46,10 @@ class StickSpace(LatentSpace):
     order: Tensor
 
     sites = ("theta",)
+    proposals = {"sticks": "stick-breaking mixture", "dirichlet": "Dirichlet"}  # noqa: RUF012
+    reference = "ep"
+    has_grid = True
+    variable = "theta"
 
     @classmethod
     def of(cls, concentration: Tensor) -> Self:
@@ -81,9 +97,12 @@ class StickSpace(LatentSpace):
 
     def log_density(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.log_density`."""
+        return self._log_kernel(z) - log_beta(self.exponents).sum()
+
+    def _log_kernel(self, z: Tensor) -> Tensor:
+        """The log density but for its constant; at most −min(a, b)·|x| of any stick."""
         own, after = self.exponents
-        normaliser = torch.lgamma(own) + torch.lgamma(after) - torch.lgamma(own + after)
-        return F.logsigmoid(z) @ own + F.logsigmoid(-z) @ after - normaliser.sum()
+        return F.logsigmoid(z) @ own + F.logsigmoid(-z) @ after
 
     def gradient(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.gradient`."""
@@ -118,6 +137,74 @@ class StickSpace(LatentSpace):
         after = sticks[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
         return sticks[..., :-1] - after
 
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
+
+    @property
+    def standardiser(self) -> Tensor:
+        """See :attr:`IdentifiedSpace.standardiser`; of theta itself."""
+        alpha = self.concentration
+        mean = alpha / alpha.sum()
+        return ((alpha.sum() + 1.0) / (mean * (1.0 - mean))).sqrt().diag()
+
+    def proper(self, posterior: DirichletMoments) -> Tensor:
+        """See :meth:`IdentifiedSpace.proper`."""
+        return (torch.isfinite(posterior.gamma) & (posterior.gamma > 0)).all(1)
+
+    def proposal(
+        self,
+        name: str,
+        posterior: DirichletMoments,
+        row: int,
+        words: Tensor,
+        counts: Tensor,
+        degrees_of_freedom: float,
+    ) -> Proposal:
+        """See :meth:`IdentifiedSpace.proposal`.
+
+        ``"dirichlet"`` is the posterior Dirichlet(γ) itself. The ratio of the prior to it is
+        unbounded: it grows as theta_k^(α_k − γ_k), and where the document could do without topic k
+        its weights have the Pareto shape 1 − α_k/γ_k. ``"sticks"``, a mixture around it in which
+        every topic may be absent, mends that.
+        """
+        gamma = posterior.gamma[row].double()
+        if name == "dirichlet":
+            return Proposal(self, partial(self._dirichlet_draws, gamma))
+        order = gamma.argsort(stable=True)
+        draws = partial(mixture_draws, self.concentration[order], gamma[order])
+        return Proposal(self.ordered(order), draws)
+
+    def _dirichlet_draws(
+        self, gamma: Tensor, num_samples: int, key: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Draws ``(num_samples, dim)`` of Dirichlet(γ), and their log densities."""
+        rng = np.random.default_rng(list(key))
+        shapes = np.broadcast_to(gamma.cpu().numpy(), (num_samples, len(gamma)))
+        log_theta = torch.log_softmax(log_gamma_variates(rng, shapes), -1).to(gamma.device)
+        z = self.from_log_theta(log_theta)
+        return z, replace(self, concentration=gamma).log_density(z)
+
+    def grid(
+        self,
+        posterior: DirichletMoments,
+        row: int,
+        depth: Callable[[Tensor], Tensor],
+        num_points: int,
+    ) -> Grid:
+        """See :meth:`IdentifiedSpace.grid`; around the posterior's mean.
+
+        As one topic or two vanish, the likelihood tends to a function of one coordinate, so that
+        all ridges that reach far lie along the axes.
+        """
+        own, after = stick_parameters(posterior.gamma[row].double()[self.order])
+        centre = own.log() - after.log()
+        # Standard deviations of the logits, at most the logistic function's own width.
+        spread = torch.polygamma(1, own) + torch.polygamma(1, after)
+        spread = spread.sqrt().clamp_max(1.0)
+        reach = (depth(centre) - self._log_kernel(centre)) / self.exponents.amin(0)
+        return Grid(centre, spread.diag(), torch.asinh((reach + centre.abs()) / spread))
+
     def select(self, rows: Tensor) -> Self:
         """See :meth:`LatentSpace.select`; itself, which all documents share."""
         return self
@@ -125,16 +212,3 @@ class StickSpace(LatentSpace):
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
         return replace(self, concentration=self.concentration.to(dtype))
-
-
-def stick_parameters(concentration: Tensor) -> Tensor:
-    """Beta parameters of the sticks of Dirichlet(α): α_k and Σ_{j>k} α_j.
-
-    Args:
-        concentration: ``(..., num_topics)`` α in the order of the sticks.
-
-    Returns:
-        ``(2, ..., num_topics - 1)``.
-    """
-    after = concentration[..., 1:].flip(-1).cumsum(-1).flip(-1)
-    return torch.stack([concentration[..., :-1], after])

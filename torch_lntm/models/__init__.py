@@ -1,17 +1,19 @@
 """Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
 
-from torch_lntm.models.model import TopicModel
-from torch_lntm.models.named import MODELS, ctm, iftm, lda, lntm
+from torch_lntm.models.constructors import ctm, iftm, lda, lntm
+from torch_lntm.models.model import Construction, TopicModel
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
+from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
 from torch_lntm.models.topics import NormalTopics, Topics
 
 __all__ = [
-    "MODELS",
+    "CONSTRUCTORS",
+    "Construction",
     "DiagonalNormalPrior",
     "DirichletPrior",
     "DocumentPrior",
@@ -21,8 +23,11 @@ __all__ = [
     "NormalTopics",
     "TopicModel",
     "Topics",
+    "construct",
     "ctm",
+    "find_constructor",
     "iftm",
     "lda",
     "lntm",
+    "register",
 ]

@@ -2,37 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyro
 import torch
+from pyro.distributions import constraints
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.distributions import BagOfWords
+from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.topics import Topics
 
 
-def _own_parameter(parameter: Tensor, name: str) -> Tensor:
-    """A Pyro param site for a module's own parameter, which no parameter store gets to know.
+class _WeakKey(weakref.ref[nn.Parameter]):
+    """A dictionary's key that is found by a parameter and goes when the parameter goes."""
 
-    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
-    and keyed by name, would hand a second model the first one's values. It learns the names only,
-    by tensor, which optimisers with settings or state per parameter ask it for.
-    """
-    pyro.get_param_store()._param_to_name[parameter] = name
-    value: Any = parameter.view_as(parameter)
-    value.unconstrained = lambda: parameter
+    def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
+        return super().__new__(cls, parameter, _forget)
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        super().__init__(parameter, _forget)
+        self._hash = hash(parameter)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (other is self() and other is not None)
+
+
+def _forget(key: Any) -> None:
+    pyro.get_param_store()._param_to_name.pop(key, None)
+
+
+def _parameter_itself(value: Tensor, constraint: Any) -> Tensor:
     return value
 
 
-_param_site: Any = effectful(_own_parameter, type="param")
+_param: Any = effectful(_parameter_itself, type="param")
+
+
+class Construction(NamedTuple):
+    """The record of how a model was made, from which a file rebuilds it.
+
+    Attributes:
+        name: The name that its constructor is registered by.
+        settings: The constructor's arguments, but for tensors and the vocabulary.
+    """
+
+    name: str
+    settings: dict[str, Any]
+
+
+def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
+    """Emit a Pyro param site for a module's own parameter, which no parameter store holds.
+
+    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
+    and keyed by name, would hand a second model the first one's values. It learns the names only,
+    for as long as the parameters live: optimisers ask it for them, to find settings and state of
+    each parameter.
+
+    Returns:
+        The value that a handler gave the site in place of the parameter, or None.
+    """
+    names = pyro.get_param_store()._param_to_name
+    if names.get(parameter) != name:
+        key: Any = _WeakKey(parameter)
+        names[key] = name
+    own: Any = parameter.view_as(parameter)
+    own.unconstrained = lambda: parameter
+    value = _param(own, constraint=constraints.real, name=name)
+    if value is own:
+        return None
+    if value.shape != parameter.shape:
+        raise ConfigError(
+            f"the param site {name!r} was given a value of shape {tuple(value.shape)}; expected "
+            f"{tuple(parameter.shape)}. Give a prior that shape by .expand(...).to_event(...); "
+            "several values at once, as in a vectorised plate, are not supported"
+        )
+    return value.to(parameter.dtype)
+
+
+def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -> None:
+    """Emit the log prior of parameters as a factor, once for all documents.
+
+    A mask of documents would turn it into one for each of them. There it is shared out among the
+    unmasked ones within their plate, so that it counts once.
+    """
+    mask = pyro.poutine.get_mask()
+    if not isinstance(mask, Tensor) or mask.dim() == 0:
+        pyro.factor(name, log_prior())
+        return
+    with documents:
+        scale = documents.size / documents.subsample_size
+        share = log_prior() / (mask.sum() * scale)
+        pyro.factor(name, share.expand(documents.subsample_size))
+
+
+class _Program(nn.Module):
+    """The program of a model after its param sites, as a module for ``functional_call``."""
+
+    def __init__(self, model: TopicModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: DocumentBatch, sample_topics: bool) -> Tensor:
+        return self.model._documents(batch, sample_topics)
 
 
 class TopicModel(nn.Module):
@@ -42,12 +124,19 @@ class TopicModel(nn.Module):
     ``"source"`` and ``"eta"``; or ``"theta"``) and ``"counts"`` in the plate ``"documents"``, plus
     one factor each for the priors of the parameters. Parameters appear as Pyro param sites, so
     ``SVI`` optimises them, but they live in this module alone and never in the global parameter
-    store: two models share nothing.
+    store: two models share nothing. Handlers may replace them (``poutine.substitute``,
+    ``poutine.lift``), and the program runs at the replaced values.
+
+    ``poutine.mask`` with a mask ``(num_docs,)`` leaves documents out.
 
     Args:
         prior: The document prior.
         topics: The topics.
         vocabulary: One word per column, or None.
+
+    Attributes:
+        construction: The record of the registered constructor that made this model; None if none
+            did. See :func:`torch_lntm.models.register`.
 
     Raises:
         ConfigError: Prior and topics disagree on the number of topics, or the vocabulary's length
@@ -72,6 +161,12 @@ class TopicModel(nn.Module):
         self.prior = prior
         self.topics = topics
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
+        self.construction: Construction | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the constructor that made this model, else that of the prior's class."""
+        return type(self.prior).__name__ if self.construction is None else self.construction.name
 
     @property
     def num_topics(self) -> int:
@@ -100,14 +195,10 @@ class TopicModel(nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The JSON-able arguments that rebuild this model with ``MODELS[model.prior.kind]``."""
-        return {
-            "num_topics": self.num_topics,
-            "num_words": self.num_words,
-            **self.prior.settings,
-            **self.topics.settings,
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }
+        """JSON-able description: the settings of the constructor, else what the parts print."""
+        if self.construction is None:
+            return {"prior": repr(self.prior), "topics": repr(self.topics)}
+        return dict(self.construction.settings)
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
@@ -125,23 +216,47 @@ class TopicModel(nn.Module):
 
         Returns:
             eta or theta ``(num_docs, latent_dim)``.
+
+        Raises:
+            ConfigError: ``batch`` is no batch of this model's vocabulary, the model's dtype is of
+                low precision, a handler gives a param site a value of another shape, or
+                ``torch.jit`` traces the program.
         """
-        module: nn.Module = self.prior if sample_topics else self
-        for name, parameter in module.named_parameters(prefix="prior" * sample_topics):
-            _param_site(parameter, name, name=name)
+        if torch.jit.is_tracing():
+            raise ConfigError(
+                "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
+                "JitTrace_ELBO, and NUTS or HMC without jit_compile"
+            )
+        batch = self.check_batch(batch)
+        prefix, module = ("prior", self.prior) if sample_topics else ("", self)
+        replaced = {}
+        for name, parameter in module.named_parameters(prefix=prefix):
+            value = _param_site(parameter, name)
+            if value is not None:
+                replaced[f"model.{name}"] = value
+        with torch.autocast(self.device.type, enabled=False):
+            if not replaced:
+                return self._documents(batch, sample_topics)
+            return torch.func.functional_call(_Program(self), replaced, (batch, sample_topics))
+
+    def _documents(self, batch: DocumentBatch, sample_topics: bool) -> Tensor:
+        """The program at the present parameters."""
+        for module in self.modules():
+            # Parameters that Pyro samples are drawn when they are read, which must not be first
+            # within the documents' plate.
+            for name in getattr(module, "_pyro_samples", ()):
+                getattr(module, name)
+        documents = pyro.plate("documents", batch.corpus_size, subsample=batch.index)
         if sample_topics:
             topics = self.topics.sample()
         else:
-            pyro.factor("topics_prior", self.topics.log_prior())
+            _factor("topics_prior", self.topics.log_prior, documents)
             topics = self.topics.probs
-        pyro.factor("document_prior", self.prior.log_prior())
-        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+        _factor("document_prior", self.prior.log_prior, documents)
+        with documents:
             latent = self.prior.emit(batch)
-            pyro.sample(
-                "counts",
-                BagOfWords(self.theta(latent), topics, batch.lengths),
-                obs=cast(Tensor, batch),
-            )
+            words = BagOfWords(self.theta(latent), topics, batch.lengths)
+            pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
     @torch.no_grad()
@@ -237,8 +352,19 @@ class TopicModel(nn.Module):
         """The batch on this model's device and in its dtype.
 
         Raises:
-            ConfigError: The batch has another vocabulary size.
+            ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
+                low precision.
         """
+        if not isinstance(batch, DocumentBatch):
+            raise ConfigError(
+                f"documents given as {type(batch).__name__}; expected a DocumentBatch, which "
+                "corpus.batch() makes, or corpus.batches() in parts"
+            )
+        if self.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"the model's parameters are of type {self.dtype}; expected torch.float32 or "
+                "torch.float64: take model.float()"
+            )
         if batch.num_words != self.num_words:
             raise ConfigError(
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "

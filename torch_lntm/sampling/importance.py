@@ -6,88 +6,72 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.latents.proposals import Proposal
 
 #: Fewest weights a tail can be fitted to: 5 tail weights, a fifth of all (*Vehtari et al. 2024*).
 MIN_SAMPLES = 25
 
 
 class WeightSummary(NamedTuple):
-    """What importance weights say, for each document.
+    """What the weights of some draws or chains say, for each document.
 
     Attributes:
         log_mean: ``(num_docs,)`` log of the mean weight, nats.
         standard_error: ``(num_docs,)`` standard error of ``log_mean`` by the delta method: the
             relative standard error of the mean weight.
-        effective_sample_size: ``(num_docs,)`` (Σw)² / Σw², between 1 and the number of draws.
-        pareto_k: ``(num_docs,)`` shape of the weights' upper tail.
+        effective_sample_size: ``(num_docs,)`` (Σw)² / Σw², between 1 and the number of weights.
     """
 
     log_mean: Tensor
     standard_error: Tensor
     effective_sample_size: Tensor
-    pareto_k: Tensor
 
 
-def draw_noise(
-    num_samples: int, dim: int, key: Sequence[int], degrees_of_freedom: float = math.inf
+def log_weights(
+    proposal: Proposal, words: Tensor, counts: Tensor, num_samples: int, key: Sequence[int]
 ) -> Tensor:
-    """Standard normal or Student-t noise of one document, a function of its key alone.
-
-    Drawn on the CPU, so that it is the same whatever the batch and the device.
+    """Log p(document, z) − log q(z) at draws z of a proposal q.
 
     Args:
+        proposal: The proposal, for one document.
+        words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
+        counts: ``(nnz,)`` their counts.
         num_samples: Number of draws.
-        dim: Dimension of each.
-        key: Nonnegative integers that seed the generator, as (seed, position in the corpus).
-        degrees_of_freedom: Of a multivariate Student-t; infinite for a normal.
+        key: Nonnegative integers that the draws are a function of.
 
     Returns:
-        ``(num_samples, dim)`` float64.
+        ``(num_samples,)`` float64 nats.
     """
-    rng = np.random.default_rng(list(key))
-    noise = rng.standard_normal((num_samples, dim))
-    if math.isfinite(degrees_of_freedom):
-        half = degrees_of_freedom / 2.0
-        noise *= np.sqrt(half / rng.standard_gamma(half, size=(num_samples, 1)))
-    return torch.from_numpy(noise)
+    z, log_q = proposal.draw(num_samples, key)
+    logits = proposal.space.logits(z[:, None]).squeeze(1)
+    log_prior = proposal.space.log_density(z[:, None]).squeeze(1)
+    return log_likelihood_at(logits, words, counts) + log_prior - log_q
 
 
-def noise_log_density(noise: Tensor, degrees_of_freedom: float = math.inf) -> Tensor:
-    """Log density ``(...,)`` of what :func:`draw_noise` draws, at noise ``(..., dim)``."""
-    dim = noise.shape[-1]
-    squared = noise.square().sum(-1)
-    if math.isinf(degrees_of_freedom):
-        return -0.5 * (squared + dim * math.log(2.0 * math.pi))
-    nu = degrees_of_freedom
-    constant = (
-        math.lgamma((nu + dim) / 2.0) - math.lgamma(nu / 2.0) - 0.5 * dim * math.log(nu * math.pi)
-    )
-    return constant - 0.5 * (nu + dim) * torch.log1p(squared / nu)
-
-
-def summarise_weights(log_weights: Tensor) -> WeightSummary:
+def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:
     """The mean weight of each document, with its error and diagnostics.
 
     The mean weight is unbiased; its log is biased low, by about half its squared standard error.
 
     Args:
-        log_weights: ``(num_docs, num_samples)`` float64 log importance ratios.
+        log_weights: Float64 log importance ratios of documents, and of their draws or chains.
+        axis: The axis of the draws or chains.
 
     Returns:
         The :class:`WeightSummary`.
     """
-    num_samples = log_weights.shape[1]
-    top = log_weights.amax(1, keepdim=True)
+    num_samples = log_weights.shape[axis]
+    top = log_weights.amax(axis, keepdim=True)
     weights = (log_weights - top).exp()
-    mean = weights.mean(1)
+    mean = weights.mean(axis)
     return WeightSummary(
-        log_mean=mean.log() + top.squeeze(1),
-        standard_error=weights.std(1) / (mean * math.sqrt(num_samples)),
-        effective_sample_size=weights.sum(1).square() / weights.square().sum(1),
-        pareto_k=pareto_k(log_weights),
+        log_mean=mean.log() + top.squeeze(axis),
+        standard_error=weights.std(axis) / (mean * math.sqrt(num_samples)),
+        effective_sample_size=weights.sum(axis).square() / weights.square().sum(axis),
     )
 
 

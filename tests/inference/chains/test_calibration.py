@@ -73,7 +73,7 @@ def simulate(
     corpus, truth = model.generate(lengths)
     counts = torch.from_numpy(corpus.to_scipy().toarray()).double()
     kernel = DocumentHMC(model, num_chains=NUM_CHAINS, **settings)  # type: ignore[arg-type]
-    batch = corpus.batch(device, torch.float64)
+    batch = corpus.batch(device=device, dtype=torch.float64)
     samples = kernel.run(batch, NUM_RANKED * THINNING, 80, progress=False)
     return model, counts, {name: value.cpu() for name, value in truth.items()}, samples
 

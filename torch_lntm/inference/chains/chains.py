@@ -15,7 +15,7 @@ from torch_lntm.errors import (
     ConfigError,
     ConvergenceWarning,
     NumericalError,
-    UnreliableEstimate,
+    UnreliableEstimateWarning,
     warn,
 )
 from torch_lntm.guides import make_guide
@@ -83,7 +83,7 @@ class Chains:
             finite; names the parameter or the documents.
 
     Warns:
-        UnreliableEstimate: Documents are too long for the model's dtype.
+        UnreliableEstimateWarning: Documents are too long for the model's dtype.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class Chains:
         if initial is None:
             position = self.target.draw_prior(start_keys)
         else:
-            position = self._locate(initial, start_keys)
+            # What the latents leave open is drawn, anew at every visit.
+            visit = 0 if progress is None else progress.num_transitions
+            position = self._locate(initial, noise.fold_in(start_keys, visit))
         self.state = hmc.init(self.target, position)
         self.num_transitions = 0
         self._adaptation: DualAveraging | None = None
@@ -281,7 +283,7 @@ def _warn_of_rounding(batch: DocumentBatch) -> None:
             f"{len(documents)} document(s), first at position {documents[0]}, of up to "
             f"{int(batch.lengths.max())} tokens are too long for {batch.dtype}: rounding spoils "
             "their chains; use a model of dtype float64",
-            UnreliableEstimate,
+            UnreliableEstimateWarning,
         )
 
 

@@ -132,7 +132,7 @@ class DocumentHMC(MCMCKernel):
 
         Warns:
             ConvergenceWarning: Some chains never moved after warm-up.
-            UnreliableEstimate: Documents are too long for the model's dtype.
+            UnreliableEstimateWarning: Documents are too long for the model's dtype.
         """
         for name, number, least in (
             ("num_samples", num_samples, 1),

@@ -16,8 +16,8 @@ from torch_lntm.latents import (
     ContrastSpace,
     FactorSpace,
     GaussianFactorSpace,
+    IdentifiedSpace,
     LaplaceFactorSpace,
-    LatentSpace,
     SourceContrastSpace,
 )
 from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
@@ -187,7 +187,7 @@ class IndependentFactorPrior(DocumentPrior):
         parameters = (self.loc, self.mixing, self.noise_precision)
         return self.space_type(*(parameter.detach() for parameter in parameters))
 
-    def identified(self, batch: DocumentBatch) -> LatentSpace:
+    def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """See :meth:`DocumentPrior.identified`; contrasts of eta, with sources if Laplace."""
         space = self.space(batch)
         if isinstance(space, GaussianFactorSpace):
@@ -201,7 +201,8 @@ class IndependentFactorPrior(DocumentPrior):
         return family(zero, one).to_event(1)
 
     def _eta_given(self, source: Tensor) -> TorchDistribution:
-        mean = self.loc + source @ self.mixing.mT
+        # Samplers move a float32 model's source in the double precision of its log densities.
+        mean = self.loc + source @ self.mixing.mT.to(source.dtype)
         return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
 
     def emit(self, batch: DocumentBatch) -> Tensor:

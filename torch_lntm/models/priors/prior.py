@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.latents import LatentSpace
+from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
 
@@ -19,14 +19,14 @@ class DocumentPrior(nn.Module):
     site that :attr:`latent` names; there may be other sites above it. A prior says
 
     * in :meth:`emit`, how these sites are drawn, as a Pyro program: the definition of the model;
-    * in :meth:`space` and :meth:`identified`, the same at the present parameters in coordinates, for
-      solvers, samplers and integrals;
+    * in :meth:`space` and :meth:`identified`, the same in coordinates at the present parameters,
+      for solvers, samplers and integrals;
     * in :meth:`statistics` and :meth:`m_step`, what an M-step needs of the documents' posteriors,
       and what it does with it;
     * in :meth:`start_latents` and :meth:`start`, how to begin from rough proportions.
 
-    ``torch_lntm.testing.check_prior`` checks that these agree. A prior of eta that is normal derives
-    from :class:`~torch_lntm.models.NormalPrior`, which has most of them.
+    ``torch_lntm.testing.check_prior`` checks that these agree. A normal prior of eta derives from
+    :class:`~torch_lntm.models.NormalPrior`, which has most of them.
 
     Attributes:
         num_topics: Number of topics K.
@@ -59,7 +59,7 @@ class DocumentPrior(nn.Module):
         """
         raise NotImplementedError
 
-    def identified(self, batch: DocumentBatch) -> LatentSpace:
+    def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """Coordinates of what the likelihood can see, for integrals; float64.
 
         Args:

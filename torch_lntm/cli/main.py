@@ -1,0 +1,122 @@
+"""The program: it runs a command and reports in one line what goes wrong."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TextIO
+
+from torch_lntm.cli.parser import parse
+from torch_lntm.errors import LNTMError
+
+#: Exit codes: an error that was reported, Ctrl-C, and a reader of the output that went away.
+FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: The arguments, without the program's name; by default those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 an error that was reported, 130 after Ctrl-C, 141 if the reader
+        of the output went away.
+
+    Raises:
+        SystemExit: With 2 for wrong options, with 0 after printing help or the version.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    with _any_encoding(sys.stdout), warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            command, options = parse(arguments)
+            code = command(**options).run()
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:  # the reader, such as head, has had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return READER_GONE
+        except (LNTMError, OSError) as error:
+            return _fail(str(error))
+        except (MemoryError, RuntimeError) as error:
+            wanted = _memory_wanted(error)
+            if wanted is None:
+                raise
+            return _fail(
+                f"not enough memory: {wanted}. Fewer topics or words, smaller batches (max_docs, "
+                "batch_size) and float32 take less"
+            )
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+
+
+def _fail(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return FAILED
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+# -------------------------------------------------------------------- memory
+
+#: How numpy and torch say how much memory they could not get.
+_WITH_UNIT = re.compile(r"(?:[Aa]llocate) ([\d.]+) ((?:[KMGTPE]i)?B|bytes)")
+_TOO_LARGE = re.compile(r"Storage size calculation overflowed|integer multiplication overflow")
+_UNITS = {"B": 0, "bytes": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5, "EiB": 6}
+
+
+def _memory_wanted(error: BaseException) -> str | None:
+    """How much memory was wanted in vain, in words; None for an error of another kind."""
+    text = str(error)
+    amount = _WITH_UNIT.search(text)
+    if amount is not None:
+        gigabytes = float(amount[1]) * 1024.0 ** (_UNITS[amount[2]] - 3)
+        return f"needs {gigabytes:.3g} GiB more"
+    if _TOO_LARGE.search(text):
+        return "needs more than any machine has"
+    return "needs more than there is" if isinstance(error, MemoryError) else None
+
+
+# -------------------------------------------------------------------- encoding of the output
+
+#: Plain characters for those of the tables that some encodings lack.
+_PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+/-", "’": "'"}
+
+
+def _plain_character(error: UnicodeError) -> tuple[str, int]:
+    """What to write in the place of a character that the output's encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    return _PLAIN.get(error.object[error.start], "?"), error.start + 1
+
+
+codecs.register_error("torch_lntm.plain", _plain_character)
+
+
+@contextmanager
+def _any_encoding(stream: TextIO) -> Iterator[None]:
+    """A context in which whatever is printed can be encoded, by plainer characters if need be."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is None or stream.errors != "strict":
+        yield
+        return
+    reconfigure(errors="torch_lntm.plain")
+    try:
+        yield
+    finally:
+        reconfigure(errors="strict")

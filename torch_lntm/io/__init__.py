@@ -1,0 +1,24 @@
+"""Models and runs in folders: safetensors, JSON and text, nothing that executes when loaded.
+
+A model's folder holds ``model.json`` (the constructor's name and settings), ``model.safetensors``
+(the parameters) and ``vocabulary.txt``. A run's folder holds these and ``config.json`` (what was
+asked for), ``metadata.json`` (what came of it, and under which versions), ``history.jsonl`` (a
+record per iteration) and, where documents were held out, ``split.npz`` and ``evaluation.json``.
+"""
+
+from torch_lntm.io.folders import check_target
+from torch_lntm.io.models import FORMAT_VERSION, check_saveable, load_model, save_model
+from torch_lntm.io.runs import Run, load_run, save_run
+from torch_lntm.io.unfinished import UnfinishedRun
+
+__all__ = [
+    "FORMAT_VERSION",
+    "Run",
+    "UnfinishedRun",
+    "check_saveable",
+    "check_target",
+    "load_model",
+    "load_run",
+    "save_model",
+    "save_run",
+]

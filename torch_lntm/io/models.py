@@ -1,0 +1,214 @@
+"""Models in folders: a constructor's name and arguments, and the parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from torch_lntm.corpus.checks import check_vocabulary
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.files import atomic_write, read_lines, read_text, write_lines
+from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, new_folder, read_json, write_json
+from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
+
+FORMAT_VERSION = 1
+
+
+def save_model(
+    model: TopicModel | str | Path, path: str | Path | TopicModel, *, overwrite: bool = False
+) -> Path:
+    """Write a model's folder, which appears complete or not at all.
+
+    Args:
+        model: The model, on whatever device.
+        path: The folder to write. The two may be given in either order.
+        overwrite: Replace a model or run that is there already.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: The folder exists and may not be replaced, cannot be written, or would not give
+            the model back; see :func:`check_saveable`.
+    """
+    if isinstance(path, TopicModel):
+        model, path = path, model
+    if not isinstance(model, TopicModel) or isinstance(path, TopicModel):
+        raise ConfigError(
+            f"save_model got {type(model).__name__} and {type(path).__name__}; expected a model "
+            "and a path"
+        )
+    check_saveable(model)
+    with new_folder(Path(path), overwrite) as folder:
+        write_model(folder, model)
+    return Path(path)
+
+
+def check_saveable(model: TopicModel) -> None:
+    """Check that a model's folder would give the model back.
+
+    Args:
+        model: The model.
+
+    Raises:
+        ConfigError: No registered constructor made the model, one of its arguments cannot be
+            written as JSON, the same call makes another kind of model, or a word cannot be written.
+    """
+    made = model.construction
+    if made is None or made.name not in CONSTRUCTORS:
+        raise ConfigError(
+            f"no registered constructor made this model of {type(model.prior).__name__} and "
+            f"{type(model.topics).__name__}, so a file of it could not be loaded. Register the "
+            "function that makes such models, mine = lntm.models.register('mine', mine), and make "
+            "the model by mine(...)"
+        )
+    for name, value in made.settings.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"the model {made.name} has the argument {name} of type {type(value).__name__}, "
+                "which JSON cannot hold; let the constructor take numbers, texts or lists"
+            ) from None
+    try:
+        twin = construct(made.name, **made.settings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"the model {made.name} cannot be made again from its arguments without tensors "
+            f"({error}); give those of the constructor defaults"
+        ) from error
+    kinds, again = ({n: type(m) for n, m in one.named_modules()} for one in (model, twin))
+    changed = next((name or "it" for name in kinds if again.get(name) is not kinds[name]), None)
+    state, expected = model.state_dict(), twin.state_dict()
+    for name in sorted({*state, *expected}):
+        found = state.get(name)
+        if changed is None and _mismatch(expected.get(name), found, finite=False):
+            changed = name
+    if changed is not None:
+        raise ConfigError(
+            f"the model is no longer what its constructor {made.name} makes: {changed} is another. "
+            "Register the function that makes such models: lntm.models.register(name, constructor)"
+        )
+    for position, word in enumerate(model.vocabulary or ()):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"word {position} of the vocabulary, {word!r}, is not Unicode text and cannot be "
+                "written; drop or replace it"
+            ) from None
+
+
+def load_model(path: str | Path) -> TopicModel:
+    """Read a model from its folder, or from a run's.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        The model, on the CPU, with the very parameters that were saved.
+
+    Raises:
+        ConfigError: A file is missing, damaged, does not fit the others or is of a later version,
+            or the model's constructor is not registered; the message names the file.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
+    about = read_json(folder / MODEL)
+    if about.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            f"{folder / MODEL}: format_version is {about.get('format_version')!r}; this "
+            f"version of torch_lntm reads {FORMAT_VERSION}"
+        )
+    name = about.get("kind")
+    try:
+        find_constructor(name)  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(f"{folder / MODEL}: {error}") from None
+    settings = about.get("config")
+    if not isinstance(settings, dict) or "vocabulary" not in about:
+        raise ConfigError(f"{folder / MODEL}: lacks 'config' or 'vocabulary'; is it complete?")
+    tensors = _read_tensors(folder / TENSORS)
+    _check_sizes(folder, settings, tensors)
+    vocabulary = _read_vocabulary(folder / VOCABULARY, settings) if about["vocabulary"] else None
+    try:
+        model = construct(str(name), **settings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{folder / MODEL}: unusable settings ({error})") from error
+    model.vocabulary = vocabulary
+    expected = model.state_dict()
+    for name in sorted({*expected, *tensors}):
+        problem = _mismatch(expected.get(name), tensors.get(name))
+        if problem:
+            raise ConfigError(f"{folder / TENSORS}: {name} {problem}")
+    model.load_state_dict(tensors)
+    return model
+
+
+def write_model(folder: Path, model: TopicModel) -> None:
+    """Write the files of a model, which :func:`check_saveable` accepts, into a folder."""
+    assert model.construction is not None
+    about = {
+        "format_version": FORMAT_VERSION,
+        "kind": model.construction.name,
+        "config": model.construction.settings,
+        "vocabulary": model.vocabulary is not None,
+    }
+    write_json(folder / MODEL, about)
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    with atomic_write(folder / TENSORS) as file:
+        file.write(safetensors.torch.save(tensors))
+    if model.vocabulary is not None:
+        write_lines(folder / VOCABULARY, model.vocabulary, "word")
+
+
+def _mismatch(expected: Tensor | None, found: Tensor | None, finite: bool = True) -> str | None:
+    """What is wrong with a tensor of a model's file, if anything is."""
+    if expected is None:
+        return "is not a parameter of this model; do the files belong together?"
+    if found is None:
+        return "is missing; is the file complete?"
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return (
+            f"is {tuple(found.shape)} {found.dtype}; expected {tuple(expected.shape)} "
+            f"{expected.dtype} by {MODEL}"
+        )
+    return None if not finite or torch.isfinite(found).all() else "holds NaN or infinity"
+
+
+def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Refuse sizes that the parameters do not have, before memory is taken for them."""
+    topics = tensors.get("topics.logits")
+    sizes = (settings.get("num_words"), settings.get("num_topics"))
+    if topics is None or tuple(topics.shape) != sizes:
+        found = "missing" if topics is None else tuple(topics.shape)
+        raise ConfigError(
+            f"{folder / TENSORS}: topics.logits is {found}; expected (num_words, num_topics) = "
+            f"{sizes} by {MODEL}"
+        )
+
+
+def _read_vocabulary(path: Path, settings: dict[str, Any]) -> tuple[str, ...] | None:
+    try:
+        if not read_text(path).endswith("\n"):
+            raise CorpusError(f"{path}: ends within a line; is it truncated?")
+        return check_vocabulary(read_lines(path), settings["num_words"])
+    except CorpusError as error:
+        prefix = "" if str(error).startswith(str(path)) else f"{path}: "
+        raise ConfigError(f"{prefix}{error}") from error
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; is the folder complete?") from None
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise ConfigError(f"{path}: not a complete safetensors file ({error})") from error

@@ -1,0 +1,176 @@
+"""Runs in folders: a fitted model with what was asked for, what came of it and how it scores."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch_lntm.corpus import Corpus, Split, load_split
+from torch_lntm.errors import ConfigError
+from torch_lntm.files import atomic_write
+from torch_lntm.guides import Guide
+from torch_lntm.inference import FitResult
+from torch_lntm.io.folders import (
+    CONFIG,
+    EVALUATION,
+    HISTORY,
+    METADATA,
+    SPLIT,
+    new_folder,
+    parse_json,
+    read_json,
+    read_json_text,
+    write_json,
+)
+from torch_lntm.io.models import check_saveable, load_model, write_model
+from torch_lntm.models import TopicModel
+from torch_lntm.recipes import guide_of
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished fit, as a run folder holds it.
+
+    Attributes:
+        path: The folder.
+        model: The fitted model, on the CPU.
+        config: The resolved configuration of the fit.
+        metadata: ``stop_reason``, ``topic_shares``, ``corpus``, ``versions``, ``date`` and so on.
+        history: One record per iteration; see :class:`~torch_lntm.inference.FitResult`.
+    """
+
+    path: Path
+    model: TopicModel
+    config: dict[str, Any]
+    metadata: dict[str, Any]
+    history: list[dict[str, Any]] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
+
+    def guide(self, **settings: Any) -> Guide:
+        """The guide of the posterior that the model was fitted by.
+
+        A model that was fitted to samples gets the default guide of its kind.
+
+        Args:
+            **settings: The guide's own, such as ``tolerance``.
+
+        Raises:
+            ConfigError: The configuration names a posterior that does not exist.
+            IncompatibleGuideError: The posterior is not one of this model.
+        """
+        return guide_of(self.config.get("posterior"), self.model, **settings)
+
+    def split(self, corpus: Corpus) -> Split | None:
+        """The training and the held-out documents of this run, if any were held out.
+
+        Args:
+            corpus: The corpus that the run was given.
+
+        Raises:
+            CorpusError: It is another corpus, or the file is damaged.
+            ConfigError: The file is missing though documents were held out.
+        """
+        path = self.path / SPLIT
+        if not path.exists() and self.config.get("test_fraction"):
+            raise ConfigError(
+                f"{path}: no such file, but documents were held out; is the folder complete?"
+            )
+        return load_split(path, corpus) if path.exists() else None
+
+
+def save_run(
+    path: str | Path,
+    model: TopicModel,
+    result: FitResult,
+    config: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    split: Split | None = None,
+    evaluation: Sequence[Mapping[str, Any]] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a run's folder, which appears complete or not at all.
+
+    Args:
+        path: The folder to write.
+        model: The fitted model.
+        result: What the fit returned.
+        config: The configuration of the fit, JSON-able.
+        metadata: What else to record, JSON-able.
+        split: Which documents were trained on and which held out.
+        evaluation: Scores on the documents held out, as :func:`torch_lntm.reports.score_records`
+            gives them.
+        overwrite: Replace a model or run that is there already.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: The folder exists and may not be replaced, cannot be written, or would not give
+            the model back; see :func:`check_saveable`.
+    """
+    check_saveable(model)
+    about = {
+        "stop_reason": result.stop_reason,
+        "num_unconverged": result.num_unconverged,
+        "objective_name": result.objective_name,
+        "objective": result.history[-1]["objective"] if result.history else None,
+        "seconds": round(result.seconds, 3),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")},
+        },
+        **(metadata or {}),
+    }
+    with new_folder(Path(path), overwrite) as folder:
+        write_model(folder, model)
+        write_json(folder / CONFIG, dict(config))
+        write_json(folder / METADATA, about)
+        with atomic_write(folder / HISTORY) as file:
+            file.write("".join(json.dumps(record) + "\n" for record in result.history).encode())
+        if split is not None:
+            split.save(folder / SPLIT)
+        if evaluation is not None:
+            write_json(folder / EVALUATION, list(evaluation))
+    return Path(path)
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run's folder.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        The run, its model on the CPU.
+
+    Raises:
+        ConfigError: A file is missing, damaged or does not fit the others; the message names it.
+    """
+    folder = Path(path)
+    model = load_model(folder)
+    metadata = read_json(folder / METADATA)
+    shares = metadata.get("topic_shares", [0.0] * model.num_topics)
+    numbers = isinstance(shares, list) and all(isinstance(share, int | float) for share in shares)
+    if not numbers or len(shares) != model.num_topics:
+        raise ConfigError(f"{folder / METADATA}: topic_shares are not a number per topic")
+    if not isinstance(metadata.get("corpus", {}), dict):
+        raise ConfigError(f"{folder / METADATA}: corpus is not an object")
+    config = read_json(folder / CONFIG)
+    return Run(folder, model, config, metadata, _read_history(folder / HISTORY))
+
+
+def _read_history(path: Path) -> list[dict[str, Any]]:
+    text = read_json_text(path)
+    if text and not text.endswith("\n"):
+        raise ConfigError(f"{path}: ends within a line; is it truncated?")
+    return [parse_json(path, line) for line in text.splitlines()]

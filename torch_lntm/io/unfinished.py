@@ -1,0 +1,120 @@
+"""Unfinished runs: a folder that a killed fit leaves and that the same fit continues from."""
+
+from __future__ import annotations
+
+import glob
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json, write_json, writing
+
+
+class UnfinishedRun:
+    """The folder ``PATH.partial`` that a fit keeps while it runs, to be continued if it is killed.
+
+    It holds the fit's configuration and its latest checkpoint. While this object is held, no
+    other process gets the same folder.
+
+    Args:
+        path: Where the run will be saved.
+        config: The configuration of the fit, JSON-able.
+
+    Raises:
+        ConfigError: A checkpoint of another configuration is there, or another process is at it.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+        self.path = path
+        self.folder = path.with_name(f"{path.name}.partial")
+        self.checkpoint = self.folder / CHECKPOINT
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = _lock(self.folder / "lock")
+        if lock is None:
+            raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
+        self._lock = lock
+        try:
+            self._claim(json.loads(json.dumps(config)))
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _claim(self, config: dict[str, Any]) -> None:
+        if self.checkpoint.exists():
+            found = read_json(self.folder / CONFIG)
+            different = [
+                f"{name} is {config.get(name)!r}, was {found.get(name)!r}"
+                for name in sorted({*config, *found})
+                if config.get(name) != found.get(name)
+            ]
+            if different:
+                raise ConfigError(
+                    f"{self.folder}: holds an unfinished fit of another configuration "
+                    f"({'; '.join(different)}). Run it as it was to continue it, delete the "
+                    "folder to start anew, or choose another path"
+                )
+        with writing(self.folder):
+            write_json(self.folder / CONFIG, config)
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to continue from."""
+        return self.checkpoint.exists()
+
+    @staticmethod
+    def find(folder: Path, prefix: str, config: Mapping[str, Any]) -> Path | None:
+        """Where the newest unfinished run of this very configuration would be saved.
+
+        Args:
+            folder: The folder of runs.
+            prefix: What the run's name begins with.
+            config: The configuration.
+
+        Returns:
+            The run's path, or None if there is none that can be continued.
+        """
+        wanted = json.loads(json.dumps(config))
+        for partial in sorted(folder.glob(f"{glob.escape(prefix)}*.partial"), reverse=True):
+            try:
+                matches = read_json(partial / CONFIG) == wanted
+            except ConfigError:
+                continue
+            if matches and (partial / CHECKPOINT).exists():
+                lock = _lock(partial / "lock")
+                if lock is not None:
+                    lock.close()
+                    return partial.with_suffix("")
+        return None
+
+    def discard(self) -> None:
+        """Remove the folder, because the fit is finished."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+    def __enter__(self) -> UnfinishedRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the folder for a later run to continue, if there is anything to continue."""
+        if not self._lock.closed and not self.started:
+            self.discard()
+        self._lock.close()
+
+
+def _lock(path: Path) -> IO[bytes] | None:
+    """An open file, locked until it is closed or the process ends; None if another has it."""
+    file = open(path, "ab")  # noqa: SIM115 - stays open, and with it the lock
+    try:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # on Windows, where two fits under one name are the user's to avoid
+        pass
+    except OSError:
+        file.close()
+        return None
+    return file

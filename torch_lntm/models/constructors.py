@@ -1,0 +1,273 @@
+"""The constructors of the models: a document prior and topics, put together and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.models.model import TopicModel
+from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
+from torch_lntm.models.priors.dirichlet import DirichletPrior
+from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.registry import register
+from torch_lntm.models.topics import NormalTopics, Topics
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@register("ctm")
+def ctm(
+    num_topics: int,
+    num_words: int,
+    *,
+    anchored: bool = False,
+    loc: Tensor | None = None,
+    covariance: Tensor | None = None,
+    topics: Tensor | None = None,
+    topic_smoothing: float = 0.05,
+    pseudo_documents: float | None = None,
+    pseudo_variance: float = 1.0,
+    vocabulary: Sequence[str] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    seed: int = 0,
+) -> TopicModel:
+    """The correlated topic model (logistic-normal topic admixture) with full covariance.
+
+    eta_d ~ Normal(loc, covariance), theta_d = softmax(eta_d), each word from a topic drawn from
+    theta_d (*Ahmed & Xing 2007, eqs 1–3; Khan & Bouchard 2009, eqs 1–3*).
+
+    Args:
+        num_topics: Number of topics K, at least 2.
+        num_words: Size of the vocabulary V.
+        anchored: K - 1 free components and the last fixed at 0, instead of K.
+        loc: ``(latent_dim,)`` prior mean; latent_dim is K, or K - 1 if anchored.
+        covariance: ``(latent_dim, latent_dim)`` prior covariance.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        topic_smoothing: Pseudo-counts of every word in every topic (Dirichlet(1 + smoothing) prior
+            at its mode); 0 leaves the topics free.
+        pseudo_documents: Weight of the inverse-Wishart prior of the covariance, in documents;
+            2K + 2 by default.
+        pseudo_variance: Variance that this prior stands for.
+        vocabulary: One word per column.
+        dtype: Floating-point type of the parameters, ``torch.float32`` or ``torch.float64`` or the
+            names of these.
+        seed: Seed of the topics' random initial values.
+
+    Returns:
+        The model, on the CPU; move it with ``.to(device)``.
+
+    Raises:
+        ConfigError: A size, shape or value that cannot be used.
+    """
+    dtype = _check(num_topics, num_words, dtype)
+    prior = LogisticNormalPrior(
+        num_topics,
+        anchored=anchored,
+        loc=loc,
+        covariance=covariance,
+        pseudo_documents=pseudo_documents,
+        pseudo_variance=pseudo_variance,
+        dtype=dtype,
+    )
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    return TopicModel(prior, phi, vocabulary)
+
+
+@register("lntm")
+def lntm(
+    num_topics: int,
+    num_words: int,
+    *,
+    loc: Tensor | None = None,
+    std: Tensor | None = None,
+    topics: Tensor | None = None,
+    topic_scale: float = 10.0,
+    pseudo_documents: float | None = None,
+    pseudo_variance: float = 1.0,
+    vocabulary: Sequence[str] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    seed: int = 0,
+) -> TopicModel:
+    """The logistic-normal topic model: independent logits, and normal logits of the topics too.
+
+    eta_d ~ Normal(loc, diag std²), theta_d = softmax(eta_d), each word from a topic drawn from
+    theta_d; topics softmax(b_k) with b_k ~ Normal(0, topic_scale² I) (*ZhuSuan LNTM tutorial*).
+
+    Args:
+        num_topics: Number of topics K, at least 2.
+        num_words: Size of the vocabulary V.
+        loc: ``(num_topics,)`` prior mean; zero by default.
+        std: ``(num_topics,)`` prior standard deviations; one by default.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
+        pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents; 2K + 2
+            by default, 0 for the tutorial's maximum likelihood.
+        pseudo_variance: Variance that this prior stands for.
+        vocabulary: One word per column.
+        dtype: As for :func:`ctm`.
+        seed: Seed of the topics' random initial values.
+
+    Returns:
+        The model, on the CPU; move it with ``.to(device)``.
+
+    Raises:
+        ConfigError: A size, shape or value that cannot be used.
+    """
+    dtype = _check(num_topics, num_words, dtype)
+    prior = DiagonalNormalPrior(
+        num_topics,
+        loc=loc,
+        std=std,
+        pseudo_documents=pseudo_documents,
+        pseudo_variance=pseudo_variance,
+        dtype=dtype,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    phi = NormalTopics(
+        num_topics, num_words, scale=topic_scale, probs=topics, dtype=dtype, generator=generator
+    )
+    return TopicModel(prior, phi, vocabulary)
+
+
+@register("iftm")
+def iftm(
+    num_topics: int,
+    num_words: int,
+    num_sources: int | None = None,
+    *,
+    source: Source = "gaussian",
+    loc: Tensor | None = None,
+    mixing: Tensor | None = None,
+    noise_precision: Tensor | None = None,
+    topics: Tensor | None = None,
+    topic_smoothing: float = 0.05,
+    pseudo_documents: float | None = None,
+    pseudo_variance: float = 1.0,
+    vocabulary: Sequence[str] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    seed: int = 0,
+) -> TopicModel:
+    """The independent factor topic model: topics correlate through a few independent sources.
+
+    s_d of independent sources, eta_d ~ Normal(A s_d + loc, Λ⁻¹), theta_d = softmax(eta_d), each
+    word from a topic drawn from theta_d (*Putthividhya et al. 2009, §2.1*).
+
+    Args:
+        num_topics: Number of topics K, at least 2.
+        num_words: Size of the vocabulary V.
+        num_sources: Number of sources L, below K; a quarter of K by default.
+        source: ``"gaussian"`` (standard normal), or ``"laplace"`` (density ½ exp(−abs(s))), whose
+            sources are sparse and can be read.
+        loc: ``(num_topics,)`` mean of eta.
+        mixing: ``(num_topics, num_sources)`` A; by default small random numbers.
+        noise_precision: ``(num_topics,)`` diagonal of Λ.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        topic_smoothing: As for :func:`ctm`.
+        pseudo_documents: Weight of the prior of A and Λ, in documents; 2 by default. Many leave
+            most Laplace sources without effect.
+        pseudo_variance: Variance of the logits that this prior stands for.
+        vocabulary: One word per column.
+        dtype: As for :func:`ctm`.
+        seed: Seed of the random initial values.
+
+    Returns:
+        The model, on the CPU; move it with ``.to(device)``.
+
+    Raises:
+        ConfigError: A size, shape or value that cannot be used.
+    """
+    dtype = _check(num_topics, num_words, dtype)
+    prior = IndependentFactorPrior(
+        num_topics,
+        max(1, num_topics // 4) if num_sources is None else num_sources,
+        source=source,
+        loc=loc,
+        mixing=mixing,
+        noise_precision=noise_precision,
+        pseudo_documents=pseudo_documents,
+        pseudo_variance=pseudo_variance,
+        dtype=dtype,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    return TopicModel(prior, phi, vocabulary)
+
+
+@register("lda")
+def lda(
+    num_topics: int,
+    num_words: int,
+    *,
+    concentration: float | Sequence[float] | Tensor | None = None,
+    symmetric: bool = False,
+    learn_concentration: bool = True,
+    topics: Tensor | None = None,
+    topic_smoothing: float = 0.05,
+    vocabulary: Sequence[str] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    seed: int = 0,
+) -> TopicModel:
+    """The generative aspect model: latent Dirichlet allocation with point-estimated topics.
+
+    theta_d ~ Dirichlet(concentration), each word from a topic drawn from theta_d (*Minka &
+    Lafferty 2002, §2*).
+
+    Args:
+        num_topics: Number of topics (aspects) K, at least 2.
+        num_words: Size of the vocabulary V.
+        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
+            is learned it counts for fits from ``start="model"``; other starts estimate it anew.
+        symmetric: Keep one number for all topics when the concentration is learned.
+        learn_concentration: Whether fitting changes the concentration.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        topic_smoothing: As for :func:`ctm`; 0 as in the paper.
+        vocabulary: One word per column.
+        dtype: As for :func:`ctm`.
+        seed: Seed of the topics' random initial values.
+
+    Returns:
+        The model, on the CPU; move it with ``.to(device)``.
+
+    Raises:
+        ConfigError: A size, shape or value that cannot be used.
+    """
+    dtype = _check(num_topics, num_words, dtype)
+    prior = DirichletPrior(
+        num_topics,
+        concentration=concentration,
+        symmetric=symmetric,
+        learn_concentration=learn_concentration,
+        dtype=dtype,
+    )
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    return TopicModel(prior, phi, vocabulary)
+
+
+def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.dtype:
+    """The floating-point type as torch's, after a check of it and of the sizes."""
+    if num_topics < 2:
+        raise ConfigError(f"num_topics is {num_topics}; expected at least 2")
+    if num_words < 1:
+        raise ConfigError(f"num_words is {num_words}; expected at least 1")
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype is {dtype}; expected float32 or float64")
+    return _DTYPES[name]
+
+
+def _topics(
+    num_topics: int,
+    num_words: int,
+    probs: Tensor | None,
+    smoothing: float,
+    dtype: torch.dtype,
+    seed: int,
+) -> Topics:
+    generator = torch.Generator().manual_seed(seed)
+    return Topics(
+        num_topics, num_words, smoothing=smoothing, probs=probs, dtype=dtype, generator=generator
+    )

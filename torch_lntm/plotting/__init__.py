@@ -1,0 +1,14 @@
+"""Pictures of a fitted model; they need the extra ``viz``: pip install 'torch-lntm[viz]'."""
+
+from torch_lntm.plotting.correlations import correlation_graph, correlation_heatmap
+from torch_lntm.plotting.documents import document_proportions
+from torch_lntm.plotting.sources import source_plot
+from torch_lntm.plotting.style import topic_labels
+
+__all__ = [
+    "correlation_graph",
+    "correlation_heatmap",
+    "document_proportions",
+    "source_plot",
+    "topic_labels",
+]

@@ -1,0 +1,180 @@
+"""Recipes: a model, its guide and the engine that fits it, by name and with flat options.
+
+A recipe has two names. One is the model's, as it is registered. The other is the posterior's: the
+name of a guide, whose posterior variational EM solves, or of an engine that needs none, such as
+``"hmc"``, Monte-Carlo EM. The command line, estimators and studies all choose by these names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.guides import GUIDES, Guide, make_guide
+from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.models import CONSTRUCTORS, TopicModel, find_constructor
+
+Engine = VariationalEM | MonteCarloEM
+
+#: Engines that a recipe names in the place of a posterior: they sample it instead.
+SAMPLERS: dict[str, Callable[..., Any]] = {"hmc": MonteCarloEM}
+
+#: Arguments of guides that mean the engine's where a recipe is given them.
+_ENGINES_OWN = ("tolerance", "max_iterations")
+
+
+class Ingredients(NamedTuple):
+    """What a recipe makes.
+
+    Attributes:
+        model: The model, new and not fitted.
+        guide: The guide of its documents' posteriors; of a sampler's recipe the model's default.
+        engine: The engine that fits the model.
+    """
+
+    model: TopicModel
+    guide: Guide
+    engine: Engine
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to fit a model: the names of the model and of the posterior.
+
+    Args:
+        model: Name of a registered constructor, such as ``"ctm"``.
+        posterior: Name of a guide, such as ``"taylor"``, or of a sampler, ``"hmc"``; None for the
+            model's default guide.
+
+    Raises:
+        ConfigError: There is no model or posterior of that name.
+    """
+
+    model: str
+    posterior: str | None = None
+
+    def __post_init__(self) -> None:
+        find_constructor(self.model)
+        known = [*GUIDES, *SAMPLERS]
+        if self.posterior is not None and self.posterior not in known:
+            raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(known)}")
+
+    @property
+    def samples(self) -> bool:
+        """Whether the engine samples the documents' posteriors."""
+        return self.posterior in SAMPLERS
+
+    def make(
+        self,
+        num_words: int,
+        vocabulary: Sequence[str] | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        options: Mapping[str, Any] | None = None,
+        model_options: Mapping[str, Any] | None = None,
+    ) -> Ingredients:
+        """Make the model, its guide and the engine.
+
+        Args:
+            num_words: Size of the vocabulary V.
+            vocabulary: The words, one per column.
+            seed: Seed of the model's initial values and of the engine.
+            device: Where the model goes.
+            options: Arguments of the model's constructor, the guide and the engine, by name. Each
+                goes to whichever of the three takes it.
+            model_options: Further arguments of the model's constructor.
+
+        Raises:
+            ConfigError: An option that none of the three takes, or a value that cannot be used.
+            IncompatibleGuideError: The posterior is not one of this model.
+        """
+        given = dict(options or {})
+        for_model = _taken(self.model, CONSTRUCTORS, given) | dict(model_options or {})
+        sampler = f"posterior {self.posterior}"
+        engines = {f"posterior {name}": engine for name, engine in SAMPLERS.items()}
+        engines["variational EM"] = VariationalEM
+        for_engine = _taken(sampler if self.samples else "variational EM", engines, given)
+        for_engine["seed"] = seed
+
+        constructor = find_constructor(self.model)
+        shared = {"num_words": num_words, "seed": seed, "vocabulary": vocabulary}
+        takes = _parameters(constructor)
+        unknown = [name for name in for_model if name not in takes]
+        if unknown and not _takes_any(constructor):
+            hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
+            raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
+        shared = {name: value for name, value in shared.items() if name in takes}
+        model = constructor(**{**shared, **for_model})
+        if model.vocabulary is None and vocabulary is not None:
+            model.vocabulary = tuple(vocabulary)
+        model.to(device)
+
+        guide_class = type(guide_of(self.posterior, model))
+        for_guide = _taken(guide_class.name, GUIDES, given, leave=_ENGINES_OWN)
+        if given:
+            raise ConfigError(f"no model, posterior or engine takes {', '.join(given)}")
+        guide = guide_class(model, **for_guide)
+        if self.samples:
+            return Ingredients(model, guide, SAMPLERS[str(self.posterior)](model, **for_engine))
+        return Ingredients(model, guide, VariationalEM(model, guide, **for_engine))
+
+
+def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide:
+    """The guide of a recipe's posterior: of a sampler's or of none the model's default.
+
+    Args:
+        posterior: The posterior's name in a recipe, or None.
+        model: The model.
+        **settings: The guide's own, such as ``tolerance``.
+
+    Raises:
+        ConfigError: There is no posterior of that name.
+        IncompatibleGuideError: The posterior is not one of this model.
+    """
+    sampled = isinstance(posterior, str) and posterior in SAMPLERS
+    return make_guide(None if sampled else posterior, model, **settings)
+
+
+def _taken(
+    chosen: str,
+    makers: Mapping[str, Callable[..., Any]],
+    options: dict[str, Any],
+    leave: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Take those options out that are arguments of one maker, and refuse those of others only.
+
+    Args:
+        chosen: The maker's name.
+        makers: All makers of its kind, by the names that a user knows.
+        options: The options; those taken are removed.
+        leave: Arguments that are not the makers' to take.
+    """
+    takers = {name: _parameters(make) for name, make in makers.items()}
+    taken = {}
+    for option in [name for name in options if name not in leave]:
+        names = [name for name in takers if option in takers[name]]
+        if chosen in names:
+            taken[option] = options.pop(option)
+        elif names:
+            those = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+            raise ConfigError(
+                f"{option} is an option of {those}; leave it out with {chosen}, or take {names[0]}"
+            )
+    return taken
+
+
+def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The arguments that a maker takes by name."""
+    return dict(inspect.signature(make).parameters)
+
+
+def _takes_any(make: Callable[..., Any]) -> bool:
+    kinds = {parameter.kind for parameter in _parameters(make).values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds

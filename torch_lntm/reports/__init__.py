@@ -1,0 +1,46 @@
+"""What a fitted model says, in tables: topics, sources and scores."""
+
+from torch_lntm.reports.scores import (
+    Score,
+    coherence_scores,
+    completion_scores,
+    diversity_score,
+    format_scores,
+    likelihood_scores,
+    read_scores,
+    score_records,
+    write_scores,
+)
+from torch_lntm.reports.sources import (
+    SourceSummary,
+    SourceTopic,
+    format_sources,
+    most_active_documents,
+    source_activity,
+    summarise_sources,
+)
+from torch_lntm.reports.tables import TableFormat
+from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_topics, topic_shares
+
+__all__ = [
+    "Score",
+    "SourceSummary",
+    "SourceTopic",
+    "TableFormat",
+    "TopicSummary",
+    "coherence_scores",
+    "completion_scores",
+    "diversity_score",
+    "format_scores",
+    "format_sources",
+    "format_topics",
+    "likelihood_scores",
+    "most_active_documents",
+    "read_scores",
+    "score_records",
+    "source_activity",
+    "summarise_sources",
+    "summarise_topics",
+    "topic_shares",
+    "write_scores",
+]

@@ -1,0 +1,183 @@
+"""Numbers about a model, each with its method, unit and standard error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import (
+    CompletionResult,
+    LikelihoodEstimate,
+    coherence,
+    topic_diversity,
+)
+from torch_lntm.io.folders import parse_json, read_json_text, write_json, writing
+from torch_lntm.models import TopicModel
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number about a model, with what is needed to read it.
+
+    Attributes:
+        metric: Its name.
+        value: The number.
+        standard_error: Over documents, or over topics where the unit says so; None if it has none.
+        unit: What the number counts.
+        method: How it was found.
+        documents: Documents it is about.
+        tokens: Tokens it is about.
+    """
+
+    metric: str
+    value: float
+    standard_error: float | None
+    unit: str
+    method: str
+    documents: int | None = None
+    tokens: int | None = None
+
+
+def completion_scores(*results: CompletionResult) -> list[Score]:
+    """Perplexities of document completion."""
+    scores = []
+    for result in results:
+        method = result.method
+        if result.observed_fraction is not None:
+            method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
+        scores.append(
+            Score(
+                "completion perplexity",
+                result.perplexity,
+                result.standard_error,
+                "per held-out token",
+                method,
+                result.num_docs,
+                int(result.held_out_tokens.sum()),
+            )
+        )
+    return scores
+
+
+def likelihood_scores(estimate: LikelihoodEstimate) -> list[Score]:
+    """Perplexity and log likelihood of whole documents."""
+    how = {
+        "importance": "importance sampling, {} draws of {}",
+        "ais": "annealed importance sampling, {} chains, {}",
+        "quadrature": "quadrature, {} points",
+    }
+    method = how[estimate.method].format(estimate.num_samples, estimate.proposal)
+    about = (method, estimate.num_docs, int(estimate.lengths.sum()))
+    return [
+        Score(
+            "perplexity",
+            estimate.perplexity,
+            estimate.perplexity_standard_error,
+            "per token",
+            *about,
+        ),
+        Score(
+            "log likelihood",
+            estimate.nats_per_token,
+            estimate.nats_per_token_standard_error,
+            "nats per token",
+            *about,
+        ),
+    ]
+
+
+def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> list[Score]:
+    """Mean coherence of the topics by NPMI and UMass, with the standard error over topics."""
+    scores = []
+    measures: dict[Literal["npmi", "umass"], str] = {"npmi": "NPMI", "umass": "UMass"}
+    words = model.topics.top_words(top_n)[0].tolist()
+    for measure, name in measures.items():
+        values = coherence(words, corpus, measure, top_n)
+        scores.append(
+            Score(
+                f"coherence {name}",
+                float(values.mean()),
+                float(values.std() / math.sqrt(len(values))),
+                "mean over topics",
+                f"top {top_n} words, together in documents",
+                corpus.num_docs,
+                corpus.num_tokens,
+            )
+        )
+    return scores
+
+
+def diversity_score(model: TopicModel, top_n: int = 10) -> Score:
+    """Share of different words among the topics' top words."""
+    value = topic_diversity(model.topics.top_words(top_n)[0].tolist(), top_n)
+    return Score("topic diversity", value, None, "share of different words", f"top {top_n} words")
+
+
+def format_scores(scores: Sequence[Score]) -> str:
+    """Scores as a table to read."""
+    header = ["metric", "value", "s.e.", "unit", "documents", "method"]
+    rows = []
+    for score in scores:
+        error = score.standard_error
+        if error is None or not math.isfinite(error) or error <= 0:
+            value, spread = f"{score.value:.4g}", "–"
+        else:
+            # As many decimals as two digits of the standard error need.
+            decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
+            value, spread = f"{score.value:.{decimals}f}", f"{error:.{decimals}f}"
+        documents = "" if score.documents is None else str(score.documents)
+        rows.append([score.metric, value, spread, score.unit, documents, score.method])
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in [header, ["-" * width for width in widths], *rows]:
+        cells = [
+            cell.rjust(width) if name in ("value", "s.e.", "documents") else cell.ljust(width)
+            for name, cell, width in zip(header, row, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def score_records(scores: Sequence[Score]) -> list[dict[str, Any]]:
+    """Scores as JSON-able records; a standard error that is not finite is None."""
+    records = [asdict(score) for score in scores]
+    for record in records:
+        error = record["standard_error"]
+        record["standard_error"] = error if error is not None and math.isfinite(error) else None
+    return records
+
+
+def write_scores(path: str | Path, scores: Sequence[Score]) -> None:
+    """Write scores as a JSON list of objects; see :func:`score_records`.
+
+    Args:
+        path: The file.
+        scores: The scores.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    with writing(Path(path)):
+        write_json(Path(path), score_records(scores))
+
+
+def read_scores(path: str | Path) -> list[Score]:
+    """Read what :func:`write_scores` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ConfigError: The file is missing, damaged or not one of scores.
+    """
+    path = Path(path)
+    records = parse_json(path, read_json_text(path))
+    try:
+        return [Score(**record) for record in records]
+    except TypeError as error:
+        raise ConfigError(f"{path}: not a list of scores ({error})") from error
