@@ -299,7 +299,8 @@ class TopicModel(nn.Module):
         Args:
             lengths: ``(num_docs,)`` tokens of each document.
             seed: Seed.
-            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates.
+            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates. The
+                corpus has them too.
 
         Returns:
             The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
@@ -315,18 +316,21 @@ class TopicModel(nn.Module):
         empty = DocumentBatch(
             row_offsets=sizes.new_zeros(num_docs + 1),
             word_index=sizes.new_zeros(0),
-            counts=torch.zeros(0, dtype=self.dtype, device=self.device),
+            counts=torch.zeros(0, dtype=torch.float64, device=self.device),
             num_words=self.num_words,
             index=torch.arange(num_docs, device=self.device),
             corpus_size=num_docs,
-        )
+            covariates={
+                name: torch.as_tensor(value, device=self.device)
+                for name, value in (covariates or {}).items()
+            },
+        ).to(dtype=self.dtype)
         space = self.prior.space(empty)
         latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
         generator = torch.Generator(self.device).manual_seed(seed)
         bags = BagOfWords(self.theta(latents[self.prior.latent]), self.topics.probs, sizes)
-        return Corpus.from_matrix(
-            bags.sample_counts(generator), vocabulary=self.vocabulary
-        ), latents
+        corpus = Corpus.from_matrix(bags.sample_counts(generator), vocabulary=self.vocabulary)
+        return corpus.with_covariates(covariates or {}), latents
 
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.
