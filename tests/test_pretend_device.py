@@ -458,7 +458,7 @@ def test_counts_by_operation_and_line() -> None:
         for _ in range(3):
             tensor.sum().item()
         line = test_counts_by_operation_and_line.__code__.co_firstlineno + 5
-        assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3, 84, 24)}
+        assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3, 84, 12)}
         assert set(cuda.operations) == {"sum", "_local_scalar_dense"}
         assert cuda.operations["sum"].launches == 3
         assert f"3 waits  tests/test_pretend_device.py:{line}" in cuda.report()

@@ -232,6 +232,7 @@ _ADVICE = {
     errno.EPERM: _DENIED,
     errno.EROFS: "the file system is read-only; choose another path",
     errno.EISDIR: "a folder has this name; choose another path",
+    errno.EEXIST: "a part of its path is a file and not a folder; choose another path",
     errno.ENOTDIR: "a part of its path is a file and not a folder; choose another path",
 }
 

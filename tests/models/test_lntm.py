@@ -15,14 +15,15 @@ from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from scipy import optimize, stats
 from scipy.special import log_softmax, softmax
+from torch_lntm.inference.document_hmc import effective_sample_size
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import GUIDES, make_guide
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.inference.document_hmc import effective_sample_size
-from torch_lntm.models import MODELS, NormalTopics, TopicModel, ctm, lntm
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
+from torch_lntm.models import CONSTRUCTORS, NormalTopics, TopicModel, ctm, lntm
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -80,8 +81,9 @@ def test_a_model_is_rebuilt_from_its_configuration(device, dtype) -> None:
         "pseudo_variance": 2.0,
         "topic_scale": 3.0,
         "dtype": str(dtype).removeprefix("torch."),
+        "seed": 0,
     }
-    twin = MODELS[model.prior.kind](**model.config).to(device)
+    twin = CONSTRUCTORS[model.name](**model.config).to(device)
     twin.load_state_dict(model.state_dict())
     assert twin.config == model.config
     assert torch.equal(twin.topics.probs, model.topics.probs)

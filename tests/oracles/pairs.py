@@ -60,3 +60,14 @@ PAIRS = [
 ]
 
 each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
+
+
+#: The guides of this package that fit each family; ``GUIDES`` may hold those of other tests too.
+PAIRS = [
+    (family, name)
+    for name, guide in GUIDES.items()
+    for family in FAMILIES
+    if guide.__module__.startswith("torch_lntm.") and guide.fits(make_model(family))
+]
+
+each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)

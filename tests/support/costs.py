@@ -122,6 +122,8 @@ class Operation:
 
     def changed(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments that it writes to."""
+        if not self._changed:
+            return []
         return [args[i] if i < len(args) else kwargs.get(name) for i, name in self._changed]
 
 
@@ -187,13 +189,16 @@ def add_bytes(
         out: What it returned.
     """
     name = operation.name
-    results = [t for t in (out if isinstance(out, list | tuple) else [out]) if _is_tensor(t)]
-    if results and not any(t.numel() for t in results):
-        cost.launches = 0
     if not cost.launches and name not in COPIES and name != "_local_scalar_dense":
         return
-    written = operation.changed(args, kwargs) or results
-    cost.bytes_written += sum(num_bytes(t) for t in written if _is_tensor(t))
+    outs = out if isinstance(out, list | tuple) else [out]
+    results = [t for t in outs if isinstance(t, Tensor)]
+    if results and not any(t.numel() for t in results):
+        cost.launches = 0
+        return
+    for tensor in operation.changed(args, kwargs) or results:
+        if isinstance(tensor, Tensor):
+            cost.bytes_written += num_bytes(tensor)
     if name in _ONLY_WRITE:
         cost.bytes_read += sum(map(num_bytes, here[1:]))
     elif name in _GATHER:
@@ -207,11 +212,15 @@ def add_bytes(
         cost.bytes_read += num_bytes(pattern)
         cost.bytes_read += 2 * pattern.values().numel() * left.shape[1] * left.element_size()
     else:
-        cost.bytes_read += sum(map(num_bytes, {id(t): t for t in here}.values()))
+        for i, tensor in enumerate(here):
+            if not any(tensor is other for other in here[:i]):
+                cost.bytes_read += num_bytes(tensor)
 
 
 def num_bytes(tensor: Tensor) -> int:
     """Bytes that reading a CPU tensor once moves."""
+    if tensor.layout == torch.strided and tensor.is_contiguous():
+        return tensor.nbytes
     if tensor.layout == torch.sparse_csr:
         parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
         return sum(map(num_bytes, parts))
@@ -233,7 +242,3 @@ def _in_one_piece(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.is_contiguous():
         return True
     return tensor.dim() > 1 and tensor.mT.is_contiguous()
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, Tensor)

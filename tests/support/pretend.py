@@ -464,7 +464,15 @@ class _Kernels(TorchDispatchMode):
         self._device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._device.run(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        # The types are those of wrappers among the tensors.
+        if not types and kwargs.get("device", _HOST) == _HOST:
+            return func(*args, **kwargs)
+        return self._device.run(func, args, kwargs)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or else PyTorch wraps the method once more, for a compiler not used here
 
 
 # -- the calls that name a device --------------------------------------------------------------

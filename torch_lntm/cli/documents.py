@@ -122,9 +122,7 @@ class OnDocuments(Command):
             name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
         }
         stop_words = options.get("stop_words")
-        if stop_words == "none":
-            options["stop_words"] = None
-        elif stop_words not in (None, "english"):
+        if stop_words not in (None, "auto", "none", "english"):
             from torch_lntm.files import read_lines
 
             options["stop_words"] = read_lines(Path(stop_words))
@@ -148,7 +146,8 @@ class OnDocuments(Command):
         if self.corpus != "lee" and not self._holds_texts():
             options = {}
         elif not same:
-            options |= {"min_df": 1, "max_df": 1.0}  # the model's vocabulary chooses the words
+            # The model's vocabulary chooses the words.
+            options = {"stop_words": "none"} | options | {"min_df": 1, "max_df": 1.0}
         corpus = self.read(**options)
         words, num_words = run.model.vocabulary, run.model.num_words
         if words is not None:

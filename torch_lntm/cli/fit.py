@@ -293,7 +293,7 @@ class Fit(OnDocuments):
         result: FitResult,
         config: dict[str, Any],
         metadata: dict[str, Any],
-        split: Split | None,
+        split: Split[Corpus] | None,
         scores: list[Score] | None,
     ) -> None:
         """Save the run, complete or not at all."""
@@ -317,7 +317,7 @@ class Fit(OnDocuments):
             ) from error
         unfinished.discard()
 
-    def _show_finished(self, run: Run, split: Split | None, fixed: dict[str, Any]) -> int:
+    def _show_finished(self, run: Run, split: Split[Corpus] | None, fixed: dict[str, Any]) -> int:
         """Print a run that this very command saved before, and finish its scores."""
         say(f"{run.path} holds this very fit already; --overwrite fits it again")
         scores_file = run.path / "evaluation.json"

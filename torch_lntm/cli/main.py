@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             command, options = parse(arguments)
-            return command(**options).run()
+            code = command(**options).run()
+            sys.stdout.flush()
+            return code
         except BrokenPipeError:  # the reader, such as head, has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE

@@ -19,11 +19,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
-    """Whole counts in int64, repeated entries added up and those of a row in order.
+    """Turns any matrix of counts into an int64 CSR matrix of positive, sorted, different entries.
 
     Raises:
-        CorpusError: A count is none, or there are no documents, no words or, unless empty ones are
-            allowed, no tokens.
+        CorpusError: An entry is not a count, or there are no documents, no words or, where this is
+            not allowed, no tokens.
     """
     coo = _to_coo(matrix)
     num_docs, num_words = coo.shape
@@ -77,6 +77,8 @@ def _from_frame(frame: Any) -> Any:
     """A pandas data frame as an array, or as a scipy matrix if all its columns are sparse."""
     if len(frame.columns) and all(type(dtype).__name__ == "SparseDtype" for dtype in frame.dtypes):
         return frame.sparse.to_coo()
+    if all(dtype.kind in "biuf" for dtype in frame.dtypes):
+        return frame.to_numpy(dtype=np.float64, na_value=np.nan)  # nullable integers too
     return frame.to_numpy()
 
 
@@ -99,7 +101,11 @@ def _from_torch(matrix: Tensor) -> Any:
 def check_vocabulary(
     vocabulary: Iterable[str] | None, num_words: int | None
 ) -> tuple[str, ...] | None:
-    """The words as a tuple: all strings, all different, as many as there are columns."""
+    """Returns the words as a tuple of different strings, one for each column.
+
+    Raises:
+        CorpusError: They are no list of such words.
+    """
     if vocabulary is None:
         return None
     if isinstance(vocabulary, (str, bytes, Mapping, Set)):

@@ -18,7 +18,12 @@ from torch_lntm.errors import CorpusError
 T = TypeVar("T")
 
 _EXACT_IN_FLOAT = 2**53
-_KINDS = {"b": "bool", "i": "int", "f": "float", "O": "text"}
+_KINDS = {
+    "bool": np.dtype(bool),
+    "int": np.dtype(np.int64),
+    "float": np.dtype(np.float64),
+    "text": np.dtype(object),
+}
 
 
 class FrozenDict(Mapping[str, T], Generic[T]):
@@ -62,7 +67,7 @@ def _frozen(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def make_metadata(columns: Any, num_docs: int) -> Arrays:
-    """Columns of one value a document, each in one of four kinds.
+    """Makes columns of one value a document, each of one of four kinds.
 
     Numbers and truth values are arrays of float64, int64 and bool. Everything else is text: an
     object array of strings, in which a list is joined by ``|``, and a date is written out. A
@@ -76,8 +81,8 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
         num_docs: How many values each column must have.
 
     Raises:
-        CorpusError: It is no such mapping, a name is blank or occurs twice, or a column does not
-            have one value a document.
+        CorpusError: The columns are no such mapping, a name is blank or occurs twice, or a column
+            does not have one value a document.
     """
     pairs: Iterable[tuple[Any, Any]]
     if is_frame(columns):
@@ -172,28 +177,28 @@ def _text(value: Any) -> str:
 
 def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:
     """The columns as what JSON can hold, in order."""
+    kinds = {dtype: kind for kind, dtype in _KINDS.items()}
     return [
-        {"name": name, "kind": _KINDS[array.dtype.kind], "values": array.tolist()}
+        {"name": name, "kind": kinds[array.dtype], "values": array.tolist()}
         for name, array in columns.items()
     ]
 
 
 def decode_metadata(columns: Any, num_docs: int) -> Arrays:
-    """The columns that ``encode_metadata`` wrote.
+    """Returns the columns that ``encode_metadata`` wrote.
 
     Raises:
-        CorpusError: They are damaged.
+        CorpusError: The columns are damaged.
     """
-    dtypes = {name: np.dtype(kind) for kind, name in _KINDS.items()}
     made: dict[str, NDArray[Any]] = {}
     try:
         for column in columns:
             name, kind, values = column["name"], column["kind"], column["values"]
             if not isinstance(name, str) or not isinstance(values, list):
-                raise TypeError(f"column {name!r:.60} is none")
+                raise TypeError(f"column {name!r:.60} has no name or no list of values")
             if kind == "text" and not all(v is None or isinstance(v, str) for v in values):
                 raise TypeError(f"column {name!r:.60} holds other things than text")
-            made[name] = np.fromiter(values, dtypes[kind], count=len(values))
+            made[name] = np.fromiter(values, _KINDS[kind], count=len(values))
             if len(values) != num_docs:
                 raise ValueError(f"column {name!r:.60} has {len(values)} values")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -221,10 +226,10 @@ def frame_of(columns: Arrays) -> Any:
 
 
 def make_covariates(arrays: Any, num_docs: int) -> Arrays:
-    """Numeric arrays with one entry a document: float64, int64 or bool, all finite.
+    """Copies arrays with one entry a document as float64, int64 or bool.
 
     Raises:
-        CorpusError: They are not numbers, not finite, or not one for each document.
+        CorpusError: A value is not a finite number, or there is not one entry for each document.
     """
     if not isinstance(arrays, Mapping):
         raise CorpusError(

@@ -52,7 +52,7 @@ class Corpus(Documents):
         metadata: Any = None,
         allow_empty: bool = False,
     ) -> Corpus:
-        """A corpus of the counts in a matrix, one document a row.
+        """Makes a corpus of the counts in a matrix, one document a row.
 
         Args:
             matrix: ``(num_docs, num_words)`` whole counts: a scipy sparse matrix or array, a dense
@@ -65,7 +65,8 @@ class Corpus(Documents):
             metadata: What else is known of the documents: a mapping of column names to ``num_docs``
                 values each, or a pandas data frame with a row for each document in order. The
                 index of a data frame is not used.
-            allow_empty: Accept a matrix of zeros, as the documents of unknown words only have.
+            allow_empty: Whether to accept a matrix of zeros, such as that of documents in which a
+                fitted model knows no word.
 
         Returns:
             The corpus; rows without counts are kept as empty documents.
@@ -106,22 +107,23 @@ class Corpus(Documents):
         min_df: int | float | str = "auto",
         **options: Any,
     ) -> Corpus:
-        """A corpus of the words in some texts, counted by scikit-learn's ``CountVectorizer``.
+        """Makes a corpus of texts, whose words scikit-learn's ``CountVectorizer`` counts.
 
         Args:
             texts: The documents.
-            vocabulary: Count these words, in this order, and drop all others with a warning. If not
-                given, the words are chosen by the options below, and put in alphabetical order.
+            vocabulary: The words to count, in this order; all others are dropped with a warning. If
+                not given, the options below choose the words, in alphabetical order.
             labels: One label per document, which becomes the column ``label`` of the metadata.
             name: A name for messages and reports.
             metadata: As for ``from_matrix``.
-            vectorizer: A fitted ``CountVectorizer``, whose ``transform`` counts the words instead.
+            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words, and the
+                options below cannot be given.
             stop_words: Words to leave out: ``"english"`` for the 318 of scikit-learn's English
                 list, a list of words in any language, or ``None`` (or ``"none"``) for none.
-                ``"auto"`` leaves out the English ones where the texts look English, which is where
-                they make up a tenth of the tokens or more. It never applies to n-grams.
-            min_df: Fewest documents that a word must be in, a number or a share. ``"auto"`` is 1
-                for fewer than 50 documents, 2 from 50 on, and one more for every further tenfold.
+                ``"auto"`` leaves out the English ones if they make up a tenth of the tokens or
+                more, because the texts are English then. It leaves n-grams as they are.
+            min_df: The fewest documents that a word must be in, as a number or a share. ``"auto"``
+                is 1 for fewer than 50 documents, 2 from 50 on, 3 from 500 on, and so forth.
             **options: Other ``CountVectorizer`` options, such as ``max_df=0.5``, ``token_pattern``,
                 ``lowercase``, ``max_features``.
 
@@ -161,12 +163,12 @@ class Corpus(Documents):
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
 
     def with_metadata(self, columns: Any) -> Corpus:
-        """The same documents with further columns of metadata; those of the same name are replaced.
+        """Returns the same documents with further columns of metadata.
 
         Args:
             columns: A mapping of column names to ``num_docs`` values each, or a pandas data frame
-                with a row for each document in order; its index is not used. Lists and dates
-                become text.
+                with a row for each document in order, whose index is not used. Lists and dates
+                become text. A column replaces one of the same name.
 
         Returns:
             The corpus.
@@ -178,13 +180,13 @@ class Corpus(Documents):
         return replace(self, metadata=FrozenDict({**self.metadata, **new}))
 
     def with_covariates(self, covariates: Mapping[str, Any]) -> Corpus:
-        """The same documents with numeric arrays that a prior can read from their batches.
+        """Returns the same documents with numeric arrays that a prior reads from their batches.
 
         Batches of the corpus carry each array as the tensor ``batch.covariates[name]``.
 
         Args:
             covariates: Arrays ``(num_docs, ...)`` by name, such as a design matrix
-                ``{"x": (num_docs, num_columns)}``; those of the same name are replaced.
+                ``{"x": (num_docs, num_columns)}``. An array replaces one of the same name.
 
         Returns:
             The corpus.
@@ -196,14 +198,15 @@ class Corpus(Documents):
         return replace(self, covariates=FrozenDict({**self.covariates, **new}))
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
-        """The same documents, counted over another vocabulary, as a fitted model needs them.
+        """Returns the same documents, counted over the vocabulary of a fitted model.
 
         Args:
-            vocabulary: The words wanted, in the order wanted. Those that do not occur get empty
-                columns; words of this corpus that are not among them are dropped with one warning.
+            vocabulary: The words, in the order of the new columns. A word that does not occur gets
+                an empty column. Words of this corpus that are not among them are dropped, with one
+                warning.
 
         Returns:
-            The corpus over the new columns; documents that lose every word stay, empty.
+            The corpus over the new columns. Documents that lose every word stay, empty.
 
         Raises:
             CorpusError: This corpus has no vocabulary.
@@ -262,8 +265,9 @@ class Corpus(Documents):
         """Divides every document's tokens at random, without replacement, for completion scores.
 
         Args:
-            observed_fraction: Share of a document's tokens to observe, rounded to whole tokens. A
-                document of one token has it observed; a longer one has at least one on each side.
+            observed_fraction: Share of a document's tokens to observe, rounded to whole tokens. The
+                only token of a document is observed. A longer document has at least one token on
+                each side.
             seed: The same seed gives the same tokens.
 
         Returns:
@@ -278,9 +282,9 @@ class Corpus(Documents):
     def save(self, path: str | Path) -> None:
         """Writes the corpus to files that ``read_corpus`` reads.
 
-        ``NAME.npz`` holds the counts, the metadata and the covariates, and ``NAME.vocab.txt``
-        beside it the words. A file ``NAME.labels.txt`` that an older corpus left is removed. Each
-        file appears complete or not at all.
+        ``NAME.npz`` holds the counts, the metadata and the covariates. ``NAME.vocab.txt`` beside it
+        holds the words. A file ``NAME.labels.txt`` that an older corpus left is removed. Each file
+        appears complete or not at all.
 
         Args:
             path: The ``.npz`` file.
@@ -293,29 +297,30 @@ class Corpus(Documents):
         if path.suffix != ".npz":
             raise CorpusError(f"{path}: a corpus is saved as an .npz file; end the path in .npz")
         words = path.with_name(f"{path.stem}.vocab.txt")
-        if self.vocabulary is None:
-            words.unlink(missing_ok=True)  # an older corpus's would be read with this one
-        else:
+        if self.vocabulary is not None:
             write_lines(words, self.vocabulary, "word")
-        path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         matrix = sp.csr_matrix(
             (self.counts, self.word_index, self.row_offsets), (self.num_docs, self.num_words)
         )
         write_archive(path, Archive(matrix, self.metadata, self.covariates))
+        # An older corpus's words and labels would be read with this one.
+        path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
+        if self.vocabulary is None:
+            words.unlink(missing_ok=True)
 
 
 def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
-    """The corpus that somebody means who gives documents to an engine.
+    """Makes a corpus of the documents that a user gave to an engine.
 
     Args:
         documents: A corpus, which is returned as it is, or a matrix as for ``Corpus.from_matrix``.
-        allow_empty: Accept a matrix of zeros.
+        allow_empty: Whether to accept a matrix of zeros.
 
     Returns:
         The corpus.
 
     Raises:
-        ConfigError: The documents are texts, a path, or nothing that holds counts.
+        ConfigError: The documents are texts, a path, or something else that holds no counts.
         CorpusError: The matrix is malformed.
     """
     if isinstance(documents, Corpus):

@@ -105,7 +105,8 @@ class Documents:
         """
         if "label" not in self.metadata:
             return None
-        return tuple("" if v is None else str(v) for v in self.metadata["label"].tolist())
+        values = self.metadata["label"].tolist()
+        return tuple("" if v is None or v != v else str(v) for v in values)
 
     def metadata_frame(self) -> Any:
         """The metadata as a pandas data frame with a row for each document, in order.
@@ -116,7 +117,7 @@ class Documents:
         return frame_of(self.metadata)
 
     def __getitem__(self: D, rows: Any) -> D:
-        """A new corpus of the documents ``rows``, which are numbered from 0 in it.
+        """Returns a new corpus of the documents ``rows``, which numbers them from 0.
 
         Args:
             rows: A position, a slice, an array of positions or a boolean mask.
@@ -153,13 +154,13 @@ class Documents:
         return offsets, np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], stops - starts)
 
     def with_counts(self: D, counts: NDArray[np.integer]) -> D:
-        """The same documents and words with other counts; entries that become zero disappear.
+        """Returns the same documents and words with other counts.
 
         Args:
-            counts: ``(nnz,)`` counts from 0 up, one for each entry of this corpus.
+            counts: ``(nnz,)`` counts, one for each entry of this corpus. Entries of 0 are removed.
 
         Returns:
-            The corpus, of which every document may be empty.
+            The corpus. All of its documents may be empty.
         """
         keep = counts > 0
         kept_before = np.concatenate([[0], np.cumsum(keep)])
@@ -196,24 +197,24 @@ class Documents:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> DocumentBatch:
-        """Some documents as one batch, with their positions in this corpus as ``index``.
+        """Returns some documents as one batch, with their positions in this corpus as ``index``.
 
-        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` hold the same counts. The first is a
-        part of this corpus: its ``index`` is ``rows`` and its ``corpus_size`` is ``num_docs``. The
-        second is all of another, smaller corpus: its ``index`` counts from 0. Whatever is kept for
-        each document of this corpus must be looked up by the first one's ``index``.
+        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` hold the same counts, but they are not
+        the same batch. The first is a part of this corpus: its ``index`` is ``rows``, and its
+        ``corpus_size`` is ``num_docs``. The second is the whole of a smaller corpus: its ``index``
+        counts from 0. Only the index of the first finds what is kept for this corpus's documents.
 
         Args:
             rows: A position, a slice, an array of positions or a boolean mask; all documents if not
                 given.
-            device: Where the tensors shall be.
+            device: Device of the tensors.
             dtype: Floating-point type of the counts and the covariates.
 
         Returns:
             The batch.
 
         Raises:
-            CorpusError: No document is selected, or ``rows`` are no positions.
+            CorpusError: No document is selected, or ``rows`` is a device or a type.
             IndexError: A position is out of range, or a mask of another length.
         """
         if isinstance(rows, (str, torch.device, torch.dtype)):
@@ -234,17 +235,16 @@ class Documents:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Iterator[DocumentBatch]:
-        """The documents in batches of bounded size; by default every one once, in order.
+        """Yields the documents in batches of bounded size: by default all of them, in order.
 
         Args:
             max_docs: The most documents in a batch.
-            max_tokens: The most tokens in a batch; a longer document makes a batch of its own.
-                It bounds a batch's memory, whatever the documents' lengths.
-            order: Positions of the documents in the order wanted. They are made into batches one
-                after the other, without a copy of the corpus.
-            shuffle: Go through all documents in random order.
-            seed: What orders them: a number, or a generator that goes on from pass to pass.
-            device: Where the tensors shall be.
+            max_tokens: The most tokens in a batch. A document that has more makes a batch of its
+                own. This bounds a batch's memory for documents of any length.
+            order: Positions of the documents to yield, in this order. The corpus is not copied.
+            shuffle: Whether to yield all documents in random order.
+            seed: Seed of the random order, or a generator that goes on from pass to pass.
+            device: Device of the tensors.
             dtype: Floating-point type of the counts and the covariates.
 
         Yields:

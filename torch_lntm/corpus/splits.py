@@ -137,10 +137,10 @@ def _draw_tokens(
 ) -> NDArray[np.int64]:
     """Draws tokens of every document without replacement: ``(nnz,)`` numbers by entry.
 
-    A document's draw is multivariate hypergeometric. It is made by halving: how many of the drawn
-    tokens fall on the first half of the document's entries is hypergeometric, and given this
-    number, the draws of both halves are independent. So time and memory depend on the number of
-    entries and not on the number of tokens, and all documents are halved at once.
+    The numbers of a document have a multivariate hypergeometric distribution. They are drawn by
+    halving: the number of drawn tokens in the first half of the document's entries is
+    hypergeometric, and given this number the two halves are independent. All documents are halved
+    at once. Time and memory depend on the number of entries, not on the number of tokens.
     """
     tokens_before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     drawn = np.zeros(counts.size, np.int64)
@@ -169,13 +169,14 @@ def _hypergeometric(
     bad: NDArray[np.int64],
     num_drawn: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """How many of the tokens drawn from ``good + bad`` are good; for any number of tokens.
+    """Draws how many of ``num_drawn`` tokens out of ``good + bad`` are good, elementwise.
 
-    Numpy draws where both numbers are below 10^9. Larger numbers are thinned: every token that is
-    not drawn yet is drawn with the probability that gives the right number on average, or if too
-    many are drawn, every drawn token is put back likewise, until the number is right. By symmetry
-    all sets of this many tokens are equally probable. About ten rounds are enough, because the
-    number that is wrong falls to about its square root in each.
+    Numpy can do this for numbers below 10^9. Larger numbers are drawn in rounds. In a round, every
+    token that is left is drawn with the probability that makes the total right on average. If too
+    many have been drawn, every drawn token is put back with such a probability. The rounds end when
+    the total is right. All sets of this many tokens are then equally probable, because no round
+    treats one token differently from another. Few rounds are needed, because the error of the total
+    falls to about its square root in each.
     """
     small = (good < _MAX_COLOUR) & (bad < _MAX_COLOUR)
     found = np.zeros_like(good)

@@ -22,7 +22,11 @@ _ENGLISH_SHARE = 0.1
 
 
 def check_texts(texts: Iterable[str]) -> Sequence[str]:
-    """The texts as a list, all of them strings and not all of them blank."""
+    """Returns the texts as a list.
+
+    Raises:
+        CorpusError: They are a single text, or one of them is not a string.
+    """
     if isinstance(texts, (str, bytes)):
         raise CorpusError(
             "texts must be an iterable of strings, got a single text; wrap it: [text]"
@@ -53,7 +57,7 @@ def count_words(
         left out; ``None`` where they left out nothing.
 
     Raises:
-        CorpusError: An option is none, or no word remains.
+        CorpusError: An option is not valid, or no word remains.
     """
     if not any(text.strip() for text in texts):
         what = f"all {len(texts)} of them are blank" if texts else "there are none"
@@ -102,10 +106,10 @@ def count_words(
 
 
 def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matrix, NDArray[Any]]:
-    """The counts of some texts by a fitted vectorizer, and its words.
+    """Counts the words of some texts by a fitted vectorizer; returns the counts and the words.
 
     Raises:
-        CorpusError: It is not fitted, or none.
+        CorpusError: The vectorizer is not fitted, or is no ``CountVectorizer``.
     """
     try:
         return sp.csr_matrix(vectorizer.transform(texts)), vectorizer.get_feature_names_out()
@@ -120,9 +124,9 @@ def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matri
 
 
 def automatic_min_df(num_docs: int) -> int:
-    """The fewest documents that a word must be in by default.
+    """Returns the fewest documents that a word must be in by default.
 
-    It is 1 for fewer than 50 documents, 2 from 50 on, and one more for every further tenfold.
+    It is 1 for fewer than 50 documents, 2 from 50 on, 3 from 500 on, and so forth.
     """
     return 1 if num_docs < 50 else 2 + int(math.log10(num_docs / 50))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.ops.provenance import detach_provenance
+from pyro.ops.provenance import detach_provenance, extract_provenance, track_provenance
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -84,28 +83,9 @@ class BagOfWords(TorchDistribution):
                 f"counts of shape {tuple(counts.shape)} given to a BagOfWords over "
                 f"(num_docs, num_words) = {expected}"
             )
-        # Samplers move a float32 model's eta in the double precision of its log densities.
-        to = {"device": self.theta.device, "dtype": self.theta.dtype}
-        leading = torch.broadcast_shapes(self.batch_shape[:-1], counts.shape[:-2])
-        if len(counts.batches) == 1 and self.topics.dim() == 2:
-            result = mixture_log_likelihood(
-                self.theta, self.topics.to(**to), counts.batches[0].to(**to)
-            )
-            return result.expand(*leading, -1)
-        theta, topics = self._stacked(leading)
-        counts = counts.expand(*leading, *expected)
-        rows = [
-            mixture_log_likelihood(theta[i], topics[i].to(**to), counts.batch_at(i).to(**to))
-            for i in range(math.prod(leading))
-        ]
-        return torch.stack(rows).reshape(*leading, -1)
-
-    def _stacked(self, leading: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Theta and topics, each with its leading dimensions as one of size ``prod(leading)``."""
-        theta = self.theta.expand(*leading, *self.theta.shape[-2:])
-        topics = self.topics if self.topics.dim() == 2 else self.topics.squeeze(-3)
-        topics = topics.expand(*leading, *topics.shape[-2:])
-        return theta.reshape(-1, *theta.shape[-2:]), topics.reshape(-1, *topics.shape[-2:])
+        # Pyro's inspection follows values through functions, but not through sparse ones.
+        (theta, topics), provenance = extract_provenance((self.theta, self.topics))
+        return track_provenance(_log_prob(theta, topics, counts), provenance)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the counts of every document, with the global generator, as Pyro does.
@@ -118,8 +98,8 @@ class BagOfWords(TorchDistribution):
         """
         leading = (*sample_shape, *self.batch_shape[:-1])
         batches = [
-            DocumentBatch.from_csr(self._draw(theta, topics, None))
-            for theta, topics in zip(*self._stacked(leading), strict=True)
+            DocumentBatch.from_csr(self._draw(theta, topics))
+            for theta, topics in _stacked(self.theta, self.topics, leading)
         ]
         return WordCounts(batches, leading)
 
@@ -140,7 +120,9 @@ class BagOfWords(TorchDistribution):
         return self._draw(self.theta, self.topics, generator)
 
     @torch.no_grad()
-    def _draw(self, theta: Tensor, topics: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _draw(
+        self, theta: Tensor, topics: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Counts ``(num_docs, num_words)`` as a sparse CSR tensor."""
         if self.lengths is None:
             raise ValueError("BagOfWords needs lengths=(num_docs,) token counts to be sampled")
@@ -169,6 +151,30 @@ class BagOfWords(TorchDistribution):
             size=(num_docs, num_words),
             check_invariants=False,
         )
+
+
+def _stacked(
+    theta: Tensor, topics: Tensor, leading: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Theta and topics at each index of the leading dimensions, in row-major order."""
+    topics = topics if topics.dim() == 2 else topics.squeeze(-3)
+    # One more dimension in front, for the case that there is none.
+    theta = theta.expand(1, *leading, *theta.shape[-2:]).flatten(0, -3)
+    topics = topics.expand(1, *leading, *topics.shape[-2:]).flatten(0, -3)
+    return zip(theta, topics, strict=True)
+
+
+def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts) -> Tensor:
+    """Log probabilities ``(..., num_docs)`` of counts, leading dimensions broadcast."""
+    # Samplers move a float32 model's eta in the double precision of its log densities.
+    topics, counts = topics.to(theta.dtype), counts.to(theta.device, theta.dtype)
+    leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])
+    if len(counts.batches) == 1 and topics.dim() == 2:
+        result = mixture_log_likelihood(theta, topics, counts.batches[0])
+        return result.expand(*leading, -1)
+    parts = zip(_stacked(theta, topics, leading), counts.batches_at(leading), strict=True)
+    rows = [mixture_log_likelihood(t, phi, batch) for (t, phi), batch in parts]
+    return torch.stack(rows).reshape(*leading, -1)
 
 
 def _word_counts(value: DocumentBatch | Tensor) -> WordCounts:

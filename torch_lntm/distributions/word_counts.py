@@ -66,9 +66,12 @@ class WordCounts(Tensor):
         counts.batches = held
         return counts
 
-    def batch_at(self, index: int) -> DocumentBatch:
-        """The documents at a position of the leading dimensions, counted in row-major order."""
-        return self.batches[index if len(self.batches) > 1 else 0]
+    def batches_at(self, leading: Sequence[int]) -> list[DocumentBatch]:
+        """The batches at each index of broadcast leading dimensions, in row-major order."""
+        if len(self.batches) == 1:
+            return [self.batches[0]] * math.prod(leading)
+        position = torch.arange(len(self.batches)).reshape(self.shape[:-2]).expand(*leading)
+        return [self.batches[i] for i in position.flatten().tolist()]
 
     def to_dense(self, *args: Any, **kwargs: Any) -> Tensor:
         """The counts as a dense tensor of this shape.
@@ -131,21 +134,25 @@ class WordCounts(Tensor):
             if func in _METADATA or func is Tensor.as_subclass or _is_attribute(func):
                 with torch._C.DisableTorchFunctionSubclass():
                     return func(*args, **kwargs)
-            if func in _SHAPES or func in _MOVES:
+            if func in _MOVES:
+                single = torch.empty((), dtype=counts.dtype, device=counts.device)
+                moved = func(single, *args[1:], **kwargs)
+                if moved.is_floating_point():
+                    batches = [batch.to(moved.device, moved.dtype) for batch in counts.batches]
+                    return WordCounts(batches, counts.shape[:-2])
+            if func in _SHAPES:
                 with torch._C.DisableTorchFunctionSubclass():
                     outside = func(*args, **kwargs)
-                if func in _MOVES and outside.is_floating_point():
-                    moved = [batch.to(outside.device, outside.dtype) for batch in counts.batches]
-                    return WordCounts(moved, counts.shape[:-2])
-                if func in _SHAPES and _keeps_documents(counts, outside.shape):
-                    return WordCounts(counts.batches, outside.shape[:-2])
+                if outside.shape[-2:] == counts.shape[-2:]:
+                    leading, held = outside.shape[:-2], counts.batches
+                    if func is Tensor.expand and len(held) > 1:
+                        held = tuple(counts.batches_at(leading))
+                    return WordCounts(held, leading)
         elif func is torch.stack and len(args) == 1 and not kwargs and _alike(counts):
             leading = (len(counts), *counts[0].shape[:-2])
-            if all(part.batches == counts[0].batches for part in counts[1:]):
-                repeated = counts[0].batches * (1 if len(counts[0].batches) == 1 else len(counts))
-                return WordCounts(repeated, leading)
-            size = math.prod(leading[1:])
-            return WordCounts([c.batch_at(i) for c in counts for i in range(size)], leading)
+            if len(counts[0].batches) == 1 and len({part.batches for part in counts}) == 1:
+                return WordCounts(counts[0].batches, leading)
+            return WordCounts([b for part in counts for b in part.batches_at(leading[1:])], leading)
         return func(*_dense(args), **_dense(kwargs))
 
 
@@ -154,14 +161,6 @@ def _is_attribute(func: Callable[..., Any]) -> bool:
     if getattr(func, "__name__", None) != "__get__":
         return False
     return func.__self__.__name__ not in {"T", "mT", "H", "mH", "real", "imag"}
-
-
-def _keeps_documents(counts: WordCounts, shape: torch.Size) -> bool:
-    """Whether a tensor of another shape has the same batches at its leading dimensions."""
-    several = len(counts.batches) > 1
-    return shape[-2:] == counts.shape[-2:] and (
-        not several or math.prod(shape[:-2]) == len(counts.batches)
-    )
 
 
 def _alike(parts: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -117,8 +116,3 @@ def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log lik
             f"(positions {positions_of(positions)}): their {what} are not reliable; {cure}",
             UnreliableEstimateWarning,
         )
-
-
-def float64_topics(model: TopicModel) -> Tensor:
-    """Word probabilities ``(num_topics, num_words)`` float64; rows sum to 1 to its precision."""
-    return torch.softmax(model.topics.logits.detach().double(), 0).mT

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, require
-from torch_lntm.evaluation.checks import check_arguments, check_guide, float64_topics
+from torch_lntm.evaluation.checks import check_arguments, check_guide
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide
@@ -152,7 +152,7 @@ def document_completion(
         hold_out = corpus.hold_out_words(observed_fraction, seed)
     check_guide(model, guide)
     _check_any_tokens(hold_out.held_out)
-    topics, exact = float64_topics(model), False
+    topics, exact = model.topics.double_probs, False
     scores = []
     observed = hold_out.observed.batches(max_docs=max_docs, device=model.device, dtype=model.dtype)
     held_out = hold_out.held_out.batches(

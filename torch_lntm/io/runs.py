@@ -68,7 +68,7 @@ class Run:
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
-    def split(self, corpus: Corpus) -> Split | None:
+    def split(self, corpus: Corpus) -> Split[Corpus] | None:
         """The training and the held-out documents of this run, if any were held out.
 
         Args:
@@ -93,7 +93,7 @@ def save_run(
     config: Mapping[str, Any],
     *,
     metadata: Mapping[str, Any] | None = None,
-    split: Split | None = None,
+    split: Split[Corpus] | None = None,
     evaluation: Sequence[Mapping[str, Any]] | None = None,
     overwrite: bool = False,
 ) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -37,24 +39,31 @@ def triangular_factor(factor: Tensor) -> Tensor:
     return (sign[..., None] * upper).mT
 
 
-def inverse_cholesky(precision: Tensor, index: Tensor, recompute_float64: bool = True) -> Tensor:
+def inverse_cholesky(
+    precision: Tensor, index: Tensor, recompute: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
     """R⁻¹ for the lower Cholesky factors of precisions B = RRᵀ ≥ I.
+
+    A precision whose largest eigenvalue exceeds the reciprocal of the rounding unit has lost its
+    small ones when it was formed. Its rounded entries are of no use; it has to be formed anew.
 
     Args:
         precision: ``(num_docs, dim, dim)``.
         index: ``(num_docs,)`` corpus positions, to name documents in an error.
-        recompute_float64: Factor those that fail again in float64.
+        recompute: Forms the precisions of some of the documents, int64 rows, in float64. Those that
+            cannot be factored are factored in this form.
 
     Returns:
-        ``(num_docs, dim, dim)`` lower triangular.
+        ``(num_docs, dim, dim)`` lower triangular, in the dtype of ``precision``.
 
     Raises:
-        NumericalError: A precision is not positive definite even in float64.
+        NumericalError: A precision is not positive definite, in float64 either where ``recompute``
+            is given.
     """
     chol, info = torch.linalg.cholesky_ex(precision)
     failed = (info != 0).nonzero().squeeze(-1)
     if failed.numel():
-        if precision.dtype == torch.float64 or not recompute_float64:
+        if recompute is None:
             documents = index[failed].tolist()
             raise NumericalError(
                 f"posterior precision of {len(documents)} document(s) is not positive definite, "
@@ -62,9 +71,9 @@ def inverse_cholesky(precision: Tensor, index: Tensor, recompute_float64: bool =
                 "extreme values",
                 documents,
             )
-        again = torch.linalg.cholesky_ex(precision[failed].double())
-        if bool((again.info != 0).any()):
-            inverse_cholesky(precision[failed].double(), index[failed], False)
-        chol[failed] = again.L.to(chol.dtype)
+        again = inverse_cholesky(recompute(failed), index[failed])
     eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device).expand_as(chol)
-    return torch.linalg.solve_triangular(chol, eye, upper=False)
+    inverse = torch.linalg.solve_triangular(chol, eye, upper=False)
+    if failed.numel():
+        inverse[failed] = again.to(inverse.dtype)
+    return inverse

@@ -97,6 +97,7 @@ class NormalSpace(EtaSpace):
 
     sites = ("eta",)
     posterior_metrics = {"laplace": "laplace", "taylor": "taylor"}  # noqa: RUF012
+    default_metric = "laplace"
 
     @property
     def dim(self) -> int:

@@ -31,9 +31,11 @@ class LatentSpace(ABC):
 
     #: The sites of the program that :meth:`latents` gives values of, the main one last.
     sites: ClassVar[tuple[str, ...]]
-    #: Mass matrices of Hamiltonian chains that come from a posterior, the best first: the names of
-    #: the guides that solve it by the names of the mass matrices.
+    #: Mass matrices of Hamiltonian chains that come from a posterior: the names of the guides that
+    #: solve it by the names of the mass matrices.
     posterior_metrics: ClassVar[Mapping[str, str]] = {}
+    #: The mass matrix to take where none is chosen: one of these, or ``"prior"``, which is I.
+    default_metric: ClassVar[str] = "prior"
 
     #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens: Gibbs sampling of
     #: both is then exact.

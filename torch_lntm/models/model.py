@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyro
@@ -28,7 +28,6 @@ class _WeakKey(weakref.ref[nn.Parameter]):
         return super().__new__(cls, parameter, _forget)
 
     def __init__(self, parameter: nn.Parameter) -> None:
-        super().__init__(parameter, _forget)
         self._hash = hash(parameter)
 
     def __hash__(self) -> int:
@@ -90,6 +89,22 @@ def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
     return value.to(parameter.dtype)
 
 
+def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -> None:
+    """Emit the log prior of parameters as a factor, once for all documents.
+
+    A mask of documents would turn it into one for each of them. There it is shared out among the
+    unmasked ones within their plate, so that it counts once.
+    """
+    mask = pyro.poutine.get_mask()
+    if not isinstance(mask, Tensor) or mask.dim() == 0:
+        pyro.factor(name, log_prior())
+        return
+    with documents:
+        scale = documents.size / documents.subsample_size
+        share = log_prior() / (mask.sum() * scale)
+        pyro.factor(name, share.expand(documents.subsample_size))
+
+
 class _Program(nn.Module):
     """The program of a model after its param sites, as a module for ``functional_call``."""
 
@@ -111,8 +126,7 @@ class TopicModel(nn.Module):
     store: two models share nothing. Handlers may replace them (``poutine.substitute``,
     ``poutine.lift``), and the program runs at the replaced values.
 
-    A mask of documents must not reach the two factors, which belong to all documents: in place of
-    ``poutine.mask`` take ``batch.select(rows)``, whose program scales itself to the corpus.
+    ``poutine.mask`` with a mask ``(num_docs,)`` leaves documents out.
 
     Args:
         prior: The document prior.
@@ -207,7 +221,7 @@ class TopicModel(nn.Module):
                 low precision, a handler gives a param site a value of another shape, or
                 ``torch.jit`` traces the program.
         """
-        if torch.jit.is_tracing():
+        if torch._C._get_tracing_state() is not None:
             raise ConfigError(
                 "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
                 "JitTrace_ELBO, and NUTS or HMC without jit_compile"
@@ -231,13 +245,14 @@ class TopicModel(nn.Module):
             # within the documents' plate.
             for name in getattr(module, "_pyro_samples", ()):
                 getattr(module, name)
+        documents = pyro.plate("documents", batch.corpus_size, subsample=batch.index)
         if sample_topics:
             topics = self.topics.sample()
         else:
-            pyro.factor("topics_prior", self.topics.log_prior())
+            _factor("topics_prior", self.topics.log_prior, documents)
             topics = self.topics.probs
-        pyro.factor("document_prior", self.prior.log_prior())
-        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+        _factor("document_prior", self.prior.log_prior, documents)
+        with documents:
             latent = self.prior.emit(batch)
             words = BagOfWords(self.theta(latent), topics, batch.lengths)
             pyro.sample("counts", words, obs=WordCounts(batch))

@@ -129,6 +129,8 @@ def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
     for name, parameter in bound.signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments |= arguments.pop(name)
+        elif arguments[name] is None and parameter.default is None:
+            del arguments[name]
     arguments.pop("vocabulary", None)  # has a file of its own
     return {
         name: _plain(value)

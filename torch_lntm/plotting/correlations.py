@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.placement import TOPIC_ROOM, place_topics, route
+from torch_lntm.plotting.placement import place_topics, route, rows_height
 from torch_lntm.plotting.style import (
     DIVERGING,
     NEGATIVE,
@@ -133,10 +133,10 @@ def correlation_graph(
     single = [k for k in range(size) if k not in linked]
 
     if ax is None:
-        side = float(np.clip(1.45 * np.sqrt(max(len(linked), 4)), 3.5, 14))
-        width = 1.4 * side
-        height = side + TOPIC_ROOM[1] * -(-len(single) // int(width / TOPIC_ROOM[0]))
-        _, ax = plt.subplots(figsize=(width, height), layout="constrained")
+        upper = float(np.clip(1.45 * np.sqrt(len(linked)), 2.5, 14))
+        width = float(np.clip(1.4 * np.sqrt(len(single)), 1.4 * upper, 14))
+        figsize = (width, upper + rows_height(len(single), width))
+        _, ax = plt.subplots(figsize=figsize, layout="constrained")
     window = ax.get_window_extent()
     box = np.array([window.width, window.height]) / ax.figure.dpi
     points = place_topics(correlation, linked, single, box, seed)
@@ -144,10 +144,11 @@ def correlation_graph(
     weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
     areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
     limit = max([LEAST_LIMIT, *(abs(correlation[edge]) for edge in edges)])
-    for i, j in edges:
+    lines = [route(points, i, j) for i, j in edges]
+    for (i, j), line in zip(edges, lines, strict=True):
         r = correlation[i, j]
         ax.plot(
-            *route(points, i, j).T,
+            *line.T,
             color=POSITIVE if r > 0 else NEGATIVE,
             linestyle="-" if r > 0 else (0, (3, 2)),
             linewidth=_width(abs(r) / limit),
@@ -179,14 +180,21 @@ def correlation_graph(
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
         )
     _explain_lines(ax, limit, negative, bool(edges), min_correlation)
-    ax.set_xlim(points[:, 0].min() - 0.6, points[:, 0].max() + 0.6)
-    ax.set_ylim(points[:, 1].min() - 0.45, points[:, 1].max() + 0.3)
+    least, most = points - np.array([0.6, 0.45]), points + np.array([0.6, 0.3])
+    ax.set_xlim(*_limits(0, least, most, *lines))
+    ax.set_ylim(*_limits(1, least, most, *lines))
     ax.set_axis_off()
     ax.set_title(
         "Correlated topics" + ("" if shares is None else " (area: share of the topic)"),
         fontsize=10,
     )
     return ax
+
+
+def _limits(axis: int, *places: np.ndarray) -> tuple[float, float]:
+    """The least and the greatest coordinate of some places."""
+    values = np.concatenate([place[:, axis] for place in places])
+    return float(values.min()), float(values.max())
 
 
 def _width(strength: float) -> float:

@@ -10,6 +10,10 @@ from torch_lntm.plotting.style import library
 
 #: Inches that a topic's circle with its name takes, across and down.
 TOPIC_ROOM = np.array([1.15, 0.5])
+#: Inches from one row of topics without a line to the next.
+_ROW = 0.6
+#: What a line's bend counts for against one topic in its way, as a multiple of the bend.
+_BEND_COST = 3.0
 #: How far lines may bend sideways, as shares of their length; the straight one first.
 _BENDS = (0.0, 0.12, -0.12, 0.25, -0.25, 0.4, -0.4)
 #: Inches from a topic's place to the edges of its circle and name: left, right, down, up.
@@ -36,10 +40,10 @@ def place_topics(
         ``(num_topics, 2)`` inches.
     """
     points = np.zeros((len(correlation), 2))
-    columns = max(1, int(box[0] / TOPIC_ROOM[0]))
+    columns = _columns(box[0])
     rows = -(-len(single) // columns)
     if linked:
-        upper = box - np.array([0.0, rows * TOPIC_ROOM[1]])
+        upper = box - np.array([0.0, rows_height(len(single), box[0])])
         points[linked] = _spread(_by_springs(correlation[np.ix_(linked, linked)], seed), upper)
     middle = points[linked, 0].mean() if linked else 0.0
     floor = points[linked, 1].min() if linked else 0.0
@@ -47,8 +51,17 @@ def place_topics(
         topics = list(single[row * columns : (row + 1) * columns])
         places = np.arange(len(topics)) - (min(columns, len(single)) - 1) / 2
         points[topics, 0] = middle + places * TOPIC_ROOM[0]
-        points[topics, 1] = floor - (row + 1.3) * TOPIC_ROOM[1]
+        points[topics, 1] = floor - (row + 1.2) * _ROW
     return points
+
+
+def rows_height(number: int, width: float) -> float:
+    """Inches down that rows of topics without a line take in a picture of some inches across."""
+    return _ROW * -(-number // _columns(width))
+
+
+def _columns(width: float) -> int:
+    return max(1, int(width / TOPIC_ROOM[0]))
 
 
 def _by_springs(correlation: np.ndarray, seed: int) -> np.ndarray:
@@ -78,7 +91,7 @@ def route(points: np.ndarray, start: int, end: int) -> np.ndarray:
     others = np.delete(points, [start, end], axis=0)
     sideways = np.array([a[1] - b[1], b[0] - a[0]])
     share = np.linspace(0, 1, 41)[:, None]
-    best, fewest = None, np.inf
+    best, least = None, np.inf
     for bend in _BENDS:
         # A quadratic Bézier curve; its middle is half as far off as its control point.
         control = (a + b) / 2 + 2 * bend * sideways
@@ -86,11 +99,9 @@ def route(points: np.ndarray, start: int, end: int) -> np.ndarray:
         gap = line[:, None] - others
         inside = (gap[..., 0] > -_LEFT) & (gap[..., 0] < _RIGHT)
         inside &= (gap[..., 1] > -_DOWN) & (gap[..., 1] < _UP)
-        crossed = int(inside.any(0).sum())
-        if crossed < fewest:
-            best, fewest = line, crossed
-        if not crossed:
-            break
+        cost = inside.any(0).sum() + _BEND_COST * abs(bend)
+        if cost < least:
+            best, least = line, cost
     assert best is not None
     return best
 

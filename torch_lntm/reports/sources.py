@@ -14,7 +14,6 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.models.factor import SOURCE_VARIANCE
 from torch_lntm.reports.tables import TableFormat, check_text, signed, to_csv, words_of
 
 
@@ -40,7 +39,8 @@ class SourceSummary:
 
     Attributes:
         source: Its number, from 0: its column of the mixing matrix A.
-        distribution: ``"gaussian"`` (variance 1) or ``"laplace"`` (variance 2).
+        distribution: ``"gaussian"`` or ``"laplace"``.
+        variance: Its prior variance: 1 if Gaussian, 2 if Laplace.
         share: The part of the variance of the centred logits that it explains; the rest of the sum
             over sources to 1 is the noise's.
         positive: The topics that rise most with the source, the first one most.
@@ -49,6 +49,7 @@ class SourceSummary:
 
     source: int
     distribution: str
+    variance: float
     share: float
     positive: tuple[SourceTopic, ...]
     negative: tuple[SourceTopic, ...]
@@ -79,7 +80,7 @@ def summarise_sources(
     require(1, num_topics=num_topics, num_words=num_words)
     words = [words_of(model, row) for row in model.topics.top_words(num_words)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
-    variance = SOURCE_VARIANCE[prior.source] * loadings.square().sum(0)
+    variance = prior.source_variance * loadings.square().sum(0)
     shares = variance / prior.contrast_covariance().trace().cpu()
     order = loadings.argsort(dim=0, stable=True, descending=True)
     summaries = []
@@ -91,6 +92,7 @@ def summarise_sources(
             SourceSummary(
                 source=source,
                 distribution=prior.source,
+                variance=prior.source_variance,
                 share=float(shares[source]),
                 positive=tuple(t for t in topics if t.loading > 0)[:num_topics],
                 negative=tuple(t for t in reversed(topics) if t.loading < 0)[:num_topics],
@@ -128,7 +130,7 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
         axes = "rotates them to the principal axes of the loadings, "
         rotated = axes if kind == "gaussian" else ""
         lines.append(
-            f"sources: {kind}, variance {SOURCE_VARIANCE[kind]:.0f}; a fit {rotated}orders them by "
+            f"sources: {kind}, variance {summaries[0].variance:.0f}; a fit {rotated}orders them by "
             "share and makes the largest loading of each positive"
         )
     lines.append("source   share  loading  topic  top words")

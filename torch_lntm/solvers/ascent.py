@@ -33,6 +33,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
+from torch_lntm.solvers.active import ActiveSet
 
 SUFFICIENT_INCREASE = 1e-4
 MAX_HALVINGS = 15
@@ -160,34 +161,25 @@ def maximise_mean(
     """
     z = start.clone()
     value, gradient, p = objective.evaluate(z)
-    converged = torch.zeros_like(value, dtype=torch.bool)
-    iterations = torch.zeros_like(objective.batch.index)
+    active = ActiveSet(len(z), z.device)
     epsilon = torch.finfo(z.dtype).eps
-    rows = torch.arange(len(z), device=z.device)
     current, position, state = objective, z, (value, gradient, p)
     for _ in range(max_iterations):
         f, g, weights = state
         lengths = current.batch.lengths
         delta = _conjugate_gradients(current.space, weights, lengths, g, cg_tolerance, cg_steps)
         decrement = (g * delta).sum(-1).double()
-        noise = 4.0 * epsilon * f.abs()
-        done = decrement <= tolerance
-        position, state, moved = _line_search(current, position, state, delta, decrement, noise)
-        # A converged document takes its last step as well: it is already paid for.
-        done |= ~moved & (decrement <= noise)
-        z[rows], value[rows] = position, state[0]
-        iterations[rows] += 1
-        converged[rows] = done
-        keep = ~done & moved
-        if not bool(keep.any()):
+        rounding = 4.0 * epsilon * f.abs()
+        position, state, moved = _line_search(current, position, state, delta, decrement, rounding)
+        # A converged document takes its last step as well: it is already paid for. One that cannot
+        # move has converged only if rounding hides what a step would gain.
+        z[active.rows], value[active.rows] = position, state[0]
+        active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), ~moved)
+        current, position, *rest = active.retire(current, position, *state)
+        state = (rest[0], rest[1], rest[2])
+        if active.finished:
             break
-        kept = keep.nonzero().squeeze(-1)
-        if len(kept) < len(rows):
-            rows = rows[kept]
-            current = current.select(kept)
-            position = position[kept]
-            state = (state[0][kept], state[1][kept], state[2][kept])
-    return z, value, converged, iterations
+    return z, value, active.converged, active.iterations
 
 
 def _line_search(
@@ -196,12 +188,12 @@ def _line_search(
     state: tuple[Tensor, Tensor, Tensor],
     delta: Tensor,
     decrement: Tensor,
-    noise: Tensor,
+    rounding: Tensor,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
     """Halve the steps of the documents that do not gain enough; those that never do stay put."""
     position = z + delta
     value, gradient, p = objective.evaluate(position)
-    moved = value >= state[0] + SUFFICIENT_INCREASE * decrement - noise
+    moved = value >= state[0] + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0
     for _ in range(MAX_HALVINGS):
         bad = (~moved).nonzero().squeeze(-1)
@@ -211,7 +203,7 @@ def _line_search(
         trial = z[bad] + step * delta[bad]
         part = objective.select(bad).evaluate(trial)
         position[bad], value[bad], gradient[bad], p[bad] = trial, *part
-        gain = SUFFICIENT_INCREASE * step * decrement[bad] - noise[bad]
+        gain = SUFFICIENT_INCREASE * step * decrement[bad] - rounding[bad]
         moved[bad] = part[0] >= state[0][bad] + gain
     bad = (~moved).nonzero().squeeze(-1)
     position[bad] = z[bad]

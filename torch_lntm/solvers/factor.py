@@ -20,6 +20,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
+from torch_lntm.solvers.active import ActiveSet, settled
 from torch_lntm.solvers.ascent import Objective, maximise_mean
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
@@ -214,10 +215,10 @@ def factor(
         sources = sources.updated(z, batch.index)
         z = sources.whiten(start)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
-    iterations = torch.zeros_like(batch.index)
-    converged = torch.zeros_like(bound, dtype=torch.bool)
-    rows, current = torch.arange(batch.num_docs, device=z.device), batch
+    active, current = ActiveSet(batch.num_docs, z.device), batch
+    epsilon = 4.0 * torch.finfo(z.dtype).eps
     for iteration in range(max_iterations):
+        rows = active.rows
         part, half = sources.select(rows), 0.5 * variance[rows]
         position, value, _, _ = maximise_mean(
             Objective(current, topics, part, half),
@@ -229,34 +230,26 @@ def factor(
         new_bound = value + part.bound_terms(position) - _noise_divergence(space, variance[rows])
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
-        iterations[rows] += 1
-        epsilon = 4.0 * torch.finfo(z.dtype).eps
-        done = gain <= (epsilon * new_bound.abs()).clamp_min(tolerance)
-        # A bound that fell by more than rounding makes it is a failure, not convergence. The
-        # logits' own rounding counts once a token.
         eta = part.unwhiten(position.double())
+        # The logits' own rounding counts once a token.
         size = new_bound.abs() + current.lengths * eta.abs().amax(-1)
-        converged[rows] = done & (gain >= -(epsilon * size).clamp_min(tolerance))
+        active.step(*settled(gain, tolerance, epsilon * size))
+        current, part, position, half, eta = active.retire(current, part, position, half, eta)
         # The last round ends with the means, so that the bound is the posterior's.
-        if bool(done.all()) or iteration + 1 == max_iterations:
+        if active.finished or iteration + 1 == max_iterations:
             break
-        keep = (~done).nonzero().squeeze(-1)
-        if len(keep) < len(rows):
-            rows, current = rows[keep], current.select(keep)
-            part, position, half = part.select(keep), position[keep], half[keep]
-            eta = eta[keep]
         part = part.updated(position, current.index)
-        sources.assign(rows, part)
-        z[rows] = part.whiten(eta).to(z.dtype)
+        sources.assign(active.rows, part)
+        z[active.rows] = part.whiten(eta).to(z.dtype)
         log_rate = log_mean_rate(eta.to(z.dtype), half, current.lengths)
         precision = space.noise_precision.expand_as(log_rate)
-        variance[rows] = inverse_mean_root(precision, log_rate, 0.5)
+        variance[active.rows] = inverse_mean_root(precision, log_rate, 0.5)
     return FactorPosterior(
         space=space,
         index=batch.index,
         mean=sources.unwhiten(z),
-        converged=converged,
-        iterations=iterations,
+        converged=active.converged,
+        iterations=active.iterations,
         objective=bound,
         std=variance.sqrt(),
         source_mean=sources.source_mean(z).to(z.dtype),

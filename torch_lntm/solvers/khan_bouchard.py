@@ -43,7 +43,7 @@ def khan_bouchard(
     # As if every topic were equally likely; without data d = 0 and V = Σ. V = Σ is a bad start
     # where it is wide: with ξ held fixed it takes hundreds of rounds to come down from.
     data = (batch.lengths[:, None] / topics.shape[0]).expand_as(start).clone()
-    whitened = inverse_cholesky(_whitened_precision(space, data), batch.index)
+    whitened = _inverse_root(space, data, batch.index)
     variances = _Full(space, data, whitened, temperature)
     found = maximise_tangent_bound(
         batch,
@@ -95,7 +95,16 @@ class _Full:
         _sweep(self.covariance(rows), data, log_rate, 0.5 / self.temperature)
         self.data[rows] = data
         # V is computed afresh after every sweep, so that rounding does not add up.
-        self.whitened[rows] = inverse_cholesky(_whitened_precision(self.space, data), index)
+        self.whitened[rows] = _inverse_root(self.space, data, index)
+
+
+def _inverse_root(space: NormalSpace, data: Tensor, index: Tensor) -> Tensor:
+    """R⁻¹ for the Cholesky factors R of the whitened precisions ``(num_docs, dim, dim)``."""
+    return inverse_cholesky(
+        _whitened_precision(space, data),
+        index,
+        lambda rows: _whitened_precision(space.to(torch.float64), data[rows].double()),
+    )
 
 
 def _whitened_precision(space: NormalSpace, data: Tensor) -> Tensor:

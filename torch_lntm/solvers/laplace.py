@@ -11,7 +11,7 @@ from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.ascent import Objective, maximise_mean
-from torch_lntm.solvers.taylor import complete_information
+from torch_lntm.solvers.taylor import exact_information
 
 
 def observed_information(
@@ -76,8 +76,7 @@ def laplace(
     precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
     if bool(fallback.any()):
-        complete = complete_information(dense, theta[fallback], batch.lengths[fallback])
-        precision[fallback] = complete.double()
+        precision[fallback] = exact_information(dense, theta[fallback], batch.lengths[fallback])
     whitened = inverse_cholesky(precision, batch.index)
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return NormalPosterior(

@@ -36,6 +36,14 @@ def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tens
     return precision
 
 
+def exact_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
+    """As :func:`complete_information`, formed in float64 whatever the dtype of its arguments."""
+    p = p.double()
+    # Weights of lower precision sum to 1 up to their own rounding, which the centring would feel.
+    p = p / p.sum(-1, keepdim=True)
+    return complete_information(space.to(torch.float64), p, lengths.double())
+
+
 def low_rank_covariance(
     space: GaussianFactorSpace, weights: Tensor, index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,8 +141,11 @@ def taylor(
             log_det=log_det,
         )
     dense = space.marginal()
-    precision = complete_information(dense, theta, batch.lengths)
-    whitened = inverse_cholesky(precision, batch.index)
+    whitened = inverse_cholesky(
+        complete_information(dense, theta, batch.lengths),
+        batch.index,
+        lambda rows: exact_information(dense, theta[rows], batch.lengths[rows]),
+    )
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
     return NormalPosterior(
         space=dense,

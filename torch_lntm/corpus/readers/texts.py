@@ -20,6 +20,8 @@ _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
+# A table of few values may have this many cells, any table so many a value.
+_FREE_CELLS, _CELLS_PER_VALUE = 10**6, 100
 #: How many fields an error message names.
 _FIELDS_SHOWN = 20
 
@@ -61,7 +63,10 @@ class Texts:
 
 def read_txt(path: Path, options: TextOptions) -> Texts:
     """A document per line."""
-    return Texts(read_lines(path, options.encoding, options.max_bytes))
+    lines = read_lines(path, options.encoding, options.max_bytes)
+    if lines == [""]:
+        raise FileError(f"{path}: is empty; expected a document in each line")
+    return Texts(lines)
 
 
 def read_folder(path: Path, options: TextOptions) -> Texts:
@@ -89,10 +94,11 @@ def read_folder(path: Path, options: TextOptions) -> Texts:
                 files.append(file)
             elif not file.name.startswith("."):
                 skipped[reason] = skipped.get(reason, 0) + 1
+    reasons = " and ".join(f"{number} that {reason}" for reason, number in skipped.items())
     if not files:
-        raise CorpusError(f"{path}: expected a folder of .txt files, found none")
+        found = f"found files: {reasons}" if skipped else "found none"
+        raise CorpusError(f"{path}: expected a folder of .txt files, {found}")
     if skipped:
-        reasons = " and ".join(f"{number} that {reason}" for reason, number in skipped.items())
         warnings.warn(f"{path}: skipped files: {reasons}", UserWarning, stacklevel=3)
     files.sort()
     left = readable_bytes() if options.max_bytes is None else options.max_bytes
@@ -220,6 +226,7 @@ def _from_records(
     texts: list[str] = []
     columns: dict[str, list[Any]] = {}
     labels: list[str] = []
+    num_values = 0
     for place, record in records:
         text = record.get(text_field)
         if not isinstance(text, str):
@@ -227,8 +234,15 @@ def _from_records(
                 f"{path}, {place}: expected a text in the field {text_field!r}, got {text!r:.60}; "
                 f"the fields are {_listed(record)}; choose by text_field"
             )
-        for name in record.keys() - columns.keys() - {text_field}:
-            columns[name] = [None] * len(texts)
+        for name in record:
+            if name not in columns and name != text_field:
+                columns[name] = [None] * len(texts)
+        num_values += len(record)
+        if len(columns) * len(texts) > max(_FREE_CELLS, _CELLS_PER_VALUE * num_values):
+            raise FileError(
+                f"{path}, {place}: the records have {len(columns)} different fields, nearly all of "
+                "them missing in most; put what varies into one field"
+            )
         for name, values in columns.items():
             values.append(record.get(name))
         label = record.get(label_field)

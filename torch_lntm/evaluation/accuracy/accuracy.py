@@ -20,7 +20,6 @@ from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccu
 from torch_lntm.evaluation.checks import (
     check_arguments,
     check_guide,
-    float64_topics,
     positions_of,
     space_of,
 )
@@ -160,7 +159,7 @@ def _sampler(
     """What draws the latent variables of a batch's documents, and its name."""
     size = f"{num_chains} chains of {num_samples} draws"
     if model.prior.space_type.conjugate:
-        topics = float64_topics(model)
+        topics = model.topics.double_probs
 
         def sweep(batch: DocumentBatch) -> DocumentSamples:
             space: Any = model.prior.space(batch)

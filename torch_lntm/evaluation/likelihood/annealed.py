@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import require
-from torch_lntm.evaluation.checks import check_arguments, float64_topics, warn_of_documents
+from torch_lntm.evaluation.checks import check_arguments, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
@@ -165,7 +165,7 @@ def anneal_corpus(
     """
     schedule = settings.temperatures
     model.check_parameters()
-    topics = float64_topics(model)
+    topics = model.topics.double_probs
     parts = _parts(model, corpus, settings.num_chains, max_docs)
     total = len(parts) * (len(schedule) - 1)
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:

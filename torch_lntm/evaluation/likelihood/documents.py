@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import NumericalError
-from torch_lntm.evaluation.checks import check_guide, float64_topics, identified_space
+from torch_lntm.evaluation.checks import check_guide, identified_space
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.latents import IdentifiedSpace
 from torch_lntm.models import TopicModel
@@ -64,7 +64,7 @@ def documents(
         NumericalError: A posterior could not be computed, or cannot be drawn around; names
             documents.
     """
-    words = float64_topics(model).mT.contiguous()
+    words = model.topics.double_probs.mT.contiguous()
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
             space, posterior = identified_space(model, batch), guide.posterior(batch)

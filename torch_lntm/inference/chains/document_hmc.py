@@ -49,8 +49,8 @@ class DocumentHMC(MCMCKernel):
             ``"identity"``: the sites themselves, where the space can say so. Others come from the
             document's own posterior, by the space's ``posterior_metrics``: ``"laplace"`` for ctm
             and lntm; ``"taylor"`` for these and for iftm, where it is that of eta and sources
-            together. By default the first of ``posterior_metrics``, or ``"prior"`` without any, as
-            for lda.
+            together. The default is ``"laplace"`` for ctm and lntm and ``"prior"`` for iftm and
+            lda: the space's ``default_metric``.
         num_steps: Leapfrog steps of a transition; by default 5 with the document's own mass matrix
             and 30 otherwise.
         step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.

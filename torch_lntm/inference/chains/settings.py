@@ -55,7 +55,7 @@ class HMCSettings:
         Args:
             model: The model.
             num_chains: See the attributes.
-            mass_matrix: See the attributes; by default the best that the prior offers.
+            mass_matrix: See the attributes; by default the space's ``default_metric``.
             num_steps: See the attributes; by default 5 with the documents' own metrics, else 30.
             step_size: See the attributes.
             target_accept: See the attributes.
@@ -66,10 +66,11 @@ class HMCSettings:
             IncompatibleGuideError: The model's prior has no latent space.
             ConfigError: A setting that cannot be used.
         """
-        of_posteriors = list(_space_type(model).posterior_metrics)
+        space_type = _space_type(model)
+        of_posteriors = list(space_type.posterior_metrics)
         known = [*of_posteriors, "prior", "identity"]
         if mass_matrix is None:
-            mass_matrix = known[0]
+            mass_matrix = space_type.default_metric
         if mass_matrix not in known:
             raise ConfigError(
                 f"mass_matrix {mass_matrix!r}; expected one of {', '.join(known)} for a "

@@ -9,37 +9,40 @@ import pytest
 import torch
 from oracles.factor import random_factor_problem
 from oracles.problems import make_batch, random_problem
-from scipy import stats
 from torch import Tensor
 
+from torch_lntm import noise
 from torch_lntm.errors import ConfigError
-from torch_lntm.solvers import ais, hmc
-from torch_lntm.solvers.factor import FactorPrior
-from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.latents import (
+    DocumentTarget,
+    GammaSpace,
+    GaussianFactorSpace,
+    LaplaceFactorSpace,
+    NormalSpace,
+)
+from torch_lntm.sampling import ais, hmc
 
 LENGTHS = (30, 1, 0, 60, 3)
 
 
-def padded_target(device: torch.device, num_chains: int = 3) -> ais.PaddedTarget:
+def padded_target(device: torch.device) -> DocumentTarget:
     problem = random_problem(lengths=LENGTHS)
     tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance)).to(device)
-    prior = GaussianPrior(torch.from_numpy(problem.loc).to(device), tril)
+    space = NormalSpace(torch.from_numpy(problem.loc).to(device), tril)
     topics = torch.from_numpy(problem.topics).to(device)
-    return ais.PaddedTarget(make_batch(problem.counts, device), topics, prior, num_chains)
+    return DocumentTarget(space, topics, make_batch(problem.counts, device), padded=True)
 
 
-def dirichlet_target(
-    device: torch.device, concentration: float = 0.3, num_chains: int = 3
-) -> ais.DirichletTarget:
+def dirichlet_target(device: torch.device, concentration: float = 0.3) -> DocumentTarget:
     problem = random_problem(3, lengths=LENGTHS)
     alpha = concentration * torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, device=device)
     topics = torch.from_numpy(problem.topics).to(device)
     batch = make_batch(problem.counts, device)
-    return ais.DirichletTarget(batch, topics, ais.GammaCoordinates(alpha), num_chains)
+    return DocumentTarget(GammaSpace(alpha), topics, batch, padded=True)
 
 
-def some_keys(target: hmc.DocumentTarget, seed: int = 0) -> Tensor:
-    return hmc.chain_keys(seed, target.batch.index, target.num_chains)
+def some_keys(target: DocumentTarget, num_chains: int = 3, seed: int = 0) -> Tensor:
+    return noise.document_keys(seed, target.batch.index, num_chains)
 
 
 # -- schedules -----------------------------------------------------------------------------------
@@ -94,10 +97,11 @@ def test_padding_changes_no_density(sources: str | None, device: torch.device) -
     if sources is not None:
         problem = random_factor_problem(lengths=LENGTHS, source=sources)
         parts = (problem.loc, problem.mixing, problem.noise_precision)
-        prior = FactorPrior(*(torch.from_numpy(x).to(device) for x in parts), sources)
+        factor_space = GaussianFactorSpace if sources == "gaussian" else LaplaceFactorSpace
+        space = factor_space(*(torch.from_numpy(x).to(device) for x in parts))
         topics = torch.from_numpy(problem.topics).to(device)
-        padded = ais.PaddedTarget(make_batch(problem.counts, device), topics, prior, 3)
-    plain = hmc.DocumentTarget(padded.batch, padded.topics, padded.prior, 3)
+        padded = DocumentTarget(space, topics, make_batch(problem.counts, device), padded=True)
+    plain = replace(padded, padded=False)
     z = plain.draw_prior(some_keys(plain))
     for got, expected in zip(padded.likelihood(z), plain.likelihood(z), strict=True):
         torch.testing.assert_close(got, expected)
@@ -119,51 +123,6 @@ def test_gradients_of_the_dirichlet_target(concentration: float, device: torch.d
             torch.testing.assert_close(gradient[..., k], slope, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("concentration", [0.003, 0.3, 3.0, 300.0])
-def test_gamma_coordinates_have_the_density_of_gamma_variates(
-    concentration: float, device: torch.device
-) -> None:
-    """Their law by quadrature of the density, and of draws, against SciPy's."""
-    alpha = torch.tensor([concentration], dtype=torch.float64, device=device)
-    coordinates = ais.GammaCoordinates(alpha)
-    grid = torch.linspace(-12, 12, 60_001, dtype=torch.float64, device=device)[:, None]
-    parts = coordinates.log_gamma(grid)
-    log_density = (alpha * parts.value - parts.value.exp() + parts.slope.log())[:, 0]
-    density = (log_density - torch.lgamma(alpha)).exp() * float(grid[1] - grid[0])
-    cdf = density.cumsum(0).cpu().numpy()
-    assert cdf[-1] == pytest.approx(1, abs=1e-8)
-    law = stats.gamma(concentration)
-    x = parts.value[:, 0].cpu().numpy()
-    # Where gamma variates can be represented; the sum is half a step late.
-    seen = x > -600
-    np.testing.assert_allclose(cdf[seen], law.cdf(np.exp(x[seen])), atol=1e-3)
-    back = coordinates.whiten(parts.value)
-    near = (grid.abs() < 6)[:, 0]
-    torch.testing.assert_close(coordinates.unwhiten(back)[near], parts.value[near])
-    keys = hmc.chain_keys(0, torch.arange(3000, device=device), 1)[0]
-    u = law.cdf(np.exp(coordinates.unwhiten(coordinates.draw(keys)).cpu().numpy()))[:, 0]
-    # False-failure rate 1e-6 in each of four cases. Below the smallest number all are equal.
-    u = np.where(u > 0, u, law.cdf(1e-300) * np.linspace(0, 1, 3000))
-    assert stats.kstest(u, "uniform").pvalue > 1e-6
-
-
-def test_proportions_determine_coordinates_up_to_their_sum(device: torch.device) -> None:
-    alpha = torch.tensor([0.02, 0.5, 3.0], dtype=torch.float64, device=device)
-    coordinates = ais.GammaCoordinates(alpha)
-    keys = hmc.chain_keys(1, torch.arange(4000, device=device), 1)
-    theta = torch.softmax(coordinates.unwhiten(coordinates.draw(hmc.fold_in(keys, 0))), -1)
-    z = coordinates.draw_given(theta, hmc.fold_in(keys, 1))
-    torch.testing.assert_close(torch.softmax(coordinates.unwhiten(z), -1), theta)
-    # With theta from the prior, z is from the prior; also where theta was rounded to 0.
-    rounded = coordinates.draw_given(theta.float(), hmc.fold_in(keys, 1))
-    assert bool((theta.float() == 0).any())
-    prior = coordinates.draw(hmc.fold_in(keys, 2))[0].cpu().numpy()
-    for values in (z[0].cpu().numpy(), rounded[0].cpu().numpy()):
-        for k in range(3):
-            # Six tests at 1e-6.
-            assert stats.ks_2samp(values[:, k], prior[:, k]).pvalue > 1e-6
-
-
 # -- transitions ---------------------------------------------------------------------------------
 
 
@@ -171,40 +130,37 @@ def test_proportions_determine_coordinates_up_to_their_sum(device: torch.device)
 def test_transitions_keep_the_tempered_posterior(kind: str, device: torch.device) -> None:
     """Moments at t = ½ against integration over prior draws; z-tests of chains at |z| < 5."""
     make = padded_target if kind == "normal" else dirichlet_target
-    few = make(device, num_chains=1)
-    target = replace(few, num_chains=300)
-    keys = some_keys(target)
+    target = make(device)
+    keys = some_keys(target, 300)
     schedule = [0.0, 0.5, 1.0]
     transitions = ais.tune(target, schedule, keys, 5)
-    state = hmc.init(target, target.draw_prior(hmc.fold_in(keys, 7)))
+    state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 7)))
     for t in range(25):
-        key = hmc.fold_in(keys, 100 + t)
+        key = noise.fold_in(keys, 100 + t)
         state, info = transitions.move(key, target, state, schedule, 1)
     assert 0.6 < float(info.acceptance.mean()) < 0.95
     theta = target.theta(state.position)
-    many = replace(few, num_chains=8000)
-    z = many.draw_prior(some_keys(many, 9))
-    weights, exact = torch.softmax(0.5 * many.likelihood(z)[0], 0)[..., None], many.theta(z)
+    z = target.draw_prior(some_keys(target, 8000, seed=9))
+    weights, exact = torch.softmax(0.5 * target.likelihood(z)[0], 0)[..., None], target.theta(z)
     for power in (1, 2):
         draws, expected = theta**power, (weights * exact**power).sum(0)
-        noise = (weights * (exact**power - expected)).square().sum(0)
-        error = (draws.var(0) / len(draws) + noise).sqrt()
+        of_weights = (weights * (exact**power - expected)).square().sum(0)
+        error = (draws.var(0) / len(draws) + of_weights).sqrt()
         # At most 40 means a case, at 5 standard errors: false-failure rate 5e-5.
         assert bool(((draws.mean(0) - expected).abs() < 5 * error).all())
 
 
 def test_transitions_do_not_depend_on_the_chains_that_make_weights(device: torch.device) -> None:
     """Step sizes are functions of the document, the seed and the position alone."""
-    target = padded_target(device, num_chains=12)
-    keys = some_keys(target)
+    target = padded_target(device)
+    keys = some_keys(target, 12)
     schedule = ais.make_schedule("power", 30).tolist()
     transitions = ais.tune(target, schedule, keys, 4)
     before = transitions.log_step_size.clone()
     first = ais.anneal(target, schedule, transitions, keys)
     assert torch.equal(before, transitions.log_step_size)
-    fewer = replace(target, num_chains=9)
-    assert torch.equal(before, ais.tune(fewer, schedule, keys[:9], 4).log_step_size)
-    again = ais.anneal(fewer, schedule, transitions, keys[:9])
+    assert torch.equal(before, ais.tune(target, schedule, keys[:9], 4).log_step_size)
+    again = ais.anneal(target, schedule, transitions, keys[:9])
     torch.testing.assert_close(again.log_weights, first.log_weights[:9])
     # Linear in the logs between the knots.
     a, b = transitions.knots[3:5]
@@ -221,18 +177,18 @@ def test_weights_are_written_out(device: torch.device) -> None:
     schedule = [0.0, 0.1, 0.4, 1.0]
     transitions = ais.tune(target, schedule, keys, 3)
     forward = ais.anneal(target, schedule, transitions, keys)
-    root = hmc.fold_in(keys, 1)
-    state = hmc.init(target, target.draw_prior(hmc.fold_in(root, 0)))
+    root = noise.fold_in(keys, 1)
+    state = hmc.init(target, target.draw_prior(noise.fold_in(root, 0)))
     expected = 0.1 * state.log_likelihood
     for i, width in ((1, 0.3), (2, 0.6)):
-        state, _ = transitions.move(hmc.fold_in(root, i), target, state, schedule, i)
+        state, _ = transitions.move(noise.fold_in(root, i), target, state, schedule, i)
         expected = expected + width * state.log_likelihood
     torch.testing.assert_close(forward.log_weights, expected)
     back = ais.anneal(target, schedule, transitions, keys, state.position)
-    root = hmc.fold_in(keys, 2)
+    root = noise.fold_in(keys, 2)
     expected = 0.6 * state.log_likelihood
     for i, width in ((2, 0.3), (1, 0.1)):
-        state, _ = transitions.move(hmc.fold_in(root, i), target, state, schedule, i)
+        state, _ = transitions.move(noise.fold_in(root, i), target, state, schedule, i)
         expected = expected + width * state.log_likelihood
     torch.testing.assert_close(back.log_weights, expected)
     assert bool(forward.moved.any())

@@ -1,40 +1,18 @@
-"""read_corpus: every format, found by name and told, whole and damaged."""
+"""Readers of word counts: whole files and damaged ones."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
-import time
-from pathlib import Path
+import zipfile
 
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 
 from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
-
-COUNTS = np.array([[2, 0, 1], [0, 0, 0], [0, 5, 0]])
-LDAC = "2 0:2 2:1\n0\n1 1:5\n"
-UCI = "3\n3\n3\n1 1 2\n1 3 1\n3 2 5\n"
-MTX = "%%MatrixMarket matrix coordinate integer general\n%\n3 3 3\n1 1 2\n1 3 1\n3 2 5\n"
-WORDS = ("apple", "bee", "cat")
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-def counts_of(corpus) -> np.ndarray:
-    return corpus.to_scipy().toarray()
-
-
-# ------------------------------------------------------------------ counts
 
 
 @pytest.mark.parametrize("gz", ["", ".gz"])
@@ -52,7 +30,7 @@ def counts_of(corpus) -> np.ndarray:
 def test_count_formats(tmp_path, name, text, gz, newline):
     path = write(tmp_path / (name + gz), text.replace("\n", newline))
     corpus = read_corpus(path)
-    np.testing.assert_array_equal(counts_of(corpus), COUNTS)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
     assert (corpus.name, corpus.vocabulary, corpus.labels) == ("toy", None, None)
 
 
@@ -98,9 +76,9 @@ def test_matrix_market_by_scipy(tmp_path):
     counts = np.random.default_rng(0).poisson(0.3, (40, 30))
     for matrix in (sp.coo_matrix(counts), sp.csr_matrix(counts.astype(float))):
         scipy.io.mmwrite(tmp_path / "a.mtx", matrix, comment="one\ntwo")
-        np.testing.assert_array_equal(counts_of(read_corpus(tmp_path / "a.mtx")), counts)
+        np.testing.assert_array_equal(dense(read_corpus(tmp_path / "a.mtx")), counts)
     scipy.io.mmwrite(tmp_path / "a.mtx", sp.coo_matrix(counts > 0), field="pattern")
-    np.testing.assert_array_equal(counts_of(read_corpus(tmp_path / "a.mtx")), counts > 0)
+    np.testing.assert_array_equal(dense(read_corpus(tmp_path / "a.mtx")), counts > 0)
 
 
 def test_the_count_formats_agree_on_random_corpora(tmp_path):
@@ -121,12 +99,12 @@ def test_the_count_formats_agree_on_random_corpora(tmp_path):
     )
     sp.save_npz(tmp_path / "a.npz", matrix.tocsr())
     for name in ("docword.a.txt.gz", "a.ldac", "a.npz"):
-        np.testing.assert_array_equal(counts_of(read_corpus(tmp_path / name)), counts)
+        np.testing.assert_array_equal(dense(read_corpus(tmp_path / name)), counts)
 
 
 def test_repeated_entries_are_added(tmp_path):
     path = write(tmp_path / "a.ldac", "3 0:1 0:2 1:0\n")
-    np.testing.assert_array_equal(counts_of(read_corpus(path)), [[3, 0]])
+    np.testing.assert_array_equal(dense(read_corpus(path)), [[3, 0]])
 
 
 @pytest.mark.parametrize(
@@ -283,216 +261,61 @@ def test_labels_of_the_wrong_length(tmp_path):
         read_corpus(write(tmp_path / "toy.mtx", MTX))
 
 
-# ------------------------------------------------------------------ texts
+# ------------------------------------------------------------------ sizes
 
 
-@pytest.mark.parametrize("name", ["toy.txt", "toy.txt.gz"])
-def test_a_document_per_line(tmp_path, name):
-    path = write(tmp_path / name, "Cat cat dog\n\nthe dog\r\nend")
-    write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
-    corpus = read_corpus(path, stop_words="english")
-    assert corpus.vocabulary == ("cat", "dog", "end")
-    np.testing.assert_array_equal(counts_of(corpus), [[2, 1, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
-    assert (corpus.name, corpus.labels) == ("toy", ("a", "b", "c", "d"))
-
-
-def test_texts_over_a_given_vocabulary(tmp_path):
-    path = write(tmp_path / "toy.txt", "cat cat dog\ndog emu\n")
-    words = write(tmp_path / "words.txt", "dog\ncat\n")
-    with pytest.warns(UserWarning, match="dropped 1 of 5 tokens: 1 words .* in 1 of 2 documents"):
-        corpus = read_corpus(path, words)
-    assert corpus.vocabulary == ("dog", "cat")
-    np.testing.assert_array_equal(counts_of(corpus), [[1, 2], [1, 0]])
-
-
-def test_encodings(tmp_path):
-    path = tmp_path / "toy.txt"
-    path.write_bytes("plain\nEspaña naïve\n".encode("latin-1"))
-    with pytest.raises(CorpusError, match=r"toy\.txt, line 2: not utf-8 text"):
-        read_corpus(path)
-    assert read_corpus(path, encoding="latin-1").vocabulary == ("españa", "naïve", "plain")
-
-
-def test_json_lines(tmp_path):
-    records = [
-        {"text": "cat cat", "label": "a"},
-        {"text": "dog\u2028cat", "label": None},
-        {"text": "", "label": ["b", "c"]},
-        {"text": "dog", "label": 3, "id": 17},
-        {"text": "dog"},
-    ]
-    text = "\n".join(json.dumps(r, ensure_ascii=False) for r in records[:2]) + "\n\n"
-    text += "\n".join(map(json.dumps, records[2:])) + "\n"
-    corpus = read_corpus(write(tmp_path / "toy.jsonl", text))
-    np.testing.assert_array_equal(counts_of(corpus), [[2, 0], [1, 1], [0, 0], [0, 1], [0, 1]])
-    assert corpus.labels == ("a", "", "b|c", "3", "")
-
-
-def test_json_lines_without_labels_and_with_other_fields(tmp_path):
-    path = write(tmp_path / "toy.jsonl.gz", '{"body": "cat", "kind": "x"}\n')
-    corpus = read_corpus(path, text_field="body")
-    assert (corpus.vocabulary, corpus.labels, corpus.name) == (("cat",), None, "toy")
-    assert read_corpus(path, text_field="body", label_field="kind").labels == ("x",)
+HUGE_NPZ = {"data": [1], "indices": [0], "indptr": [0, 1], "shape": [1, 10**12]}
 
 
 @pytest.mark.parametrize(
-    ("line", "match"),
+    ("name", "text", "match"),
     [
-        ('{"text": "dog"', r"line 3: not JSON \(.*\): '{\"text\": \"dog\"'"),
-        ('["dog"]', r"line 3: expected a JSON object, got"),
-        ('{"body": "dog", "id": 1}', "line 3: expected a text in the field 'text', got None; .*id"),
-        ('{"text": 7}', "line 3: expected a text in the field 'text', got 7"),
+        ("docword.a.txt", f"{10**12}\n3\n1\n1 1 1\n", "1000000000000 documents are out of prop"),
+        (
+            "docword.a.txt",
+            f"3\n{10**12}\n1\n1 1 1\n",
+            "000 words are out of .*vocabulary",
+        ),
+        ("a.ldac", f"1 {10**17}:1\n", "100000000000000001 words are out of proportion to its 1 e"),
+        ("a.mtx", MTX.replace("3 3 3", f"3 {10**12} 3"), "words are out of proportion to its 3"),
+        ("a.mtx", MTX.replace("3 3 3", f"{10**12} 3 3"), "documents are out of proportion"),
+        ("a.npz", None, "1000000000000 words are out of proportion to its 1 entries"),
     ],
 )
-def test_damaged_json_lines(tmp_path, line, match):
-    path = write(tmp_path / "toy.jsonl", f'{{"text": "cat"}}\n\n{line}\n')
-    with pytest.raises(CorpusError, match=rf"toy\.jsonl, {match}"):
+def test_sizes_out_of_proportion_are_refused(tmp_path, name, text, match):
+    path = tmp_path / name
+    if text is None:
+        np.savez(path, **HUGE_NPZ)
+    else:
+        write(path, text)
+    with pytest.raises(CorpusError, match=rf"{name}: .*{match}"):
         read_corpus(path)
 
 
-def test_csv(tmp_path):
-    rows = [["x", 'cat, "cat"\r\nand dog', "1"], ["", "dog", "2"], ["y", "", "3"]]
-    with open(tmp_path / "toy.csv", "w", newline="", encoding="utf-8-sig") as file:
-        csv.writer(file).writerows([["label", "text", "id"], *rows])
-    corpus = read_corpus(tmp_path / "toy.csv", stop_words=["and"])
-    assert corpus.vocabulary == ("cat", "dog")
-    np.testing.assert_array_equal(counts_of(corpus), [[2, 1], [0, 1], [0, 0]])
-    assert corpus.labels == ("x", "", "y")
-
-
-def test_csv_with_other_columns_and_a_long_document(tmp_path):
-    before = csv.field_size_limit(1000)
-    path = write(tmp_path / "toy.csv", "body,kind\n" + "word " * 50_000 + ",x\n")
-    corpus = read_corpus(path, text_field="body", label_field="kind")
-    assert corpus.num_tokens == 50_000
-    assert corpus.labels == ("x",)
-    assert csv.field_size_limit(before) == 1000  # the process-wide limit is as it was
-
-
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ('id,text\n1,"a\nb"\n2,b,c\n', "line 4: expected 2 fields as in the header, got 3"),
-        ("id,text\n1\n", "line 2: expected 2 fields as in the header, got 1"),
-        ("id,body\n1,word\n", "line 2: expected a text in the field 'text', .* id, body"),
-        ('id,text\n1,word\n2,"open\nword\n', "line 3: not a CSV record"),
-        ('id,text\n1,"word"x\n', "line 2: not a CSV record"),
-    ],
-)
-def test_damaged_csv(tmp_path, text, match):
-    with pytest.raises(CorpusError, match=rf"toy\.csv, {match}"):
-        read_corpus(write(tmp_path / "toy.csv", text))
-
-
-@pytest.mark.parametrize("text", ["", "id,text\n", "id,text\n1,\n"])
-def test_csv_without_words(tmp_path, text):
-    with pytest.raises(CorpusError, match=r"toy\.csv: the texts cannot be counted"):
-        read_corpus(write(tmp_path / "toy.csv", text))
-
-
-def test_folder_with_labels(tmp_path):
-    root = tmp_path / "news"
-    write(root / "sport" / "b.txt", "goal goal\nball")
-    write(root / "sport" / "a.txt", "ball")
-    write(root / "art" / "old" / "c.txt", "oil")
-    write(root / "readme.md", "not read")
-    corpus = read_corpus(root)
-    assert corpus.vocabulary == ("ball", "goal", "oil")
-    assert corpus.labels == ("art/old", "sport", "sport")
-    np.testing.assert_array_equal(counts_of(corpus), [[0, 0, 1], [1, 0, 0], [1, 2, 0]])
-    assert corpus.name == "news"
-
-
-def test_flat_folder_has_no_labels(tmp_path):
-    write(tmp_path / "news" / "1.txt", "ball")
-    write(tmp_path / "news" / "2.txt", "")
-    corpus = read_corpus(tmp_path / "news")
-    assert (corpus.num_docs, corpus.labels) == (2, None)
-
-
-def test_folder_errors(tmp_path):
-    with pytest.raises(CorpusError, match=r"expected a folder of \.txt files, found none"):
-        read_corpus(tmp_path)
-    (tmp_path / "bad.txt").write_bytes(b"fine\nfine\n\xff\n")
-    with pytest.raises(CorpusError, match=r"bad\.txt, line 3: not utf-8"):
-        read_corpus(tmp_path)
-
-
-# ------------------------------------------------------------------ choosing
-
-
-def test_format_can_be_told(tmp_path):
-    path = write(tmp_path / "counts", LDAC)
-    np.testing.assert_array_equal(counts_of(read_corpus(path, format="ldac")), COUNTS)
-    assert read_corpus(path, format="txt", token_pattern=r"\d+").num_docs == 3
-
-
-def test_format_errors(tmp_path):
-    path = write(tmp_path / "toy.xyz", LDAC)
-    with pytest.raises(CorpusError, match=r"toy\.xyz: cannot tell the format from .*'\.xyz'"):
-        read_corpus(path)
-    with pytest.raises(CorpusError, match=r"unknown format 'lda'; give one of npz, ldac, uci"):
-        read_corpus(path, format="lda")
-    with pytest.raises(CorpusError, match="min_df would choose the words of texts"):
-        read_corpus(path, format="ldac", min_df=2)
-
-
-@pytest.mark.parametrize("name", ["no.npz", "no.txt", "docword.no.txt.gz", "folder"])
-def test_missing_files(tmp_path, name):
-    with pytest.raises(CorpusError, match=f"{name}: no such file or folder"):
-        read_corpus(tmp_path / name)
-
-
-def test_missing_vocabulary_and_labels(tmp_path):
-    path = write(tmp_path / "toy.mtx", MTX)
-    with pytest.raises(CorpusError, match=r"words\.txt: no such file"):
-        read_corpus(path, tmp_path / "words.txt")
-    with pytest.raises(CorpusError, match=r"labels\.txt: no such file"):
-        read_corpus(path, labels=tmp_path / "labels.txt")
-
-
-@pytest.mark.parametrize("damage", ["truncated", "corrupt", "no gzip"])
-def test_damaged_gzip(tmp_path, damage):
-    data = gzip.compress(UCI.encode() * 100)
-    broken = {
-        "truncated": data[: len(data) // 2],
-        "corrupt": data[:20] + b"\x00\xff" * 10 + data[40:],
-        "no gzip": UCI.encode(),
-    }
-    path = tmp_path / "docword.toy.txt.gz"
-    path.write_bytes(broken[damage])
-    with pytest.raises(CorpusError, match=r"toy\.txt\.gz: cannot be read, is it complete"):
+def test_a_vocabulary_justifies_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(counts, "_FREE_SIZE", 2)
+    monkeypatch.setattr(counts, "_SIZE_PER_ENTRY", 1)
+    words = [f"w{i}" for i in range(9)]
+    path = write(tmp_path / "docword.a.txt", "1\n9\n1\n1 1 1\n")
+    assert read_corpus(path, vocabulary=words).num_words == 9
+    with pytest.raises(CorpusError, match="9 words are out of proportion"):
+        read_corpus(path, vocabulary=words[:8])
+    with pytest.raises(CorpusError, match="9 words are out of proportion"):
         read_corpus(path)
 
 
-# ------------------------------------------------------------------ real data
+def test_unused_arrays_are_not_read(tmp_path):
+    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
+    with zipfile.ZipFile(tmp_path / "toy.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("unused.npy", bytes(10**7))
+    corpus = read_corpus(tmp_path / "toy.npz", max_bytes=1000)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    with pytest.raises(CorpusError, match=r"toy\.npz: holds more than 100 bytes"):
+        read_corpus(tmp_path / "toy.npz", max_bytes=100)
 
 
-@pytest.mark.parametrize(
-    ("name", "num_docs", "num_words", "num_tokens"),
-    [
-        ("ap", 2_246, 10_473, 435_838),
-        ("bbc", 2_225, 2_949, 267_259),
-        ("m10", 8_355, 1_696, 49_385),
-        ("nips_uci", 1_500, 7_605, 1_870_706),
-        ("searchsnippets", 12_295, 4_720, 177_338),
-    ],
-)
-def test_real_corpora(shared_data, name, num_docs, num_words, num_tokens):
-    corpus = read_corpus(shared_data / f"{name}.npz")
-    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == (
-        num_docs,
-        num_words,
-        num_tokens,
-    )
-    assert len(corpus.vocabulary) == num_words
-    assert (corpus.labels is not None) == (name in ("bbc", "m10", "searchsnippets"))
-
-
-def test_a_large_corpus_is_read_in_seconds(shared_data):
-    start = time.process_time()
-    corpus = read_corpus(shared_data / "imdb100k.npz")
-    seconds = time.process_time() - start
-    assert corpus.num_docs == 100_000
-    assert corpus.labels[0] == "pos|9"
-    assert seconds < 20  # about 1 second, with room for a busy machine
+@pytest.mark.parametrize("text", [LDAC, MTX, UCI])
+def test_lines_of_old_macs(tmp_path, text):
+    name = {LDAC: "a.ldac", MTX: "a.mtx", UCI: "docword.a.txt"}[text]
+    corpus = read_corpus(write(tmp_path / name, text.replace("\n", "\r")))
+    np.testing.assert_array_equal(dense(corpus), COUNTS)

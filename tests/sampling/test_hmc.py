@@ -1,8 +1,7 @@
-"""Hamiltonian Monte Carlo: its noise, gradients, metrics, integrator and exactness."""
+"""Hamiltonian Monte Carlo: its gradients, metrics, integrator, exactness and step sizes."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,10 +14,19 @@ from scipy import stats
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 
+from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.solvers import hmc
-from torch_lntm.solvers.factor import FactorPrior
-from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.latents import (
+    DocumentTarget,
+    FactorSpace,
+    GaussianFactorSpace,
+    LaplaceFactorSpace,
+    LatentSpace,
+    NormalSpace,
+)
+from torch_lntm.latents.metrics import DenseMetric, FactorMetric, Metric, UnitMetric
+from torch_lntm.sampling import hmc
+from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.taylor import taylor
 
@@ -30,133 +38,75 @@ def make_target(
     kind: str,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
-    num_chains: int = 2,
     lengths: tuple[int, ...] = (30, 1, 0, 60, 3),
-) -> hmc.DocumentTarget:
+) -> DocumentTarget:
     """Documents under a prior of each kind."""
     if "sources" in kind:
         problem = random_factor_problem(lengths=lengths, source=kind.split()[0])
         parts = (problem.loc, problem.mixing, problem.noise_precision)
-        prior: GaussianPrior | FactorPrior = FactorPrior(
-            *(torch.from_numpy(part).to(device, dtype) for part in parts), problem.source
+        factor_space = GaussianFactorSpace if "gaussian" in kind else LaplaceFactorSpace
+        space: LatentSpace = factor_space(
+            *(torch.from_numpy(part).to(device, dtype) for part in parts)
         )
     else:
         problem = random_problem(lengths=lengths, anchored=kind == "anchored")
         tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance))
         loc = torch.from_numpy(problem.loc).to(device, dtype)
-        prior = GaussianPrior(loc, tril.to(device), kind == "anchored")
-    return hmc.DocumentTarget(
-        make_batch(problem.counts, device, dtype),
-        torch.from_numpy(problem.topics).to(device, dtype),
-        prior,
-        num_chains,
-    )
+        space = NormalSpace(loc, tril.to(device), kind == "anchored")
+    topics = torch.from_numpy(problem.topics).to(device, dtype)
+    return DocumentTarget(space, topics, make_batch(problem.counts, device, dtype))
 
 
-def some_keys(target: hmc.DocumentTarget, seed: int = 0) -> Tensor:
-    return hmc.chain_keys(seed, target.batch.index, target.num_chains)
+def some_keys(target: DocumentTarget, seed: int = 0, num_chains: int = 2) -> Tensor:
+    return noise.document_keys(seed, target.batch.index, num_chains)
 
 
-def start(target: hmc.DocumentTarget, seed: int = 0) -> hmc.HMCState:
-    return hmc.init(target, target.draw_prior(some_keys(target, seed)))
+def start(target: DocumentTarget, num_chains: int = 2) -> hmc.HMCState:
+    return hmc.init(target, target.draw_prior(some_keys(target, num_chains=num_chains)))
 
 
-def momenta(target: hmc.DocumentTarget, seed: int = 1) -> Tensor:
-    return hmc.draw_normal(some_keys(target, seed), target.dim).to(target.topics.dtype)
+def momenta(target: DocumentTarget) -> Tensor:
+    return noise.normal(some_keys(target, 1), target.dim).to(target.topics.dtype)
 
 
-def make_metric(target: hmc.DocumentTarget) -> hmc.Metric:
+def make_metric(target: DocumentTarget) -> Metric:
     """A metric of its own for each document."""
-    prior, batch = target.prior, target.batch
-    if isinstance(prior, FactorPrior):
+    space, batch = target.space, target.batch
+    if isinstance(space, FactorSpace):
         generator = torch.Generator().manual_seed(0)
-        theta = torch.softmax(torch.randn(batch.num_docs, prior.dim, generator=generator), -1)
-        scale = 0.5 + torch.rand(batch.num_docs, prior.num_sources, generator=generator)
-        if prior.source == "gaussian":
-            scale = torch.ones_like(scale)
+        logits = torch.randn(batch.num_docs, space.num_topics, generator=generator)
+        theta = torch.softmax(logits, -1)
+        scale = 0.5 + torch.rand(batch.num_docs, space.num_sources, generator=generator)
+        scale = space.source_scale(scale.pow(4).to(batch.counts))
         weights = batch.lengths[:, None] * theta.to(batch.counts)
-        return hmc.factor_metric(prior, weights, scale.to(batch.counts), batch.index)
+        return FactorMetric.of(space.mixing, space.noise_precision, weights, scale, batch.index)
+    assert isinstance(space, NormalSpace)
     settings = {"tolerance": 1e-8, "max_iterations": 100}
-    loc = prior.loc.expand(batch.num_docs, -1)
-    return hmc.posterior_metric(laplace(batch, target.topics, prior, start=loc, **settings))
-
-
-# -- noise ---------------------------------------------------------------------------------------
-
-
-def test_keys_are_splitmix64(device: torch.device) -> None:
-    """Against Python's integers, and the published outputs from the state 1234567."""
-
-    def mix(bits: int) -> int:
-        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
-        return bits ^ bits >> 31
-
-    def fold(key: int, data: int) -> int:
-        return mix((key + (data + 1) * 0x9E3779B97F4A7C15) % 2**64)
-
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    data = torch.arange(3, device=device)
-    got = hmc.fold_in(torch.full((3,), 1234567, device=device), data)
-    assert [value % 2**64 for value in got.tolist()] == published
-    index = torch.tensor([0, 5, 123456], device=device)
-    keys = hmc.fold_in(hmc.chain_keys(11, index, 2), 7)
-    expected = [[fold(fold(fold(11, d), c), 7) for d in index.tolist()] for c in range(2)]
-    assert [[value % 2**64 for value in row] for row in keys.tolist()] == expected
-
-
-def test_noise_has_its_distribution_and_no_correlations(device: torch.device) -> None:
-    num_docs, num_chains, size = 2000, 2, 7
-    index = torch.arange(num_docs, device=device)
-    keys = hmc.chain_keys(0, index, num_chains)
-    uniform = hmc.draw_uniform(keys, size).cpu().numpy()
-    normal = hmc.draw_normal(keys, size).cpu().numpy()
-    assert uniform.min() > 0
-    assert uniform.max() < 1
-    # 28 marginals of 2,000 documents; two tests each: false-failure rate 6e-5.
-    for chain in range(num_chains):
-        for entry in range(size):
-            assert stats.kstest(uniform[chain, :, entry], "uniform").pvalue > 1e-6
-            assert stats.kstest(normal[chain, :, entry], "norm").pvalue > 1e-6
-    later = hmc.draw_normal(hmc.fold_in(keys, 1), size).cpu().numpy()
-    other = hmc.draw_normal(hmc.chain_keys(1, index, num_chains), size).cpu().numpy()
-    columns = np.concatenate([normal, later, other]).transpose(0, 2, 1).reshape(-1, num_docs)
-    neighbours = np.concatenate([columns[:, 1:], columns[:, :1]], 1)
-    for values in (columns, columns**2):
-        correlation = np.corrcoef(values, neighbours)
-        np.fill_diagonal(correlation, 0.0)
-        # 3,486 correlations with standard deviation 1/√2000, twice, at 6 of these: rate 1.4e-5;
-        # squares have heavier tails, which 8 allow for.
-        assert np.abs(correlation).max() < (6 if values is columns else 8) / math.sqrt(num_docs)
-
-
-def test_noise_is_a_function_of_document_and_chain_alone(device: torch.device) -> None:
-    keys = hmc.chain_keys(3, torch.tensor([4, 9, 2], device=device), 3)
-    few = hmc.chain_keys(3, torch.tensor([2], device=device), 1)
-    assert int(keys[0, 2]) == int(few[0, 0])
-    assert len(set(keys.flatten().tolist())) == 9
+    loc = space.loc.expand(batch.num_docs, -1)
+    posterior = laplace(batch, target.topics, space, start=loc, **settings)
+    return posterior.metric(batch.lengths)
 
 
 # -- target and metrics --------------------------------------------------------------------------
 
 
-def reference_log_joint(target: hmc.DocumentTarget, z: np.ndarray, document: int) -> np.ndarray:
+def reference_log_joint(target: DocumentTarget, z: np.ndarray, document: int) -> np.ndarray:
     """Log prior and log likelihood of one document at z ``(dim,)``, in NumPy."""
-    prior = target.prior
-    loc = prior.loc.cpu().numpy().astype(float)
-    if isinstance(prior, FactorPrior):
-        size = prior.num_sources
-        eta = loc + prior.mixing.cpu().numpy() @ z[:size]
-        eta = eta + z[size:] / np.sqrt(prior.noise_precision.cpu().numpy())
-        log_prior = -0.5 * (z[size:] ** 2).sum()
-        source = z[:size]
-        laplacian = prior.source == "laplace"
-        log_prior -= np.abs(source).sum() if laplacian else 0.5 * (source**2).sum()
+    space = target.space
+    loc = space.centre.cpu().numpy().astype(float)
+    laws = [stats.norm] * len(z)
+    if isinstance(space, FactorSpace):
+        size = space.num_sources
+        eta = loc + space.mixing.cpu().numpy() @ z[:size]
+        eta = eta + z[size:] / np.sqrt(space.noise_precision.cpu().numpy())
+        if isinstance(space, LaplaceFactorSpace):
+            laws[:size] = [stats.laplace] * size
     else:
-        eta = loc + prior.tril.cpu().numpy() @ z
-        log_prior = -0.5 * (z**2).sum()
-    if prior.anchored:
+        assert isinstance(space, NormalSpace)
+        eta = loc + space.tril.cpu().numpy() @ z
+    if len(eta) < space.num_topics:
         eta = np.append(eta, 0.0)
+    log_prior = sum(law.logpdf(x) for law, x in zip(laws, z, strict=True))
     counts = target.batch.to_csr().to_dense()[document].cpu().numpy()
     used = counts > 0
     log_topics = np.log(target.topics.cpu().numpy()[:, used])
@@ -166,8 +116,8 @@ def reference_log_joint(target: hmc.DocumentTarget, z: np.ndarray, document: int
 
 @each_prior
 def test_density_and_gradient_are_those_written_out(kind: str, device: torch.device) -> None:
-    target = make_target(kind, device, num_chains=3)
-    z = target.draw_prior(some_keys(target))
+    target = make_target(kind, device)
+    z = target.draw_prior(some_keys(target, num_chains=3))
     state = hmc.evaluate(target, z)
     gradient = target.prior_gradient(z)
     torch.testing.assert_close(target.likelihood_gradient(z), state.likelihood_gradient)
@@ -193,14 +143,14 @@ def test_density_and_gradient_are_those_written_out(kind: str, device: torch.dev
 def test_prior_draws_have_the_priors_distribution(kind: str, device: torch.device) -> None:
     target = make_target(kind, device)
     index = torch.arange(3000, device=device)
-    z = target.draw_prior(hmc.chain_keys(0, index, 1))[0].cpu().numpy()
+    z = target.draw_prior(noise.document_keys(0, index, 1))[0].cpu().numpy()
     # At most 7 coordinates in each of 4 priors at 1e-6: false-failure rate 3e-5.
     for entry, values in enumerate(z.T):
-        laplacian = kind == "laplace sources" and entry < target.num_sources
+        laplacian = kind == "laplace sources" and entry < target.space.num_sources
         assert stats.kstest(values, "laplace" if laplacian else "norm").pvalue > 1e-6
 
 
-def dense(metric: hmc.Metric, num_docs: int, dim: int, device: torch.device) -> Tensor:
+def dense(metric: Metric, num_docs: int, dim: int, device: torch.device) -> Tensor:
     """W ``(num_docs, dim, dim)``, checked against its transpose."""
     eye = torch.eye(dim, dtype=torch.float64, device=device)[:, None, :].expand(-1, num_docs, -1)
     factor = metric.push(eye).permute(1, 2, 0)
@@ -214,25 +164,28 @@ def test_posterior_metrics_are_the_posteriors_covariance(
     kind: str, solve: object, device: torch.device
 ) -> None:
     target = make_target(kind, device)
-    prior, batch = target.prior, target.batch
-    loc = prior.loc.expand(batch.num_docs, -1)
+    space, batch = target.space, target.batch
+    assert isinstance(space, NormalSpace)
+    loc = space.loc.expand(batch.num_docs, -1)
     posterior = solve(  # type: ignore[operator]
-        batch, target.topics, prior, start=loc, tolerance=1e-8, max_iterations=100
+        batch, target.topics, space, start=loc, tolerance=1e-8, max_iterations=100
     )
-    factor = dense(hmc.posterior_metric(posterior), batch.num_docs, target.dim, device)
-    factor = prior.tril @ factor
+    factor = dense(posterior.metric(batch.lengths), batch.num_docs, target.dim, device)
+    factor = space.tril @ factor
     torch.testing.assert_close(factor @ factor.mT, posterior.covariance)
 
 
 @each_prior
 def test_the_metric_of_eta_gives_eta_unit_mass(kind: str, device: torch.device) -> None:
     target = make_target(kind, device)
-    prior = target.prior
-    factor = dense(hmc.eta_metric(prior), 1, target.dim, device)[0]
-    eta = prior.unwhiten(factor.mT) - prior.loc
-    source = factor.mT[:, : target.num_sources]
+    space = target.space
+    metric = space.unit_metric()
+    assert metric is not None
+    factor = dense(metric, 1, target.dim, device)[0]
+    latents = space.latents(factor.mT)
+    latents["eta"] = latents["eta"] - space.centre
     eye = torch.eye(target.dim, dtype=torch.float64, device=device)
-    torch.testing.assert_close(torch.cat([source, eta], 1), eye)
+    torch.testing.assert_close(torch.cat(list(latents.values()), 1), eye)
 
 
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
@@ -240,18 +193,18 @@ def test_the_factor_metric_inverts_the_precision_of_sources_and_eta(
     source: str, device: torch.device
 ) -> None:
     target = make_target(f"{source} sources", device)
-    prior, batch = target.prior, target.batch
-    assert isinstance(prior, FactorPrior)
+    space, batch = target.space, target.batch
+    assert isinstance(space, FactorSpace)
     rng = np.random.default_rng(0)
-    weights = rng.dirichlet(np.ones(prior.dim), batch.num_docs)
+    weights = rng.dirichlet(np.ones(space.num_topics), batch.num_docs)
     weights *= batch.lengths.cpu().numpy()[:, None]
-    scale = rng.uniform(0.3, 2.0, (batch.num_docs, prior.num_sources))
+    scale = rng.uniform(0.3, 2.0, (batch.num_docs, space.num_sources))
     on_device = (torch.from_numpy(x).to(device) for x in (weights, scale))
-    metric = hmc.factor_metric(prior, *on_device, batch.index)
+    metric = FactorMetric.of(space.mixing, space.noise_precision, *on_device, batch.index)
     factors = dense(metric, batch.num_docs, target.dim, device).cpu().numpy()
-    mixing, precision = prior.mixing.cpu().numpy(), prior.noise_precision.cpu().numpy()
+    mixing, precision = space.mixing.cpu().numpy(), space.noise_precision.cpu().numpy()
     weighted = precision[:, None] * mixing
-    size = prior.num_sources
+    size = space.num_sources
     for document, (w, factor) in enumerate(zip(weights, factors, strict=True)):
         information = np.diag(w) - np.outer(w, w) / max(1.0, w.sum())
         joint = np.block(
@@ -300,8 +253,8 @@ def test_exact_draws_stay_exact(kind: str, dtype: torch.dtype, device: torch.dev
     """The truth behind simulated words is a posterior draw; so is it after transitions."""
     num_docs = 4000
     few = make_target(kind, device, dtype)
-    keys = hmc.chain_keys(5, torch.arange(num_docs, device=device), 1)
-    truth = few.draw_prior(hmc.fold_in(keys, 0))
+    keys = noise.document_keys(5, torch.arange(num_docs, device=device), 1)
+    truth = few.draw_prior(noise.fold_in(keys, 0))
     theta = few.theta(truth)[0].double().cpu().numpy()
     rng = np.random.default_rng(0)
     words = theta @ few.topics.double().cpu().numpy()
@@ -309,21 +262,21 @@ def test_exact_draws_stay_exact(kind: str, dtype: torch.dtype, device: torch.dev
     probabilities = words / words.sum(1, keepdims=True)
     counts = np.stack([rng.multinomial(n, p) for n, p in zip(lengths, probabilities, strict=True)])
     batch = make_batch(counts, device, dtype)
-    target = hmc.DocumentTarget(batch, few.topics, few.prior)
-    metric = hmc.UnitMetric()
+    target = DocumentTarget(few.space, few.topics, batch)
+    metric = UnitMetric()
     state = first = hmc.init(target, truth)
     # Large steps: what is tested is that rejections make up for their error.
     step_size = torch.full_like(state.log_prior, 0.9)
     rate = 0.0
     for t in range(6):
-        key = hmc.fold_in(hmc.fold_in(keys, 1), t)
+        key = noise.fold_in(noise.fold_in(keys, 1), t)
         state, info = hmc.step(key, target, state, step_size, metric, 3)
         rate += float(info.accepted.double().mean()) / 6
     assert 0.2 < rate < 0.9
     assert float((state.position - truth).norm(dim=-1).mean()) > 0.5
     # Up to 7 coordinates and 2 paired means of 8 cases, each at 1e-6: false-failure rate 7e-5.
     for entry, values in enumerate(state.position[0].double().cpu().numpy().T):
-        laplacian = kind == "laplace sources" and entry < target.num_sources
+        laplacian = kind == "laplace sources" and entry < target.space.num_sources
         assert stats.kstest(values, "laplace" if laplacian else "norm").pvalue > 1e-6
     for name in ("log_prior", "log_likelihood"):
         change = (getattr(state, name) - getattr(first, name))[0].cpu().numpy()
@@ -342,7 +295,7 @@ def test_tempering_is_a_power_of_the_likelihood(kind: str, device: torch.device)
     got, info = hmc.step(key, target, state, step_size, metric, 5, heat.expand_as(step_size))
     for chain in range(2):
         batch = replace(target.batch, counts=target.batch.counts * heat[chain])
-        powered = hmc.DocumentTarget(batch, target.topics, target.prior)
+        powered = DocumentTarget(target.space, target.topics, batch)
         one = slice(chain, chain + 1)
         expected, other = hmc.step(
             key[one],
@@ -358,11 +311,11 @@ def test_tempering_is_a_power_of_the_likelihood(kind: str, device: torch.device)
 
 
 def test_a_divergent_trajectory_is_rejected(device: torch.device) -> None:
-    target = make_target("free", device, num_chains=3)
-    state = start(target)
+    target = make_target("free", device)
+    state = start(target, 3)
     size = torch.tensor([0.1, 1e3, 1e200], dtype=torch.float64, device=device)
     step_size = size[:, None].expand_as(state.log_prior)
-    new, info = hmc.step(some_keys(target, 2), target, state, step_size, hmc.UnitMetric(), 4)
+    new, info = hmc.step(some_keys(target, 2, 3), target, state, step_size, UnitMetric(), 4)
     assert not bool(info.divergent[0].any())
     assert bool(info.divergent[1:].all())
     assert not bool(info.accepted[1:].any())
@@ -404,7 +357,7 @@ def test_dual_averaging_is_the_papers(device: torch.device) -> None:
     rng = np.random.default_rng(0)
     acceptance = rng.uniform(size=(30, 2, 3))
     first = rng.uniform(0.1, 2.0, (2, 3))
-    adaptation = hmc.DualAveraging.start(torch.from_numpy(first).to(device))
+    adaptation = DualAveraging.start(torch.from_numpy(first).to(device))
     for values in acceptance:
         adaptation = adaptation.update(torch.from_numpy(values).to(device), 0.65)
     for chain in range(2):
@@ -421,12 +374,12 @@ def test_dual_averaging_is_the_papers(device: torch.device) -> None:
 
 def test_first_step_sizes_follow_the_scale_of_each_document(device: torch.device) -> None:
     """Of standard normal targets in coordinates 1, 64 and 1/64 times as wide."""
-    target = make_target("free", device, lengths=(0, 0, 0), num_chains=50)
+    target = make_target("free", device, lengths=(0, 0, 0))
     scale = torch.tensor([1.0, 1 / 64, 64.0], dtype=torch.float64, device=device)
     eye = torch.eye(target.dim, dtype=torch.float64, device=device)
-    metric = hmc.DenseMetric(scale[:, None, None] * eye)
-    state = start(target)
-    found = hmc.find_step_size(some_keys(target, 3), target, state, metric)
+    metric = DenseMetric(scale[:, None, None] * eye)
+    state = start(target, 50)
+    found = find_step_size(some_keys(target, 3, 50), target, state, metric)
     relative = (found * scale).log2()
     # Leapfrogs of a standard normal are unstable from step size 2, and good below 1/2.
     assert bool((relative >= -2).all())
@@ -436,6 +389,6 @@ def test_first_step_sizes_follow_the_scale_of_each_document(device: torch.device
 def test_theta_is_the_softmax_of_the_logits(device: torch.device) -> None:
     target = make_target("anchored", device)
     z = target.draw_prior(some_keys(target))
-    eta = target.prior.unwhiten(z).cpu().numpy()
+    eta = target.space.latents(z)["eta"].cpu().numpy()
     expected = softmax(np.concatenate([eta, np.zeros((*eta.shape[:2], 1))], -1), -1)
     np.testing.assert_allclose(target.theta(z).cpu().numpy(), expected)

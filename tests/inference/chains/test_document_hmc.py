@@ -14,14 +14,22 @@ from oracles.problems import Problem, make_batch, random_problem
 from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from scipy import stats
-from scipy.special import softmax
+from scipy.special import gammaln, softmax
 
+from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
-from torch_lntm.inference import document_hmc
-from torch_lntm.inference.document_hmc import DocumentHMC, DocumentSamples
-from torch_lntm.models import TopicModel, iftm
-from torch_lntm.solvers import hmc
+from torch_lntm.errors import (
+    ConfigError,
+    ConvergenceWarning,
+    IncompatibleGuideError,
+    NumericalError,
+    UnreliableEstimateWarning,
+)
+from torch_lntm.guides import LaplaceGuide
+from torch_lntm.inference.chains import Chains, DocumentHMC, DocumentSamples, diagnostics
+from torch_lntm.models import DocumentPrior, TopicModel, iftm, lda
+from torch_lntm.sampling import hmc
+from torch_lntm.sampling.gibbs import gibbs
 
 #: At most 24 means a test, of chains whose effective sample size is at least 200, at 5 standard
 #: errors: false-failure rate 2e-5 a test, and some for the errors' own.
@@ -56,7 +64,7 @@ def check_theta(samples: DocumentSamples, problem: Problem) -> None:
     theta = samples.theta().double()
     draws = torch.cat([theta, theta.square()], -1)
     # Antithetic chains are better than independent draws, by how much they cannot tell themselves.
-    size = document_hmc.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
+    size = diagnostics.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
     assert float(size.min()) > 200
     mean, error = draws.mean((0, 1)), draws.flatten(0, 1).std(0) / size.sqrt()
     expected = [grid_theta(problem, document) for document in range(len(problem.counts))]
@@ -90,7 +98,7 @@ def test_the_anchored_form_of_a_model_has_the_same_theta(device: torch.device) -
         difference @ free.covariance @ difference.T,
     )
     samples = quiet(DocumentHMC(anchored.model(device), num_chains=20), free.batch(device), 100, 80)
-    assert samples.eta.shape == (20, 100, 3, 2)
+    assert samples.latents["eta"].shape == (20, 100, 3, 2)
     check_theta(samples, free)
 
 
@@ -98,7 +106,7 @@ def test_a_model_in_single_precision(device: torch.device) -> None:
     problem = random_problem(3, lengths=(40, 0, 2), seed=2)
     kernel = DocumentHMC(problem.model(device, torch.float32), num_chains=20)
     samples = quiet(kernel, problem.batch(device), 100, 80)
-    assert samples.eta.dtype == torch.float32
+    assert samples.latents["eta"].dtype == torch.float32
     check_theta(samples, problem)
 
 
@@ -114,7 +122,7 @@ def test_moments_agree_with_stock_nuts() -> None:
     means, errors = [], []
     for theta in both:
         draws = torch.cat([theta, theta.square()], -1)
-        size = document_hmc.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
+        size = diagnostics.effective_sample_size(draws).clamp_max(draws[:, :, 0, 0].numel())
         assert float(size.min()) > 100
         means.append(draws.mean((0, 1)))
         errors.append(draws.flatten(0, 1).std(0) / size.sqrt())
@@ -156,7 +164,8 @@ def test_sources_agree_with_quadrature(
     theta = 1 / (1 + np.exp(-x))
     words = np.log(theta[:, None] * topics[0] + (1 - theta[:, None]) * topics[1])
     found = {name: (samples.mean(name), samples.mcse(name)) for name in ("source", "theta")}
-    squares = replace(samples, source=samples.source.square())  # type: ignore[union-attr]
+    squared = {**samples.latents, "source": samples.latents["source"].square()}
+    squares = replace(samples, latents=squared)
     found["square"] = (squares.mean("source"), squares.mcse("source"))
     assert float(samples.effective_sample_size("source", "mean").min()) > 200
     for document, bag in enumerate(counts):
@@ -171,10 +180,75 @@ def test_sources_agree_with_quadrature(
             assert abs(mean - value) < ERRORS * error, (name, document)
 
 
+def enumerated_theta(alpha: np.ndarray, topics: np.ndarray, bag: np.ndarray) -> np.ndarray:
+    """Means of theta and its squares under lda, by every assignment of the tokens to topics."""
+    tokens = np.repeat(np.arange(len(bag)), bag)
+    total, mean = 0.0, np.zeros((2, len(alpha)))
+    for z in np.ndindex(*[len(alpha)] * len(tokens)):
+        assigned = np.array(z, dtype=int)
+        gamma = alpha + np.bincount(assigned, minlength=len(alpha))
+        p = np.prod(topics[assigned, tokens]) * np.exp(gammaln(gamma).sum())
+        total += p
+        mean += p * np.stack([gamma, gamma * (gamma + 1) / (gamma.sum() + 1)]) / gamma.sum()
+    return (mean / total).ravel()
+
+
+@pytest.mark.parametrize("alpha", [[0.7, 2.0, 0.3], [0.1, 0.05, 0.2]])
+def test_lda_agrees_with_enumeration(alpha: list[float], device: torch.device) -> None:
+    """The empty document has the prior; under small concentrations theta is at the corners.
+
+    24 means at 5 standard errors between 30 chains, Student-t: false-failure rate 7e-4 a case.
+    """
+    topics = np.random.default_rng(0).dirichlet(np.full(5, 0.5), 3)
+    counts = np.array([[3, 0, 1, 0, 2], [0, 0, 0, 0, 0], [0, 1, 0, 0, 0], [1, 1, 0, 4, 1]])
+    model = lda(
+        3, 5, concentration=torch.tensor(alpha), topics=torch.from_numpy(topics), dtype="float64"
+    ).to(device)
+    kernel = DocumentHMC(model, num_chains=30, num_steps=8)
+    samples = quiet(kernel, make_batch(counts, device), 250, 100)
+    theta = samples.theta()
+    torch.testing.assert_close(theta.sum(-1), torch.ones_like(theta[..., 0]))
+    chains = torch.cat([theta, theta.square()], -1).mean(1)
+    error = chains.std(0) / math.sqrt(len(chains))
+    assert float(error.max()) < 0.02
+    phi = model.topics.probs.detach().cpu().numpy()
+    concentration = model.prior.space(make_batch(counts, device)).concentration.cpu().numpy()
+    expected = np.stack([enumerated_theta(concentration, phi, bag) for bag in counts])
+    assert bool(((chains.mean(0) - torch.from_numpy(expected)).abs() < ERRORS * error).all())
+
+
+def test_lda_agrees_with_gibbs_sampling() -> None:
+    """In longer documents than an enumeration can hold.
+
+    40 means at 5 standard errors between 20 chains each: false-failure rate 4e-4.
+    """
+    model, batch = make_model("lda"), make_batch(make_counts())
+    by_hmc = quiet(DocumentHMC(model, num_chains=20, num_steps=8), batch, 200, 100)
+    draws = gibbs(
+        batch,
+        model.topics.probs.detach(),
+        model.prior.space(batch).concentration,
+        num_chains=20,
+        num_samples=200,
+        warmup_sweeps=50,
+        sweeps=2,
+    )
+    by_gibbs = DocumentSamples.without_rejections(model, {"theta": draws}, batch.index)
+    assert "acceptance 1.00, 0 divergences, 0 stuck" in repr(by_gibbs)
+    assert float(by_hmc.rhat().max()) < 1.05
+    means = []
+    for samples in (by_hmc, by_gibbs):
+        theta = samples.theta()
+        torch.testing.assert_close(samples.mean(), theta.mean((0, 1)))
+        means.append(torch.cat([theta, theta.square()], -1).mean(1))
+    off = (means[0].mean(0) - means[1].mean(0)).abs()
+    assert bool((off < ERRORS * ((means[0].var(0) + means[1].var(0)) / 20).sqrt()).all())
+
+
 # -- documents are on their own ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')"])
+@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
 @pytest.mark.parametrize("settings", [{"mass_matrix": "prior"}, {"step_size": 0.3}])
 def test_a_document_does_not_depend_on_its_batch(
     family: str, settings: dict, device: torch.device
@@ -187,14 +261,17 @@ def test_a_document_does_not_depend_on_its_batch(
     def draw(part: DocumentBatch, num_chains: int = 2, seed: int = 7) -> DocumentSamples:
         return quiet(DocumentHMC(model, num_chains=num_chains, seed=seed, **settings), part, 15, 25)
 
+    def latents(samples: DocumentSamples) -> torch.Tensor:
+        return torch.cat(list(samples.latents.values()), -1)
+
     together, apart = draw(batch), draw(batch.select(rows))
     exact = {"rtol": 1e-10, "atol": 1e-10}
-    torch.testing.assert_close(apart.eta, together.eta[:, :, rows.cpu()], **exact)
+    torch.testing.assert_close(latents(apart), latents(together)[:, :, rows.cpu()], **exact)
     torch.testing.assert_close(apart.step_size, together.step_size[:, rows.cpu()], **exact)
     # More chains are more of the same.
-    torch.testing.assert_close(draw(batch, num_chains=3).eta[:2], together.eta, **exact)
-    assert not torch.allclose(draw(batch, seed=8).eta, together.eta)
-    assert not torch.allclose(together.eta[0], together.eta[1])
+    torch.testing.assert_close(latents(draw(batch, 3))[:2], latents(together), **exact)
+    assert not torch.allclose(latents(draw(batch, seed=8)), latents(together))
+    assert not torch.allclose(latents(together)[0], latents(together)[1])
 
 
 def test_the_number_of_documents_changes_neither_acceptance_nor_step_size(
@@ -278,8 +355,7 @@ def make_samples(seed: int = 0, num_chains: int = 3, num_samples: int = 60) -> D
     chains = torch.ones(num_chains, 5, dtype=torch.float64)
     return DocumentSamples(
         model=make_model("ctm"),
-        eta=eta,
-        source=None,
+        latents={"eta": eta},
         index=torch.arange(5),
         acceptance=chains,
         step_size=chains,
@@ -291,10 +367,10 @@ def make_samples(seed: int = 0, num_chains: int = 3, num_samples: int = 60) -> D
 @pytest.mark.parametrize("num_samples", [60, 61, 63])
 def test_diagnostics_are_pyros_of_split_chains(num_samples: int) -> None:
     samples = make_samples(num_samples=num_samples)
-    theta = torch.softmax(samples.eta, -1)
+    theta = torch.softmax(samples.latents["eta"], -1)
     torch.testing.assert_close(samples.theta(), theta)
     torch.testing.assert_close(samples.mean(), theta.mean((0, 1)))
-    torch.testing.assert_close(samples.mean("eta"), samples.eta.mean((0, 1)))
+    torch.testing.assert_close(samples.mean("eta"), samples.latents["eta"].mean((0, 1)))
     torch.testing.assert_close(samples.rhat(), split_gelman_rubin(theta))
     half = num_samples // 2
 
@@ -317,7 +393,7 @@ def test_chains_that_never_moved_are_named_and_left_out(device: torch.device) ->
     step_size = torch.full((2, 5), 0.3)
     step_size[1, 2] = step_size[:, 4] = 1e6
     kernel = DocumentHMC(model, num_chains=2, step_size=step_size)
-    with pytest.warns(UserWarning, match=r"3 chain\(s\) of 2 .* at positions 42, 44"):
+    with pytest.warns(ConvergenceWarning, match=r"3 chain\(s\) of 2 .* at positions 42, 44"):
         samples = quiet(kernel, batch, 30, 10)
     assert samples.moved.tolist() == [[True] * 4 + [False], [True, True, False, True, False]]
     assert samples.divergences.tolist() == [0, 0, 30, 0, 60]
@@ -353,7 +429,7 @@ def test_an_interrupted_run_keeps_its_draws(
     assert samples.interrupted
     assert not whole.interrupted
     assert samples.num_samples == drawn
-    assert torch.equal(samples.eta, whole.eta[:, :drawn])
+    assert torch.equal(samples.latents["eta"], whole.latents["eta"][:, :drawn])
     if drawn == 0:
         with pytest.raises(ConfigError, match="0 draws"):
             samples.rhat()
@@ -372,7 +448,7 @@ def test_sources_belong_to_samples_of_a_factor_model() -> None:
 
 
 @pytest.mark.parametrize("num_chains", [1, 2])
-@pytest.mark.parametrize("family", ["ctm", "iftm(source='gaussian')"])
+@pytest.mark.parametrize("family", ["ctm", "iftm(source='gaussian')", "lda"])
 def test_it_is_a_kernel_of_pyros_mcmc(family: str, num_chains: int, device: torch.device) -> None:
     model = make_model(family).to(device)
     batch = make_batch(make_counts(), device)
@@ -387,17 +463,30 @@ def test_it_is_a_kernel_of_pyros_mcmc(family: str, num_chains: int, device: torc
     mcmc = run()
     chains = () if num_chains == 1 else (num_chains,)
     shapes = {site: tuple(draws.shape) for site, draws in mcmc.get_samples().items()}
-    expected = {"eta": (12, *chains, 5, 4)}
-    if family != "ctm":
+    expected = {model.prior.latent: (12, *chains, 5, 4)}
+    if "source" in family:
         expected["source"] = (12, *chains, 5, 2)
     assert shapes == expected
     again = run().get_samples()
     for site, draws in mcmc.get_samples().items():
         assert torch.equal(draws, again[site])
-        assert len({float(draw.sum()) for draw in draws}) > 6
+        assert len({float(draw.square().sum()) for draw in draws}) > 6
     diagnostics = mcmc.diagnostics()
     assert diagnostics["divergences"]["chain 0"] == []
     assert diagnostics["acceptance rate"]["chain 0"].shape == (num_chains, 5)
+
+
+def test_divergences_are_samples_as_of_pyros_kernels() -> None:
+    """One document of two diverges at every transition; nobody counts warm-up."""
+    batch = make_batch(make_counts((30, 4)))
+    batch = replace(batch, index=batch.index + 40)
+    kernel = DocumentHMC(make_model("ctm"), step_size=torch.tensor([[0.3, 1e6]]))
+    mcmc = MCMC(kernel, num_samples=5, warmup_steps=3, disable_progbar=True)
+    with pytest.warns(ConvergenceWarning, match="at positions 41"):
+        mcmc.run(batch)
+    found = mcmc.diagnostics()
+    assert found["divergences"]["chain 0"] == [0, 1, 2, 3, 4]
+    assert found["divergent"]["chain 0"] == found["stuck"]["chain 0"] * 5 == [41] * 5
 
 
 def test_inside_pyro_it_runs_the_same_chains_as_on_its_own() -> None:
@@ -409,7 +498,7 @@ def test_inside_pyro_it_runs_the_same_chains_as_on_its_own() -> None:
         patch.setattr(torch, "randint", lambda *_: torch.zeros((), dtype=torch.int64))
         mcmc = MCMC(kernel, num_samples=6, warmup_steps=4, disable_progbar=True)
         mcmc.run(batch)
-    torch.testing.assert_close(mcmc.get_samples()["eta"], samples.eta[0])
+    torch.testing.assert_close(mcmc.get_samples()["eta"], samples.latents["eta"][0])
 
 
 def test_pyros_own_chains_differ() -> None:
@@ -426,11 +515,12 @@ def test_pyros_own_chains_differ() -> None:
 
 def test_chains_start_where_they_are_told_to() -> None:
     model, batch = make_model("iftm(source='laplace')"), make_batch(make_counts())
-    params = model.prior.draw(5, torch.Generator().manual_seed(0))
+    space = model.prior.space(batch)
+    params = space.latents(space.draw(noise.document_keys(0, batch.index, 1))[0])
     kernel = DocumentHMC(model, step_size=1e-9)
     samples = quiet(kernel, batch, 1, 0, initial_params=params)
-    torch.testing.assert_close(samples.eta[0, 0], params["eta"])
-    torch.testing.assert_close(samples.source[0, 0], params["source"])  # type: ignore[index]
+    torch.testing.assert_close(samples.latents["eta"][0, 0], params["eta"])
+    torch.testing.assert_close(samples.latents["source"][0, 0], params["source"])
     mcmc = MCMC(kernel, 2, 0, initial_params=params, disable_progbar=True)
     mcmc.run(batch)
     torch.testing.assert_close(mcmc.get_samples()["eta"][0], params["eta"])
@@ -438,6 +528,72 @@ def test_chains_start_where_they_are_told_to() -> None:
         quiet(kernel, batch, 1, 0, initial_params={"eta": params["eta"]})
     with pytest.raises(ConfigError, match=r"initial eta of shape \(4, 4\)"):
         quiet(kernel, batch, 1, 0, initial_params={**params, "eta": params["eta"][1:]})
+
+
+def test_proportions_come_back_from_their_coordinates() -> None:
+    """Of lda, where many coordinates have the same proportions."""
+    model, batch = make_model("lda"), make_batch(make_counts())
+    theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(4), (2, 5)))
+    kernel = DocumentHMC(model, num_chains=2, step_size=1e-9)
+    samples = quiet(kernel, batch, 1, 0, initial_params={"theta": theta})
+    torch.testing.assert_close(samples.latents["theta"][:, 0], theta)
+
+
+@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
+def test_chains_continue_where_they_ended(family: str) -> None:
+    """From latent variables and progress alone, as the chains of Monte-Carlo EM do."""
+    model, batch = make_model(family), make_batch(make_counts())
+    kernel = DocumentHMC(model, num_chains=2, num_steps=3, mass_matrix="prior")
+
+    def chains(**earlier: object) -> Chains:
+        return Chains(model, kernel.settings, batch, 5, 4, **earlier)  # type: ignore[arg-type]
+
+    whole = chains()
+    for _ in range(3):
+        whole.move()
+    later = chains(initial=whole.latents, progress=whole.progress)
+    for _ in range(3):
+        whole.move()
+        later.move()
+    theta = model.theta(later.latents[model.prior.latent])
+    torch.testing.assert_close(torch.softmax(later.logits, -1), theta)
+    assert later.progress.num_transitions == 6
+    if family != "lda":  # many of its coordinates have the same theta, and one is drawn
+        for site, values in whole.latents.items():
+            torch.testing.assert_close(later.latents[site], values)
+        torch.testing.assert_close(later.step_size, whole.step_size)
+
+
+@pytest.mark.parametrize(
+    ("family", "mass_matrix", "num_steps"),
+    [
+        ("ctm", "laplace", 5),
+        ("lntm", "laplace", 5),
+        ("iftm(source='gaussian')", "prior", 30),
+        ("iftm(source='laplace')", "prior", 30),
+        ("lda", "prior", 30),
+    ],
+)
+def test_defaults_are_the_spaces(family: str, mass_matrix: str, num_steps: int) -> None:
+    settings = DocumentHMC(make_model(family)).settings
+    assert (settings.mass_matrix, settings.num_steps) == (mass_matrix, num_steps)
+    if mass_matrix == "prior" and family != "lda":
+        assert DocumentHMC(make_model(family), mass_matrix="taylor").settings.num_steps == 5
+
+
+def test_mass_matrices_start_where_they_are_told_to() -> None:
+    model, batch = make_model("ctm"), make_batch(make_counts())
+    settings = DocumentHMC(model, mass_matrix="laplace").settings
+    first = Chains(model, settings, batch, 0, 0)
+    solved = LaplaceGuide(model).posterior(batch).mean
+    assert first.means is not None
+    torch.testing.assert_close(first.means, solved)
+    again = Chains(model, settings, batch, 0, 0, means=first.means)
+    expected = LaplaceGuide(model).posterior(batch, solved).mean
+    assert again.means is not None
+    torch.testing.assert_close(again.means, expected, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(again.means, first.means)
+    assert Chains(model, replace(settings, mass_matrix="prior"), batch, 0, 0).means is None
 
 
 # -- bad input -----------------------------------------------------------------------------------
@@ -452,20 +608,46 @@ def test_what_is_not_a_number_is_named() -> None:
     with pytest.raises(NumericalError, match="position 10") as error:
         quiet(DocumentHMC(model), batch, 1, 0, initial_params={"eta": eta})
     assert error.value.documents == (10,)
+    # The map to the coordinates of lda would hide it.
+    theta = torch.full((5, 4), 0.25, dtype=torch.float64)
+    theta[2, 0] = math.nan
+    with pytest.raises(NumericalError, match=r"initial theta of 1 .* position 9") as error:
+        quiet(DocumentHMC(make_model("lda")), batch, 1, 0, initial_params={"theta": theta})
+    assert error.value.documents == (9,)
     with torch.no_grad():
         model.prior.loc[0] = math.nan
     with pytest.raises(NumericalError, match=r"prior\.loc"):
         quiet(DocumentHMC(model), batch, 1, 0)
 
 
+def test_warnings_name_the_line_that_asked() -> None:
+    counts = np.zeros((2, NUM_WORDS))
+    counts[1, 0] = 1e6
+    model = make_model("ctm", dtype="float32")
+    expected = "first at position 1, of up to 1000000"
+    with pytest.warns(UnreliableEstimateWarning, match=expected) as said:
+        quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
+    assert {warning.filename for warning in said} == {__file__}
+
+
+def test_a_prior_without_a_latent_space_is_refused() -> None:
+    class Bare(DocumentPrior):
+        num_topics = 4
+
+    model = TopicModel(Bare(), make_model("ctm").topics)
+    with pytest.raises(IncompatibleGuideError, match=r"which Bare does not have; .* space_type"):
+        DocumentHMC(model)
+
+
 def test_models_batches_and_settings_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(IncompatibleGuideError, match="lda"):
-        DocumentHMC(make_model("lda"))
     model = make_model("ctm")
     with pytest.raises(ConfigError, match=f"over {NUM_WORDS + 1} words"):
         quiet(DocumentHMC(model), make_batch(np.ones((2, NUM_WORDS + 1))))
-    with pytest.raises(ConfigError, match="'laplace' is for ctm"):
-        DocumentHMC(make_model("iftm(source='gaussian')"), mass_matrix="laplace")
+    for family, known in (("iftm(source='gaussian')", "taylor, prior, "), ("lda", "prior, ")):
+        with pytest.raises(ConfigError, match=f"'laplace'; expected one of {known}identity"):
+            DocumentHMC(make_model(family), mass_matrix="laplace")
+    with pytest.raises(ConfigError, match=r"'identity' does not exist .* expected one of prior"):
+        quiet(DocumentHMC(make_model("lda"), mass_matrix="identity"), make_batch(make_counts()))
     for settings, named in (
         ({"mass_matrix": "full"}, "mass_matrix 'full'"),
         ({"num_chains": 0}, "num_chains is 0"),

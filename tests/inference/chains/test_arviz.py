@@ -10,10 +10,11 @@ import pytest
 import torch
 from oracles.pairs import make_counts, make_model
 from oracles.problems import make_batch, random_problem
+from pyro.infer import MCMC
 
+from torch_lntm import errors
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import DocumentHMC, DocumentSamples, diagnostics
-from torch_lntm.inference.diagnostics import to_arviz
+from torch_lntm.inference.chains import DocumentHMC, DocumentSamples, to_arviz
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,10 @@ def draw(family: str = "ctm", num_chains: int = 3, num_samples: int = 60) -> Doc
     batch = make_batch(make_counts(), corpus_size=9)
     batch = batch.select(torch.tensor([4, 1, 2]))
     kernel = DocumentHMC(
-        make_model(family), num_chains=num_chains, mass_matrix="taylor", num_steps=3
+        make_model(family),
+        num_chains=num_chains,
+        mass_matrix="prior" if family == "lda" else "taylor",
+        num_steps=3,
     )
     return kernel.run(batch, num_samples, 20, progress=False)
 
@@ -58,24 +62,26 @@ def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
         torch.testing.assert_close(error, theirs(az.mcse, "mean"), **close)
 
 
-@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')"])
+@pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
 def test_groups_dimensions_and_coordinates(az: ModuleType, family: str) -> None:
     samples = draw(family, num_chains=2, num_samples=8)
     data = to_arviz(samples)
     posterior, stats = data["posterior"], data["sample_stats"]
     sizes = {"chain": 2, "draw": 8, "document": 3, "topic": 4}
-    for name in ("theta", "eta"):
+    main = samples.model.prior.latent
+    for name in ("theta", main):
         assert dict(posterior[name].sizes) == sizes
-    torch.testing.assert_close(torch.from_numpy(posterior["eta"].values), samples.eta)
+    assert set(posterior.data_vars) == {"theta", *samples.latents}
+    torch.testing.assert_close(torch.from_numpy(posterior[main].values), samples.latents[main])
     torch.testing.assert_close(torch.from_numpy(posterior["theta"].values), samples.theta())
-    assert ("source" in posterior) == (family != "ctm")
-    if samples.source is not None:
+    if "source" in family:
         assert posterior["source"].dims == ("chain", "draw", "document", "source_dim")
-        torch.testing.assert_close(torch.from_numpy(posterior["source"].values), samples.source)
+        source = torch.from_numpy(posterior["source"].values)
+        torch.testing.assert_close(source, samples.latents["source"])
     for group in (posterior, stats):
         assert group["document"].values.tolist() == [4, 1, 2]
-    one = posterior["eta"].sel(document=1, chain=1, topic=2).values
-    torch.testing.assert_close(torch.from_numpy(one), samples.eta[1, :, 1, 2])
+    one = posterior[main].sel(document=1, chain=1, topic=2).values
+    torch.testing.assert_close(torch.from_numpy(one), samples.latents[main][1, :, 1, 2])
     expected = {
         "acceptance_rate": samples.acceptance,
         "step_size": samples.step_size,
@@ -101,7 +107,7 @@ def test_without_arviz_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(diagnostics, "import_module", missing)
+    monkeypatch.setattr(errors, "import_module", missing)
     with pytest.raises(ConfigError, match=r"needs arviz.*pip install 'torch-lntm\[arviz\]'"):
         to_arviz(draw(num_samples=4))
 
@@ -110,8 +116,21 @@ def test_without_inference_data_it_is_a_data_tree(monkeypatch: pytest.MonkeyPatc
     """As from ArviZ 1.0 on, which needs a later Python than the oldest supported."""
     xarray = pytest.importorskip("xarray")
     modules = {"arviz": ModuleType("arviz"), "xarray": xarray}
-    monkeypatch.setattr(diagnostics, "import_module", modules.__getitem__)
+    monkeypatch.setattr(errors, "import_module", modules.__getitem__)
     data = to_arviz(draw(num_samples=4))
     assert isinstance(data, xarray.DataTree)
     assert data["posterior/theta"].dims == ("chain", "draw", "document", "topic")
     assert data["sample_stats/divergences"].dims == ("document",)
+
+
+@pytest.mark.parametrize("family", ["ctm", "lda"])
+def test_chains_that_pyro_ran_are_read_by_arviz(az: ModuleType, family: str) -> None:
+    batch = make_batch(make_counts())
+    kernel = DocumentHMC(make_model(family), num_steps=3)
+    mcmc = MCMC(kernel, num_samples=6, warmup_steps=4, num_chains=1, disable_progbar=True)
+    mcmc.run(batch)
+    draws = mcmc.get_samples(group_by_chain=True)
+    data = az.from_dict(posterior={site: value.numpy() for site, value in draws.items()})
+    main = data["posterior"][kernel.model.prior.latent]
+    assert main.dims[:2] == ("chain", "draw")
+    assert main.shape == (1, 6, 5, 4)

@@ -8,21 +8,21 @@ the target alone but wastes trajectories, as a wrong gradient does, fails there,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from torch_lntm.inference import DocumentHMC, DocumentSamples
-from torch_lntm.inference.document_hmc import effective_sample_size
-from torch_lntm.models import TopicModel, ctm, iftm, lntm
+from torch_lntm.inference.chains import DocumentHMC, DocumentSamples
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
+from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
 NUM_DOCS, NUM_WORDS, NUM_CHAINS = 960, 12, 2
 #: Draws that a truth is ranked among, and the transitions from one to the next.
 NUM_RANKED, THINNING = 15, 12
-#: Least p-value, of 18 quantities with 3 tests each: false-failure rate 3e-4 for all of them.
+#: Least p-value, of 22 quantities with 3 tests each: false-failure rate 4e-4 for all of them.
 LEAST_PVALUE = 5e-6
 
 
@@ -35,6 +35,10 @@ def make_model(family: str, device: torch.device) -> TopicModel:
     if family == "ctm":
         covariance = mixing @ mixing.mT + precision.reciprocal().diag()
         return ctm(3, NUM_WORDS, covariance=covariance, **options).to(device)
+    if family == "lda":
+        concentration = torch.tensor([0.9, 0.4, 0.6])
+        options = {"topics": topics, "dtype": "float64"}
+        return lda(3, NUM_WORDS, concentration=concentration, **options).to(device)
     if family == "lntm":
         return lntm(3, NUM_WORDS, std=precision.rsqrt(), **options).to(device)
     factors = {"mixing": mixing, "noise_precision": precision, "source": family.split("-")[1]}
@@ -42,18 +46,23 @@ def make_model(family: str, device: torch.device) -> TopicModel:
 
 
 def quantities(
-    model: TopicModel, counts: torch.Tensor, eta: torch.Tensor, source: torch.Tensor | None
+    model: TopicModel, counts: torch.Tensor, latents: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """What is ranked, ``(..., num_docs)`` of eta ``(..., num_docs, 3)``."""
-    logits = eta - eta.mean(-1, keepdim=True)
+    """What is ranked, ``(..., num_docs)`` of latent variables ``(..., num_docs, dim)``."""
+    main = latents[model.prior.latent]
+    theta = main if model.prior.latent == "theta" else torch.softmax(main, -1)
+    logits = theta.log() - theta.log().mean(-1, keepdim=True)
     yield from (("first logit", logits[..., 0]), ("second logit", logits[..., 1]))
-    loc = model.prior.mean.detach().cpu()
-    yield "spread", (logits - loc + loc.mean()).square().sum(-1)
+    if "eta" in latents:
+        loc = model.prior.loc.detach().cpu()
+        yield "spread", (logits - loc + loc.mean()).square().sum(-1)
+    else:
+        yield "spread", theta.square().sum(-1)
     # Of the data too: a sampler that took no notice of them would rank the others evenly.
-    words = torch.softmax(eta, -1) @ model.topics.probs.detach().cpu()
+    words = theta @ model.topics.probs.detach().cpu()
     yield "log likelihood", (counts * words.log()).sum(-1)
-    if source is not None:
-        yield "source", source[..., 0]
+    if "source" in latents:
+        yield "source", latents["source"][..., 0]
 
 
 def simulate(
@@ -87,6 +96,7 @@ def uniformity(ranks: np.ndarray) -> dict[str, float]:
         ("lntm", {"mass_matrix": "taylor"}),
         ("iftm-gaussian", {"mass_matrix": "taylor", "num_steps": 8}),
         ("iftm-laplace", {"mass_matrix": "prior", "num_steps": 10}),
+        ("lda", {"num_steps": 10}),
     ],
 )
 def test_truths_rank_evenly_among_draws(
@@ -94,8 +104,8 @@ def test_truths_rank_evenly_among_draws(
 ) -> None:
     model, counts, truth, samples = simulate(family, device, **settings)
     assert bool(samples.moved.all())
-    truths = dict(quantities(model, counts, truth["eta"], truth.get("source")))
-    for name, values in quantities(model, counts, samples.eta, samples.source):
+    truths = dict(quantities(model, counts, truth))
+    for name, values in quantities(model, counts, samples.latents):
         # All chains judge the thinning, one is ranked: all have the same truth.
         size = effective_sample_size(values)
         assert float(size.quantile(0.05)) > NUM_CHAINS * NUM_RANKED, name

@@ -1,0 +1,349 @@
+"""Topics, sources, transform and evaluate."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from support.commands import QUICK, fit_quickly, tensors
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+
+
+def test_topics(run_folder, capsys):
+    capsys.readouterr()
+    assert main(["topics", run_folder, "--num-words", "2"]) == 0
+    assert capsys.readouterr().out.startswith("topic   share   top words")
+    assert main(["topics", run_folder, "--format", "json", "--num-words", "2"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert {record["topic"] for record in records} == {0, 1, 2}
+    assert all(len(record["words"]) == 2 for record in records)
+    assert main(["topics", run_folder, "--format", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_sources(counts, capsys):
+    run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")
+    capsys.readouterr()
+    arguments = ["sources", "run", "--num-words", "2", "--num-topics", "1"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    summaries = lntm.reports.summarise_sources(run.model, num_topics=1, num_words=2)
+    assert out == lntm.reports.format_sources(summaries) + "\n"
+    assert "laplace" in out
+    assert main([*arguments, "--format", "json"]) == 0
+    assert [record["source"] for record in json.loads(capsys.readouterr().out)] == [0, 1]
+    assert main([*arguments, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("source,share,topic,loading,words\n0,")
+
+
+def test_other_models_have_no_sources(run_folder, capsys):
+    capsys.readouterr()
+    assert main(["sources", run_folder]) == 1
+    assert capsys.readouterr().err == "error: the model, ctm, has no sources; iftm has them\n"
+
+
+def test_transform_writes_every_document(run_folder, counts, capsys):
+    for out in ("theta.npz", "theta.csv"):
+        assert main(["transform", run_folder, counts, "--out", out, "--no-progress"]) == 0
+    assert "40 documents to theta.csv: 1 empty" in capsys.readouterr().err
+    with np.load("theta.npz", allow_pickle=False) as arrays:
+        theta, converged, lengths = (arrays[n] for n in ("theta", "converged", "lengths"))
+    assert theta.shape == (40, 3)
+    np.testing.assert_allclose(theta.sum(1), 1, atol=1e-5)
+    assert converged.all()
+    assert lengths[7] == 0
+    run = lntm.load_run(run_folder)
+    posterior = lntm.guides.TaylorGuide(run.model).posterior(lntm.read_corpus(counts).batch())
+    np.testing.assert_allclose(theta, posterior.theta_mode().numpy(), atol=1e-4)
+    np.testing.assert_allclose(theta[7], run.model.theta(run.model.prior.loc).detach().numpy())
+    rows = list(csv.DictReader(Path("theta.csv").read_text().splitlines()))
+    assert [row["label"] for row in rows] == [str(d) for d in range(40)]
+    assert [float(row["topic_2"]) for row in rows] == pytest.approx(theta[:, 2], abs=1e-5)
+    assert {row["converged"] for row in rows} == {"1"}
+
+
+@pytest.mark.parametrize("posterior", ["factor", "taylor"])
+def test_transform_writes_the_sources_too(counts, posterior):
+    options = ("--model", "iftm", "--num-sources", "2", "--posterior", posterior)
+    fit_quickly(counts, *options)
+    # The counts are random, and their sources fade away in a fit.
+    mixing = torch.tensor([[1.0, 0.5], [-1.0, 0.5], [0.2, -2.0]])
+    safetensors.torch.save_file(tensors("run") | {"prior.mixing": mixing}, "run/model.safetensors")
+    run = lntm.load_run("run")
+    for out in ("x.npz", "x.csv"):
+        assert main(["transform", "run", counts, "--out", out, "--no-progress"]) == 0
+    guide = lntm.guides.GUIDES[posterior](run.model)
+    expected = lntm.reports.source_activity(guide, lntm.read_corpus(counts)).mean.numpy()
+    with np.load("x.npz", allow_pickle=False) as arrays:
+        np.testing.assert_allclose(arrays["sources"], expected, atol=1e-5)
+    assert (np.abs(expected).max(0) > 0.1).all()
+    rows = list(csv.DictReader(Path("x.csv").read_text().splitlines()))
+    assert [float(row["source_1"]) for row in rows] == pytest.approx(expected[:, 1], abs=1e-4)
+    assert list(rows[0])[-3:] == ["topic_2", "source_0", "source_1"]
+
+
+@pytest.mark.parametrize("posterior", ["vb", "ep"])
+def test_transform_under_a_dirichlet(counts, posterior):
+    run = fit_quickly(counts, "--model", "lda", "--posterior", posterior)
+    assert main(["transform", "run", counts, "--out", "x.npz", "--no-progress"]) == 0
+    guide = lntm.guides.GUIDES[posterior](run.model)
+    mean = guide.posterior(lntm.read_corpus(counts).batch()).mean
+    with np.load("x.npz", allow_pickle=False) as arrays:
+        assert "sources" not in arrays
+        np.testing.assert_allclose(arrays["theta"], mean.numpy(), atol=1e-4)
+        prior = run.model.prior.mean.detach().numpy()
+        np.testing.assert_allclose(arrays["theta"][7], prior, rtol=1e-5)  # the empty document
+
+
+def test_transform_gives_posterior_means(run_folder, counts):
+    arguments = ["transform", run_folder, counts, "--no-progress"]
+    assert main([*arguments, "--out", "mode.npz"]) == 0
+    assert main([*arguments, "--out", "mean.npz", "--estimate", "mean"]) == 0
+    with np.load("mode.npz") as mode, np.load("mean.npz") as mean:
+        assert np.abs(mode["theta"] - mean["theta"]).max() > 1e-3
+        np.testing.assert_allclose(mean["theta"].sum(1), 1, atol=1e-5)
+
+
+def test_unknown_words_are_dropped_with_a_counted_warning(texts, capsys):
+    assert main(["fit", texts, "--out", "run", *QUICK, "--stop-words", "english"]) == 0
+    Path("new.txt").write_text("the cat meets a zebra\n\nzebra zebra\ndog and cat")
+    capsys.readouterr()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["transform", "run", "new.txt", "--out", "x.npz", "--no-progress"]) == 0
+    err = capsys.readouterr().err
+    # "meets" once and "zebra" three times; "the", "a" and "and" are stop words, as in the fit.
+    assert "warning: dropped 4 of 7 tokens: 2 words unknown" in err
+    with np.load("x.npz") as arrays:
+        assert arrays["lengths"].tolist() == [1, 0, 0, 2]
+
+
+def test_counts_without_words_need_the_models_columns(workplace, capsys):
+    lntm.Corpus.from_matrix(np.eye(6, 5, dtype=int) + 1).save("five.npz")
+    lntm.Corpus.from_matrix(np.eye(6, 4, dtype=int) + 1).save("four.npz")
+    assert main(["fit", "five.npz", "--out", "run", *QUICK]) == 0
+    assert main(["transform", "run", "five.npz", "--out", "x.csv", "--no-progress"]) == 0
+    assert main(["transform", "run", "four.npz", "--out", "y.csv", "--no-progress"]) == 1
+    assert "does not have the 5 words of the model" in capsys.readouterr().err
+    assert not Path("y.csv").exists()
+
+
+def test_evaluate_scores_the_documents_held_out(run_folder, counts, capsys):
+    fitted = json.loads(Path("run/evaluation.json").read_text())
+    capsys.readouterr()
+    options = ["--num-samples", "50", "--no-progress", "--out", "scores.json"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few draws
+        assert main(["evaluate", run_folder, counts, *options]) == 0
+    out, err = capsys.readouterr()
+    assert "the 4 documents held out from the fit" in err
+    scores = {score["metric"]: score for score in json.loads(Path("scores.json").read_text())}
+    assert scores.keys() == {
+        *("completion perplexity", "perplexity", "log likelihood"),
+        *("coherence NPMI", "coherence UMass", "topic diversity"),
+    }
+    assert all(name in out for name in scores)
+    assert json.loads(Path("scores.json").read_text())[:2] == fitted
+    assert scores["perplexity"]["value"] == pytest.approx(
+        np.exp(-scores["log likelihood"]["value"])
+    )
+    assert scores["coherence NPMI"]["documents"] == 40
+    assert scores["perplexity"]["documents"] == 4
+
+
+def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys):
+    lntm.read_corpus(counts)[:10].save("other.npz")
+    capsys.readouterr()
+    metrics = ["--metrics", "completion, diversity", "--predictive", "mean"]
+    assert main(["evaluate", run_folder, "other.npz", *metrics]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["completion", "topic"]
+    assert "posterior mean" in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--model iftm", "--model iftm --source laplace", "--model lda", "--model lda --posterior ep"],
+)
+def test_evaluate_scores_every_model(counts, options):
+    fit_quickly(counts, *options.split())
+    arguments = ["--num-samples", "50", "--no-progress", "--out", "scores.json"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few draws
+        assert main(["evaluate", "run", counts, *arguments]) == 0
+    scores = json.loads(Path("scores.json").read_text())
+    assert len(scores) == 7
+    assert all(np.isfinite(score["value"]) for score in scores)
+    assert scores[:2] == json.loads(Path("run/evaluation.json").read_text())
+    # About as unpredictable as the 30 words, which were drawn equally often.
+    assert [20 < score["value"] < 45 for score in scores[:3]] == [True] * 3
+
+
+@pytest.mark.parametrize("change", [None, {"posterior": None}, {"posterior": "laplace"}])
+def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
+    path = Path(run_folder, "config.json")
+    config = json.loads(path.read_text())
+    for name in ("num_sources", "source", "concentration", "symmetric", "learn_concentration"):
+        del config[name]
+    del config["topics_update"]
+    path.write_text(json.dumps(config | (change or {})))
+    assert main(["topics", run_folder]) == 0
+    assert main(["transform", run_folder, counts, "--out", "x.npz", "--no-progress"]) == 0
+    assert main(["fit", "--config", str(path), "--out", "again"]) == 0
+
+
+@pytest.mark.parametrize("posterior", ["vb", "gibbs", ["taylor"], 3])
+def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, posterior, capsys):
+    path = Path(run_folder, "config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"posterior": posterior}))
+    capsys.readouterr()
+    assert main(["evaluate", run_folder, counts]) == 1
+    expected = f"posterior {posterior!r}; expected one of"
+    if posterior == "vb":
+        expected = "DirichletGuide is not for ctm. The models and guides that go together:"
+    assert capsys.readouterr().err.startswith(f"error: {expected}")
+
+
+@pytest.mark.parametrize("method", ["importance", "ais", "quadrature"])
+def test_evaluate_takes_the_estimator(run_folder, counts, method, capsys):
+    settings = {"importance": {}, "ais": {"num_temperatures": 20}, "quadrature": {}}[method]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    options = ["--metrics", "likelihood", "--method", method, *flags, "--out", "scores.json"]
+    assert main(["evaluate", run_folder, counts, *options, "--no-progress"]) == 0
+    run = lntm.load_run(run_folder)
+    test = run.split(lntm.read_corpus(counts)).test
+    chosen = lntm.evaluation.AIS(**settings) if method == "ais" else method
+    expected = lntm.evaluation.log_likelihood(run.model, test, chosen)
+    score = json.loads(Path("scores.json").read_text())[0]
+    assert score["value"] == pytest.approx(expected.perplexity, rel=1e-5)
+    assert score["method"].startswith(
+        {"ais": "annealed importance sampling, 16 chains, 20 temp"}.get(method, method)
+    )
+
+
+def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):
+    assert main(["fit", counts, "--out", "run", *QUICK, "--test-fraction", "0"]) == 0
+    assert main(["evaluate", "run", counts, "--metrics", "completion"]) == 0
+    assert "warning: the model was fitted to these very documents" in capsys.readouterr().err
+
+
+def test_lee_is_read_as_in_the_fit(capsys):
+    assert main(["fit", "lee", "--out", "run", *QUICK, "--min-df", "10"]) == 0
+    assert main(["evaluate", "run", "lee", "--metrics", "completion"]) == 0
+    assert "30 documents held out" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------- documents
+
+
+def rows_of(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
+def write_posts(path, delimiter=",", field="body"):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(["party", field])
+        for d in range(12):
+            text = "tax school tax" if d % 3 else "war a b"
+            writer.writerow(["left" if d % 2 else "right", text])
+
+
+def test_transform_reads_as_the_fit_did(workplace, capsys):
+    write_posts("docs.csv")
+    options = ["--text-field", "body", "--label-field", "party", "--encoding", "latin-1"]
+    assert main(["fit", "docs.csv", "--out", "run", *QUICK, *options]) == 0
+    write_posts("new.csv")
+    assert main(["transform", "run", "new.csv", "--out", "x.csv"]) == 0
+    assert len(rows_of(Path("x.csv").read_text())) == 12
+    Path("other.txt").write_text("tax\nwar")
+    assert main(["transform", "run", "other.txt", "--out", "y.csv"]) == 0
+    # The fit's own corpus keeps its labels, too; and evaluate finds it by itself.
+    assert main(["transform", "run", "docs.csv", "--out", "z.csv"]) == 0
+    assert {row["label"] for row in rows_of(Path("z.csv").read_text())} == {"left", "right"}
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--metrics", "completion"]) == 0
+    assert "held out from the fit" in capsys.readouterr().err
+    # What is given counts more.
+    write_posts("named.csv", field="text")
+    assert main(["transform", "run", "named.csv", "--out", "n.csv", "--text-field", "text"]) == 0
+    assert main(["transform", "run", "named.csv", "--out", "m.csv"]) == 1
+    assert "'body'" in capsys.readouterr().err
+
+
+def test_the_format_of_a_name_that_tells_none_is_the_fits(texts, capsys):
+    Path("texts").write_bytes(Path(texts).read_bytes())
+    assert main(["fit", "texts", "--format", "txt", "--out", "run", *QUICK]) == 0
+    Path("new").write_text("the cat\nstocks")
+    assert main(["transform", "run", "new", "--out", "x.csv"]) == 0
+    assert len(rows_of(Path("x.csv").read_text())) == 2
+
+
+def test_reading_options_reach_the_reader(counts, monkeypatch):
+    seen = []
+    read = lntm.read_corpus
+
+    def spy(path, **options):
+        seen.append(options)
+        return read(path)
+
+    monkeypatch.setattr(lntm, "read_corpus", spy)
+    fit_quickly(counts, "--delimiter", ";", "--label-field", "party")
+    assert seen[-1] == {"delimiter": ";", "label_field": "party"}
+    assert main(["transform", "run", counts, "--out", "x.csv"]) == 0
+    assert seen[-1] == {"delimiter": ";", "label_field": "party"}
+
+
+def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
+    def feed(text):
+        stream = io.TextIOWrapper(io.BytesIO(text.encode()))
+        monkeypatch.setattr(sys, "stdin", stream)
+
+    feed(Path(texts).read_text())
+    assert main(["fit", "-", "--format", "txt", "--out", "run", *QUICK]) == 0
+    assert lntm.load_run("run").metadata["corpus"]["name"] == "stdin"
+    capsys.readouterr()
+    feed("the cat and the dog\n\nstocks and bonds")
+    assert main(["transform", "run", "-", "--out", "-"]) == 0
+    out, err = capsys.readouterr()
+    rows = rows_of(out)
+    assert [row["tokens"] for row in rows] == ["5", "0", "3"]
+    assert "wrote 3 documents to standard output: 1 empty" in err
+    assert main(["evaluate", "run"]) == 1
+    assert "does not say what its corpus was; give CORPUS" in capsys.readouterr().err
+    feed('{"text": 3}')
+    assert main(["fit", "-", "--format", "jsonl", "--out", "other", *QUICK]) == 1
+    assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
+
+
+def test_transform_carries_the_documents_columns(run_folder, counts, monkeypatch):
+    metadata = {
+        "id": np.array([f"d{d}" for d in range(40)], dtype=object),
+        "year": np.arange(1900, 1940),
+        "tokens": np.full(40, np.nan),
+    }
+    metadata["id"][3] = None
+    monkeypatch.setattr(lntm.Corpus, "metadata", metadata, raising=False)
+    for out in ("x.csv", "x.npz"):
+        assert main(["transform", run_folder, counts, "--out", out]) == 0
+    rows = rows_of(Path("x.csv").read_text())
+    assert list(rows[0])[:4] == ["document", "id", "year", "metadata.tokens"]
+    assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
+    assert rows[5]["year"] == "1905"
+    assert rows[5]["metadata.tokens"] == ""
+    corpus = lntm.read_corpus(counts)
+    assert [int(row["tokens"]) for row in rows] == corpus.lengths.tolist()
+    with np.load("x.npz", allow_pickle=False) as arrays:
+        assert arrays["metadata.year"].tolist() == list(range(1900, 1940))
+        assert arrays["metadata.id"][:4].tolist() == ["d0", "d1", "d2", ""]

@@ -1,0 +1,313 @@
+"""``torch-lntm fit``: what it fits, prints and saves."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.commands import QUICK, fit_quickly
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.cli.fit import Fit
+
+
+def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
+    assert main(["fit", counts, "--out", "run", *QUICK, "--num-words", "4"]) == 0
+    out, err = capsys.readouterr()
+    run = lntm.load_run("run")
+    shares = run.metadata["topic_shares"]
+    assert sum(shares) == pytest.approx(1.0)
+    lines = out.splitlines()
+    first = int(lines[1].split()[0])
+    assert first == int(np.argmax(shares))
+    assert lines[1].split()[1] == f"{max(shares):.1%}"
+    top = run.model.topics.probs[first].detach().topk(4).indices.tolist()
+    assert lines[1].split()[2:] == [f"w{v}" for v in top]
+    assert "completion perplexity" in out
+    assert "50% of tokens observed" in out
+    assert "unigram frequencies of 36 training documents" in out
+    assert out.endswith("The run is in run\n")
+    assert "fitting 36 documents of 30 words, with 4 held out" in err
+    scores = json.loads(Path("run/evaluation.json").read_text())
+    assert len(scores) == 2
+    corpus = lntm.read_corpus(counts)
+    split = run.split(corpus)
+    guide = lntm.guides.TaylorGuide(run.model)
+    expected = lntm.evaluation.document_completion(run.model, guide, split.test)
+    assert scores[0]["value"] == pytest.approx(expected.perplexity, rel=1e-4)
+    assert scores[0]["standard_error"] == pytest.approx(expected.standard_error, rel=1e-3)
+
+
+def test_fit_is_the_libraries_fit(counts):
+    options = ["--seed", "4", "--posterior", "laplace", "--anchored", "--topic-smoothing", "0.2"]
+    assert main(["fit", counts, "--out", "run", *QUICK, *options, "--test-fraction", "0"]) == 0
+    corpus = lntm.read_corpus(counts)
+    model = lntm.models.ctm(
+        3, 30, anchored=True, topic_smoothing=0.2, vocabulary=corpus.vocabulary, seed=4
+    )
+    guide = lntm.guides.LaplaceGuide(model)
+    engine = lntm.inference.VariationalEM(model, guide, max_iterations=3, seed=4, progress=False)
+    result = engine.fit(corpus)
+    run = lntm.load_run("run")
+    for name, tensor in run.model.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name])
+    assert run.metadata["stop_reason"] == result.stop_reason
+    assert [h["objective"] for h in run.history] == [h["objective"] for h in result.history]
+    assert run.config["posterior"] == "laplace"
+    assert not Path("run/split.npz").exists()
+    assert not Path("run/evaluation.json").exists()
+    assert not Path("run.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "expected"),
+    [
+        ("iftm", "--num-sources 2 --source laplace", {"num_sources": 2, "source": "laplace"}),
+        ("iftm", "--pseudo-documents 3 --pseudo-variance 2", {"pseudo_documents": 3.0}),
+        ("lda", "--symmetric --concentration 0.3", {"symmetric": True}),
+        ("lda", "--no-learn-concentration --dtype float64", {"dtype": "float64"}),
+        ("ctm", "--anchored --topic-smoothing 0.2", {"anchored": True, "topic_smoothing": 0.2}),
+    ],
+)
+def test_fit_passes_the_models_options_on(counts, model, options, expected):
+    run = fit_quickly(counts, "--model", model, *options.split())
+    assert run.model.name == run.config["model"] == model
+    assert run.model.config | expected == run.model.config
+    assert sum(run.metadata["topic_shares"]) == pytest.approx(1.0)
+
+
+def test_a_concentration_that_is_not_learned_stays(counts):
+    options = ["--concentration", "0.7", "--no-learn-concentration"]
+    run = fit_quickly(counts, "--model", "lda", *options)
+    torch.testing.assert_close(run.model.prior.concentration, torch.full((3,), 0.7))
+    learned = fit_quickly(counts, "--model", "lda", "--concentration", "0.7", out="learned")
+    assert (learned.model.prior.concentration - 0.7).abs().min() > 1e-3
+
+
+def test_every_kind_of_model_has_its_posteriors(counts):
+    for model, guides in {
+        "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
+        "lntm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
+        "iftm": ["factor", "taylor", "laplace"],
+        "lda": ["vb", "ep"],
+    }.items():
+        for posterior in guides:
+            run = fit_quickly(counts, "--model", model, "--posterior", posterior, "--overwrite")
+            assert run.config["posterior"] == posterior
+            assert run.metadata["objective_name"] == lntm.guides.GUIDES[posterior].objective
+        # What the run says was fitted is resolved, whether it was asked for or not.
+        assert fit_quickly(counts, "--model", model, out=model).config["posterior"] == guides[0]
+
+
+@pytest.mark.parametrize("model", ["ctm", "lntm", "iftm"])
+def test_fit_by_sampling(counts, model, capsys):
+    options = ("--model", model, "--posterior", "hmc", "--max-epochs", "12", "--num-chains", "2")
+    assert main(["fit", counts, "--out", "run", *QUICK[:3], *options]) == 0
+    out, err = capsys.readouterr()
+    assert "completion perplexity" in out
+    assert "phase sampling, iteration 12" in err
+    run = lntm.load_run("run")
+    assert run.config["posterior"] == "hmc"
+    assert run.history[-1]["perplexity"] > 1
+    corpus = lntm.read_corpus(counts)
+    train = run.split(corpus).train
+    same = lntm.models.CONSTRUCTORS[model](3, 30)
+    engine = lntm.inference.MonteCarloEM(same, max_epochs=12, num_chains=2, progress=False)
+    engine.fit(train)
+    torch.testing.assert_close(same.topics.probs, run.model.topics.probs)
+    # Documents then get the default posterior of the kind.
+    assert main(["transform", "run", counts, "--out", "theta.npz"]) == 0
+    guide = lntm.guides.make_guide(None, run.model)
+    with np.load("theta.npz") as found:
+        mode = guide.posterior(corpus.batch()).theta_mode()
+        np.testing.assert_allclose(found["theta"], mode.numpy(), atol=1e-4)
+
+
+def test_options_of_the_other_engine_are_refused(counts, capsys):
+    assert main(["fit", counts, "--max-epochs", "3"]) == 1
+    assert "max_epochs is an option of posterior hmc; leave it out" in capsys.readouterr().err
+    assert main(["fit", counts, "--posterior", "hmc", "--restarts", "3"]) == 1
+    assert "restarts is an option of variational EM; leave it out" in capsys.readouterr().err
+    assert main(["fit", counts, "--model", "lda", "--posterior", "hmc"]) == 1
+    assert "DocumentHMC samples eta" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_the_topics_update_is_the_guides(counts, monkeypatch):
+    seen = []
+    engine = lntm.inference.VariationalEM
+    fit = engine.fit
+
+    def spy(self, *args, **options):
+        seen.append(self.guide)
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(engine, "fit", spy)
+    lda = ("--model", "lda", "--overwrite")
+    fit_quickly(counts, *lda)
+    fit_quickly(counts, *lda, "--posterior", "ep")
+    fit_quickly(counts, *lda, "--topics-update", "second-order")
+    fit_quickly(counts, *lda, "--posterior", "ep", "--topics-update", "bound")
+    assert [guide.topics_update for guide in seen] == [
+        *("bound", "second-order"),
+        *("second-order", "bound"),
+    ]
+    assert seen[0].max_iterations == lntm.guides.DirichletGuide(seen[0].model).max_iterations
+
+
+def test_defaults_are_the_librarys():
+    options = {field.name: field.default for field in fields(Fit)}
+    for function in (*lntm.models.CONSTRUCTORS.values(), lntm.inference.VariationalEM):
+        parameters = inspect.signature(function).parameters.values()
+        shared = [p for p in parameters if p.default is not p.empty and p.name in options]
+        assert len(shared) >= 5
+        for parameter in shared:
+            if parameter.name not in ("vocabulary", "dtype"):
+                assert options[parameter.name] == parameter.default, parameter.name
+
+
+def test_fit_of_lee_into_the_default_folder(capsys):
+    assert main(["fit", "lee", "--max-iterations", "0", "--num-topics", "5", "--no-progress"]) == 0
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("lee_background-")
+    assert f"The run is in {folder}" in capsys.readouterr().out
+    assert lntm.load_run(folder).metadata["corpus"]["num_docs"] == 300
+
+
+def test_fit_counts_words_of_texts_as_told(texts, capsys):
+    Path("stop.txt").write_text("the\nand\n")
+    options = ["--min-df", "2", "--stop-words", "stop.txt", "--token-pattern", r"\w{3,}"]
+    assert main(["fit", texts, "--out", "run", *QUICK, *options]) == 0
+    assert lntm.load_run("run").model.vocabulary == (
+        *("banks", "bonds", "cat"),
+        *("dog", "mouse", "stocks"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("documents", "options"),
+    [
+        (["word word word", "word", "", "word word"], []),
+        (["one document of its own, one of a kind"], ["--test-fraction", "0"]),
+    ],
+)
+@pytest.mark.parametrize(
+    "model", ["--model ctm", "--model iftm", "--model iftm --source laplace", "--model lda"]
+)
+def test_fit_of_the_smallest_corpora(documents, options, model):
+    Path("small.txt").write_text("\n".join(documents))
+    assert main(["fit", "small.txt", "--out", "run", *QUICK, *options, *model.split()]) == 0
+    run = lntm.load_run("run")
+    assert all(torch.isfinite(tensor).all() for tensor in run.model.state_dict().values())
+    assert torch.isfinite(run.model.topics.probs).all()
+    assert all(np.isfinite(run.metadata["topic_shares"]))
+
+
+PLUGIN = """
+import torch_lntm as lntm
+
+
+@lntm.models.register("plugged")
+def plugged(num_topics, num_words, *, knob=1.0, topic_smoothing=0.5, seed=0):
+    model = lntm.models.ctm(num_topics, num_words, topic_smoothing=topic_smoothing, seed=seed)
+    model.prior.set_(loc=[knob] * num_topics)
+    return model
+"""
+
+
+@pytest.fixture
+def plugin(workplace, monkeypatch):
+    """A module that registers a model, forgotten again after the test."""
+    from torch_lntm.models import CONSTRUCTORS
+
+    Path("plugged_models.py").write_text(PLUGIN)
+    yield "plugged_models"
+    CONSTRUCTORS.pop("plugged", None)
+    sys.modules.pop("plugged_models", None)
+
+
+@pytest.mark.parametrize("suffix", ["", ".py"])
+def test_a_model_of_ones_own_is_fitted_saved_and_used(counts, plugin, suffix, capsys):
+    name = plugin + suffix
+    assert main(["fit", counts, "--out", "run", *QUICK, "--model", "plugged"]) == 1
+    expected = "model 'plugged'; expected one of ctm, lntm, iftm, lda. A model of your own is known"
+    assert expected in capsys.readouterr().err
+    options = ["--plugin", name, "--model", "plugged", "--model-options", '{"knob": 2.5}']
+    assert main(["fit", counts, "--out", "run", *QUICK, *options]) == 0
+    model = lntm.load_model("run")
+    assert model.name == "plugged"
+    assert model.config == {
+        "num_topics": 3,
+        "num_words": 30,
+        "knob": 2.5,
+        "topic_smoothing": 0.5,
+        "seed": 0,  # its own default, not the command line's
+    }
+    assert model.vocabulary == lntm.read_corpus(counts).vocabulary
+    assert "plugin" not in json.loads(Path("run/config.json").read_text())
+    assert main(["transform", "run", counts, "--plugin", name, "--out", "x.npz"]) == 0
+    lntm.models.CONSTRUCTORS.pop("plugged")
+    sys.modules.pop("plugged_models", None)
+    capsys.readouterr()
+    assert main(["topics", "run"]) == 1
+    assert "lntm.models.register(name, constructor)" in capsys.readouterr().err
+    assert main(["topics", "run", "--plugin", name]) == 0
+
+
+def test_what_is_wrong_with_a_plugin_or_its_options_is_said(counts, plugin, capsys):
+    Path("broken.py").write_text("import nowhere_to_be_found")
+    assert main(["fit", counts, "--plugin", "broken"]) == 1
+    assert "the plug-in broken cannot be imported (ModuleNotFoundError" in capsys.readouterr().err
+    assert main(["fit", counts, "--model-options", '{"nob": 1}']) == 1
+    assert "the model ctm takes no nob" in capsys.readouterr().err
+    arguments = ["--plugin", plugin, "--model", "plugged", "--model-options", '{"nob": 1}']
+    assert main(["fit", counts, *arguments]) == 1
+    assert "the model plugged takes no nob; did you mean knob?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("documents", "options", "message"),
+    [
+        (["a lone document"], ["--test-fraction", "0"], "one document with words cannot tell"),
+        (
+            ["one two", "two six", ""],
+            ["--test-fraction", "0"],
+            "3 topics for 2 documents with words",
+        ),
+        (["aa bb"] * 9, [], "3 topics over 2 different words"),
+    ],
+)
+def test_what_no_fit_can_mend_is_said_in_a_line(documents, options, message, capsys):
+    Path("small.txt").write_text("\n".join(documents))
+    assert main(["fit", "small.txt", "--out", "run", *QUICK, *options]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if message in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("warning: ")
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, structured, capsys):
+    if structured:  # half of the documents use half of the words; else words are drawn alike
+        matrix = np.kron(np.eye(2, dtype=int), np.full((20, 15), 2))
+        lntm.Corpus.from_matrix(matrix).save(counts)
+    fit_quickly(counts)
+    out, err = capsys.readouterr()
+    rows = [line for line in out.splitlines() if line.startswith("completion")]
+    model, unigram = (float(row.split()[2]) for row in rows)
+    assert (model < unigram) == structured
+    warning = "warning: words alone, without topics, predict these documents better"
+    assert (warning in err) == (model > unigram)
+
+
+def test_how_texts_were_prepared_is_printed(counts, monkeypatch, capsys):
+    prepared = "left out 12 English stop words; stop_words=none keeps them"
+    monkeypatch.setattr(lntm.Corpus, "preparation", prepared, raising=False)
+    fit_quickly(counts)
+    assert prepared in capsys.readouterr().err.splitlines()

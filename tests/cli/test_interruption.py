@@ -1,0 +1,240 @@
+"""Fits that are interrupted or killed, and continued."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from support.commands import QUICK, tensors
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+
+ENDLESS = ("--num-topics", "3", "--tolerance", "0", "--no-progress", "--checkpoint-seconds", "0")
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch_lntm.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_ctrl_c_keeps_the_best_so_far(counts):
+    process = start("fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000")
+    wait_for(Path("run.partial/checkpoint.safetensors"), process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: saved the best so far" in err
+    assert "Traceback" not in err
+    assert out == ""
+    run = lntm.load_run("run")
+    assert run.metadata["stop_reason"] == "interrupted"
+    assert run.history
+    assert not Path("run.partial").exists()
+
+
+def test_a_killed_fit_continues_to_the_same_result(counts, capsys):
+    torch.set_num_threads(1)
+    fit = ["fit", counts, *ENDLESS, "--max-iterations", "150"]
+    assert main([*fit, "--out", "whole"]) == 0
+    process = start(*fit, "--out", "run")
+    wait_for(Path("run.partial/checkpoint.safetensors"), process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert not Path("run").exists()
+
+    other = [*fit[:2], "--seed", "1", *fit[2:], "--out", "run"]
+    assert main(other) == 1
+    assert "unfinished fit of another configuration (seed is 1, was 0)" in capsys.readouterr().err
+
+    assert main([*fit, "--out", "run"]) == 0
+    assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
+    for name, tensor in tensors("whole").items():
+        assert torch.equal(tensor, tensors("run")[name])
+    whole, run = lntm.load_run("whole"), lntm.load_run("run")
+    assert [h["objective"] for h in run.history] == [h["objective"] for h in whole.history]
+    assert run.metadata["topic_shares"] == whole.metadata["topic_shares"]
+    assert not Path("run.partial").exists()
+
+
+def stop_at_checkpoint(patch, number, error):
+    """Have an error happen right after a checkpoint, the how-manyth since the start."""
+    from torch_lntm.inference import run
+
+    written, write = itertools.count(1), run.write_checkpoint
+
+    def write_and_stop(*arguments):
+        write(*arguments)
+        if next(written) == number:
+            raise error
+
+    patch.setattr(run, "write_checkpoint", write_and_stop)
+
+
+@pytest.mark.parametrize(
+    ("model", "number"),  # of the start's 40 epochs, of stepwise EM's 10, or of EM
+    [
+        ("--model iftm", 20),
+        ("--model iftm --source laplace", 52),
+        ("--model lda", 45),
+        ("--model lda --posterior ep", 45),
+        ("--model lda --posterior ep", 52),
+    ],
+)
+def test_fits_of_every_model_continue(counts, model, number, monkeypatch, capsys):
+    fit = ["fit", counts, *QUICK, *model.split(), "--checkpoint-seconds", "0", "--tolerance", "0"]
+    assert main([*fit, "--out", "whole"]) == 0
+    with monkeypatch.context() as patch:
+        stop_at_checkpoint(patch, number, SystemError("killed"))
+        with pytest.raises(SystemError):
+            main([*fit, "--out", "run"])
+    assert main([*fit, "--out", "run"]) == 0
+    assert "continuing the unfinished fit of run.partial" in capsys.readouterr().err
+    for name, tensor in tensors("whole").items():
+        assert torch.equal(tensor, tensors("run")[name])
+    whole, run = lntm.load_run("whole"), lntm.load_run("run")
+    assert [h["objective"] for h in run.history] == [h["objective"] for h in whole.history]
+    assert len(whole.history) > 52
+
+    stop_at_checkpoint(monkeypatch, number, KeyboardInterrupt())
+    assert main([*fit, "--out", "early"]) == 130
+    early = lntm.load_run("early")
+    assert early.metadata["stop_reason"] == "interrupted"
+    assert len(early.history) == number
+    assert sum(early.metadata["topic_shares"]) == pytest.approx(1.0)
+
+
+def test_the_default_folder_continues_too(counts, capsys, monkeypatch):
+    def killed(*arguments, **options):
+        raise SystemError("killed")
+
+    fit = ["fit", counts, *QUICK, "--checkpoint-seconds", "0"]
+    with monkeypatch.context() as patch:
+        patch.setattr("torch_lntm.io.save_run", killed)
+        with pytest.raises(SystemError):
+            main(fit)
+    (partial,) = Path("runs").iterdir()
+    assert main(fit) == 0
+    assert f"continuing the unfinished fit of {partial}" in capsys.readouterr().err
+    assert [path.name for path in Path("runs").iterdir()] == [partial.stem]
+    assert main([*fit, "--seed", "1"]) == 0
+    assert "continuing" not in capsys.readouterr().err
+
+
+def test_fits_of_the_same_second_have_their_own_folders(counts, monkeypatch):
+    monkeypatch.setattr(time, "strftime", lambda pattern: pattern.partition("%")[0] + "now")
+    for _ in range(3):
+        assert main(["fit", counts, *QUICK]) == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == [
+        *("counts-now", "counts-now-2", "counts-now-3"),
+    ]
+
+
+# -------------------------------------------------------------------- the end of a fit
+
+
+def test_scores_are_in_the_run_from_its_first_moment(counts, monkeypatch):
+    """Whatever ends the process after the run is there finds it complete."""
+    seen = []
+    discard = lntm.io.UnfinishedRun.discard
+
+    def spy(self):
+        seen.append(sorted(path.name for path in Path("run").iterdir()))
+        discard(self)
+
+    monkeypatch.setattr(lntm.io.UnfinishedRun, "discard", spy)
+    assert main(["fit", counts, "--out", "run", *QUICK]) == 0
+    assert "evaluation.json" in seen[0]
+
+
+@pytest.mark.parametrize("out", [["--out", "run"], []])
+def test_a_fit_killed_after_its_run_was_saved_is_shown(counts, out, monkeypatch, capsys):
+    def killed(self):
+        raise SystemError("killed")
+
+    fit = ["fit", counts, *QUICK, "--checkpoint-seconds", "0", *out]
+    with monkeypatch.context() as patch:
+        patch.setattr(lntm.io.UnfinishedRun, "discard", killed)
+        with pytest.raises(SystemError):
+            main(fit)
+    (partial,) = [*Path().glob("*.partial"), *Path().glob("runs/*.partial")]
+    run = partial.with_suffix("")
+    scores = (run / "evaluation.json").read_bytes()
+    capsys.readouterr()
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", None)
+    assert main(fit) == 0
+    printed, err = capsys.readouterr()
+    assert "holds this very fit already; --overwrite fits it again" in err
+    assert "top words" in printed
+    assert "completion perplexity" in printed
+    assert printed.endswith(f"The run is in {run}\n")
+    assert not partial.exists()
+    assert (run / "evaluation.json").read_bytes() == scores
+
+
+def test_the_same_command_shows_what_the_first_one_printed(counts, capsys):
+    fit = ["fit", counts, "--out", "run", *QUICK]
+    assert main(fit) == 0
+    first = capsys.readouterr().out
+    metadata = Path("run/metadata.json").read_bytes()
+    assert main(fit) == 0
+    assert capsys.readouterr().out == first
+    assert Path("run/metadata.json").read_bytes() == metadata
+    # Other documents under the same name are another fit.
+    lntm.read_corpus(counts)[::-1].save(counts)
+    assert main(fit) == 1
+    assert "exists already; choose another path, or pass --overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), lntm.NumericalError("no numbers")])
+def test_a_fit_is_not_lost_with_its_scores(counts, error, monkeypatch, capsys):
+    def fail(*arguments, **options):
+        raise error
+
+    fit = ["fit", counts, "--out", "run", *QUICK]
+    with monkeypatch.context() as patch:
+        patch.setattr(lntm.evaluation, "document_completion", fail)
+        assert main(fit) in (1, 130)
+    assert lntm.load_run("run").metadata["stop_reason"]
+    assert not Path("run/evaluation.json").exists()
+    assert not Path("run.partial").exists()
+    capsys.readouterr()
+    assert main(fit) == 0
+    assert "completion perplexity" in capsys.readouterr().out
+    whole = ["fit", counts, "--out", "whole", *QUICK]
+    assert main(whole) == 0
+    finished = json.loads(Path("run/evaluation.json").read_text())
+    expected = json.loads(Path("whole/evaluation.json").read_text())
+    assert finished[0]["value"] == pytest.approx(expected[0]["value"], rel=1e-6)
+
+
+def test_a_reader_that_goes_away_leaves_a_complete_run(counts):
+    pytest.importorskip("fcntl")
+    with start("fit", counts, "--out", "run", *QUICK) as process:
+        process.stdout.close()
+        process.stderr.read()
+    assert process.returncode == 141
+    assert lntm.load_run("run").history
+    assert Path("run/evaluation.json").exists()
+    assert main(["fit", counts, "--out", "run", *QUICK]) == 0

@@ -1,0 +1,228 @@
+"""Errors are reported in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.commands import QUICK, tensors
+
+import torch_lntm as lntm
+from torch_lntm import reports
+from torch_lntm.cli import main
+from torch_lntm.io import models
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fit none.npz", "none.npz: no such file or folder"),
+        ("fit counts.npz --num-topics 1", "num_topics is 1; expected at least 2"),
+        ("fit counts.npz --test-fraction 1", "test_fraction is 1.0"),
+        ("fit counts.npz --min-df 3", "min_df would choose the words of texts"),
+        ("fit lee --format txt", "the corpus lee takes no format"),
+        ("fit counts.npz --threads 0", "threads is 0"),
+        ("fit one.txt", "test_fraction: one document cannot be divided"),
+        ("fit counts.npz --tolerance -1", "tolerance is -1.0"),
+        ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
+        ("fit counts.npz --model iftm --anchored", "anchored is an option of ctm;"),
+        ("fit counts.npz --model lda --source laplace", "source is an option of iftm;"),
+        ("fit counts.npz --model lda --pseudo-variance 2", "is an option of ctm, lntm and iftm;"),
+        ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
+        ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
+        ("fit counts.npz --topics-update bound", "topics_update is an option of vb and ep;"),
+        ("fit counts.npz --model lda --posterior taylor", "TaylorGuide is not for lda"),
+        ("fit counts.npz --model lda --posterior taylor", "lda with DirichletGuide (vb), EPGuide"),
+        ("fit counts.npz --posterior factor", "FactorGuide is not for ctm"),
+        (
+            "fit counts.npz --model iftm --source laplace --posterior taylor",
+            "iftm(source='laplace') with FactorGuide (factor)",
+        ),
+        ("fit counts.npz --model iftm --num-sources 50", "num_sources is 50; expected 1 to 49"),
+        ("fit counts.npz --model lda --concentration 0", "expected positive, finite numbers"),
+        ("fit counts.npz --model lda --annealing ahmed-xing", "annealing is for"),
+        ("fit counts.npz --posterior em", "posterior 'em'; expected one of "),
+        ("fit counts.npz --model lsa", "model 'lsa'; expected one of ctm, lntm, iftm, lda"),
+        ("fit - --num-topics 3", "the corpus - is standard input; name its format"),
+        ("topics none", "none: no such folder"),
+        ("sources none", "none: no such folder"),
+        ("transform none counts.npz --out x.csv", "none: no such folder"),
+        ("transform none counts.npz --out x.txt", "ends in .npz or .csv"),
+        ("evaluate none counts.npz --metrics coherance", "metrics: 'coherance'"),
+    ],
+)
+def test_errors_are_one_line(arguments, message, counts, capsys):
+    Path("one.txt").write_text("a single document")
+    assert main([*arguments.split()]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(Path().glob("**/*.partial"))
+
+
+def test_cuda_must_be_there(counts, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["fit", counts, "--device", "cuda", *QUICK]) == 1
+    assert "torch finds no CUDA device here; use auto or cpu" in capsys.readouterr().err
+
+
+def test_a_run_is_only_replaced_when_asked_to(run_folder, counts, capsys):
+    before = tensors(run_folder)
+    assert main(["fit", counts, "--out", "run", *QUICK, "--seed", "1"]) == 1
+    assert "run: exists already" in capsys.readouterr().err
+    assert all(torch.equal(before[name], tensor) for name, tensor in tensors("run").items())
+    assert main(["fit", counts, "--out", "run", *QUICK, "--seed", "1", "--overwrite"]) == 0
+    assert not torch.equal(before["topics.logits"], tensors("run")["topics.logits"])
+
+
+def run_in_process(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "torch_lntm.cli", *arguments],
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_output_in_any_encoding_is_printed(workplace, encoding):
+    # One document has "ant", the others "bee" and "čáp": topics are correlated, and have a minus.
+    matrix = np.array([[9, 0, 0], [0, 5, 5], [0, 5, 6], [8, 1, 0], [0, 6, 5]])
+    lntm.Corpus.from_matrix(matrix, ["ant", "bee", "čáp"]).save("counts.npz")
+    fit = ["fit", "counts.npz", "--out", "run", *QUICK, "--test-fraction", "0.4", "--dtype"]
+    done = run_in_process(*fit, "float64", PYTHONIOENCODING=encoding)
+    assert done.returncode == 0, done.stderr
+    topics = done.stdout.decode(encoding)
+    assert "ant" in topics
+    assert "(-" in topics if encoding == "ascii" else "(−" not in topics
+    assert ("?áp" if encoding == "cp1252" else "??p") in topics
+    assert Path("run/evaluation.json").exists()
+    # Where everything can be encoded, nothing is replaced.
+    done = run_in_process("topics", "run", PYTHONIOENCODING="utf-8")
+    assert "čáp" in done.stdout.decode()
+    assert "(−" in done.stdout.decode()
+
+
+def test_streams_are_left_as_they_were(run_folder, capsys):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with contextlib.redirect_stdout(stream):
+        assert main(["topics", run_folder]) == 0
+    assert stream.errors == "strict"
+    stream.flush()
+    assert b"(-" in stream.buffer.getvalue()
+
+
+def out_of_memory_of_torch(*arguments, **options):
+    torch.empty(2**50, dtype=torch.float64)
+
+
+def out_of_memory_of_numpy(*arguments, **options):
+    np.zeros(2**48)
+
+
+def out_of_sizes(*arguments, **options):
+    torch.empty(2**62, dtype=torch.float64)
+
+
+def out_of_python(*arguments, **options):
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        (out_of_memory_of_torch, "needs 8.39e+06 GiB more"),
+        (out_of_memory_of_numpy, "needs 2.1e+06 GiB more"),
+        (out_of_sizes, "needs more than"),
+        (out_of_python, "needs more than there is"),
+    ],
+)
+def test_too_little_memory_is_reported_in_a_line(counts, fail, message, monkeypatch, capsys):
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", fail)
+    assert main(["fit", counts, "--out", "run", *QUICK]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("error: not enough memory: ")
+    assert message in lines[-1]
+    assert not Path("run").exists()
+
+
+def test_other_errors_of_the_library_itself_keep_their_traceback(counts, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", fail)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        main(["fit", counts, "--out", "run", *QUICK])
+
+
+WRITERS = {"writing": "write_lines", "checkpoint": "write_lines", "scores": "write_json"}
+
+
+@pytest.mark.parametrize("where", WRITERS)
+def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys):
+    def full(path, *arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    options = ["--checkpoint-seconds", "0"] if where == "checkpoint" else []
+    if where == "scores":
+        assert main(["fit", counts, "--out", "run", *QUICK]) == 0
+        arguments = ["evaluate", "run", counts, "--metrics", "diversity", "--out", "s.json"]
+    else:
+        arguments = ["fit", counts, "--out", "run", *QUICK, *options]
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(reports.scores if where == "scores" else models, WRITERS[where], full)
+        assert main(arguments) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    name = "s.json" if where == "scores" else "run"
+    assert error.startswith(f"error: {name}: cannot be written (No space left on device); free")
+    kept = "The checkpoint in run.partial is kept, and the same command continues from it"
+    assert (kept in error) == (where == "checkpoint")
+    if where != "scores":
+        assert not Path("run").exists()
+        assert main(arguments) == 0
+        assert ("continuing" in capsys.readouterr().err) == (where == "checkpoint")
+
+
+def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
+    Path("file").write_text("")
+    assert main(["fit", counts, "--out", "file/run", *QUICK]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: file/run.partial: cannot be written (")
+    assert error.endswith("choose another path")
+
+
+def test_words_that_cannot_be_written_are_found_before_the_fit(workplace, monkeypatch, capsys):
+    matrix = np.ones((5, 2), dtype=int)
+    corpus = lntm.Corpus.from_matrix(matrix, ["a\ud800b", "c"])
+    monkeypatch.setattr(lntm, "read_corpus", lambda *a, **o: corpus)
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", None)
+    assert main(["fit", "x.npz", "--out", "run", *QUICK]) == 1
+    assert "word 0 of the vocabulary, 'a\\ud800b', is not Unicode" in capsys.readouterr().err
+
+
+def test_a_corpus_whose_name_is_not_unicode_is_fitted(counts, capsys):
+    name = os.fsdecode(b"w\xf6rter.npz")
+    try:
+        Path(counts).rename(name)
+    except OSError:
+        pytest.skip("this file system has names in Unicode only")
+    assert main(["fit", name, "--out", "run", *QUICK]) == 0
+    assert lntm.load_run("run").config["corpus"] == name
+    assert main(["evaluate", "run", "--metrics", "diversity"]) == 0
+
+
+def test_without_a_terminal_there_are_no_progress_bars(counts):
+    done = run_in_process("fit", counts, "--out", "run", "--num-topics", "2")
+    assert done.returncode == 0
+    assert b"\r" not in done.stderr
+    assert b"%|" not in done.stderr

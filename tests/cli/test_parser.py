@@ -1,0 +1,155 @@
+"""Options and configuration files, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import docstring_parser
+import pytest
+import torch
+import yaml
+from support.commands import tensors
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.cli.commands import COMMANDS
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+def write_config(**options):
+    Path("config.yaml").write_text(yaml.safe_dump(options))
+    return "config.yaml"
+
+
+def test_options_come_from_the_file_and_then_from_the_line(counts):
+    config = write_config(
+        corpus=counts, num_topics=5, tolerance=1e-3, anchored=True, max_iterations=1, progress=False
+    )
+    assert main(["fit", "--config", config, "--out", "run", "--num-topics", "4"]) == 0
+    run = lntm.load_run("run")
+    assert run.model.num_topics == 4
+    assert run.config["tolerance"] == 1e-3
+    assert run.config["anchored"] is True
+    assert main(["fit", "--no-anchored", f"--config={config}", "--out", "other"]) == 0
+    assert lntm.load_run("other").config["anchored"] is False
+    lntm.read_corpus(counts)[:20].save("half.npz")
+    assert main(["fit", "half.npz", "--config", config, "--out", "half"]) == 0
+    assert lntm.load_run("half").metadata["corpus"]["num_docs"] == 20
+
+
+def test_a_runs_own_configuration_makes_the_same_run(run_folder):
+    assert main(["fit", "--config", f"{run_folder}/config.json", "--out", "again"]) == 0
+    for name, tensor in tensors("again").items():
+        assert torch.equal(tensor, tensors("run")[name])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("num_topic: 3", "unknown option 'num_topic'; did you mean num_topics?"),
+        ("num-topics: 3", "did you mean num_topics?"),
+        ("postrior: taylor", "did you mean posterior?"),
+        ("zzz: 1", "unknown option 'zzz'; known: "),
+        ("num_topics: many", "num_topics: expected int; got many"),
+        ("num_topics: 2.5", "num_topics: expected int; got 2.5"),
+        ("num_topics: 5\nseed: 1\nnum_topics: 7", "'num_topics' stands on line 1 and on line 3"),
+        ('{"seed": 1, "seed": 2}', "'seed' stands on line 1 and on line 1"),
+        ("model_options: {a: 1, a: 2}", "'a' stands on line 1 and on line 1"),
+        ("plugin: os", "plugin runs code; give it on the command line, as --plugin"),
+        ("dtype: float16", "dtype: expected 'float32', 'float64'"),
+        ("anchored: 3", "anchored: expected true or false; got 3"),
+        ("min_df: [1]", "min_df: expected int, float; got [1]"),
+        ("- a\n- b", "expected lines 'option: value', got a list"),
+        ("a: [1", "not YAML"),
+    ],
+)
+def test_a_wrong_configuration_is_explained(config, message, counts, capsys):
+    Path("config.yaml").write_text(config)
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", counts, "--config", "config.yaml"])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: config.yaml: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fit x.npz --num-topcs 3", "did you mean --num-topics?"),
+        ("fit x.npz --num_topics 3", "did you mean --num-topics?"),
+        ("fit x.npz --num-topics x", "num_topics: expected int; got x"),
+        ("fit x.npz --num-topics", "expected one argument"),
+        ("fit x.npz --dtype float16", "dtype: expected 'float32', 'float64'; got float16"),
+        ("fit x.yaml", "x.yaml: is a configuration file; did you mean --config x.yaml?"),
+        ("fit x.npz --num-sources few", "num_sources: expected int; got few"),
+        ("fit x.npz --concentration low", "concentration: expected float; got low"),
+        ("sources", "RUN_FOLDER not given"),
+        ("fit x.npz y.npz", "unrecognized arguments: y.npz"),
+        ("fit", "CORPUS not given"),
+        ("fit --config none.yaml", "none.yaml: cannot be read (No such file"),
+        ("transform run x.npz", "--out not given"),
+        ("topics", "RUN_FOLDER not given"),
+        ("topics run --format xml", "format: expected 'text', 'json', 'csv'; got xml"),
+        ("fti x.npz", "no command 'fti'; did you mean fit?"),
+        ("zzz", "expected one of fit, topics, sources, transform, evaluate"),
+    ],
+)
+def test_wrong_arguments_are_explained(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments.split())
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert err.startswith("error: ")
+
+
+def test_help_and_version(capsys):
+    for arguments in (["--help"], ["fit", "--help"], ["evaluate", "-h"], ["--version"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert "--num-topics NUM_TOPICS" in out
+    assert "(default: 50)" in out
+    assert out.endswith(f"torch-lntm {lntm.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("quickstart", "ctm"), ("iftm", "iftm"), ("aspect", "lda")]
+)
+def test_the_recommended_configurations_are_some(name, kind):
+    quick = ["--max-iterations", "0", "--out", "run", "--no-progress"]
+    assert main(["fit", "--config", str(CONFIGS / f"{name}.yaml"), *quick]) == 0
+    model = lntm.load_run("run").model
+    assert model.name == kind
+    assert 10 <= model.num_topics <= 20
+
+
+def test_every_option_stands_under_one_heading_and_says_what_it_is():
+    for command in COMMANDS.values():
+        grouped = [name for names in command.groups.values() for name in names]
+        assert len(grouped) == len(set(grouped))
+        names = {field.name for field in fields(command)}
+        assert set(grouped) <= names
+        documented = {
+            parameter.arg_name: parameter.description
+            for base in command.__mro__
+            for parameter in docstring_parser.parse(base.__doc__ or "").params
+        }
+        assert names <= set(documented)
+        assert not [name for name in names if documented[name].startswith("Of ")]
+
+
+def test_help_is_grouped_by_what_options_belong_to(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    out = capsys.readouterr().out
+    after = out.partition("\nmodel iftm:")[2]
+    assert "--num-sources" in after.partition("\nmodel lda:")[0]
+    assert "--max-epochs" in out.partition("Monte-Carlo EM (posterior hmc):")[2]
+    assert "--max-epochs" not in out.partition("Monte-Carlo EM (posterior hmc):")[0]

@@ -1,0 +1,116 @@
+"""Posteriors of a whole corpus."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.known import TOPICS, WORDS, make_corpus, make_factor_model, make_model
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import transform
+
+
+@pytest.fixture
+def corpus():
+    return make_corpus()
+
+
+@pytest.mark.parametrize(
+    ("posterior", "make"),
+    [
+        ("taylor", make_model),
+        ("blei-lafferty", make_model),
+        ("factor", lambda **options: make_factor_model("laplace", **options)),
+        ("taylor", make_factor_model),
+        ("vb", lambda **options: lntm.models.lda(3, 4, topics=TOPICS, **options)),
+        ("ep", lambda **options: lntm.models.lda(3, 4, topics=TOPICS, **options)),
+    ],
+)
+@pytest.mark.parametrize("estimate", ["mode", "mean"])
+def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estimate):
+    guide = lntm.guides.make_guide(posterior, make(dtype="float64"))
+    together = transform(guide, corpus, estimate)
+    apart = transform(guide, corpus, estimate, max_docs=2)
+    torch.testing.assert_close(together.theta, apart.theta)
+    assert together.theta.shape == (9, 3)
+    torch.testing.assert_close(together.theta.sum(1), torch.ones(9).double())
+    assert together.converged.all()
+    assert (together.sources is not None) == hasattr(guide.model.prior, "mixing")
+
+
+def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
+    guide = lntm.guides.TaylorGuide(make_model())
+    sizes = []
+    solve = type(guide).posterior
+
+    def posterior(self, batch, *arguments, **options):
+        sizes.append(batch.num_docs)
+        return solve(self, batch, *arguments, **options)
+
+    monkeypatch.setattr(type(guide), "posterior", posterior)
+    thirty = corpus[[0, 1, 2] * 10]
+    asked = []
+
+    def numbers(self, entries):
+        asked.append(entries)
+        return 2.0**23 / 20
+
+    monkeypatch.setattr(type(guide), "numbers_per_document", numbers)
+    transform(guide, thirty)
+    assert sizes == [20, 10]
+    assert asked == [thirty.nnz / 30]
+
+
+def test_document_topics_are_the_posteriors(corpus):
+    guide = lntm.guides.LaplaceGuide(make_model(dtype="float64"))
+    posterior = guide.posterior(corpus.batch())
+    mode = transform(guide, corpus)
+    torch.testing.assert_close(mode.theta, posterior.theta_mode())
+    mean = transform(guide, corpus, "mean", num_samples=20_000)
+    # A proportion's standard deviation is below 0.5, so 20,000 draws err by 0.0035; six of them.
+    torch.testing.assert_close(mean.theta, posterior.theta_mean(20_000), atol=0.03, rtol=0)
+    assert (mean.theta - mode.theta).abs().max() > 1e-3
+
+
+def test_empty_documents_have_the_priors_theta(corpus):
+    model = make_model(loc=torch.tensor([1.0, 0.0, -1.0]))
+    theta = transform(lntm.guides.TaylorGuide(model), corpus).theta
+    torch.testing.assert_close(theta[4], model.theta(model.prior.loc).detach())
+
+
+def test_an_unknown_estimate_is_refused(corpus):
+    with pytest.raises(ConfigError, match="estimate 'median'"):
+        transform(lntm.guides.TaylorGuide(make_model()), corpus, "median")
+
+
+def test_documents_keep_what_identifies_them(corpus, monkeypatch):
+    guide = lntm.guides.TaylorGuide(make_model())
+    found = transform(guide, corpus)
+    assert found.metadata == {}
+    assert found.lengths.tolist() == corpus.lengths.tolist()
+    labelled = lntm.Corpus.from_matrix(corpus.to_scipy(), WORDS, labels=list("abcdefghi"))
+    assert transform(guide, labelled).metadata["label"].tolist() == list("abcdefghi")
+    metadata = {"year": np.arange(9)}
+    monkeypatch.setattr(lntm.Corpus, "metadata", metadata, raising=False)
+    assert transform(guide, corpus).metadata["year"].tolist() == list(range(9))
+
+
+def test_what_is_found_shows_itself_in_a_line(corpus):
+    found = transform(lntm.guides.FactorGuide(make_factor_model()), corpus)
+    assert repr(found) == "DocumentTopics(9 documents, 3 topics, mode, 0 unconverged)"
+    assert repr(found.sources) == "SourceActivity(9 documents, 2 sources)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_samples": 0}, "num_samples is 0; expected at least 1"),
+        ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(corpus, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        transform(lntm.guides.TaylorGuide(make_model()), corpus, **settings)

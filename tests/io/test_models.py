@@ -1,0 +1,330 @@
+"""Models come back from their folders as they were, or are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.folders import (
+    WORDS,
+    edit_json,
+    edit_settings,
+    edit_tensors,
+    make_aspect_model,
+    make_factor_model,
+    make_model,
+    make_result,
+)
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.io import load_model, save_model, save_run
+from torch_lntm.models import CONSTRUCTORS, construct, register
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("vocabulary", [WORDS, None])
+def test_a_model_comes_back_as_it_was(tmp_path, anchored, dtype, vocabulary):
+    model = make_model(anchored=anchored, dtype=dtype, vocabulary=vocabulary, topic_smoothing=0.3)
+    dim = model.latent_dim
+    model.prior.set_(loc=torch.arange(float(dim)), covariance=0.5 * torch.eye(dim) + 0.2)
+    assert save_model(model, tmp_path / "model") == tmp_path / "model"
+    loaded = load_model(tmp_path / "model")
+    assert loaded.config == model.config
+    assert loaded.vocabulary == vocabulary
+    expected = model.state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert tensor.dtype == expected[name].dtype
+        assert torch.equal(tensor, expected[name])
+    assert (tmp_path / "model" / "vocabulary.txt").exists() == (vocabulary is not None)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (make_factor_model, {"source": "gaussian", "pseudo_documents": 3.0}),
+        (make_factor_model, {"source": "laplace", "pseudo_variance": 0.5, "dtype": "float64"}),
+        (make_aspect_model, {"symmetric": False}),
+        (make_aspect_model, {"symmetric": True, "dtype": "float64"}),
+        (make_aspect_model, {"learn_concentration": False}),
+    ],
+)
+def test_other_models_come_back_as_they_were(tmp_path, make, settings):
+    model = make(**settings)
+    if model.name == "iftm":
+        model.prior.set_(loc=torch.arange(4.0), noise_precision=torch.arange(1.0, 5.0))
+    else:
+        values = [0.7] * 3 if settings.get("symmetric") else [0.3, 0.7, 2.0]
+        model.prior.set_(torch.tensor(values))
+    loaded = load_model(save_model(model, tmp_path / "model"))
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["kind"] == model.name
+    assert loaded.config == model.config
+    assert loaded.config | settings == loaded.config
+    expected = model.state_dict()
+    assert loaded.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert tensor.dtype == expected[name].dtype
+        assert torch.equal(tensor, expected[name])
+    assert [name for name, _ in loaded.named_parameters()] == [
+        name for name, _ in model.named_parameters()
+    ]
+    # The density is the same too, whatever of it the tensors do not hold.
+    _, latents = model.generate([3, 5], seed=1)
+    assert torch.equal(loaded.prior.log_prob(latents), model.prior.log_prob(latents))
+    assert torch.equal(loaded.log_prior(), model.log_prior())
+
+
+def test_what_is_no_run_is_never_replaced(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="not a run folder"):
+        save_model(make_model(), tmp_path / "thesis", overwrite=True)
+    with pytest.raises(ConfigError, match="not a run folder"):
+        save_model(make_model(), tmp_path / "thesis" / "chapter.txt", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format_version": 2}, "format_version is 2"),
+        ({"format_version": None}, "format_version is None"),
+        (
+            {"kind": "lsa"},
+            "model 'lsa'; expected one of ctm, lntm, iftm, lda. .*lntm.models.register",
+        ),
+        ({"kind": "lda"}, "unusable settings"),
+        ({"kind": ["ctm"]}, r"model \['ctm'\]; expected one of"),
+        ({"config": None}, "lacks 'config'"),
+        ({"config": [3]}, "lacks 'config'"),
+        ({"vocabulary": None}, "lacks 'config' or 'vocabulary'"),
+    ],
+)
+def test_a_model_file_must_say_what_it_is(folder, changes, message):
+    edit_json(folder / "model.json", **changes)
+    with pytest.raises(ConfigError, match=rf"model\.json: .*{message}"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "file"),
+    [
+        ({"num_topics": 4}, "model.safetensors"),
+        ({"num_words": 10**12}, "model.safetensors"),
+        ({"num_topics": "3"}, "model.safetensors"),
+        ({"anchored": True}, "model.safetensors"),
+        ({"dtype": "float64"}, "model.safetensors"),
+        ({"dtype": "float16"}, "model.json"),
+        ({"topic_smoothing": -1.0}, "model.json"),
+        ({"colour": "red"}, "model.json"),
+    ],
+)
+def test_settings_must_fit_the_parameters(folder, changes, file):
+    edit_settings(folder / "model.json", **changes)
+    with pytest.raises(ConfigError, match=file):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prior__loc": None}, "prior.loc is missing"),
+        ({"topics__logits": None}, "topics.logits is missing"),
+        ({"topics__logits": torch.zeros(3, 5)}, "topics.logits is"),
+        ({"prior__loc": torch.zeros(4)}, r"prior.loc is \(4,\)"),
+        ({"prior__loc": torch.zeros(3).double()}, "torch.float64; expected"),
+        ({"prior__loc": torch.tensor([0.0, float("nan"), 0.0])}, "NaN or infinity"),
+        ({"extra": torch.zeros(1)}, "extra is not a parameter"),
+    ],
+)
+def test_parameters_must_be_the_models(folder, changes, message):
+    edit_tensors(folder / "model.safetensors", **changes)
+    with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (make_factor_model, {"num_sources": 1}, r"prior\.mixing is \(4, 2\).*expected \(4, 1\)"),
+        (
+            make_factor_model,
+            {"num_sources": 10**12},
+            r"model\.json: .*num_sources is 1000000000000",
+        ),
+        (make_factor_model, {"num_sources": 0}, r"model\.json: .*num_sources is 0"),
+        (make_factor_model, {"num_sources": "2"}, r"model\.json: unusable settings"),
+        (make_factor_model, {"num_sources": 2.0}, r"model\.json: unusable settings"),
+        (make_factor_model, {"num_topics": 10**12}, r"model\.safetensors: topics\.logits is"),
+        (make_factor_model, {"source": "cauchy"}, r"model\.json: .*source 'cauchy'"),
+        (make_factor_model, {"anchored": True}, r"model\.json: unusable settings"),
+        (make_aspect_model, {"symmetric": True}, r"prior\.log_concentration is \(3,\)"),
+        (make_aspect_model, {"num_topics": 4}, r"model\.safetensors: topics\.logits is"),
+        (make_aspect_model, {"concentration": [1, 1]}, r"model\.json: .*concentration of shape"),
+        (make_aspect_model, {"num_sources": 2}, r"model\.json: unusable settings"),
+    ],
+)
+def test_settings_of_other_models_must_fit_the_parameters(tmp_path, make, changes, message):
+    folder = save_model(make(), tmp_path / "model")
+    edit_settings(folder / "model.json", **changes)
+    with pytest.raises(ConfigError, match=message):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prior__mixing": None}, "prior.mixing is missing"),
+        ({"prior__mixing": torch.zeros(4, 3)}, r"prior.mixing is \(4, 3\).*expected \(4, 2\)"),
+        ({"prior__log_noise_precision": torch.zeros(3)}, r"prior.log_noise_precision is \(3,\)"),
+        ({"prior__mixing": torch.full((4, 2), float("inf"))}, "prior.mixing holds NaN or inf"),
+        ({"prior__unconstrained_tril": torch.zeros(4, 4)}, "is not a parameter of this model"),
+    ],
+)
+def test_parameters_of_a_factor_model_must_be_its_own(tmp_path, changes, message):
+    folder = save_model(make_factor_model(), tmp_path / "model")
+    edit_tensors(folder / "model.safetensors", **changes)
+    with pytest.raises(ConfigError, match=rf"model\.safetensors: .*{message}"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("words", [WORDS[:4], (*WORDS, "more"), ("a", "b", "a", "c", "d")])
+def test_the_vocabulary_must_fit(folder, words):
+    (folder / "vocabulary.txt").write_text("".join(f"{word}\n" for word in words))
+    with pytest.raises(ConfigError, match=r"vocabulary\.txt"):
+        load_model(folder)
+
+
+FORMAT_1 = Path(__file__).parent / "format_1"
+EXPECTED = json.loads((FORMAT_1 / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("folder", EXPECTED)
+def test_models_of_the_first_format_are_read(folder):
+    """Folders that version 0.1.0 wrote, with what it said of the models."""
+    model, expected = load_model(FORMAT_1 / folder), EXPECTED[folder]
+    assert model.name == expected["name"]
+    assert model.num_topics == expected["num_topics"]
+    assert str(model.dtype) == f"torch.{expected['dtype']}"
+    assert model.vocabulary == (tuple(expected["vocabulary"]) if expected["vocabulary"] else None)
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    found = model.topics.probs.detach().numpy()
+    np.testing.assert_allclose(found, expected["topics"], **close)
+    np.testing.assert_allclose(model.prior.mean.detach().numpy(), expected["mean"], **close)
+    covariance = model.prior.contrast_covariance().detach().numpy()
+    np.testing.assert_allclose(covariance, expected["contrast_covariance"], **close)
+    assert float(model.log_prior().detach()) == pytest.approx(expected["log_prior"], rel=1e-5)
+
+
+def test_model_and_path_may_be_given_in_either_order(tmp_path):
+    model = make_model()
+    assert save_model(tmp_path / "one", model) == save_model(model, tmp_path / "two").with_name(
+        "one"
+    )
+    for name in ("model.json", "model.safetensors", "vocabulary.txt"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    with pytest.raises(ConfigError, match="got str and str; expected a model and a path"):
+        save_model("one", "two")
+    with pytest.raises(ConfigError, match="got TopicModel and TopicModel; expected a model and"):
+        save_model(model, model)
+
+
+# -------------------------------------------------------------------- models of one's own
+
+
+@pytest.fixture
+def own_names():
+    """Names registered in a test are forgotten after it."""
+    before = dict(CONSTRUCTORS)
+    yield
+    CONSTRUCTORS.clear()
+    CONSTRUCTORS.update(before)
+
+
+class ScaledPrior(lntm.models.DiagonalNormalPrior):
+    """A prior that is not the library's, with a parameter and a buffer more."""
+
+    def __init__(self, num_topics, scale=1.0):
+        super().__init__(num_topics)
+        self.extra = torch.nn.Parameter(torch.full((2,), scale))
+        self.register_buffer("design", torch.zeros(3))
+
+
+def make_own(num_topics, num_words, *, scale=1.0, loc=None, shape=(1, 2), vocabulary=None):
+    prior = ScaledPrior(num_topics, scale)
+    if loc is not None:
+        prior.loc.data.copy_(loc)
+    return lntm.models.TopicModel(prior, lntm.models.Topics(num_topics, num_words), vocabulary)
+
+
+def test_a_registered_model_comes_back(tmp_path, own_names):
+    register("own", make_own)
+    model = construct("own", num_topics=3, num_words=5, scale=2.0, loc=torch.arange(3.0))
+    model.prior.design.fill_(7.0)
+    model.vocabulary = WORDS
+    path = save_model(model, tmp_path / "own")
+    found = load_model(path)
+    assert type(found.prior) is ScaledPrior
+    assert found.name == "own"
+    assert found.vocabulary == WORDS
+    assert found.config == model.config
+    assert found.config == {"num_topics": 3, "num_words": 5, "scale": 2.0, "shape": [1, 2]}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], tensor)
+    CONSTRUCTORS.pop("own")
+    with pytest.raises(ConfigError, match=r"model 'own'; .* after lntm\.models\.register\(name"):
+        load_model(path)
+
+
+def compositions():
+    prior, topics = lntm.models.DiagonalNormalPrior(3), lntm.models.Topics(3, 5)
+    yield lntm.models.TopicModel(prior, topics)
+    yield lntm.models.TopicModel(lntm.models.LogisticNormalPrior(3), lntm.models.NormalTopics(3, 5))
+    yield make_own(3, 5)
+
+
+def test_what_could_not_be_loaded_is_refused_before_anything_is_written(tmp_path):
+    for model in compositions():
+        with pytest.raises(ConfigError, match=r"lntm\.models\.register\('mine', mine\)"):
+            save_model(model, tmp_path / "model")
+        with pytest.raises(ConfigError, match=r"lntm\.models\.register"):
+            save_run(tmp_path / "run", model, make_result(), {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_its_constructor_would_not_make_again_is_refused(tmp_path, own_names):
+    changed = make_model()
+    changed.prior = lntm.models.DiagonalNormalPrior(3)
+    replaced = make_model()
+    replaced.topics = lntm.models.NormalTopics(3, 5)
+    for model, part in ((changed, "prior"), (replaced, "topics")):
+        with pytest.raises(ConfigError, match=f"no longer what its constructor ctm makes: {part} "):
+            save_model(model, tmp_path / "model")
+
+    @register("needs-tensor")
+    def needs_tensor(num_topics, num_words, loc):
+        return make_own(num_topics, num_words, loc=loc)
+
+    with pytest.raises(ConfigError, match=r"needs-tensor cannot be made again .*missing.*'loc'"):
+        save_model(needs_tensor(3, 5, torch.zeros(3)), tmp_path / "model")
+
+    @register("needs-object")
+    def needs_object(num_topics, num_words, corpus):
+        return make_own(num_topics, num_words)
+
+    with pytest.raises(ConfigError, match="has the argument corpus of type object, which JSON"):
+        save_model(needs_object(3, 5, object()), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["\ud800", "a\udcffb"])
+def test_words_that_are_not_unicode_are_refused(tmp_path, word):
+    model = make_model(vocabulary=("a", "b", word, "c", "d"))
+    with pytest.raises(ConfigError, match=r"word 2 of the vocabulary, '.*', is not Unicode text"):
+        save_model(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,143 @@
+"""Runs come back as they were, and a damaged file is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from support.folders import (
+    WORDS,
+    make_model,
+    make_result,
+)
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.io import load_run, save_run
+
+
+def test_a_run_comes_back_as_it_was(tmp_path, corpus):
+    split = corpus.split(0.25, seed=1)
+    result = make_result(stop_reason="interrupted", num_unconverged=2)
+    config = {"num_topics": 3, "out": "wörter", "tolerance": float("inf"), "x": None}
+    path = save_run(
+        tmp_path / "deep" / "run", make_model(), result, config, metadata={"seed": 7}, split=split
+    )
+    run = load_run(path)
+    assert run.config == config
+    assert run.history == result.history
+    assert run.metadata["stop_reason"] == "interrupted"
+    assert run.metadata["num_unconverged"] == 2
+    assert run.metadata["objective"] == -1.5
+    assert run.metadata["seed"] == 7
+    assert run.metadata["versions"]["torch"] == torch.__version__
+    assert run.model.vocabulary == WORDS
+    again = run.split(corpus)
+    assert again.test_index.tolist() == split.test_index.tolist()
+
+
+def test_a_run_without_a_split_has_none(folder, corpus):
+    assert load_run(folder).split(corpus) is None
+
+
+def test_a_history_may_hold_what_is_no_number(tmp_path):
+    history = [{"objective": float("-inf")}, {"objective": float("nan")}]
+    path = save_run(tmp_path / "run", make_model(), make_result(history=history), {})
+    first, second = load_run(path).history
+    assert first["objective"] == float("-inf")
+    assert second["objective"] != second["objective"]
+
+
+def test_nothing_that_executes_is_written(folder):
+    suffixes = {path.suffix for path in folder.iterdir()}
+    assert suffixes == {".json", ".jsonl", ".safetensors", ".txt"}
+
+
+def test_a_run_is_not_replaced_unless_asked_to(folder):
+    before = (folder / "metadata.json").read_bytes()
+    with pytest.raises(ConfigError, match="exists already"):
+        save_run(folder, make_model(), make_result(), {})
+    assert (folder / "metadata.json").read_bytes() == before
+    save_run(folder, make_model(), make_result(seconds=9.0), {}, overwrite=True)
+    assert load_run(folder).metadata["seconds"] == 9.0
+    assert [path.name for path in folder.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_failure_leaves_no_half_written_folder(tmp_path, existing):
+    target = tmp_path / "run"
+    if existing:
+        save_run(target, make_model(), make_result(), {"old": True})
+    with pytest.raises(TypeError):
+        save_run(target, make_model(), make_result(), {"bad": object()}, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == (["run"] if existing else [])
+    if existing:
+        assert load_run(target).config == {"old": True}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model.json", "model.safetensors", "vocabulary.txt"),
+        *("config.json", "metadata.json", "history.jsonl"),
+    ],
+)
+@pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "folder"])
+def test_a_damaged_file_is_named(folder, name, damage):
+    path = folder / name
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(data[: len(data) - 7])
+    elif damage == "garbage":
+        path.write_bytes(b"\xff\xfe\x00garbage")
+    elif damage == "folder":
+        path.mkdir()
+    with pytest.raises(ConfigError, match=name):
+        load_run(folder)
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(ConfigError, match="no such folder"):
+        load_run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("posterior", "guide"), [("laplace", "laplace"), ("hmc", "taylor"), (None, "taylor")]
+)
+def test_a_run_knows_its_guide(tmp_path, posterior, guide):
+    path = save_run(tmp_path / "run", make_model(), make_result(), {"posterior": posterior})
+    run = load_run(path)
+    found = run.guide(tolerance=1e-6)
+    assert found.name == guide
+    assert found.model is run.model
+    assert found.tolerance == 1e-6
+    assert repr(run) == f"Run({str(path)!r}, ctm, 3 topics)"
+
+
+def test_scores_are_part_of_the_run(tmp_path):
+    scores = [{"metric": "x", "value": 1.5}]
+    path = save_run(tmp_path / "run", make_model(), make_result(), {}, evaluation=scores)
+    assert json.loads((path / "evaluation.json").read_text()) == scores
+
+
+def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
+    config = {"corpus": "w\udcf6rter.npz", "name": "wörter"}
+    path = save_run(tmp_path / "run", make_model(), make_result(), config)
+    assert load_run(path).config == config
+    assert "wörter" in (path / "config.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_what_the_system_refuses_is_said_with_the_path(tmp_path, number, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    advice = {errno.ENOSPC: "free some space there", errno.EACCES: "choose another path"}[number]
+    with pytest.raises(ConfigError, match=rf"run: cannot be written \(.*\); {advice}"):
+        save_run(tmp_path / "run", make_model(), make_result(), {})
+    assert list(tmp_path.iterdir()) == []

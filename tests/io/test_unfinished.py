@@ -1,0 +1,63 @@
+"""Unfinished runs are kept for the same fit to continue, and for no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.io import UnfinishedRun
+
+
+def leave_checkpoint(path, config):
+    with UnfinishedRun(path, config) as unfinished:
+        unfinished.checkpoint.write_bytes(b"state")
+    return unfinished
+
+
+def test_an_unfinished_run_is_kept_until_it_is_discarded(tmp_path):
+    config = {"num_topics": 3, "tolerance": 1e-4, "pair": (1, 2)}
+    kept = leave_checkpoint(tmp_path / "run", config)
+    assert kept.checkpoint.exists()
+    with UnfinishedRun(tmp_path / "run", config) as unfinished:
+        assert unfinished.started
+        unfinished.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_run_without_a_checkpoint_leaves_nothing(tmp_path):
+    with UnfinishedRun(tmp_path / "run", {}) as unfinished:
+        assert not unfinished.started
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_configuration_does_not_continue_it(tmp_path):
+    leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0})
+    with pytest.raises(ConfigError, match=r"num_topics is 4, was 3\)"):
+        UnfinishedRun(tmp_path / "run", {"num_topics": 4, "seed": 0})
+    assert leave_checkpoint(tmp_path / "run", {"num_topics": 3, "seed": 0}).started
+
+
+def test_two_fits_do_not_share_a_folder(tmp_path):
+    pytest.importorskip("fcntl")
+    with (
+        UnfinishedRun(tmp_path / "run", {}),
+        pytest.raises(ConfigError, match="another fit is writing"),
+    ):
+        UnfinishedRun(tmp_path / "run", {})
+
+
+def test_the_newest_unfinished_run_of_a_configuration_is_found(tmp_path):
+    pytest.importorskip("fcntl")
+    for name, config in (
+        ("a-1", {"k": 1}),
+        ("a-2", {"k": 1}),
+        ("a-3", {"k": 2}),
+        ("b-4", {"k": 1}),
+    ):
+        leave_checkpoint(tmp_path / name, config)
+    assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-2"
+    assert UnfinishedRun.find(tmp_path, "a-", {"k": 3}) is None
+    with UnfinishedRun(tmp_path / "a-2", {"k": 1}):
+        assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-1"
+    (tmp_path / "a-2.partial" / "config.json").write_text("{")
+    assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-1"

@@ -1,0 +1,118 @@
+"""Constructors of models by name, and what a model remembers of its own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import CONSTRUCTORS, construct, find_constructor, register
+
+
+@pytest.fixture(autouse=True)
+def own_names():
+    """Names registered in a test are forgotten after it."""
+    before = dict(CONSTRUCTORS)
+    yield
+    CONSTRUCTORS.clear()
+    CONSTRUCTORS.update(before)
+
+
+def make(num_topics, num_words, *, knob=1.0, dtype=torch.float32, vocabulary=None, **more):
+    """A model of one's own."""
+    return lntm.models.ctm(num_topics, num_words, dtype=dtype, vocabulary=vocabulary)
+
+
+def test_the_librarys_models_are_registered():
+    assert list(CONSTRUCTORS) == ["ctm", "lntm", "iftm", "lda"]
+    for name, constructor in CONSTRUCTORS.items():
+        assert find_constructor(name) is constructor is getattr(lntm.models, name)
+        model = construct(name, num_topics=4, num_words=5)
+        assert model.name == name
+        assert model.construction.name == name
+
+
+def test_a_model_remembers_the_arguments_that_json_can_hold():
+    model = lntm.models.lda(
+        3,
+        num_words=np.int64(5),
+        concentration=(0.1, 0.2, 0.3),
+        topics=torch.full((3, 5), 0.2),
+        vocabulary="abcde",
+        dtype=torch.float64,
+    )
+    assert model.config == {
+        "num_topics": 3,
+        "num_words": 5,
+        "concentration": [0.1, 0.2, 0.3],
+        "symmetric": False,
+        "learn_concentration": True,
+        "topic_smoothing": 0.05,
+        "dtype": "float64",
+        "seed": 0,
+    }
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert twin.construction == model.construction
+
+
+def test_a_constructor_of_ones_own_wraps_the_librarys():
+    own = register("own", make)
+    assert own.__name__ == "make"
+    model = own(3, 5, knob=np.float64(2.5), colour="red")
+    assert model.name == "own"
+    expected = {"num_topics": 3, "num_words": 5, "knob": 2.5, "dtype": "float32", "colour": "red"}
+    assert model.config == expected
+    assert make(3, 5).name == "ctm"
+
+
+def test_registered_as_a_decorator_and_again():
+    @register("mine")
+    def mine(num_topics, num_words):
+        return make(num_topics, num_words)
+
+    assert CONSTRUCTORS["mine"] is mine
+    again = register("mine", make)  # as when a cell of a notebook runs twice
+    assert CONSTRUCTORS["mine"] is again
+
+
+def test_a_model_without_a_constructor_describes_itself():
+    parts = lntm.models.DiagonalNormalPrior(3), lntm.models.Topics(3, 5)
+    model = lntm.models.TopicModel(*parts)
+    assert model.construction is None
+    assert model.name == "DiagonalNormalPrior"
+    assert "3 topics, 5 words" in model.config["topics"]
+
+
+@pytest.mark.parametrize(
+    ("name", "constructor", "message"),
+    [
+        ("ctm", make, "model name 'ctm' is one of torch_lntm's own; choose another"),
+        ("two words", make, "model name 'two words'; expected a word"),
+        ("", make, "model name ''; expected a word"),
+        (3, make, "model name 3; expected a word"),
+        ("own", 3, "constructor 3; expected a function that makes a model"),
+        ("own", lambda num_topics: None, "expected the arguments num_topics and num_words"),
+        ("own", lambda num_topics, num_words, /: None, "and every argument by name"),
+        ("own", lambda num_topics, num_words, *rest: None, "and every argument by name"),
+    ],
+)
+def test_what_cannot_be_registered_is_said(name, constructor, message):
+    before = dict(CONSTRUCTORS)
+    with pytest.raises(ConfigError, match=message):
+        register(name, constructor)
+    assert before == CONSTRUCTORS
+
+
+def test_a_constructor_must_make_a_model():
+    with pytest.raises(ConfigError, match="the constructor of 'own' made NoneType, no model"):
+        register("own", lambda num_topics, num_words: None)(3, 5)
+
+
+def test_an_unknown_name_says_how_to_register_it():
+    with pytest.raises(ConfigError, match=r"model 'own'; expected one of ctm, .*register\(name"):
+        construct("own", num_topics=3, num_words=5)

@@ -1,0 +1,153 @@
+"""Pictures of correlations show what the model says, and their labels do not overlap."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
+from support.pictures import WORDS, make_model
+
+import torch_lntm as lntm
+from torch_lntm.plotting import (
+    correlation_graph,
+    correlation_heatmap,
+)
+
+
+def shown_correlations(ax):
+    """The heat map's entries by topic number, whatever their order in the picture."""
+    numbers = [int(label.get_text().split()[0]) for label in ax.get_yticklabels()]
+    assert [int(label.get_text()) for label in ax.get_xticklabels()] == numbers
+    values = np.empty((len(numbers), len(numbers)))
+    values[np.ix_(numbers, numbers)] = ax.images[0].get_array().filled(np.nan)
+    return values
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_heat_map_shows_the_correlations(cluster):
+    model = make_model()
+    ax = correlation_heatmap(model, cluster=cluster)
+    expected = model.topic_correlation().numpy()
+    np.fill_diagonal(expected, np.nan)
+    np.testing.assert_allclose(shown_correlations(ax), expected)
+    low, high = ax.images[0].get_clim()
+    assert low == -high  # centred at 0
+    assert high == pytest.approx(np.nanmax(np.abs(expected)))
+
+
+def test_heat_map_puts_correlated_topics_side_by_side():
+    model = lntm.models.ctm(4, 5)
+    covariance = torch.eye(4)
+    covariance[0, 2] = covariance[2, 0] = covariance[1, 3] = covariance[3, 1] = 0.9
+    model.prior.set_(covariance=covariance)
+    ax = correlation_heatmap(model)
+    numbers = [int(label.get_text()) for label in ax.get_yticklabels()]
+    assert {frozenset(numbers[:2]), frozenset(numbers[2:])} == {
+        frozenset({0, 2}),
+        frozenset({1, 3}),
+    }
+
+
+def test_colours_run_from_blue_over_near_white_to_orange():
+    colours = correlation_heatmap(make_model()).images[0].get_cmap()
+    red, green, blue = colours(0.15)[:3]
+    assert blue > red
+    red, green, blue = colours(0.85)[:3]
+    assert red > green > blue
+    assert min(colours(0.5)[:3]) > 0.9
+
+
+@pytest.mark.parametrize("num_topics", [2, 3, 25])
+def test_every_size_has_a_picture(num_topics, tmp_path):
+    model = make_model(num_topics)
+    for name, ax in (("map", correlation_heatmap(model)), ("graph", correlation_graph(model))):
+        ax.figure.savefig(tmp_path / f"{name}.png", dpi=40)
+
+
+def test_graph_draws_the_strongest_positive_correlations():
+    model = make_model()
+    correlation = model.topic_correlation().numpy()
+    strongest = np.sort(correlation[np.triu_indices(6, 1)])[::-1]
+    ax = correlation_graph(model, num_edges=2)
+    assert len(ax.lines) == 2
+    assert ax.lines[0].get_linewidth() > ax.lines[1].get_linewidth()
+    assert strongest[1] > 0
+    assert {to_hex(line.get_color()) for line in ax.lines} == {"#c25b00"}
+    with_negative = correlation_graph(model, num_edges=15, min_correlation=0, negative=True)
+    colours = [to_hex(line.get_color()) for line in with_negative.lines]
+    assert colours.count("#c25b00") == (strongest > 0).sum()
+    assert colours.count("#2166ac") == (strongest < 0).sum()
+    assert with_negative.get_legend() is not None
+
+
+def test_graph_areas_follow_the_shares():
+    shares = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
+    areas = correlation_graph(make_model(), shares=shares).collections[0].get_sizes()
+    assert areas[0] > 2 * areas[1]
+    assert np.ptp(areas[1:]) == 0
+
+
+@pytest.mark.parametrize("num_topics", [5, 20, 60])
+def test_names_in_the_graph_do_not_overlap(num_topics):
+    ax = correlation_graph(make_model(num_topics))
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts if text.get_text().startswith("word")]
+    assert len(boxes) == num_topics
+    overlaps = [
+        (i, j) for i, a in enumerate(boxes) for j, b in enumerate(boxes[:i]) if a.overlaps(b)
+    ]
+    assert overlaps == []
+
+
+def test_pictures_go_into_given_axes():
+    model = make_model()
+    _, axes = plt.subplots(1, 2)
+    assert correlation_heatmap(model, ax=axes[0]) is axes[0]
+    assert correlation_graph(model, ax=axes[1]) is axes[1]
+
+
+def test_weak_correlations_stay_pale_and_have_no_line():
+    model = lntm.models.lda(4, len(WORDS), concentration=0.5, vocabulary=WORDS)
+    strongest = model.topic_correlation().abs().fill_diagonal_(0).max()
+    assert 0.01 < strongest < 0.35  # centring alone gives -1/(K - 1)
+    heat = correlation_heatmap(lntm.models.lda(20, len(WORDS), concentration=0.5))
+    assert heat.images[0].get_clim() == (-0.3, 0.3)
+    ax = correlation_graph(model, num_edges=6)
+    assert len(ax.lines) == 0
+    assert "no correlation of 0.1 or more" in {text.get_text() for text in ax.texts}
+
+
+def test_the_weakest_line_is_as_strong_as_asked():
+    model = make_model()
+    correlation = model.topic_correlation().numpy()
+    pairs = np.sort(correlation[np.triu_indices(6, 1)])[::-1]
+    least = float((pairs[1] + pairs[2]) / 2)
+    assert least > 0.1
+    ax = correlation_graph(model, min_correlation=least)
+    assert len(ax.lines) == 2
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels[-1] == f"correlation {pairs[0]:.2f}"
+
+
+@pytest.mark.parametrize("num_topics", [10, 100])
+def test_names_in_the_heat_map_can_be_read(num_topics):
+    ax = correlation_heatmap(make_model(num_topics))
+    ax.figure.canvas.draw()
+    labels = ax.get_yticklabels()
+    assert min(label.get_fontsize() for label in labels) >= 6
+    for axis in (labels, ax.get_xticklabels()):
+        boxes = [label.get_window_extent() for label in axis]
+        assert not any(a.overlaps(b) for a, b in itertools.pairwise(boxes))
+
+
+def test_lines_and_topics_lie_inside_the_picture():
+    ax = correlation_graph(make_model(30), num_edges=60, min_correlation=0)
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    for line in ax.lines:
+        x, y = line.get_data()
+        assert left <= min(x) <= max(x) <= right
+        assert low <= min(y) <= max(y) <= high

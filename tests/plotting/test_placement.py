@@ -1,0 +1,53 @@
+"""Where topics lie, and which way lines take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torch_lntm.plotting.placement import TOPIC_ROOM, place_topics, route, rows_height
+
+
+def test_a_line_with_nothing_in_its_way_is_straight():
+    points = np.array([[0.0, 0.0], [4.0, 2.0], [0.0, 2.0], [4.0, 0.0]])
+    line = route(points, 0, 1)
+    np.testing.assert_allclose(line[0], points[0])
+    np.testing.assert_allclose(line[-1], points[1])
+    np.testing.assert_allclose(line[:, 1], line[:, 0] / 2, atol=1e-12)
+
+
+@pytest.mark.parametrize("offset", [-0.1, 0.1])
+def test_a_line_bends_around_a_topic_in_its_way(offset):
+    points = np.array([[0.0, 0.0], [5.0, 0.0], [2.5, offset]])
+    line = route(points, 0, 1)
+    gap = line - points[2]
+    # Nowhere in the topic's circle, nor in the name below it.
+    assert not ((np.abs(gap[:, 0]) < 0.3) & (gap[:, 1] > -0.25) & (gap[:, 1] < 0.12)).any()
+    np.testing.assert_allclose(line[[0, -1]], points[:2])
+
+
+def test_a_line_that_meets_topics_every_way_stays_nearly_straight():
+    wall = np.stack([np.full(60, 2.0), np.linspace(-5, 5, 60)], 1)
+    points = np.concatenate([[[0.0, 0.0], [4.0, 0.0]], wall])
+    assert np.abs(route(points, 0, 1)[:, 1]).max() < 1.0
+
+
+def test_topics_without_a_line_stand_in_rows_below_the_others():
+    correlation = np.eye(9)
+    correlation[0, 1] = correlation[1, 0] = 0.8
+    width = 3 * TOPIC_ROOM[0] + 0.1
+    box = np.array([width, 3.0 + rows_height(7, width)])
+    points = place_topics(correlation, [0, 1], list(range(2, 9)), box, seed=0)
+    assert points[2:, 1].max() < points[:2, 1].min()
+    rows = np.unique(points[2:, 1].round(6))
+    assert len(rows) == 3
+    assert (np.diff(rows) > TOPIC_ROOM[1]).all()
+    first = points[2:5]
+    assert np.ptp(first[:, 1]) == 0
+    np.testing.assert_allclose(np.diff(first[:, 0]), TOPIC_ROOM[0])
+
+
+def test_all_or_no_topics_may_have_a_line():
+    box = np.array([5.0, 5.0])
+    assert np.isfinite(place_topics(np.eye(3), [], [0, 1, 2], box, 0)).all()
+    assert np.isfinite(place_topics(np.eye(3), [0, 1, 2], [], box, 0)).all()

@@ -1,0 +1,67 @@
+"""Scores with their digits, and as files."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from support.known import make_corpus, make_model
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.reports import Score, completion_scores, format_scores, read_scores, write_scores
+
+
+def test_scores_show_the_digits_their_errors_allow(tmp_path):
+    scores = [
+        Score("perplexity", 1234.567, 45.6, "per token", "so", 30, 1000),
+        Score("coherence", 0.123456, 0.0123, "mean over topics", "so"),
+        Score("diversity", 0.5, None, "share", "so"),
+        Score("lonely", 2.0, math.inf, "per token", "so", 1, 2),
+    ]
+    header, rule, *rows = format_scores(scores).splitlines()
+    assert header.split() == ["metric", "value", "s.e.", "unit", "documents", "method"]
+    assert set(rule) == {"-", " "}
+    assert rows[0].split()[1:3] == ["1235", "46"]
+    assert rows[1].split()[1:3] == ["0.123", "0.012"]
+    assert rows[2].split()[1:3] == ["0.5", "–"]
+    assert rows[3].split()[1:3] == ["2", "–"]
+    write_scores(tmp_path / "scores.json", scores)
+    records = json.loads((tmp_path / "scores.json").read_text())
+    assert [record["standard_error"] for record in records] == [45.6, 0.0123, None, None]
+    assert records[0]["value"] == 1234.567
+
+
+def test_completion_scores_name_their_method():
+    corpus = make_corpus()
+    model = make_model()
+    guide = lntm.guides.TaylorGuide(model)
+    result = lntm.evaluation.document_completion(model, guide, corpus, 0.5, 3)
+    (score,) = completion_scores(result)
+    assert score.value == result.perplexity
+    assert score.standard_error == result.standard_error
+    assert "TaylorGuide" in score.method
+    assert "50% of tokens observed, seed 3" in score.method
+    assert score.documents == 8
+
+
+def test_scores_come_back_from_their_file(tmp_path):
+    scores = [Score("a", 1.5, 0.25, "per token", "so", 3, 40), Score("b", 2.0, None, "share", "ö")]
+    write_scores(tmp_path / "scores.json", scores)
+    assert read_scores(tmp_path / "scores.json") == scores
+    for damaged in ("[1]", '[{"value": 1}]', "{", "3"):
+        (tmp_path / "scores.json").write_text(damaged)
+        with pytest.raises(ConfigError, match=r"scores\.json: not "):
+            read_scores(tmp_path / "scores.json")
+
+
+def test_coherence_and_diversity_are_of_the_top_words():
+    model, corpus = make_model(), make_corpus()
+    scores = [*lntm.reports.coherence_scores(model, corpus, 2)]
+    probs = model.topics.probs.detach()
+    for score, measure in zip(scores, ("npmi", "umass"), strict=True):
+        values = lntm.evaluation.coherence(probs, corpus, measure, 2)
+        assert score.value == pytest.approx(float(values.mean()))
+    # (ant, bee), (dog, cat), (ant, cat): four different words among six.
+    assert lntm.reports.diversity_score(model, 2).value == pytest.approx(4 / 6)

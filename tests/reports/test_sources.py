@@ -1,0 +1,156 @@
+"""Sources by their topics and their documents."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from support.known import MIXING, make_corpus, make_factor_model, make_model
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import SourceActivity, transform
+from torch_lntm.reports import (
+    format_sources,
+    most_active_documents,
+    source_activity,
+    summarise_sources,
+)
+
+
+@pytest.fixture
+def corpus():
+    return make_corpus()
+
+
+@pytest.mark.parametrize(("source", "variance"), [("gaussian", 1.0), ("laplace", 2.0)])
+def test_sources_by_the_ends_of_their_centred_columns(source, variance):
+    first, second = summarise_sources(make_factor_model(source), num_topics=1, num_words=2)
+    # A's columns less their means: (1, -1, 0) and (0.1, 0.2, -0.3).
+    assert [(t.topic, pytest.approx(t.loading)) for t in first.positive] == [(0, 1.0)]
+    assert [(t.topic, pytest.approx(t.loading)) for t in first.negative] == [(1, -1.0)]
+    assert [(t.topic, pytest.approx(t.loading)) for t in second.positive] == [(1, 0.2)]
+    assert [(t.topic, pytest.approx(t.loading)) for t in second.negative] == [(2, -0.3)]
+    assert first.positive[0].words == ("ant", "bee")
+    assert (first.source, second.source) == (0, 1)
+    assert first.distribution == source
+    # Of the centred logits' variance: the columns' squares, and the noise's less its mean's.
+    noise = np.array([1.0, 0.5, 0.25])
+    total = variance * (2.0 + 0.14) + noise.sum() * (1 - 1 / 3)
+    assert first.share == pytest.approx(variance * 2.0 / total)
+    assert second.share == pytest.approx(variance * 0.14 / total)
+
+
+def test_the_share_is_of_the_variance_of_drawn_logits():
+    model = make_factor_model("laplace")
+    _, latents = model.generate([1] * 100_000)
+    eta = latents["eta"].numpy()
+    centred = eta - eta.mean(1, keepdims=True)
+    of_first = latents["source"].numpy()[:, :1] * np.array([[1.0, -1.0, 0.0]])
+    expected = of_first.var(0).sum() / centred.var(0).sum()
+    # Both variances' relative errors are below 1 % (kurtosis 6, 100,000 draws); three of each.
+    assert summarise_sources(model)[0].share == pytest.approx(expected, rel=0.06)
+
+
+def test_each_end_has_topics_of_its_sign_the_strongest_first():
+    mixing = torch.tensor([[-1.0], [2.0], [-4.0], [3.0]])
+    model = lntm.models.iftm(4, 2, 1, mixing=mixing, topics=torch.full((4, 2), 0.5))
+    (summary,) = summarise_sources(model, num_topics=9)
+    assert [t.topic for t in summary.positive] == [3, 1]
+    assert [t.topic for t in summary.negative] == [2, 0]
+    assert summary.negative[0].words == ("#0", "#1")
+
+
+def test_sources_in_three_formats():
+    summaries = summarise_sources(make_factor_model("laplace"), num_words=2)
+    text = format_sources(summaries)
+    header, *rows = text.splitlines()[2:]
+    assert "laplace, variance 2" in header
+    assert "rotates" not in header
+    assert [" ".join(row.split()) for row in rows] == [
+        "source share loading topic top words",
+        f"0 {summaries[0].share:.1%} +1.00 0 ant bee",
+        "−1.00 1 dog cat",  # the third topic's centred loading is 0: it is at neither end
+        f"1 {summaries[1].share:.1%} +0.20 1 dog cat",
+        "+0.10 0 ant bee",
+        "−0.30 2 ant cat",
+    ]
+    assert "rotates them" in format_sources(summarise_sources(make_factor_model()))
+    records = json.loads(format_sources(summaries, "json"))
+    assert records[1]["negative"] == [
+        {"topic": 2, "loading": pytest.approx(-0.3), "words": ["ant", "cat"]}
+    ]
+    table = list(csv.DictReader(format_sources(summaries, "csv").splitlines()))
+    assert [(row["source"], row["topic"]) for row in table] == [
+        *(("0", "0"), ("0", "1")),
+        *(("1", "1"), ("1", "0"), ("1", "2")),
+    ]
+    assert float(table[4]["loading"]) == pytest.approx(-0.3)
+    assert float(table[4]["share"]) == pytest.approx(summaries[1].share, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda m: summarise_sources(m, num_topics=0),
+        lambda m: summarise_sources(m, num_words=0),
+        lambda m: format_sources(summarise_sources(m), "xml"),
+        lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 2),
+        lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), -1),
+        lambda m: most_active_documents(SourceActivity(*[torch.zeros(3, 2)] * 3), 0, num_docs=0),
+    ],
+)
+def test_what_sources_cannot_tell_is_said(wrong):
+    with pytest.raises(ConfigError):
+        wrong(make_factor_model())
+
+
+def test_models_without_sources_say_so(corpus):
+    for model in (make_model(), lntm.models.lda(3, 4)):
+        with pytest.raises(ConfigError, match=f"{model.name}, has no sources; iftm has"):
+            summarise_sources(model)
+    with pytest.raises(ConfigError, match="has no sources"):
+        source_activity(lntm.guides.TaylorGuide(make_model()), corpus)
+    assert transform(lntm.guides.TaylorGuide(make_model()), corpus).sources is None
+
+
+@pytest.mark.parametrize("source", ["gaussian", "laplace"])
+def test_source_activity_is_the_factor_posteriors(corpus, source):
+    guide = lntm.guides.FactorGuide(make_factor_model(source))
+    posterior = guide.posterior(corpus.batch())
+    found = source_activity(guide, corpus, max_docs=2)
+    torch.testing.assert_close(found.mean, posterior.source_mean)
+    torch.testing.assert_close(found.std, posterior.source_std)
+    assert torch.equal(found.converged, posterior.converged)
+    assert found.mean[4].abs().max() == 0  # the empty document
+
+
+@pytest.mark.parametrize("name", ["taylor", "laplace"])
+def test_source_activity_of_a_posterior_of_eta(corpus, name):
+    model = make_factor_model()
+    guide = lntm.guides.make_guide(name, model)
+    found = source_activity(guide, corpus)
+    posterior = guide.posterior(corpus.batch())
+    # The joint prior of source and eta, conditioned by blocks.
+    mixing, noise = MIXING.numpy(), np.diag([1.0, 0.5, 0.25])
+    gain = mixing.T @ np.linalg.inv(mixing @ mixing.T + noise)
+    loc = np.array([0.3, -0.2, 0.5])
+    for d in range(len(corpus)):
+        mean = gain @ (posterior.mean[d].numpy() - loc)
+        covariance = np.eye(2) - gain @ mixing
+        covariance += gain @ posterior.covariance[d].numpy() @ gain.T
+        np.testing.assert_allclose(found.mean[d], mean, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found.std[d], np.sqrt(np.diag(covariance)), rtol=1e-6)
+    # Without words, the prior's.
+    np.testing.assert_allclose(found.std[4], 1.0, rtol=1e-6)
+
+
+def test_the_most_active_documents_are_at_either_end():
+    mean = torch.tensor([[0.0, 1.0], [0.5, -2.0], [2.0, 0.0], [-1.0, 3.0], [0.0, -4.0]])
+    activity = SourceActivity(mean, torch.ones(5, 2), torch.ones(5, dtype=torch.bool))
+    assert most_active_documents(activity, 0) == ([2, 1], [3])
+    assert most_active_documents(activity, 0, num_docs=1) == ([2], [3])
+    assert most_active_documents(activity, 1, num_docs=2) == ([3, 0], [4, 1])

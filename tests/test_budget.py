@@ -1,0 +1,28 @@
+"""How many documents fit at once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from torch_lntm.budget import docs_at_once
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [(1.0, 1024), (2**23 / 1024, 1024), (2**23 / 20, 20), (2**23, 16), (2.0**40, 16), (0.0, 1024)],
+)
+def test_on_a_cpu_documents_share_a_fixed_number_of_numbers(numbers, expected):
+    assert docs_at_once(numbers) == expected
+
+
+def test_on_a_gpu_they_share_a_part_of_its_memory(monkeypatch):
+    def properties(device):
+        return SimpleNamespace(total_memory=2**33)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    assert docs_at_once(2**20, "cuda") == 2**33 // 8 // 4 // 2**20
+    assert docs_at_once(2**20, torch.device("cuda", 0), torch.float64) == 2**33 // 8 // 8 // 2**20
+    assert docs_at_once(1.0, "cuda") == 65536

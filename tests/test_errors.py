@@ -1,0 +1,45 @@
+"""The trees of errors and warnings, and the checks that every room makes."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from torch_lntm import errors
+from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, require, warn
+
+
+def test_one_tree_of_errors_and_one_of_warnings():
+    for name in errors.__all__:
+        value = getattr(errors, name)
+        if isinstance(value, type) and name.endswith("Error"):
+            assert issubclass(value, errors.LNTMError)
+        elif isinstance(value, type):
+            assert issubclass(value, errors.LNTMWarning)
+    assert issubclass(errors.LNTMWarning, UserWarning)
+
+
+def test_settings_below_the_least_are_refused_by_name():
+    require(1, num_docs=1, max_docs=None, share=1.5)
+    with pytest.raises(ConfigError, match="max_docs is 0; expected at least 1"):
+        require(1, num_docs=1, max_docs=0)
+    with pytest.raises(ConfigError, match="share is nan; expected at least 0"):
+        require(0, share=float("nan"))
+
+
+def test_a_missing_library_is_named_with_its_extra():
+    assert import_extra("json", "viz", "this") is not None
+    with pytest.raises(ConfigError, match=r"this needs nowhere, .*pip install 'torch-lntm\[viz\]'"):
+        import_extra("nowhere.inside", "viz", "this")
+
+
+def test_a_warning_points_at_the_caller_outside_the_package():
+    code = compile("def inner():\n    warn('lost', CorpusWarning)\n", "inside.py", "exec")
+    inside = {"__name__": "torch_lntm.corpus.reader", "warn": warn, "CorpusWarning": CorpusWarning}
+    exec(code, inside)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        inside["inner"]()
+    assert caught[0].filename == __file__
+    assert caught[0].category is CorpusWarning

@@ -1,0 +1,83 @@
+"""Recipes: a model, its guide and its engine by name, each with its own options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.guides import GUIDES
+from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.recipes import SAMPLERS, Recipe, guide_of
+
+DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
+
+
+@pytest.mark.parametrize(("name", "posterior"), DEFAULTS.items())
+def test_every_model_has_a_default(name, posterior):
+    made = Recipe(name).make(7, "abcdefg", options={"num_topics": 3})
+    assert made.model.name == name
+    assert made.model.num_topics == 3
+    assert made.model.vocabulary == tuple("abcdefg")
+    assert made.guide.name == posterior
+    assert isinstance(made.engine, VariationalEM)
+    assert made.engine.model is made.guide.model is made.model
+    assert made.engine.guide is made.guide
+
+
+def test_options_go_to_whom_they_belong():
+    options = {"num_topics": 4, "topic_smoothing": 0.3, "topics_update": "second-order"}
+    options |= {"tolerance": 1e-5, "max_iterations": 7, "restarts": 2}
+    made = Recipe("lda", "vb").make(7, seed=5, device="cpu", options=options)
+    assert made.model.topics.smoothing == 0.3
+    assert made.guide.topics_update == "second-order"
+    assert (made.engine.tolerance, made.engine.max_iterations) == (1e-5, 7)
+    assert made.guide.tolerance == lntm.guides.DirichletGuide(made.model).tolerance
+    assert made.engine.restarts == 2
+    assert made.engine.seed == 5
+    twin = lntm.models.lda(4, 7, topic_smoothing=0.3, seed=5)
+    assert torch.equal(made.model.topics.logits, twin.topics.logits)
+
+
+def test_a_sampler_is_an_engine_with_the_models_default_guide():
+    recipe = Recipe("iftm", "hmc")
+    assert recipe.samples
+    assert not Recipe("iftm").samples
+    made = recipe.make(7, options={"num_topics": 4, "num_chains": 2, "max_epochs": 3})
+    assert isinstance(made.engine, MonteCarloEM)
+    assert made.engine.max_epochs == 3
+    assert made.guide.name == "factor"
+    assert list(SAMPLERS) == ["hmc"]
+    assert not SAMPLERS.keys() & GUIDES.keys()
+    assert guide_of("hmc", made.model).name == guide_of(None, made.model).name == "factor"
+    assert guide_of("taylor", made.model, tolerance=0.5).tolerance == 0.5
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (("lsa",), {}, "model 'lsa'; expected one of ctm"),
+        (("ctm", "em"), {}, "posterior 'em'; expected one of .*hmc"),
+        (("ctm",), {"num_sources": 2}, "num_sources is an option of iftm; leave it out with ctm"),
+        (("ctm",), {"max_epochs": 2}, "max_epochs is an option of posterior hmc; leave it out"),
+        (("ctm", "hmc"), {"restarts": 2}, "restarts is an option of variational EM; leave it"),
+        (("ctm",), {"topics_update": "bound"}, "topics_update is an option of vb and ep; leave"),
+        (("ctm",), {"colour": 1, "shape": 2}, "no model, posterior or engine takes colour, shape"),
+    ],
+)
+def test_what_does_not_belong_to_a_recipe_is_refused(names, options, message):
+    with pytest.raises(ConfigError, match=message):
+        Recipe(*names).make(7, options={"num_topics": 3} | options)
+
+
+def test_a_pair_that_makes_no_sense_is_refused():
+    with pytest.raises(IncompatibleGuideError):
+        Recipe("lda", "taylor").make(7, options={"num_topics": 3})
+
+
+def test_options_of_a_model_of_ones_own():
+    made = Recipe("ctm").make(7, model_options={"num_topics": 3, "anchored": True})
+    assert made.model.latent_dim == 2
+    with pytest.raises(ConfigError, match="takes no anchord; did you mean anchored"):
+        Recipe("ctm").make(7, model_options={"num_topics": 3, "anchord": True})
