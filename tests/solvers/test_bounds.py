@@ -92,7 +92,9 @@ def test_both_are_above_the_expectation_and_tilted_ignores_a_shared_variance() -
 
 @pytest.mark.parametrize("num_topics", [2, 3])
 @pytest.mark.parametrize("anchored", [False, True])
-@pytest.mark.parametrize("name", [n for n, g in GUIDES.items() if issubclass(NormalSpace, g.space_type)])
+@pytest.mark.parametrize(
+    "name", [n for n, g in GUIDES.items() if issubclass(NormalSpace, g.space_type)]
+)
 def test_tangent_below_tilted_below_log_p(device, name, anchored, num_topics) -> None:
     problem = random_problem(
         num_topics, 12, lengths=(40, 1, 0, 9, 100), anchored=anchored, scale=2.0

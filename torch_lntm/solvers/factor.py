@@ -22,6 +22,7 @@ from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, settled
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
 #: Updates of variances, |η| and B at the starting means.
@@ -166,6 +167,7 @@ def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
     return 0.5 * (ratio - 1.0 - ratio.log()).sum(-1)
 
 
+@in_sufficient_precision
 def factor(
     batch: DocumentBatch,
     topics: Tensor,
