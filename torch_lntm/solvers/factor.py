@@ -182,8 +182,8 @@ def factor(
     *Putthividhya et al. 2009, §2.2–2.3.1.* A round is the paper's (the Wright omega update of x̄
     between those of ξ, the responsibilities and s̄), then two Newton steps in x̄ and s̄ together,
     then |η|, B and s̄ of Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print
-    is twice the derivative). No update lowers the bound. The Newton steps are what makes it fast:
-    ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take about ten times as many.
+    is twice the derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all
+    x̄_k together and s̄ to them, and the paper's rounds alone take many times as many.
 
     With A = 0 this is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). Its bound is then theirs
     if the sources are Gaussian; with Laplace sources the dual costs log 2 + ½ − ½ log 2π = 0.274

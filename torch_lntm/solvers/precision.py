@@ -80,7 +80,7 @@ def in_sufficient_precision(solver: Solver) -> Solver:
         exact = torch.float64
         double, lost = run(
             batch.select(rows).to(dtype=exact),
-            topics.to(exact),
+            _exact(topics),
             space.select(rows).to(exact),
             start[rows].to(exact),
         )
@@ -127,11 +127,28 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
     rows = suspects.nonzero().squeeze(-1)
     if len(rows):
         part, weights = batch.select(rows), weights[rows]
+        topics = torch.where(_is_zero(topics), 0.0, topics)
         found = expected_topic_counts(weights, topics, part).sum(-1)
         # Words that no topic has are floored with any weights.
         equal = torch.full_like(weights, 1.0 / weights.shape[-1])
         lost[rows] = expected_topic_counts(equal, topics, part).sum(-1) - found > MAX_LOST_TOKENS
     return lost
+
+
+def _is_zero(topics: Tensor) -> Tensor:
+    """Where a probability stands for zero, of the shape of ``topics``: it is at the floor."""
+    return topics <= 2.0 * probability_floor(topics.dtype)
+
+
+def _exact(topics: Tensor) -> Tensor:
+    """The topics in float64, with zeros at the floor of that dtype.
+
+    At the old floor they would still explain a word better than an improbable topic that has it. A
+    word that no topic has keeps its probabilities, and the document's objective with them.
+    """
+    zero = _is_zero(topics)
+    zero = zero & ~zero.all(0)
+    return torch.where(zero, probability_floor(torch.float64), topics.double())
 
 
 def _joined(
