@@ -29,7 +29,12 @@ def huge(device: torch.device) -> DocumentBatch:
     size = 10**6
     rows = torch.arange(size, device=device)
     return DocumentBatch(
-        torch.arange(size + 1, device=device), rows, torch.ones(size, device=device), size, rows, size
+        torch.arange(size + 1, device=device),
+        rows,
+        torch.ones(size, device=device),
+        size,
+        rows,
+        size,
     )
 
 

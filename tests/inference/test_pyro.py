@@ -7,7 +7,7 @@ import math
 import pyro
 import pytest
 import torch
-from oracles.pairs import PAIRS, each_pair
+from oracles.pairs import FAMILIES, PAIRS, each_pair
 from oracles.pairs import make_model as make_any_model
 from pyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
@@ -196,6 +196,23 @@ def test_nuts_runs_on_a_model_in_single_precision(anchored: bool) -> None:
     mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
     mcmc.run(make_corpus(4).batch())
     assert mcmc.get_samples()["eta"].shape == (3, 4, model.latent_dim)
+
+
+@pytest.mark.parametrize("kernel", [NUTS, HMC])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("sample_topics", [False, True])
+def test_samplers_run_on_every_model_in_single_precision(
+    family: str, kernel: type, sample_topics: bool
+) -> None:
+    model = make_any_model(family).float()
+    batch = model.generate([20, 5, 9], seed=2)[0].batch()
+    pyro.set_rng_seed(0)
+    mcmc = MCMC(kernel(model), num_samples=3, warmup_steps=2, disable_progbar=True)
+    mcmc.run(batch, sample_topics=sample_topics)
+    samples = mcmc.get_samples()
+    assert samples[model.prior.latent].shape == (3, 3, model.latent_dim)
+    assert ("topics" in samples) == sample_topics
+    assert all(bool(draws.isfinite().all()) for draws in samples.values())
 
 
 def test_every_optimiser_moves_what_the_guide_reads() -> None:

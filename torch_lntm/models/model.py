@@ -20,20 +20,21 @@ from torch_lntm.models.topics import Topics
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
-    """A dictionary's key that is found by a parameter and goes when the parameter goes."""
+    """A dictionary's key that is found by a parameter, and goes when the parameter goes."""
+
+    _hash: int
 
     def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
-        return super().__new__(cls, parameter, _forget)
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        super().__init__(parameter, _forget)
-        self._hash = hash(parameter)
+        key = super().__new__(cls, parameter, _forget)
+        key._hash = hash(parameter)
+        return key
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return other is self or (other is self() and other is not None)
+        parameter = self()
+        return other is self or (parameter is not None and other is parameter)
 
 
 def _forget(key: Any) -> None:
@@ -231,7 +232,7 @@ class TopicModel(nn.Module):
                 low precision, a handler gives a param site a value of another shape, or
                 ``torch.jit`` traces the program.
         """
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise ConfigError(
                 "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
                 "JitTrace_ELBO, and NUTS or HMC without jit_compile"
