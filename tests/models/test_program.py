@@ -424,6 +424,7 @@ def test_a_mask_of_documents_leaves_documents_out_and_counts_priors_once() -> No
     per_document = nodes["eta"]["log_prob"] + nodes["counts"]["log_prob"]
     expected = per_document[mask].sum() + model.log_prior()
     torch.testing.assert_close(log_joint(poutine.mask(at, mask), batch), expected)
+    assert log_joint(poutine.mask(at, torch.zeros(3, dtype=torch.bool)), batch) == 0
     part = batch.select(torch.tensor([0, 2]))
     two = {"eta": latents["eta"][[0, 2]]}
     both = torch.tensor([True, True])

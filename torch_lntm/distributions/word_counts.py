@@ -40,7 +40,7 @@ _IDENTITIES = {
 }
 #: Attributes that are tensors of other entries.
 _VIEWS = {"T", "mT", "H", "mH", "real", "imag"}
-_SHAPES = {Tensor.expand, Tensor.reshape, Tensor.view, torch.reshape}
+_SHAPES = {Tensor.expand, Tensor.reshape, torch.reshape}
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double}
 
 
@@ -62,7 +62,7 @@ class WordCounts(Tensor):
     def __new__(
         cls, batches: DocumentBatch | Sequence[DocumentBatch], leading: Sequence[int] = ()
     ) -> WordCounts:
-        """Make the tensor's outside: its shape, dtype and device, over a single entry of NaN."""
+        """Make what is seen from outside: shape, dtype and device, over a single entry of NaN."""
         held = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
         outside = torch.full((), math.nan, dtype=held[0].dtype, device=held[0].device)
         counts = outside.expand(*leading, *held[0].shape).as_subclass(cls)

@@ -20,7 +20,7 @@ from torch_lntm.models.topics import Topics
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
-    """A dictionary's key that is found by a parameter, and goes when the parameter goes."""
+    """A key of a dictionary, found by a parameter and removed with it."""
 
     _hash: int
 
@@ -87,10 +87,11 @@ def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         pyro.factor(name, log_prior())
         return
+    num_docs = documents.subsample_size
+    unmasked = mask.expand(*mask.shape[:-1], num_docs).sum(-1, keepdim=True).clamp_min(1)
+    share = log_prior() / (unmasked * (documents.size / num_docs))
     with documents:
-        scale = documents.size / documents.subsample_size
-        share = log_prior() / (mask.sum() * scale)
-        pyro.factor(name, share.expand(documents.subsample_size))
+        pyro.factor(name, share.expand(*mask.shape[:-1], num_docs))
 
 
 class _Program(nn.Module):
