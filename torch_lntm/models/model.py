@@ -22,19 +22,21 @@ from torch_lntm.models.topics import Topics
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
-    """A dictionary's key that is found by a parameter and goes when the parameter goes."""
+    """A key of a dictionary, found by a parameter and removed with it."""
+
+    _hash: int
 
     def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
-        return super().__new__(cls, parameter, _forget)
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self._hash = hash(parameter)
+        key = super().__new__(cls, parameter, _forget)
+        key._hash = hash(parameter)
+        return key
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return other is self or (other is self() and other is not None)
+        parameter = self()
+        return other is self or (parameter is not None and other is parameter)
 
 
 def _forget(key: Any) -> None:
@@ -99,10 +101,11 @@ def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         pyro.factor(name, log_prior())
         return
+    num_docs = documents.subsample_size
+    unmasked = mask.expand(*mask.shape[:-1], num_docs).sum(-1, keepdim=True).clamp_min(1)
+    share = log_prior() / (unmasked * (documents.size / num_docs))
     with documents:
-        scale = documents.size / documents.subsample_size
-        share = log_prior() / (mask.sum() * scale)
-        pyro.factor(name, share.expand(documents.subsample_size))
+        pyro.factor(name, share.expand(*mask.shape[:-1], num_docs))
 
 
 class _Program(nn.Module):
@@ -221,7 +224,7 @@ class TopicModel(nn.Module):
                 low precision, a handler gives a param site a value of another shape, or
                 ``torch.jit`` traces the program.
         """
-        if torch._C._get_tracing_state() is not None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise ConfigError(
                 "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
                 "JitTrace_ELBO, and NUTS or HMC without jit_compile"
