@@ -84,7 +84,7 @@ class Sources(Command):
 
 @dataclass(kw_only=True)
 class Transform(OnDocuments):
-    """Write the topic proportions of documents under a run's model; of iftm, their sources too.
+    """Write the topic proportions of documents under a run's model and, for iftm, their sources.
 
     The rows carry the documents' own columns, such as labels. Texts are read and cut into words as
     for the fit, unless options here say otherwise.
