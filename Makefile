@@ -1,11 +1,11 @@
-# make demo | test | check | setup; each first makes .venv complete, where it is not.
+# make demo | test | quick | check | studies | setup; each first makes .venv complete, where it is not.
 # Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
 
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test check
+.PHONY: setup demo test quick check studies
 
 setup: .venv/.installed
 
@@ -15,6 +15,14 @@ demo: .venv/.installed
 # One thread to a process: two processes on two cores are faster than two threads in one.
 test: .venv/.installed
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal --durations=10 $(PYTEST_ARGS)
+
+# All tests but those marked slow or stat.
+quick: .venv/.installed
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not stat' $(PYTEST_ARGS)
+
+# Lists the papers' experiments and the benchmarks; .venv/bin/python -m studies NAME runs one.
+studies: .venv/.installed
+	@.venv/bin/python -m studies
 
 check: .venv/.installed
 	.venv/bin/ruff format --check .

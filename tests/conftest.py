@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from support.pretend import PretendDevice
 
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
@@ -18,9 +20,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--device",
-        choices=("cpu", "cuda"),
+        choices=("cpu", "cuda", "pretend"),
         default="cpu",
-        help="where the tests that take the `device` fixture compute (default: cpu)",
+        help="where the tests that take the `device` fixture compute (default: cpu); pretend runs "
+        "these tests alone, on a device without hardware that refuses what CUDA refuses",
     )
 
 
@@ -30,10 +33,35 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: torch finds no CUDA device on this machine")
 
 
-@pytest.fixture(scope="session")
-def device(pytestconfig: pytest.Config) -> torch.device:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Every operation is slow on the pretend device, and the other tests would not use it.
+    if config.getoption("--device") == "pretend":
+        there = [bool({"device", "accelerator"} & set(item.fixturenames)) for item in items]
+        config.hook.pytest_deselected(
+            items=[i for i, on in zip(items, there, strict=True) if not on]
+        )
+        items[:] = [item for item, on in zip(items, there, strict=True) if on]
+
+
+@pytest.fixture
+def device(pytestconfig: pytest.Config) -> Iterator[torch.device]:
     """The device named on the command line."""
-    return torch.device(pytestconfig.getoption("--device"))
+    name = pytestconfig.getoption("--device")
+    if name != "pretend":
+        yield torch.device(name)
+        return
+    with PretendDevice():
+        yield torch.device("cuda")
+
+
+@pytest.fixture
+def accelerator(pytestconfig: pytest.Config) -> Iterator[torch.device]:
+    """A CUDA device: the pretend one, unless the command line asks for the hardware's."""
+    if pytestconfig.getoption("--device") == "cuda":
+        yield torch.device("cuda")
+        return
+    with PretendDevice():
+        yield torch.device("cuda")
 
 
 @pytest.fixture

@@ -11,35 +11,31 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "torch_lntm"
 ROOT = PACKAGE.name
 
-# A room is a subpackage or module directly below the package. It may import itself and these.
-_BELOW_SOLVERS = {"errors", "budget", "corpus", "kernels", "distributions"}
-_BELOW_MODELS = {*_BELOW_SOLVERS, "solvers"}
-_BELOW_GUIDES = {*_BELOW_MODELS, "models"}
-_BELOW_INFERENCE = {*_BELOW_GUIDES, "guides"}
-_BELOW_EVALUATION = {*_BELOW_INFERENCE, "inference"}
-_BELOW_IO = {*_BELOW_EVALUATION, "evaluation", "recipes"}
-_BELOW_REPORTS = {*_BELOW_IO, "io", "plotting"}
-_BELOW_EXPERIMENTS = {*_BELOW_REPORTS, "reports", "estimators"}
+# The rooms from the ground up: a room is a subpackage or module directly below the package. It may
+# import itself and the rooms before it, but not those on its own line.
+FLOORS = [
+    ["errors"],
+    ["files", "noise", "budget"],
+    ["corpus"],
+    ["kernels"],
+    ["distributions", "latents"],
+    ["posteriors"],
+    ["solvers", "sampling"],
+    ["models"],
+    ["guides"],
+    ["inference"],
+    ["evaluation", "recipes", "testing"],
+    ["io"],
+    ["plotting", "reports"],
+    ["estimators", "effects"],
+]
 MAY_IMPORT = {
-    "errors": set(),
-    "budget": set(),
-    "corpus": {"errors"},
-    "kernels": {"errors", "corpus"},
-    "distributions": {"errors", "corpus", "kernels"},
-    "models": _BELOW_MODELS,
-    "solvers": _BELOW_SOLVERS,
-    "guides": _BELOW_GUIDES,
-    "inference": _BELOW_INFERENCE,
-    "evaluation": _BELOW_EVALUATION,
-    "recipes": _BELOW_EVALUATION,
-    "io": _BELOW_IO,
-    "plotting": _BELOW_IO,
-    "estimators": _BELOW_REPORTS,
-    "reports": _BELOW_REPORTS,
-    "experiments": {*_BELOW_EXPERIMENTS, ROOT},
-    "cli": {*_BELOW_EXPERIMENTS, "experiments", ROOT},
+    room: {below for rooms in FLOORS[:level] for below in rooms}
+    for level, floor in enumerate(FLOORS)
+    for room in floor
 }
-WITHOUT_PYRO = {"kernels", "solvers"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT, ROOT}
+WITHOUT_PYRO = {"kernels", "latents", "posteriors", "solvers", "noise"}
 
 # Whatever unpickles or evaluates what a file says.
 EXECUTING = {

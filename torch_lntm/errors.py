@@ -41,6 +41,14 @@ class ConfigError(LNTMError, ValueError):
     """A parameter, configuration file or run folder that cannot be used."""
 
 
+class FileError(CorpusError, ConfigError, OSError):
+    """A file that cannot be read or written, or is damaged; names it, and the line.
+
+    It is an error of the corpus or configuration that the file holds, too, so that whoever reads
+    one catches one error.
+    """
+
+
 class IncompatibleGuideError(LNTMError, TypeError):
     """A guide that does not implement a posterior of the given model; names the pairs that do."""
 
@@ -82,13 +90,13 @@ class SavingWarning(LNTMWarning):
 
 
 def warn(message: str, category: type[LNTMWarning]) -> None:
-    """Give a warning that points at the first caller outside this package and torch.
+    """Give a warning that points at the first caller outside this package, torch and pyro.
 
     Args:
         message: The warning.
         category: Its class.
     """
-    inside = (__name__.partition(".")[0], "torch")
+    inside = (__name__.partition(".")[0], "torch", "pyro")
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         level, frame = level + 1, frame.f_back

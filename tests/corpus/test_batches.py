@@ -1,14 +1,18 @@
-"""Corpus.batch and Corpus.batches."""
+"""Batches of a corpus: Corpus.batch, Corpus.batches and DocumentBatch."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
+import pickle
 
 import numpy as np
 import pytest
 import torch
+from support.corpora import dense
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import CorpusError
 
 
@@ -25,19 +29,9 @@ def corpus(counts: np.ndarray) -> Corpus:
     return Corpus.from_matrix(counts)
 
 
-def dense(batch) -> np.ndarray:
-    """Independent of DocumentBatch's own conversions."""
-    out = np.zeros(batch.shape)
-    offsets = batch.row_offsets.tolist()
-    for d in range(batch.num_docs):
-        entries = slice(offsets[d], offsets[d + 1])
-        out[d, batch.word_index[entries].cpu()] = batch.counts[entries].cpu()
-    return out
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_batch_of_all(corpus, counts, dtype, device):
-    batch = corpus.batch(device, dtype)
+    batch = corpus.batch(device=device, dtype=dtype)
     np.testing.assert_array_equal(dense(batch), counts)
     assert batch.dtype == dtype
     assert batch.device.type == device.type
@@ -113,3 +107,116 @@ def test_batches_of_a_selection_number_its_own_documents(corpus, counts):
     assert batch.index.tolist() == [0, 1, 2]
     assert batch.corpus_size == 3
     np.testing.assert_array_equal(dense(batch), counts[[5, 20, 7]])
+
+
+def test_batch_of_some_documents_keeps_their_positions(corpus, counts):
+    batch = corpus.batch([5, 20, 7])
+    assert batch.index.tolist() == [5, 20, 7]
+    assert batch.corpus_size == 40
+    np.testing.assert_array_equal(dense(batch), counts[[5, 20, 7]])
+    np.testing.assert_array_equal(corpus.batch(slice(-2, None)).index, [38, 39])
+    assert corpus.batch(counts.sum(1) == 0).index.tolist() == [0, 7, 39]
+
+
+@pytest.mark.parametrize("rows", ["cpu", torch.device("cpu"), torch.float64])
+def test_a_device_is_no_position(corpus, rows):
+    with pytest.raises(CorpusError, match=r"must be positions of documents, got .* by name"):
+        corpus.batch(rows)
+
+
+def test_batches_in_a_given_order(corpus, counts):
+    order = [30, 2, 2, 7, 20, 0]
+    batches = list(corpus.batches(4, order=order))
+    assert [b.index.tolist() for b in batches] == [order[:4], order[4:]]
+    assert {b.corpus_size for b in batches} == {40}
+    np.testing.assert_array_equal(np.concatenate([dense(b) for b in batches]), counts[order])
+    bounded = corpus.batches(max_tokens=60, order=torch.tensor(order))
+    assert torch.cat([b.index for b in bounded]).tolist() == order
+
+
+def test_bad_orders(corpus):
+    with pytest.raises(IndexError, match="out of bounds"):
+        corpus.batches(order=[40])
+    with pytest.raises(CorpusError, match="order and shuffle both"):
+        corpus.batches(order=[1], shuffle=True)
+    with pytest.raises(CorpusError, match="holds no document"):
+        corpus.batches(order=[])
+
+
+# ------------------------------------------------------------------ covariates and positions
+
+
+@pytest.fixture
+def known(corpus: Corpus) -> Corpus:
+    """The corpus with a design matrix, a group and a flag of every document."""
+    x = np.arange(80.0).reshape(40, 2)
+    return corpus.with_covariates({"x": x, "group": np.arange(40), "flag": np.arange(40) > 3})
+
+
+def check_covariates(batch: DocumentBatch) -> None:
+    """Each document's covariates are those of its position."""
+    index = batch.index.cpu()
+    first = 2.0 * index.to(batch.dtype)
+    torch.testing.assert_close(batch.covariates["x"].cpu(), torch.stack([first, first + 1], 1))
+    assert batch.covariates["group"].tolist() == index.tolist()
+    assert batch.covariates["flag"].tolist() == (index > 3).tolist()
+    assert {x.device.type for x in batch.covariates.values()} == {batch.device.type}
+    assert batch.positions.tolist() == index.tolist()
+    assert batch.positions.device.type == "cpu"
+
+
+def test_batches_carry_covariates(known, device):
+    for batch in known.batches(7, shuffle=True, device=device):
+        check_covariates(batch)
+        check_covariates(batch.to(dtype=torch.float64))
+        check_covariates(batch.to("cpu"))
+        check_covariates(batch.select(torch.tensor([3, 0], device=device)))
+        check_covariates(batch.select(torch.tensor([3, 0])))
+        for part in batch.split(2):
+            check_covariates(part)
+        check_covariates(batch.repeat(3))
+    assert batch.to(dtype=torch.float64).covariates["group"].dtype == torch.int64
+    assert batch.to(dtype=torch.float64).covariates["flag"].dtype == torch.bool
+
+
+def test_covariates_of_a_batch_cannot_be_changed(known):
+    batch = known.batch()
+    with pytest.raises(TypeError, match="item assignment"):
+        batch.covariates["x"] = torch.zeros(40)
+    given = {"x": torch.zeros(40)}
+    replaced = dataclasses.replace(batch, covariates=given)
+    given["y"] = torch.zeros(40)
+    assert list(replaced.covariates) == ["x"]
+
+
+def test_batches_without_covariates_have_none(corpus):
+    assert dict(corpus.batch().covariates) == {}
+    assert dict(DocumentBatch.from_csr(torch.eye(2).to_sparse_csr()).covariates) == {}
+
+
+def test_repeat_stacks_copies(known, counts):
+    np.testing.assert_array_equal(dense(known.batch([1, 20]).repeat(2)), counts[[1, 20, 1, 20]])
+
+
+def test_positions_follow_a_replaced_index(corpus):
+    batch = corpus.batch([3, 4])
+    assert dataclasses.replace(batch, index=batch.index + 1).positions.tolist() == [4, 5]
+
+
+def test_positions_need_no_copy_from_the_device(known, monkeypatch, device):
+    batch = known.batch([4, 9, 2], device=device)
+
+    def refuse(self):
+        raise AssertionError("waited for the device")
+
+    monkeypatch.setattr(torch.Tensor, "cpu", refuse)
+    parts = [batch, batch.to(dtype=torch.float64), *batch.split(2), batch.select(torch.tensor([1]))]
+    assert [part.positions.tolist() for part in parts] == [[4, 9, 2], [4, 9, 2], [4, 9], [2], [9]]
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
+def test_batches_can_be_copied(known, clone):
+    check_covariates(clone(known.batch([5, 1])))
+    copied = clone(known)
+    assert copied.metadata.keys() == known.metadata.keys()
+    check_covariates(copied.batch())

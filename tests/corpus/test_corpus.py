@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
+from support.corpora import dense, random_counts, write
 
-from torch_lntm.corpus import Corpus, read_corpus
-from torch_lntm.errors import CorpusError
+from torch_lntm.corpus import Corpus, as_corpus, read_corpus
+from torch_lntm.errors import ConfigError, CorpusError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 5, 0, 0], [1, 1, 1, 0]])
 WORDS = ("apple", "bee", "cat", "dog")
-
-
-def random_counts(num_docs: int = 30, num_words: int = 12, seed: int = 0) -> np.ndarray:
-    counts = np.random.default_rng(seed).poisson(0.4, (num_docs, num_words))
-    counts[3] = 0  # an empty document, whatever the seed
-    return counts
-
-
-def dense(corpus: Corpus) -> np.ndarray:
-    """Read entry by entry from the three arrays, by their definition."""
-    out = np.zeros((corpus.num_docs, corpus.num_words), int)
-    for d in range(corpus.num_docs):
-        for i in range(corpus.row_offsets[d], corpus.row_offsets[d + 1]):
-            assert out[d, corpus.word_index[i]] == 0, "an entry occurs twice"
-            assert corpus.counts[i] > 0
-            out[d, corpus.word_index[i]] = corpus.counts[i]
-    return out
 
 
 # ------------------------------------------------------------------ from_matrix
@@ -145,6 +131,32 @@ def test_bad_counts_are_found_before_duplicates_are_summed():
         Corpus.from_matrix(big)
 
 
+def test_documents_without_words_can_be_allowed():
+    corpus = Corpus.from_matrix(np.zeros((2, 5)), allow_empty=True)
+    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == (2, 5, 0)
+    assert corpus.batch().lengths.tolist() == [0, 0]
+    for shape in ((0, 3), (3, 0)):
+        with pytest.raises(CorpusError, match="the corpus is empty"):
+            Corpus.from_matrix(np.zeros(shape), allow_empty=True)
+
+
+def test_data_frames_name_the_words():
+    frame = pd.DataFrame(COUNTS, columns=WORDS, index=[7, 7, 3, 1])
+    corpus = Corpus.from_matrix(frame)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    assert corpus.vocabulary == WORDS
+    sparse = Corpus.from_matrix(frame.astype(pd.SparseDtype(int, 0)))
+    np.testing.assert_array_equal(dense(sparse), COUNTS)
+    assert sparse.vocabulary == WORDS
+    assert Corpus.from_matrix(frame, ["a", "b", "c", "d"]).vocabulary == ("a", "b", "c", "d")
+    assert Corpus.from_matrix(pd.DataFrame(COUNTS)).vocabulary is None
+    nullable = frame.astype("Int64")
+    np.testing.assert_array_equal(dense(Corpus.from_matrix(nullable)), COUNTS)
+    nullable.iloc[2, 1] = None
+    with pytest.raises(CorpusError, match="got nan in document 2, word 1"):
+        Corpus.from_matrix(nullable)
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3, 3)])
 @pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.from_numpy])
 def test_an_empty_corpus_is_an_error(shape, convert):
@@ -201,6 +213,7 @@ def test_malformed_torch_tensors():
         ("abcd", "got a str"),
         ({"apple": 0, "bee": 1, "cat": 2, "dog": 3}, "got a dict .*get_feature_names_out"),
         (set(WORDS), "got a set"),
+        (("apple", "b\ud800ee", "cat", "dog"), "word 1 .* half of a surrogate pair"),
     ],
 )
 def test_bad_vocabularies(vocabulary, match):
@@ -272,7 +285,7 @@ def test_with_counts_drops_what_becomes_zero():
 
 
 def test_to_scipy_round_trip():
-    counts = random_counts()
+    counts = random_counts(30, 12)
     matrix = Corpus.from_matrix(counts).to_scipy()
     assert isinstance(matrix, sp.csr_matrix)
     assert matrix.dtype == np.int64
@@ -280,55 +293,7 @@ def test_to_scipy_round_trip():
     np.testing.assert_array_equal(matrix.toarray(), counts)
 
 
-# ------------------------------------------------------------------ texts and vocabularies
-
-
-def test_from_texts_counts_words():
-    corpus = Corpus.from_texts(
-        iter(["The cat saw the cat.", "", "A dog!", "the THE the"]),
-        labels=["x", "y", "x", "y"],
-        stop_words=["saw"],
-    )
-    assert corpus.vocabulary == ("cat", "dog", "the")
-    np.testing.assert_array_equal(dense(corpus), [[2, 0, 2], [0, 0, 0], [0, 1, 0], [0, 0, 3]])
-    assert corpus.labels == ("x", "y", "x", "y")
-
-
-def test_from_texts_passes_options_on():
-    texts = ["one two two", "two three", "two three four"]
-    assert Corpus.from_texts(texts, min_df=2).vocabulary == ("three", "two")
-    assert Corpus.from_texts(texts, max_df=2, min_df=2).vocabulary == ("three",)
-    assert Corpus.from_texts(["The cat"], stop_words="english").vocabulary == ("cat",)
-    assert Corpus.from_texts(["The cat"], lowercase=False).vocabulary == ("The", "cat")
-
-
-@pytest.mark.parametrize(
-    ("texts", "options", "match"),
-    [
-        ("one text", {}, r"single text; wrap it"),
-        (["good", 3], {}, "text 1 must be a string, got int"),
-        (["good", None], {}, "text 1 must be a string, got NoneType"),
-        ([], {}, "cannot be counted"),
-        (["", " "], {}, "cannot be counted"),
-        (["the"], {"stop_words": "english"}, "cannot be counted"),
-        (["word"], {"min_df": 5}, "cannot be counted"),
-        (["word"], {"vocabulary": ["word"], "min_df": 1}, "min_df choose words"),
-    ],
-)
-def test_from_texts_errors(texts, options, match):
-    with pytest.raises(CorpusError, match=match):
-        Corpus.from_texts(texts, **options)
-
-
-def test_from_texts_with_a_vocabulary_warns_once_with_counts():
-    texts = ["new cat cat", "dog", "new newer cat new"]
-    with pytest.warns(UserWarning, match="dropped 4 of 8 tokens") as caught:
-        corpus = Corpus.from_texts(texts, vocabulary=["dog", "cat", "emu"])
-    assert [str(w.message) for w in caught] == [
-        "dropped 4 of 8 tokens: 2 words unknown to the vocabulary, in 2 of 3 documents"
-    ]
-    assert corpus.vocabulary == ("dog", "cat", "emu")
-    np.testing.assert_array_equal(dense(corpus), [[0, 2, 0], [1, 0, 0], [0, 1, 0]])
+# ------------------------------------------------------------------ vocabularies
 
 
 def test_with_vocabulary_moves_columns():
@@ -393,7 +358,7 @@ def test_fingerprint_tells_contents():
 
 @pytest.mark.parametrize("largest", [1, 255, 256, 70_000])
 def test_save_and_read_round_trip(tmp_path, largest):
-    counts = random_counts()
+    counts = random_counts(30, 12)
     counts[0, 0] = largest
     words = [f"wörd {i}" for i in range(12)]
     corpus = Corpus.from_matrix(counts, words, ["", *map(str, range(28)), ""], "toy")
@@ -402,7 +367,6 @@ def test_save_and_read_round_trip(tmp_path, largest):
     np.testing.assert_array_equal(dense(back), counts)
     assert (back.vocabulary, back.labels, back.name) == (corpus.vocabulary, corpus.labels, "toy")
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
-        "toy.labels.txt",
         "toy.npz",
         "toy.vocab.txt",
     ]
@@ -411,6 +375,7 @@ def test_save_and_read_round_trip(tmp_path, largest):
 def test_saving_replaces_what_an_older_corpus_left(tmp_path):
     path = tmp_path / "toy.npz"
     Corpus.from_matrix(COUNTS, WORDS, "abcd").save(path)
+    write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
     Corpus.from_matrix(COUNTS).save(path)
     assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
     back = read_corpus(path)
@@ -423,14 +388,13 @@ def test_save_errors_leave_no_file(tmp_path):
         Corpus.from_matrix(COUNTS).save(tmp_path / "toy.csv")
     with pytest.raises(CorpusError, match=r"toy\.vocab\.txt: word 1 is 'be\\ne'"):
         Corpus.from_matrix(COUNTS, ["a", "be\ne", "c", "d"]).save(tmp_path / "toy.npz")
-    with pytest.raises(CorpusError, match=r"toy\.labels\.txt: label 0 is 'a\\r'"):
-        Corpus.from_matrix(COUNTS, labels=["a\r", "b", "c", "d"]).save(tmp_path / "toy.npz")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "toy.npz"
     Corpus.from_matrix(COUNTS).save(path)
+    labels = write(tmp_path / "toy.labels.txt", "a\nb\nc\nd\n")
     before = path.read_bytes()
 
     def interrupted(file, **arrays):
@@ -441,7 +405,7 @@ def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         Corpus.from_matrix(COUNTS * 2).save(path)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["toy.npz"]
+    assert sorted(tmp_path.iterdir()) == [labels, path]
 
 
 def test_saved_files_are_read_by_plain_numpy(tmp_path):
@@ -451,3 +415,39 @@ def test_saved_files_are_read_by_plain_numpy(tmp_path):
         matrix = sp.csr_matrix((z["data"], z["indices"], z["indptr"]), shape=tuple(z["shape"]))
         assert z["data"].dtype == np.uint8
     np.testing.assert_array_equal(matrix.toarray(), COUNTS)
+
+
+# ------------------------------------------------------------------ documents of any kind
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sp.csr_matrix, torch.tensor, np.ndarray.tolist])
+def test_as_corpus_takes_matrices(convert):
+    np.testing.assert_array_equal(dense(as_corpus(convert(COUNTS))), COUNTS)
+
+
+def test_as_corpus_takes_corpora_and_frames():
+    corpus = Corpus.from_matrix(COUNTS)
+    assert as_corpus(corpus) is corpus
+    assert as_corpus(pd.DataFrame(COUNTS, columns=WORDS)).vocabulary == WORDS
+    assert as_corpus(np.zeros((1, 2)), allow_empty=True).num_tokens == 0
+    with pytest.raises(CorpusError, match="the corpus is empty"):
+        as_corpus(np.zeros((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("documents", "match"),
+    [
+        (["a text", "another"], r"got texts; .* Corpus\.from_texts"),
+        (("a text",), r"Corpus\.from_texts"),
+        (np.array(["a text"]), r"Corpus\.from_texts"),
+        (pd.Series(["a text"]), r"Corpus\.from_texts"),
+        ("ap.npz", "got 'ap.npz'; if it is a file, read it by read_corpus"),
+        (Path("ap.npz"), "read_corpus"),
+        (None, "got a NoneType; make one by"),
+        (3, "got a int"),
+        ({"a": 1}, "got a dict"),
+    ],
+)
+def test_as_corpus_says_how_to_make_one(documents, match):
+    with pytest.raises(ConfigError, match=match):
+        as_corpus(documents)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.stats import chi2, hypergeom, norm
+from support.corpora import make_corpus
 
 from torch_lntm.corpus import Corpus, load_split, load_word_hold_out, splits
 from torch_lntm.errors import CorpusError
 
 
-def make(num_docs: int = 50, num_words: int = 20, rate: float = 0.5, seed: int = 0) -> Corpus:
-    counts = np.random.default_rng(seed).poisson(rate, (num_docs, num_words))
-    counts[4] = 0
-    counts[5] = 0
-    counts[5, 3] = 1
-    words = [f"w{i}" for i in range(num_words)]
-    return Corpus.from_matrix(counts, words, map(str, range(num_docs)))
-
-
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return make()
+    return make_corpus()
 
 
 # ------------------------------------------------------------------ documents
@@ -87,30 +81,76 @@ def test_hold_out_follows_the_seed(corpus):
     assert (first != corpus.hold_out_words(seed=2).observed_counts).any()
 
 
-@pytest.mark.parametrize("chunk", [1, 17, 100])
-def test_hold_out_does_not_depend_on_the_chunk(corpus, chunk, monkeypatch):
-    whole = corpus.hold_out_words().observed_counts
-    monkeypatch.setattr(splits, "_CHUNK_TOKENS", chunk)
-    np.testing.assert_array_equal(corpus.hold_out_words().observed_counts, whole)
+# False-failure rate of each comparison below, for any seed. There are fewer than 100.
+RATE = 1e-8
 
 
-def test_hold_out_draws_are_hypergeometric():
-    # 20,000 copies of one document: chi-square of the observed tokens of the first word, and a
-    # z-test of the covariance of two words. The three levels below bound the false-failure rate
-    # by 3e-6, for any seed.
-    copies, document = 20_000, np.array([7, 5, 1, 3])
+def multivariate_moments(document: np.ndarray, drawn: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of the multivariate hypergeometric distribution."""
+    total = document.sum()
+    shares = document / total
+    scale = drawn * (total - drawn) / (total - 1)
+    return drawn * shares, scale * (np.diag(shares) - np.outer(shares, shares))
+
+
+def check_moments(x: np.ndarray, document: np.ndarray, drawn: int) -> None:
+    """z-tests of the mean of every entry, and of the covariance of every pair, of draws x."""
+    mean, covariance = multivariate_moments(document, drawn)
+    centred = x - mean
+    bound = norm.isf(RATE / 2) / np.sqrt(len(x))
+    assert (np.abs(centred.mean(0)) < bound * np.sqrt(np.diag(covariance))).all()
+    products = centred[:, :, None] * centred[:, None, :]
+    # The square of a lone token's deviation is always 1/4.
+    error = np.abs(products.mean(0) - covariance)
+    assert (error <= bound * products.std(0) + 1e-9 * np.abs(covariance)).all()
+
+
+@pytest.mark.parametrize(
+    ("document", "fraction"),
+    [
+        ([7, 5, 1, 3], 0.5),
+        ([1] * 7, 0.3),
+        ([40, 1, 2, 9, 9, 3], 0.9),
+        # Above 10^9 tokens of a word, beyond numpy's own draws.
+        ([2**31 - 1, 10**9, 2**31 - 1], 0.25),
+        ([1_500_000_000, 3], 0.5),
+    ],
+)
+def test_hold_out_draws_have_hypergeometric_moments(document, fraction):
+    document = np.array(document)
+    copies = 20_000 if document.sum() < 10**9 else 2_000
     corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
-    drawn = corpus.hold_out_words(0.5, seed=0).observed_counts.reshape(copies, 4)
-    values = np.arange(8)
-    expected = copies * hypergeom(16, 7, 8).pmf(values)
-    statistic = ((np.bincount(drawn[:, 0], minlength=8) - expected) ** 2 / expected).sum()
-    assert statistic < chi2(7).isf(1e-6)
-    share = copies / 2
-    assert abs(drawn[:, 2].sum() - share) < norm.isf(5e-7) * np.sqrt(copies / 4)
-    # Multivariate hypergeometric: cov(x_i, x_j) = -n (K_i/N)(K_j/N)(N-n)/(N-1).
-    products = (drawn[:, 0] - 3.5) * (drawn[:, 1] - 2.5)
-    z = (products.mean() + 8 * 7 / 16 * 5 / 16 * 8 / 15) / (products.std() / np.sqrt(copies))
-    assert abs(z) < norm.isf(5e-7)
+    drawn = corpus.hold_out_words(fraction).observed_counts.reshape(copies, -1)
+    check_moments(drawn.astype(float), document, round(fraction * int(document.sum())))
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_hold_out_draws_are_hypergeometric(small, monkeypatch):
+    # The whole distribution, by chi-square, also of the draws that are made for large numbers.
+    if not small:
+        monkeypatch.setattr(splits, "_MAX_COLOUR", 1)
+    copies, document = 10_000, np.array([7, 5, 1, 3])
+    corpus = Corpus.from_matrix(np.tile(document, (copies, 1)))
+    drawn = corpus.hold_out_words(0.5).observed_counts.reshape(copies, 4)
+    for j, count in enumerate(document):
+        values = np.arange(count + 1)
+        expected = copies * hypergeom(16, count, 8).pmf(values)
+        observed = np.bincount(drawn[:, j], minlength=count + 1)
+        if count == 7:  # 0 and 7 of them are too rare for the chi-square distribution
+            expected = np.array([*(expected[:2].sum(),), *expected[2:6], expected[6:].sum()])
+            observed = np.array([*(observed[:2].sum(),), *observed[2:6], observed[6:].sum()])
+        statistic = ((observed - expected) ** 2 / expected).sum()
+        assert statistic < chi2(len(expected) - 1).isf(1e-7)
+
+
+def test_holding_out_tokens_takes_no_memory_for_each():
+    corpus = Corpus.from_matrix([[3 * 10**8, 5], [2**31 - 1, 2**31 - 1]])
+    tracemalloc.start()
+    observed, _ = corpus.hold_out_words(0.3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    np.testing.assert_array_equal(observed.lengths, np.rint(0.3 * corpus.lengths))
 
 
 def test_neighbouring_documents_are_drawn_independently():
@@ -126,7 +166,7 @@ def test_neighbouring_documents_are_drawn_independently():
 def test_split_round_trip(corpus, tmp_path):
     split = corpus.split(0.3, seed=7)
     split.save(tmp_path / "split.npz")
-    back = load_split(str(tmp_path / "split.npz"), make())
+    back = load_split(str(tmp_path / "split.npz"), make_corpus())
     np.testing.assert_array_equal(back.train_index, split.train_index)
     np.testing.assert_array_equal(back.test_index, split.test_index)
     assert back.test.fingerprint() == split.test.fingerprint()
@@ -136,7 +176,7 @@ def test_split_round_trip(corpus, tmp_path):
 def test_hold_out_round_trip(corpus, tmp_path):
     hold_out = corpus.hold_out_words(0.3, seed=7)
     hold_out.save(tmp_path / "words.npz")
-    back = load_word_hold_out(tmp_path / "words.npz", make())
+    back = load_word_hold_out(tmp_path / "words.npz", make_corpus())
     assert back.observed.fingerprint() == hold_out.observed.fingerprint()
     assert back.held_out.fingerprint() == hold_out.held_out.fingerprint()
 
@@ -145,7 +185,7 @@ def test_loading_for_another_corpus(corpus, tmp_path):
     corpus.split().save(tmp_path / "split.npz")
     corpus.hold_out_words().save(tmp_path / "words.npz")
     with pytest.raises(CorpusError, match=r"split\.npz: made from another corpus"):
-        load_split(tmp_path / "split.npz", make(seed=1))
+        load_split(tmp_path / "split.npz", make_corpus(seed=1))
     with pytest.raises(CorpusError, match=r"words\.npz: made from another corpus"):
         load_word_hold_out(tmp_path / "words.npz", corpus[1:])
 

@@ -10,7 +10,7 @@ from oracles.mixture import enumerate_assignments
 from oracles.problems import make_batch
 from scipy import stats
 
-from torch_lntm.distributions import BagOfWords
+from torch_lntm.distributions import BagOfWords, WordCounts
 
 RNG = np.random.default_rng(0)
 THETA = RNG.dirichlet(np.ones(3), 4)
@@ -46,6 +46,25 @@ def test_expand_and_leading_dimensions(device) -> None:
     torch.testing.assert_close(got, bags(device).log_prob(batch).expand(5, 2, 4))
 
 
+def test_leading_dimensions_of_theta_topics_and_counts_broadcast(device) -> None:
+    theta = torch.from_numpy(RNG.dirichlet(np.ones(3), (5, 2, 4))).to(device)
+    topics = torch.from_numpy(RNG.dirichlet(np.ones(6), (2, 1, 3))).to(device)
+    counts = torch.from_numpy(RNG.poisson(1.0, (5, 1, 4, 6)).astype(float)).to(device)
+    got = BagOfWords(theta, topics).log_prob(counts)
+    assert got.shape == (5, 2, 4)
+    words = (theta @ topics.squeeze(1)).log()
+    torch.testing.assert_close(got, (counts * words).sum(-1))
+
+
+def test_draws_have_the_shape_that_was_asked_for(device) -> None:
+    lengths = [30, 0, 4, 9]
+    draws = bags(device, lengths).expand([2, 4]).sample(torch.Size([3]))
+    assert draws.shape == (3, 2, 4, 6)
+    assert draws.to_dense().sum(-1).tolist() == [[lengths] * 2] * 3
+    # Each is a draw of its own.
+    assert len({tuple(draw.to_dense().flatten().tolist()) for row in draws for draw in row}) == 6
+
+
 def test_it_is_an_ordinary_pyro_site(device) -> None:
     theta = torch.from_numpy(THETA).to(device).requires_grad_()
     topics = torch.from_numpy(TOPICS).to(device)
@@ -53,7 +72,7 @@ def test_it_is_an_ordinary_pyro_site(device) -> None:
 
     def program() -> None:
         with pyro.plate("documents", 40, subsample=torch.arange(4, device=device)):
-            pyro.sample("counts", BagOfWords(theta, topics), obs=batch)
+            pyro.sample("counts", BagOfWords(theta, topics), obs=WordCounts(batch))
 
     trace = pyro.poutine.trace(program).get_trace()
     expected = 10 * bags(device).log_prob(batch).sum()
@@ -103,6 +122,6 @@ def test_errors(device) -> None:
     with pytest.raises(ValueError, match="needs lengths"):
         bags(device).sample()
     with pytest.raises(ValueError, match="one bag per document"):
-        bags(device, [1, 1, 1, 1]).sample(torch.Size([2]))
-    with pytest.raises(ValueError, match="one bag per document"):
-        bags(device, [1, 1, 1, 1]).expand([2, 4]).sample()
+        bags(device, [1, 1, 1, 1]).expand([2, 4]).sample_counts(torch.Generator(device))
+    with pytest.raises(ValueError, match="all documents share their topics"):
+        BagOfWords(theta, topics.expand(4, -1, -1))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch_lntm.evaluation.ratio import per_token
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
@@ -16,7 +17,6 @@ from torch_lntm.evaluation import (
     log_likelihood,
     unigram_perplexity,
 )
-from torch_lntm.evaluation.ratio import per_token
 from torch_lntm.guides import GUIDES, LaplaceGuide, TaylorGuide
 from torch_lntm.models import TopicModel, ctm
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-
 from torch_lntm.solvers.contrasts import contrast_basis, log_likelihood_at, triangular_factor
 from torch_lntm.solvers.importance import (
     draw_noise,

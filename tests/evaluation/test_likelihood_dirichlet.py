@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
+from torch_lntm.solvers.dirichlet_proposals import dirichlet_draws, stick_draws
+from torch_lntm.solvers.importance import pareto_k
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import DirichletGuide, EPGuide
 from torch_lntm.models import TopicModel, lda
-from torch_lntm.solvers.dirichlet_proposals import dirichlet_draws, stick_draws
-from torch_lntm.solvers.importance import pareto_k
 
 NUM_WORDS = 25
 DRAWS = {"sticks": stick_draws, "dirichlet": dirichlet_draws}

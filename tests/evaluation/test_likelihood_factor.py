@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch_lntm.solvers.source_contrasts import SourceContrasts
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import LikelihoodEstimate, document_completion, log_likelihood
 from torch_lntm.guides import FactorGuide, LaplaceGuide, TaylorGuide
 from torch_lntm.models import TopicModel, ctm, iftm
-from torch_lntm.solvers.source_contrasts import SourceContrasts
 
 NUM_WORDS = 30
 SAMPLES = 10_000

@@ -43,14 +43,14 @@ def test_svi_recovers_the_prior_mean_with_mini_batches(name: str, elbo: type, de
     guide = GUIDES[name](model)
     pyro.set_rng_seed(0)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), elbo())
-    before = svi.evaluate_loss(corpus.batch(device, torch.float64))
+    before = svi.evaluate_loss(corpus.batch(device=device, dtype=torch.float64))
     topics = model.topics.probs.clone()
     for epoch in range(15):
         for batch in corpus.batches(
             max_docs=20, shuffle=True, seed=epoch, device=device, dtype=torch.float64
         ):
             svi.step(batch)
-    after = svi.evaluate_loss(corpus.batch(device, torch.float64))
+    after = svi.evaluate_loss(corpus.batch(device=device, dtype=torch.float64))
     # 4,800 tokens; the prior mean starts one standard deviation off in two contrasts.
     assert after < before - 20
     loc = model.prior.loc.detach()
@@ -64,7 +64,7 @@ def test_svi_raises_the_elbo_of_every_model(family: str, name: str, device: str)
     corpus, _ = truth.generate([50] * 40, seed=1)
     model = make_any_model(family, seed=4).to(device)
     guide = GUIDES[name](model)
-    batch = corpus.batch(device, torch.float64)
+    batch = corpus.batch(device=device, dtype=torch.float64)
     pyro.set_rng_seed(0)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
     before = svi.evaluate_loss(batch)

@@ -11,7 +11,9 @@ import torch
 from oracles import mixture as oracle
 from oracles.problems import make_batch
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import (
+    contraction,
     expected_counts,
     expected_topic_counts,
     mixture_log_likelihood,
@@ -105,13 +107,101 @@ def test_gradients(device) -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_a_second_derivative_is_refused_not_wrong(device) -> None:
+# Forward mode scripts functions of PyTorch's own at its first use.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_derivatives_of_both_orders_in_both_inputs(device) -> None:
+    weights, topics, counts = random_arrays(5, 3, 6)
+    t, phi = tensors(device, torch.float64, weights, topics)
+    batch = make_batch(counts, device)
+    t.requires_grad_()
+    phi.requires_grad_()
+
+    def function(*inputs: torch.Tensor) -> torch.Tensor:
+        return mixture_log_likelihood(*inputs, batch)
+
+    assert torch.autograd.gradcheck(function, (t, phi), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, (t, phi), check_fwd_over_rev=True)
+    # With one input fixed the graph is another.
+    assert torch.autograd.gradgradcheck(lambda a: function(a, phi.detach()), t)
+    assert torch.autograd.gradgradcheck(lambda b: function(t.detach(), b), phi)
+
+
+# Forward mode scripts functions of PyTorch's own at its first use.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_transforms_of_torch_func(device) -> None:
+    weights, topics, counts = random_arrays(4, 3, 6)
+    t, phi = tensors(device, torch.float64, weights, topics)
+    batch = make_batch(counts, device)
+
+    def total(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return mixture_log_likelihood(a, b, batch).sum()
+
+    def plain(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return mixture_log_likelihood_reference(a, b, batch).sum()
+
+    close = torch.testing.assert_close
+    expected = torch.autograd.functional.hessian(plain, (t, phi))
+    for hessian in (
+        torch.func.hessian(total, (0, 1)),
+        torch.func.jacrev(torch.func.jacrev(total, (0, 1)), (0, 1)),
+        torch.func.jacrev(torch.func.jacfwd(total, (0, 1)), (0, 1)),
+        lambda *inputs: torch.autograd.functional.hessian(total, inputs),
+    ):
+        for got, want in zip(hessian(t, phi), expected, strict=True):
+            close(got, want)
+    several = torch.stack([t, 2 * t, t + 1])
+    at_each = torch.func.vmap(lambda a: mixture_log_likelihood(a, phi, batch))(several)
+    close(at_each, mixture_log_likelihood(several, phi, batch))
+    gradients = torch.func.vmap(torch.func.grad(total, 1), (0, None))(several, phi)
+    close(gradients[1], torch.func.grad(plain, 1)(2 * t, phi))
+
+
+def test_the_topics_gradient_is_left_out_where_nobody_asks(device, monkeypatch) -> None:
+    """As by a sampler of the documents' latent variables on a model whose topics are parameters."""
     weights, topics, counts = random_arrays()
     t, phi = tensors(device, torch.float64, weights, topics)
     t.requires_grad_()
-    value = mixture_log_likelihood(t.exp(), phi, make_batch(counts, device)).sum()
-    with pytest.raises(RuntimeError, match="no second derivative"):
-        torch.autograd.grad(value, t, create_graph=True)
+    phi.requires_grad_()
+    batch = make_batch(counts, device)
+    calls = []
+    original = contraction.sum_over_docs
+    monkeypatch.setattr(
+        contraction, "sum_over_docs", lambda *args: calls.append(1) or original(*args)
+    )
+    (alone,) = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), t)
+    assert not calls
+    both = torch.autograd.grad(mixture_log_likelihood(t, phi, batch).sum(), (t, phi))
+    assert len(calls) == 1
+    torch.testing.assert_close(alone, both[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_second_derivatives_at_a_probability_of_zero_are_finite(device, dtype) -> None:
+    t, phi = tensors(device, dtype, np.array([[1, 0], [0.5, 0.5]]), np.array([[0, 1], [1, 0.0]]))
+    batch = make_batch(np.array([[1, 1], [2, 0.0]]), device, dtype)
+
+    def total(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return mixture_log_likelihood(a, b, batch).sum()
+
+    for row in torch.autograd.functional.hessian(total, (t, phi)):
+        assert all(bool(block.isfinite().all()) for block in row)
+
+
+def test_low_precision_is_refused_and_autocast_without_effect(device) -> None:
+    weights, topics, counts = random_arrays()
+    t, phi = tensors(device, torch.float32, weights, topics)
+    batch = make_batch(counts, device, torch.float32)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        cast = responsibility_covariance(t, phi, batch), mixture_log_likelihood(t, phi, batch)
+    for got, want in zip(
+        cast,
+        (responsibility_covariance(t, phi, batch), mixture_log_likelihood(t, phi, batch)),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+    for function in (mixture_log_likelihood, expected_counts, expected_topic_counts):
+        with pytest.raises(ConfigError, match=r"torch.float16; expected torch.float32 or"):
+            function(t.half(), phi.half(), batch.to(dtype=torch.float16))
 
 
 @pytest.mark.parametrize("num_docs", [0, 3])

@@ -15,11 +15,11 @@ from sklearn.decomposition import LatentDirichletAllocation
 from torch.distributions import Dirichlet, kl_divergence
 
 from torch_lntm.errors import NumericalError
-from torch_lntm.solvers.dirichlet import (
+from torch_lntm.noise import document_keys
+from torch_lntm.posteriors.dirichlet import DirichletPosterior, expected_log_theta
+from torch_lntm.solvers.concentration import (
     LARGEST_TOTAL_CONCENTRATION,
     SMALLEST_CONCENTRATION,
-    DirichletPosterior,
-    expected_log_theta,
     fit_concentration,
 )
 from torch_lntm.solvers.second_order import second_order_word_counts
@@ -338,15 +338,18 @@ def test_second_order_counts_of_impossible_words_and_none(device) -> None:
 # The posterior.
 
 
-def posterior(gamma: list[list[float]], device: torch.device | str = "cpu") -> DirichletPosterior:
-    values = torch.tensor(gamma, dtype=torch.float64, device=device)
+def posterior(
+    gamma: list[list[float]], device: torch.device | str = "cpu", first: int = 0
+) -> DirichletPosterior:
+    """Of the documents from position ``first`` on."""
     num_docs = len(gamma)
     return DirichletPosterior(
-        torch.tensor([0.4, 1.5, 0.1], dtype=torch.float64, device=device),
-        values,
-        torch.ones(num_docs, dtype=torch.bool, device=device),
-        torch.ones(num_docs, dtype=torch.int64, device=device),
-        torch.zeros(num_docs, dtype=torch.float64, device=device),
+        concentration=torch.tensor([0.4, 1.5, 0.1], dtype=torch.float64, device=device),
+        gamma=torch.tensor(gamma, dtype=torch.float64, device=device),
+        index=torch.arange(first, first + num_docs, device=device),
+        converged=torch.ones(num_docs, dtype=torch.bool, device=device),
+        iterations=torch.ones(num_docs, dtype=torch.int64, device=device),
+        objective=torch.zeros(num_docs, dtype=torch.float64, device=device),
     )
 
 
@@ -367,7 +370,7 @@ def test_posterior_agrees_with_torch(device) -> None:
     theta = torch.tensor([[0.2, 0.5, 0.3]] * 3, dtype=torch.float64, device=device)
     torch.testing.assert_close(post.log_prob(theta), q.log_prob(theta))
     total = digamma(post.gamma.cpu().numpy()) - digamma(post.gamma.sum(1).cpu().numpy())[:, None]
-    np.testing.assert_allclose(post.sums()["log_theta_sum"].cpu(), total.sum(0), rtol=1e-9)
+    np.testing.assert_allclose(post.expected_log_theta().cpu(), total, rtol=1e-9)
     np.testing.assert_allclose(expected_log_theta(post.gamma).cpu(), total, rtol=1e-9)
     assert post.num_docs == 3
 
@@ -392,20 +395,22 @@ def test_draws_have_the_posteriors_moments(device) -> None:
 
 def test_draws_depend_on_nothing_but_the_document_and_the_key(device) -> None:
     post = posterior([[3.0, 0.2, 1.0], [40.0, 1.5, 0.1]], device)
-    alone = posterior([[40.0, 1.5, 0.1]], device)
-    assert torch.equal(post.draw_theta(1, 5, (1, 2)), alone.draw_theta(0, 5, (1, 2)))
-    assert not torch.equal(post.draw_theta(1, 5, (1, 2)), post.draw_theta(1, 5, (1, 3)))
+    alone = posterior([[40.0, 1.5, 0.1]], device, first=1)
+    key = document_keys(3, post.index, 5)
+    draws = post.draw(key)
+    assert draws.shape == (5, 2, 3)
+    assert torch.equal(draws[:, 1:], alone.draw(key[:, 1:]))
+    assert not torch.equal(draws, post.draw(document_keys(4, post.index, 5)))
     assert torch.equal(post.theta_samples(5, seed=3)[:, 1], alone.theta_samples(5, seed=3)[:, 0])
 
 
 def test_draws_of_tiny_parameters_are_corners() -> None:
-    post = posterior([[2e-4, 1e-4, 1e-4]])
-    draws = post.draw_theta(0, 4000, (0,))
+    draws = posterior([[2e-4, 1e-4, 1e-4]]).theta_samples(4000)[:, 0]
     assert bool(torch.isfinite(draws).all())
     torch.testing.assert_close(draws.sum(-1), torch.ones_like(draws[:, 0]))
     assert float((draws.amax(-1) > 0.999).double().mean()) > 0.99
     share = (draws > 0.5).double().mean(0)
     np.testing.assert_allclose(share, [0.5, 0.25, 0.25], atol=6 * 0.5 / 4000**0.5)
     # log theta is far below what a plain gamma variate can hold, and still has its distribution.
-    small = posterior([[0.05, 1.0, 1.0]]).draw_theta(0, 4000, (0,))[:, 0].numpy()
+    small = posterior([[0.05, 1.0, 1.0]]).theta_samples(4000)[:, 0, 0].numpy()
     assert kstest(small, "beta", args=(0.05, 2.0)).pvalue > 1e-6

@@ -9,7 +9,7 @@ from oracles.problems import make_batch
 from scipy.special import digamma, gammaln, log_expit, logsumexp
 
 from torch_lntm.errors import NumericalError
-from torch_lntm.solvers.dirichlet import DirichletPosterior
+from torch_lntm.posteriors import DirichletPosterior
 from torch_lntm.solvers.ep import ep
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -13,18 +13,18 @@ from oracles.problems import make_batch
 from scipy import optimize
 from scipy.special import logsumexp, softmax
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.latents import (
+    EtaSpace,
+    FactorSpace,
+    GaussianFactorSpace,
+    LaplaceFactorSpace,
+    NormalSpace,
+)
+from torch_lntm.noise import document_keys
+from torch_lntm.posteriors import FactorPosterior, LowRankPosterior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound
-from torch_lntm.solvers.factor import (
-    FactorPosterior,
-    FactorPrior,
-    LowRankPosterior,
-    conditional_sources,
-    factor,
-    update_mean,
-)
-from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.solvers.factor import factor, update_mean
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 from torch_lntm.solvers.taylor import taylor
@@ -32,17 +32,19 @@ from torch_lntm.solvers.taylor import taylor
 SOURCES = pytest.mark.parametrize("source", ["gaussian", "laplace"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
+SPACES = {"gaussian": GaussianFactorSpace, "laplace": LaplaceFactorSpace}
+
 #: What the dual costs a source that nothing is known of.
 DUAL_COST = math.log(2) + 0.5 - 0.5 * math.log(2 * math.pi)
 
 
-def make_prior(
+def make_space(
     problem: FactorProblem,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float64,
-) -> FactorPrior:
+) -> FactorSpace:
     arrays = (problem.loc, problem.mixing, problem.noise_precision)
-    return FactorPrior(*(torch.from_numpy(a).to(device, dtype) for a in arrays), problem.source)
+    return SPACES[problem.source](*(torch.from_numpy(a).to(device, dtype) for a in arrays))
 
 
 def arguments(
@@ -70,7 +72,7 @@ def solve(
     **options: float,
 ) -> FactorPosterior:
     data, settings = arguments(problem, device, dtype, **options)
-    return factor(*data, make_prior(problem, device, dtype), **settings)
+    return factor(*data, make_space(problem, device, dtype), **settings)
 
 
 def parts(posterior: FactorPosterior) -> list[tuple[np.ndarray, ...]]:
@@ -139,7 +141,7 @@ def test_every_round_raises_the_bound(device, source) -> None:
 def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
     """Of the bound with what an update holds fixed; any start."""
     problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))
-    prior = make_prior(problem, device)
+    space = make_space(problem, device)
     rng = np.random.default_rng(1)
     num_docs, num_topics = len(problem.counts), len(problem.topics)
     x = problem.loc + rng.normal(size=(num_docs, num_topics))
@@ -176,11 +178,11 @@ def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> N
 
     if source == "laplace":
         second = s**2 + np.diagonal(covariance, axis1=1, axis2=2)
-        tril = prior.source_tril_at(tensor(second**0.25), None)
+        tril = space.source_tril_at(tensor(second**0.25), None)
     else:
-        tril = prior.source_tril.expand(num_docs, -1, -1)
+        tril = space.source_tril.expand(num_docs, -1, -1)
     covariance = (tril @ tril.mT).cpu().numpy()
-    s = prior.sources(tensor(x), tril).cpu().numpy()
+    s = space.sources(tensor(x), tril).cpu().numpy()
     before, after = after, bounds(x, variance, s, covariance)
     assert np.all(after > before)
     if source == "gaussian":
@@ -247,7 +249,7 @@ def test_without_mixing_it_is_diagonal_blei_lafferty(device, source) -> None:
     data, settings = arguments(problem, device)
     loc = torch.from_numpy(problem.loc).to(device)
     noise = torch.from_numpy(problem.noise_precision).to(device)
-    other = blei_lafferty(*data, GaussianPrior(loc, noise.rsqrt().diag()), **settings)
+    other = blei_lafferty(*data, NormalSpace(loc, noise.rsqrt().diag()), **settings)
     torch.testing.assert_close(post.mean, other.mean, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(post.variance, other.variance, rtol=1e-6, atol=1e-6)
     cost = 3 * DUAL_COST if source == "laplace" else 0.0
@@ -308,10 +310,10 @@ def test_taylor_by_woodbury_in_single_precision(device) -> None:
     problem = extreme_problem("gaussian")
     options = {"tolerance": 1e-3, "max_iterations": 500}
     data, settings = arguments(problem, device, torch.float32, **options)
-    low = taylor(*data, make_prior(problem, device, torch.float32), **settings)
+    low = taylor(*data, make_space(problem, device, torch.float32), **settings)
     assert bool(low.converged.all())
     data, settings = arguments(problem, device, start=low.mean.double(), **options)
-    double = taylor(*data, make_prior(problem, device), **settings)
+    double = taylor(*data, make_space(problem, device), **settings)
     modes = (post.objective + 0.5 * post.log_det for post in (low, double))
     torch.testing.assert_close(*modes, rtol=1e-5, atol=1e-3)
     root = np.linalg.cholesky(problem.covariance)
@@ -333,13 +335,13 @@ def test_taylor_by_woodbury_in_single_precision(device) -> None:
 def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None:
     problem = random_factor_problem(source=source, lengths=(30, 1, 0, 60, 8, 200))
     (batch, topics), settings = arguments(problem, device, dtype, tolerance=1e-6)
-    prior = make_prior(problem, device, dtype)
-    whole = factor(batch, topics, prior, **settings)
+    space = make_space(problem, device, dtype)
+    whole = factor(batch, topics, space, **settings)
     tolerance = 1e-9 if dtype == torch.float64 else 2e-3
     for rows in ([0], [5, 2, 1], [4, 3]):
         start = settings["start"][rows]
         part = batch.select(torch.tensor(rows, device=device))
-        post = factor(part, topics, prior, **{**settings, "start": start})
+        post = factor(part, topics, space, **{**settings, "start": start})
         for field in ("mean", "variance", "source_mean", "source_covariance", "objective"):
             got, expected = getattr(post, field), getattr(whole, field)[rows]
             torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
@@ -359,47 +361,48 @@ def test_stopping_short_is_reported(device, source) -> None:
 
 
 @SOURCES
-def test_sums(device, source) -> None:
+def test_moments(device, source) -> None:
     post = solve(random_factor_problem(source=source), device)
-    expected = {
-        "eta_sum": np.zeros(5),
-        "eta_square": np.zeros(5),
-        "source_sum": np.zeros(2),
-        "eta_source": np.zeros((5, 2)),
-        "source_outer": np.zeros((2, 2)),
-    }
+    square, outer = np.zeros(5), np.zeros((5, 5))
+    source_sum, eta_source, source_outer = np.zeros(2), np.zeros((5, 2)), np.zeros((2, 2))
     for x, variance, s, covariance in parts(post):
-        expected["eta_sum"] += x
-        expected["eta_square"] += x**2 + variance
-        expected["source_sum"] += s
-        expected["eta_source"] += np.outer(x, s)
-        expected["source_outer"] += np.outer(s, s) + covariance
-    sums = post.sums()
-    assert sums.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(sums[name].cpu().numpy(), value, rtol=1e-12, atol=1e-12)
-        assert sums[name].dtype == torch.float64
+        square += x**2 + variance
+        outer += np.outer(x, x) + np.diag(variance)
+        source_sum += s
+        eta_source += np.outer(x, s)
+        source_outer += np.outer(s, s) + covariance
+    sums = post.source_sums()
+    for found, expected in (
+        (post.square_sum(), square),
+        (post.outer_sum(), outer),
+        (sums.source, source_sum),
+        (sums.eta_source, eta_source),
+        (sums.outer, source_outer),
+    ):
+        np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=1e-12, atol=1e-12)
+        assert found.dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", ["factor", "low-rank", "dense"])
-def test_draws_have_the_posterior_s_moments(device, generator, name) -> None:
+def test_draws_have_the_posterior_s_moments(device, name) -> None:
     problem = random_factor_problem(lengths=(30, 0, 5))
     data, settings = arguments(problem, device)
-    prior = make_prior(problem, device)
+    space = make_space(problem, device)
     if name == "dense":
-        post = taylor(*data, prior.marginal(), **settings)
+        post = taylor(*data, space.marginal(), **settings)
     else:
-        post = (factor if name == "factor" else taylor)(*data, prior, **settings)
+        post = (factor if name == "factor" else taylor)(*data, space, **settings)
     num_samples = 20_000
-    draws = {"sample": post.sample(num_samples, generator)}
-    # theta_samples and draw_theta up to the shift that softmax drops.
+    samples = post.samples(num_samples, seed=0)
+    # Theta up to the shift that softmax drops.
     log_theta = post.theta_samples(num_samples, seed=1).log()
     assert log_theta.shape == (num_samples, 3, 5)
-    keyed = torch.stack([post.draw_theta(d, num_samples, (3, d)) for d in range(3)], 1)
-    assert keyed.dtype == torch.float64
-    assert torch.equal(keyed[:, 1], post.draw_theta(1, num_samples, (3, 1)))
+    key = document_keys(2, post.index, num_samples)
+    draws = post.draw(key)
+    assert draws.dtype == torch.float64
+    assert torch.equal(draws[:, 1:], post.draw(key[:, 1:], slice(1, None)))
     centre = torch.eye(5, dtype=torch.float64, device=device) - 0.2
-    for values in (draws["sample"] @ centre, log_theta @ centre, keyed.log() @ centre):
+    for values in (samples @ centre, log_theta @ centre, draws @ centre):
         covariance = centre @ post.covariance @ centre
         mean = post.mean @ centre
         gap = values - mean
@@ -412,11 +415,11 @@ def test_draws_have_the_posterior_s_moments(device, generator, name) -> None:
         assert bool(((second - covariance).abs() < 6 * (spread / num_samples).sqrt()).all())
 
 
-def test_conditional_sources_are_exact(device) -> None:
+def test_sources_given_eta_are_exact(device) -> None:
     """Against conditioning the joint normal of sources and eta."""
     problem = random_factor_problem()
     eta = torch.randn(3, 2, 5, dtype=torch.float64, device=device)
-    mean, tril = conditional_sources(make_prior(problem, device), eta)
+    mean, tril = make_space(problem, device).source_posterior(eta)
     gain = problem.mixing.T @ np.linalg.inv(problem.covariance)
     expected = (eta.cpu().numpy() - problem.loc) @ gain.T
     np.testing.assert_allclose(mean.cpu().numpy(), expected, rtol=1e-10)
@@ -425,27 +428,27 @@ def test_conditional_sources_are_exact(device) -> None:
     assert torch.equal(tril, tril.tril())
 
 
-# Taylor and Laplace under the marginal prior.
+# Taylor and Laplace under the marginal space.
 
 
 @pytest.mark.parametrize("precision", [1.0, 1e-4, 1e6])
 def test_prior_coordinates(device, precision) -> None:
     problem = random_factor_problem()
     problem.noise_precision *= precision
-    prior = make_prior(problem, device)
-    dense = prior.marginal()
+    space = make_space(problem, device)
+    dense = space.marginal()
     covariance = (dense.tril @ dense.tril.mT).cpu().numpy()
     np.testing.assert_allclose(covariance, problem.covariance, rtol=1e-12, atol=1e-12)
-    assert prior.log_det.item() == pytest.approx(np.linalg.slogdet(problem.covariance)[1])
+    assert space.log_det.item() == pytest.approx(np.linalg.slogdet(problem.covariance)[1])
     eta = torch.randn(4, 5, dtype=torch.float64, device=device)
-    z = prior.whiten(eta)
-    torch.testing.assert_close(prior.unwhiten(z), eta, rtol=1e-9, atol=1e-9)
+    z = space.whiten(eta)
+    torch.testing.assert_close(space.unwhiten(z), eta, rtol=1e-9, atol=1e-9)
     # The shortest: as long as the dense prior's.
     length = dense.whiten(eta).square().sum(-1)
     torch.testing.assert_close(z.square().sum(-1), length, rtol=1e-8, atol=1e-8)
     g = torch.randn(4, 5, dtype=torch.float64, device=device)
     w = torch.randn(4, 7, dtype=torch.float64, device=device)
-    torch.testing.assert_close((prior.pull(g) * w).sum(-1), (g * prior.push(w)).sum(-1))
+    torch.testing.assert_close((space.pull(g) * w).sum(-1), (g * space.push(w)).sum(-1))
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e3])
@@ -454,8 +457,8 @@ def test_taylor_by_woodbury_is_the_dense_one(device, spread) -> None:
     problem.noise_precision[::2] *= spread
     problem.noise_precision[1::2] /= spread
     data, settings = arguments(problem, device)
-    prior = make_prior(problem, device)
-    low, dense = (taylor(*data, p, **settings) for p in (prior, prior.marginal()))
+    space = make_space(problem, device)
+    low, dense = (taylor(*data, p, **settings) for p in (space, space.marginal()))
     assert isinstance(low, LowRankPosterior)
     assert low.loading.shape == (5, 5, 3)
     close = {"rtol": 1e-6, "atol": 1e-7}
@@ -476,11 +479,10 @@ def test_taylor_by_woodbury_is_the_dense_one(device, spread) -> None:
         for m, v in zip(dense.mean.cpu().numpy(), dense.covariance.cpu().numpy(), strict=True)
     )
     for post in (low, dense):
-        sums = post.sums()
-        assert sums.keys() == {"latent_sum", "latent_outer"}
-        np.testing.assert_allclose(sums["latent_outer"].cpu().numpy(), outer, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(sums["latent_sum"].tolist(), dense.mean.sum(0).tolist(), 1e-6)
-    # An empty document keeps the prior.
+        assert post.source_sums() is None
+        np.testing.assert_allclose(post.outer_sum().cpu().numpy(), outer, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(post.square_sum(), post.outer_sum().diagonal())
+    # An empty document keeps the space.
     np.testing.assert_allclose(low.covariance[2].tolist(), problem.covariance, rtol=1e-9)
     assert low.kl()[2].item() == pytest.approx(0, abs=1e-9)
     assert low.objective[2].item() == pytest.approx(0, abs=1e-9)
@@ -495,22 +497,17 @@ def test_taylor_by_woodbury_is_the_dense_one(device, spread) -> None:
 def test_laplace_is_the_dense_one(device) -> None:
     problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
     data, settings = arguments(problem, device)
-    prior = make_prior(problem, device)
-    got, expected = (laplace(*data, p, **settings) for p in (prior, prior.marginal()))
+    space = make_space(problem, device)
+    got, expected = (laplace(*data, p, **settings) for p in (space, space.marginal()))
     for field in ("mean", "covariance", "objective"):
         torch.testing.assert_close(
             getattr(got, field), getattr(expected, field), rtol=1e-6, atol=1e-7
         )
     torch.testing.assert_close(got.kl(), expected.kl(), rtol=1e-6, atol=1e-7)
-    assert torch.equal(got.prior.tril, prior.marginal().tril)
+    assert torch.equal(got.space.tril, space.marginal().tril)
 
 
-def test_laplace_sources_have_no_normal_marginal(device) -> None:
-    problem = random_factor_problem(source="laplace")
-    data, settings = arguments(problem, device)
-    prior = make_prior(problem, device)
-    for solver in (taylor, laplace):
-        with pytest.raises(ConfigError, match="laplace sources"):
-            solver(*data, prior, **settings)
-    with pytest.raises(ConfigError, match="laplace sources"):
-        conditional_sources(prior, settings["start"])
+def test_laplace_sources_have_no_normal_marginal() -> None:
+    """So that no guide which needs a normal prior of eta fits them."""
+    assert not issubclass(LaplaceFactorSpace, EtaSpace)
+    assert not hasattr(LaplaceFactorSpace, "marginal")

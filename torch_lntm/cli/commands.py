@@ -109,7 +109,7 @@ class Transform(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
-        from torch_lntm.corpus.files import atomic_write, write_arrays
+        from torch_lntm.files import atomic_write, write_arrays
         from torch_lntm.io.folders import writing
 
         out = Path(str(self.out))

@@ -122,10 +122,8 @@ class OnDocuments(Command):
             name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
         }
         stop_words = options.get("stop_words")
-        if stop_words == "none":
-            options["stop_words"] = None
-        elif stop_words not in (None, "english"):
-            from torch_lntm.corpus.files import read_lines
+        if stop_words not in (None, "auto", "none", "english"):
+            from torch_lntm.files import read_lines
 
             options["stop_words"] = read_lines(Path(stop_words))
         if self.corpus == "-":
@@ -145,10 +143,11 @@ class OnDocuments(Command):
         self._inherit(run, same)
         names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
         options = {name: run.config[name] for name in names if run.config.get(name) is not None}
-        if self.corpus == "lee" and not same:
-            options |= {"min_df": 1, "max_df": 1.0}  # the model's vocabulary chooses the words
-        elif self.corpus != "lee" and not self._holds_texts():
+        if self.corpus != "lee" and not self._holds_texts():
             options = {}
+        elif not same:
+            # The model's vocabulary chooses the words.
+            options = {"stop_words": "none"} | options | {"min_df": 1, "max_df": 1.0}
         corpus = self.read(**options)
         words, num_words = run.model.vocabulary, run.model.num_words
         if words is not None:

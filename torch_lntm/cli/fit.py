@@ -251,7 +251,7 @@ class Fit(OnDocuments):
             if name == "num_topics" or value != defaults[name]
         }
 
-    def _split(self, corpus: Corpus) -> Split | None:
+    def _split(self, corpus: Corpus) -> Split[Corpus] | None:
         if not 0 <= self.test_fraction < 1:
             raise ConfigError(f"test_fraction is {self.test_fraction}; expected 0, or below 1")
         if self.test_fraction == 0:

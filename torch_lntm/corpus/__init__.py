@@ -1,9 +1,9 @@
 """What is observed: corpora of word counts, batches of documents, readers and splits."""
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.corpus import Corpus
+from torch_lntm.corpus.corpus import Corpus, as_corpus
+from torch_lntm.corpus.examples import lee_corpus, synthetic_topics
 from torch_lntm.corpus.readers import read_corpus
-from torch_lntm.corpus.samples import lee_corpus, synthetic_topics
 from torch_lntm.corpus.splits import Split, WordHoldOut, load_split, load_word_hold_out
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "DocumentBatch",
     "Split",
     "WordHoldOut",
+    "as_corpus",
     "lee_corpus",
     "load_split",
     "load_word_hold_out",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from torch_lntm.corpus.columns import FrozenDict
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,7 @@ class DocumentBatch:
         num_words: Size of the vocabulary.
         index: ``(num_docs,)`` int64 positions of the documents in their corpus.
         corpus_size: Number of documents in the corpus the batch was drawn from.
+        covariates: Tensors by name, ``(num_docs, ...)`` each; those of the corpus.
     """
 
     row_offsets: Tensor
@@ -32,6 +36,11 @@ class DocumentBatch:
     num_words: int
     index: Tensor
     corpus_size: int
+    covariates: Mapping[str, Tensor] = field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.covariates, FrozenDict):
+            object.__setattr__(self, "covariates", FrozenDict(self.covariates))
 
     @classmethod
     def from_csr(cls, matrix: Tensor) -> DocumentBatch:
@@ -61,15 +70,6 @@ class DocumentBatch:
         """``(num_docs, num_words)``."""
         return torch.Size((self.num_docs, self.num_words))
 
-    def dim(self) -> int:
-        """Number of dimensions, 2; with ``shape`` and ``data`` what Pyro asks of a value."""
-        return 2
-
-    @property
-    def data(self) -> DocumentBatch:
-        """The batch itself, which carries no gradient."""
-        return self
-
     @property
     def device(self) -> torch.device:
         """Where the counts are."""
@@ -79,6 +79,16 @@ class DocumentBatch:
     def dtype(self) -> torch.dtype:
         """Floating-point type of the counts."""
         return self.counts.dtype
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """``index`` on the CPU, ``(num_docs,)``.
+
+        To copy ``index`` from a GPU the host must wait for the GPU. Batches that a corpus makes
+        know their positions already, and so do their copies on other devices and their parts that
+        are selected by positions on the CPU.
+        """
+        return self.index.cpu()
 
     @cached_property
     def row_index(self) -> Tensor:
@@ -112,17 +122,60 @@ class DocumentBatch:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> DocumentBatch:
-        """The same batch on another device or with counts of another floating-point type."""
+        """The same batch on another device or with another floating-point type.
+
+        The type is that of the counts and of the covariates that are not integers or truth values.
+        """
         device = self.device if device is None else torch.device(device)
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self
-        return replace(
+        if device == self.device:
+            # Samplers ask again at every step, and need the transposed structure each time.
+            if dtype not in self._in_other_dtypes:
+                self._in_other_dtypes[dtype] = self._moved(device, dtype)
+            return self._in_other_dtypes[dtype]
+        return self._moved(device, dtype)
+
+    def _moved(self, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
+        moved = replace(
             self,
             row_offsets=self.row_offsets.to(device),
             word_index=self.word_index.to(device),
             counts=self.counts.to(device, dtype),
             index=self.index.to(device),
+            covariates=FrozenDict(
+                {
+                    name: value.to(device, dtype if value.is_floating_point() else value.dtype)
+                    for name, value in self.covariates.items()
+                }
+            ),
+        )
+        if self._knows_positions:
+            moved.__dict__["positions"] = self.positions
+        return moved
+
+    @property
+    def _knows_positions(self) -> bool:
+        """Whether ``positions`` can be read without waiting for a GPU."""
+        return self.index.device.type == "cpu" or "positions" in self.__dict__
+
+    @cached_property
+    def _in_other_dtypes(self) -> dict[torch.dtype, DocumentBatch]:
+        return {}
+
+    def pin_memory(self) -> DocumentBatch:
+        """The same batch in page-locked memory, from which copies to a GPU need not wait.
+
+        A ``DataLoader`` with ``pin_memory=True`` calls it.
+        """
+        return replace(
+            self,
+            row_offsets=self.row_offsets.pin_memory(),
+            word_index=self.word_index.pin_memory(),
+            counts=self.counts.pin_memory(),
+            index=self.index.pin_memory(),
+            covariates=FrozenDict({n: x.pin_memory() for n, x in self.covariates.items()}),
         )
 
     def select(self, rows: Tensor) -> DocumentBatch:
@@ -133,20 +186,46 @@ class DocumentBatch:
         total = int(row_offsets[-1])
         shift = torch.repeat_interleave(starts - row_offsets[:-1], sizes, output_size=total)
         entries = torch.arange(total, device=self.device) + shift
-        return replace(
+        part = replace(
             self,
             row_offsets=row_offsets,
             word_index=self.word_index[entries],
             counts=self.counts[entries],
             index=self.index[rows],
+            covariates=FrozenDict({name: x[rows] for name, x in self.covariates.items()}),
         )
+        if rows.device.type == "cpu" and self._knows_positions:
+            part.__dict__["positions"] = self.positions[rows]
+        return part
 
     def split(self, max_docs: int) -> list[DocumentBatch]:
         """Consecutive batches of at most ``max_docs`` documents."""
         if self.num_docs <= max_docs:
             return [self]
         rows = torch.arange(self.num_docs, device=self.device)
-        return [self.select(part) for part in rows.split(max_docs)]
+        parts = [self.select(part) for part in rows.split(max_docs)]
+        if self._knows_positions:
+            for part, positions in zip(parts, self.positions.split(max_docs), strict=True):
+                part.__dict__["positions"] = positions
+        return parts
+
+    def repeat(self, copies: int) -> DocumentBatch:
+        """All documents ``copies`` times, copy by copy: a row for each chain and document."""
+        shifts = self.nnz * torch.arange(copies, device=self.device)[:, None]
+        offsets = (self.row_offsets[:-1] + shifts).flatten()
+        repeated = replace(
+            self,
+            row_offsets=torch.cat([offsets, offsets.new_full((1,), copies * self.nnz)]),
+            word_index=self.word_index.repeat(copies),
+            counts=self.counts.repeat(copies),
+            index=self.index.repeat(copies),
+            covariates=FrozenDict(
+                {n: x.repeat(copies, *[1] * (x.dim() - 1)) for n, x in self.covariates.items()}
+            ),
+        )
+        if self._knows_positions:
+            repeated.__dict__["positions"] = self.positions.repeat(copies)
+        return repeated
 
     def to_csr(self) -> Tensor:
         """The counts as a sparse CSR tensor ``(num_docs, num_words)``."""

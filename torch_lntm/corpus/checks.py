@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import re
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,54 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from torch_lntm.corpus.columns import is_frame
 from torch_lntm.errors import CorpusError
 
+_MAX_COUNT = np.iinfo(np.int32).max
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
-def to_coo(matrix: Any) -> sp.coo_matrix:
+
+def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
+    """Turns any matrix of counts into an int64 CSR matrix of positive, sorted, different entries.
+
+    Raises:
+        CorpusError: An entry is not a count, or there are no documents, no words or, where this is
+            not allowed, no tokens.
+    """
+    coo = _to_coo(matrix)
+    num_docs, num_words = coo.shape
+    data = coo.data
+    # A NaN fails the first comparison, an infinity the last.
+    bad = ~(data >= 0) | (data > _MAX_COUNT)
+    if data.dtype.kind == "f":
+        bad |= data != np.floor(data)
+    if bad.any():
+        i = int(np.flatnonzero(bad)[0])
+        raise CorpusError(
+            f"counts must be whole numbers from 0 to {_MAX_COUNT}, got {data[i]} in document "
+            f"{coo.row[i]}, word {coo.col[i]} (and {int(bad.sum()) - 1} more such entries); "
+            "give raw counts, not weights such as tf-idf"
+        )
+    # tocsr adds up repeated entries and sorts those of a row.
+    csr = sp.coo_matrix((data.astype(np.int64), (coo.row, coo.col)), coo.shape).tocsr()
+    csr.eliminate_zeros()
+    if not num_docs or not num_words or not (csr.nnz or allow_empty):
+        raise CorpusError(
+            f"the corpus is empty: {num_docs} documents, {num_words} words, 0 tokens; "
+            "give at least one document with one word"
+        )
+    if csr.data.max(initial=0) > _MAX_COUNT:
+        raise CorpusError(f"a word's repeated entries add up to more than {_MAX_COUNT} tokens")
+    return csr
+
+
+def _to_coo(matrix: Any) -> sp.coo_matrix:
     """Any matrix of numbers as coordinates, with its entries as they were given."""
     try:
         if isinstance(matrix, Tensor):
             matrix = _from_torch(matrix.detach().cpu())
+        elif is_frame(matrix):
+            matrix = _from_frame(matrix)
         if not sp.issparse(matrix):
             matrix = np.asarray(matrix)
         elif hasattr(matrix, "check_format"):
@@ -30,6 +71,15 @@ def to_coo(matrix: Any) -> sp.coo_matrix:
             f"got {matrix.ndim} dimensions of {matrix.dtype}"
         )
     return sp.coo_matrix(matrix)
+
+
+def _from_frame(frame: Any) -> Any:
+    """A pandas data frame as an array, or as a scipy matrix if all its columns are sparse."""
+    if len(frame.columns) and all(type(dtype).__name__ == "SparseDtype" for dtype in frame.dtypes):
+        return frame.sparse.to_coo()
+    if all(dtype.kind in "biuf" for dtype in frame.dtypes):
+        return frame.to_numpy(dtype=np.float64, na_value=np.nan)  # nullable integers too
+    return frame.to_numpy()
 
 
 def _from_torch(matrix: Tensor) -> Any:
@@ -51,7 +101,11 @@ def _from_torch(matrix: Tensor) -> Any:
 def check_vocabulary(
     vocabulary: Iterable[str] | None, num_words: int | None
 ) -> tuple[str, ...] | None:
-    """The words as a tuple: all strings, all different, as many as there are columns."""
+    """Returns the words as a tuple of different strings, one for each column.
+
+    Raises:
+        CorpusError: They are no list of such words.
+    """
     if vocabulary is None:
         return None
     if isinstance(vocabulary, (str, bytes, Mapping, Set)):
@@ -64,6 +118,11 @@ def check_vocabulary(
         if not isinstance(word, str) or not word.strip():
             raise CorpusError(
                 f"word {i} of the vocabulary must be a non-blank string, got {word!r}"
+            )
+        if _SURROGATE.search(word):
+            raise CorpusError(
+                f"word {i} of the vocabulary is {word!r}, with half of a surrogate pair, which no "
+                "file can hold; repair the text it comes from"
             )
     words = tuple(str(word) for word in words)  # numpy's strings become Python's
     if num_words is not None and len(words) != num_words:
@@ -80,26 +139,3 @@ def check_vocabulary(
                     f"{seen[word]} and {i}; add up their columns first"
                 )
     return words
-
-
-def check_labels(labels: Iterable[object] | None, num_docs: int) -> tuple[str, ...] | None:
-    """The labels as a tuple of strings, one per document."""
-    if labels is None:
-        return None
-    names = tuple(str(label) for label in labels)
-    if len(names) != num_docs:
-        raise CorpusError(f"expected one label for each of {num_docs} documents, got {len(names)}")
-    return names
-
-
-def check_texts(texts: Iterable[str]) -> Sequence[str]:
-    """The texts as a list, all of them strings."""
-    if isinstance(texts, (str, bytes)):
-        raise CorpusError(
-            "texts must be an iterable of strings, got a single text; wrap it: [text]"
-        )
-    texts = list(texts)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise CorpusError(f"text {i} must be a string, got {type(text).__name__}")
-    return texts

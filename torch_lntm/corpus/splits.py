@@ -6,22 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.files import read_arrays, write_arrays
+from torch_lntm.corpus.documents import D, Documents
 from torch_lntm.errors import CorpusError
+from torch_lntm.files import read_arrays, write_arrays
 
-if TYPE_CHECKING:
-    from torch_lntm.corpus.corpus import Corpus
-
-_CHUNK_TOKENS = 1 << 20
+_MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers below this
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Generic[D]):
     """A corpus's documents in two disjoint sets.
 
     Attributes:
@@ -30,21 +28,21 @@ class Split:
         test_index: ``(num_test,)`` int64 positions of the test documents, ascending.
     """
 
-    corpus: Corpus
+    corpus: D
     train_index: NDArray[np.int64]
     test_index: NDArray[np.int64]
 
     @cached_property
-    def train(self) -> Corpus:
+    def train(self) -> D:
         """The training documents."""
         return self.corpus[self.train_index]
 
     @cached_property
-    def test(self) -> Corpus:
+    def test(self) -> D:
         """The test documents."""
         return self.corpus[self.test_index]
 
-    def __iter__(self) -> Iterator[Corpus]:
+    def __iter__(self) -> Iterator[D]:
         """Unpacks as ``train, test = split``."""
         return iter((self.train, self.test))
 
@@ -63,7 +61,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class WordHoldOut:
+class WordHoldOut(Generic[D]):
     """Every document's tokens in two parts: observed, and held out for prediction.
 
     Attributes:
@@ -71,20 +69,20 @@ class WordHoldOut:
         observed_counts: ``(nnz,)`` int64, how many of each entry's tokens are observed.
     """
 
-    corpus: Corpus
+    corpus: D
     observed_counts: NDArray[np.int64]
 
     @cached_property
-    def observed(self) -> Corpus:
+    def observed(self) -> D:
         """The observed tokens; the same documents in the same order."""
         return self.corpus.with_counts(self.observed_counts)
 
     @cached_property
-    def held_out(self) -> Corpus:
+    def held_out(self) -> D:
         """The held-out tokens; the same documents in the same order."""
         return self.corpus.with_counts(self.corpus.counts - self.observed_counts)
 
-    def __iter__(self) -> Iterator[Corpus]:
+    def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""
         return iter((self.observed, self.held_out))
 
@@ -106,7 +104,7 @@ def _check_seed(seed: int) -> None:
         raise CorpusError(f"seed must be at least 0, got {seed}")
 
 
-def split_documents(corpus: Corpus, test_fraction: float, seed: int) -> Split:
+def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
     """Draws ``round(test_fraction * num_docs)`` test documents, at least one on either side."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
@@ -118,7 +116,7 @@ def split_documents(corpus: Corpus, test_fraction: float, seed: int) -> Split:
     return Split(corpus, np.sort(order[num_test:]), np.sort(order[:num_test]))
 
 
-def hold_out_words(corpus: Corpus, observed_fraction: float, seed: int) -> WordHoldOut:
+def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOut[D]:
     """Draws each document's observed tokens without replacement; see ``Corpus.hold_out_words``."""
     if not 0 < observed_fraction < 1:
         raise CorpusError(f"observed_fraction must lie between 0 and 1, got {observed_fraction}")
@@ -126,31 +124,74 @@ def hold_out_words(corpus: Corpus, observed_fraction: float, seed: int) -> WordH
     lengths = corpus.lengths
     num_observed = np.rint(observed_fraction * lengths).astype(np.int64)
     num_observed = np.minimum(np.maximum(num_observed, 1), np.maximum(lengths - 1, 1))
+    num_observed[lengths == 0] = 0
     rng = np.random.default_rng(seed)
-    observed = np.zeros(corpus.nnz, np.int64)
-    # Whole documents in chunks of about a million tokens bound the memory; each token takes one
-    # draw in corpus order, so the chunk's size does not change the result.
-    token_offsets = np.concatenate([[0], np.cumsum(lengths)])
-    start = 0
-    while start < corpus.num_docs:
-        stop = int(np.searchsorted(token_offsets, token_offsets[start] + _CHUNK_TOKENS, "right"))
-        stop = min(max(stop - 1, start + 1), start + _CHUNK_TOKENS)
-        entries = slice(corpus.row_offsets[start], corpus.row_offsets[stop])
-        counts = corpus.counts[entries]
-        entry = np.repeat(np.arange(counts.size), counts)
-        document = np.repeat(np.arange(stop - start), lengths[start:stop])
-        # One integer orders by document, then at random: sorting it shuffles every document.
-        order = np.argsort((document << 40) | rng.integers(0, 1 << 40, document.size))
-        place = (
-            np.arange(document.size) - (token_offsets[start:stop] - token_offsets[start])[document]
+    return WordHoldOut(corpus, _draw_tokens(rng, corpus.counts, corpus.row_offsets, num_observed))
+
+
+def _draw_tokens(
+    rng: np.random.Generator,
+    counts: NDArray[np.integer],
+    row_offsets: NDArray[np.int64],
+    num_drawn: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Draws tokens of every document without replacement: ``(nnz,)`` numbers by entry.
+
+    The numbers of a document have a multivariate hypergeometric distribution. They are drawn by
+    halving: the number of drawn tokens in the first half of the document's entries is
+    hypergeometric, and given this number the two halves are independent. All documents are halved
+    at once. Time and memory depend on the number of entries, not on the number of tokens.
+    """
+    tokens_before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    drawn = np.zeros(counts.size, np.int64)
+    starts, stops = row_offsets[:-1], row_offsets[1:]
+    while starts.size:
+        some = num_drawn > 0
+        starts, stops, num_drawn = starts[some], stops[some], num_drawn[some]
+        single = stops - starts == 1
+        drawn[starts[single]] = num_drawn[single]
+        starts, stops, num_drawn = starts[~single], stops[~single], num_drawn[~single]
+        middles = (starts + stops) // 2
+        first = _hypergeometric(
+            rng,
+            tokens_before[middles] - tokens_before[starts],
+            tokens_before[stops] - tokens_before[middles],
+            num_drawn,
         )
-        chosen = order[place < num_observed[start:stop][document]]
-        observed[entries] = np.bincount(entry[chosen], minlength=counts.size)
-        start = stop
-    return WordHoldOut(corpus, observed)
+        starts, stops = np.concatenate([starts, middles]), np.concatenate([middles, stops])
+        num_drawn = np.concatenate([first, num_drawn - first])
+    return drawn
 
 
-def load_split(path: str | Path, corpus: Corpus) -> Split:
+def _hypergeometric(
+    rng: np.random.Generator,
+    good: NDArray[np.int64],
+    bad: NDArray[np.int64],
+    num_drawn: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Draws how many of ``num_drawn`` tokens out of ``good + bad`` are good, elementwise.
+
+    Numpy can do this for numbers below 10^9. Larger numbers are drawn in rounds. In a round, every
+    token that is left is drawn with the probability that makes the total right on average. If too
+    many have been drawn, every drawn token is put back with such a probability. The rounds end when
+    the total is right. All sets of this many tokens are then equally probable, because no round
+    treats one token differently from another. Few rounds are needed, because the error of the total
+    falls to about its square root in each.
+    """
+    small = (good < _MAX_COLOUR) & (bad < _MAX_COLOUR)
+    found = np.zeros_like(good)
+    found[small] = rng.hypergeometric(good[small], bad[small], num_drawn[small])
+    for i in np.flatnonzero(~small):
+        tokens = np.array([good[i], bad[i]])
+        taken = np.zeros_like(tokens)
+        while lacking := int(num_drawn[i] - taken.sum()):
+            pool = tokens - taken if lacking > 0 else taken
+            taken = taken + np.sign(lacking) * rng.binomial(pool, abs(lacking) / pool.sum())
+        found[i] = taken[0]
+    return found
+
+
+def load_split(path: str | Path, corpus: D) -> Split[D]:
     """Reads a saved split of the same corpus.
 
     Args:
@@ -178,7 +219,7 @@ def load_split(path: str | Path, corpus: Corpus) -> Split:
     return Split(corpus, train.astype(np.int64), test.astype(np.int64))
 
 
-def load_word_hold_out(path: str | Path, corpus: Corpus) -> WordHoldOut:
+def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
     """Reads a saved within-document hold-out of the same corpus.
 
     Args:
@@ -203,7 +244,7 @@ def load_word_hold_out(path: str | Path, corpus: Corpus) -> WordHoldOut:
     return WordHoldOut(corpus, observed.astype(np.int64))
 
 
-def _arrays_of(path: Path, corpus: Corpus, *names: str) -> dict[str, np.ndarray]:
+def _arrays_of(path: Path, corpus: Documents, *names: str) -> dict[str, np.ndarray]:
     """The arrays of a saved split, checked to belong to this corpus."""
     arrays = read_arrays(path, "fingerprint", *names)
     if str(arrays["fingerprint"]) != corpus.fingerprint():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.ops.provenance import detach_provenance, extract_provenance, track_provenance
 from torch import Tensor
 from torch.distributions import constraints
 
 from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.distributions.word_counts import WordCounts
 from torch_lntm.kernels import mixture_log_likelihood
 
 
@@ -22,7 +24,8 @@ class BagOfWords(TorchDistribution):
 
     Args:
         theta: ``(..., num_docs, num_topics)`` topic proportions.
-        topics: ``(num_topics, num_words)`` word probabilities of each topic.
+        topics: ``(num_topics, num_words)`` word probabilities of each topic, or
+            ``(..., 1, num_topics, num_words)`` if they differ between the leading indices.
         lengths: ``(num_docs,)`` tokens per document, needed only to ``sample``.
     """
 
@@ -36,11 +39,19 @@ class BagOfWords(TorchDistribution):
         lengths: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if theta.shape[-1] != topics.shape[0]:
+        if theta.shape[-1] != topics.shape[-2]:
             raise ValueError(
                 f"theta has {theta.shape[-1]} topics in its last dimension and topics has "
-                f"{topics.shape[0]} rows; they must agree"
+                f"{topics.shape[-2]} rows; they must agree"
             )
+        if topics.dim() > 2:
+            if topics.shape[-3] != 1:
+                raise ValueError(
+                    f"topics of shape {tuple(topics.shape)}; expected (num_topics, num_words) or "
+                    "(..., 1, num_topics, num_words): all documents share their topics"
+                )
+            leading = torch.broadcast_shapes(theta.shape[:-2], topics.shape[:-3])
+            theta = theta.expand(*leading, *theta.shape[-2:])
         self.theta = theta
         self.topics = topics
         self.lengths = lengths
@@ -55,75 +66,127 @@ class BagOfWords(TorchDistribution):
         """Log probability of each document's tokens.
 
         Args:
-            value: The counts ``(num_docs, num_words)``: a batch, or a sparse CSR or dense tensor.
+            value: The counts ``(num_docs, num_words)``: a batch, :class:`WordCounts`, or a sparse
+                CSR or dense tensor. Counts with leading dimensions are broadcast against theta's.
 
         Returns:
             ``(..., num_docs)`` float64 nats.
 
         Raises:
             ValueError: The counts have another shape than this distribution's last batch dimension
-                and vocabulary.
+                and vocabulary, or leading dimensions that do not broadcast with the others.
         """
-        if not isinstance(value, DocumentBatch):
-            csr = value if value.layout == torch.sparse_csr else value.to_sparse_csr()
-            value = DocumentBatch.from_csr(csr)
+        counts = _word_counts(value)
         expected = (self.batch_shape[-1], self.event_shape[0])
-        if tuple(value.shape) != expected:
+        if tuple(counts.shape[-2:]) != expected:
             raise ValueError(
-                f"counts of shape {tuple(value.shape)} given to a BagOfWords over "
+                f"counts of shape {tuple(counts.shape)} given to a BagOfWords over "
                 f"(num_docs, num_words) = {expected}"
             )
-        # Samplers move a float32 model's eta in the double precision of its log densities.
-        dtype = self.theta.dtype
-        topics = self.topics.to(dtype)
-        return mixture_log_likelihood(self.theta, topics, value.to(self.theta.device, dtype))
+        # Pyro's inspection follows values through functions, but not through sparse ones.
+        (theta, topics), provenance = extract_provenance((self.theta, self.topics))
+        return track_provenance(_log_prob(theta, topics, counts), provenance)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the counts of every document, with the global generator, as Pyro does.
 
         Returns:
+            :class:`WordCounts` ``(*sample_shape, ..., num_docs, num_words)``.
+
+        Raises:
+            ValueError: No ``lengths`` were given.
+        """
+        leading = (*sample_shape, *self.batch_shape[:-1])
+        batches = [
+            DocumentBatch.from_csr(self._draw(theta, topics))
+            for theta, topics in _stacked(self.theta, self.topics, leading)
+        ]
+        return WordCounts(batches, leading)
+
+    def sample_counts(self, generator: torch.Generator) -> Tensor:
+        """Draw the counts of every document with an explicit generator.
+
+        Returns:
             A sparse CSR tensor ``(num_docs, num_words)``.
 
         Raises:
-            ValueError: No ``lengths`` were given, or more than one draw per document was asked
-                for (draws of different sparsity do not stack).
+            ValueError: No ``lengths`` were given, or theta has leading dimensions.
         """
-        return self.sample_counts(None, sample_shape)
+        if len(self.batch_shape) != 1 or self.topics.dim() != 2:
+            raise ValueError(
+                f"sample_counts draws one bag per document: got batch_shape "
+                f"{tuple(self.batch_shape)}; take sample() instead"
+            )
+        return self._draw(self.theta, self.topics, generator)
 
-    def sample_counts(
-        self, generator: torch.Generator | None, sample_shape: Sequence[int] = ()
+    @torch.no_grad()
+    def _draw(
+        self, theta: Tensor, topics: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """:meth:`sample` with an explicit generator."""
+        """Counts ``(num_docs, num_words)`` as a sparse CSR tensor."""
         if self.lengths is None:
             raise ValueError("BagOfWords needs lengths=(num_docs,) token counts to be sampled")
-        if len(sample_shape) > 0 or len(self.batch_shape) != 1:
-            raise ValueError(
-                f"BagOfWords samples one bag per document: got sample_shape {tuple(sample_shape)} "
-                f"and batch_shape {tuple(self.batch_shape)}; sample in a loop instead"
-            )
-        with torch.no_grad():
-            num_docs, num_words = self.batch_shape[0], self.event_shape[0]
-            lengths = self.lengths.long()
-            rows = torch.repeat_interleave(torch.arange(num_docs, device=lengths.device), lengths)
-            cumulative = self.theta.double().cumsum(-1)
-            u = torch.rand(
-                rows.numel(), 1, generator=generator, dtype=torch.float64, device=rows.device
-            )
-            token_topic = (u * cumulative[rows, -1:] > cumulative[rows]).sum(-1)
-            token_word = torch.empty_like(rows)
-            for k in range(self.topics.shape[0]):
-                tokens = (token_topic == k).nonzero().squeeze(-1)
-                if tokens.numel():
-                    token_word[tokens] = torch.multinomial(
-                        self.topics[k], tokens.numel(), replacement=True, generator=generator
-                    )
-            cells, counts = torch.unique(rows * num_words + token_word, return_counts=True)
-            row_sizes = torch.bincount(cells // num_words, minlength=num_docs)
-            row_offsets = torch.cat([row_sizes.new_zeros(1), row_sizes.cumsum(0)])
-            return torch.sparse_csr_tensor(
-                row_offsets,
-                cells % num_words,
-                counts.to(self.theta.dtype),
-                size=(num_docs, num_words),
-                check_invariants=False,
-            )
+        num_docs, num_words = theta.shape[0], topics.shape[1]
+        lengths = self.lengths.long()
+        rows = torch.repeat_interleave(torch.arange(num_docs, device=lengths.device), lengths)
+        cumulative = theta.double().cumsum(-1)
+        u = torch.rand(
+            rows.numel(), 1, generator=generator, dtype=torch.float64, device=rows.device
+        )
+        token_topic = (u * cumulative[rows, -1:] > cumulative[rows]).sum(-1)
+        token_word = torch.empty_like(rows)
+        for k in range(topics.shape[0]):
+            tokens = (token_topic == k).nonzero().squeeze(-1)
+            if tokens.numel():
+                token_word[tokens] = torch.multinomial(
+                    topics[k], tokens.numel(), replacement=True, generator=generator
+                )
+        cells, counts = torch.unique(rows * num_words + token_word, return_counts=True)
+        row_sizes = torch.bincount(cells // num_words, minlength=num_docs)
+        row_offsets = torch.cat([row_sizes.new_zeros(1), row_sizes.cumsum(0)])
+        return torch.sparse_csr_tensor(
+            row_offsets,
+            cells % num_words,
+            counts.to(theta.dtype),
+            size=(num_docs, num_words),
+            check_invariants=False,
+        )
+
+
+def _stacked(
+    theta: Tensor, topics: Tensor, leading: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Theta and topics at each index of the leading dimensions, in row-major order."""
+    topics = topics if topics.dim() == 2 else topics.squeeze(-3)
+    # One more dimension in front, for the case that there is none.
+    theta = theta.expand(1, *leading, *theta.shape[-2:]).flatten(0, -3)
+    topics = topics.expand(1, *leading, *topics.shape[-2:]).flatten(0, -3)
+    return zip(theta, topics, strict=True)
+
+
+def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts) -> Tensor:
+    """Log probabilities ``(..., num_docs)`` of counts, leading dimensions broadcast."""
+    # Samplers move a float32 model's eta in the double precision of its log densities.
+    topics, counts = topics.to(theta.dtype), counts.to(theta.device, theta.dtype)
+    leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])
+    if len(counts.batches) == 1 and topics.dim() == 2:
+        result = mixture_log_likelihood(theta, topics, counts.batches[0])
+        return result.expand(*leading, -1)
+    parts = zip(_stacked(theta, topics, leading), counts.batches_at(leading), strict=True)
+    rows = [mixture_log_likelihood(t, phi, batch) for (t, phi), batch in parts]
+    return torch.stack(rows).reshape(*leading, -1)
+
+
+def _word_counts(value: DocumentBatch | Tensor) -> WordCounts:
+    """Counts of any form as :class:`WordCounts`."""
+    if isinstance(value, DocumentBatch):
+        return WordCounts(value)
+    # Pyro's inspection wraps values in tensors that know where they come from.
+    value = detach_provenance(value)
+    if isinstance(value, WordCounts):
+        return value
+    if value.layout == torch.sparse_csr:
+        return WordCounts(DocumentBatch.from_csr(value))
+    *leading, num_docs, num_words = value.shape
+    parts = value.reshape(-1, num_docs, num_words)
+    return WordCounts([DocumentBatch.from_csr(part.to_sparse_csr()) for part in parts], leading)

@@ -1,8 +1,6 @@
 """Evaluation: held-out likelihood, completion, coherence, accuracy of posteriors."""
 
 from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
-from torch_lntm.evaluation.annealing import AIS
-from torch_lntm.evaluation.bracket import AISBracket, ais_bracket
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
     CompletionResult,
@@ -10,15 +8,27 @@ from torch_lntm.evaluation.completion import (
     document_completion,
     unigram_perplexity,
 )
-from torch_lntm.evaluation.likelihood import LikelihoodEstimate, log_likelihood
+from torch_lntm.evaluation.likelihood import (
+    AIS,
+    AISBracket,
+    Importance,
+    LikelihoodEstimate,
+    LikelihoodMethod,
+    Quadrature,
+    ais_bracket,
+    log_likelihood,
+)
 
 __all__ = [
     "AIS",
     "AISBracket",
     "Accuracy",
     "CompletionResult",
+    "Importance",
     "LikelihoodEstimate",
+    "LikelihoodMethod",
     "PosteriorAccuracy",
+    "Quadrature",
     "ais_bracket",
     "coherence",
     "completion_perplexity",

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, WordHoldOut
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
-from torch_lntm.evaluation.ratio import per_token
+from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
+from torch_lntm.errors import ConfigError, CorpusError, require
+from torch_lntm.evaluation.checks import check_arguments, check_guide
+from torch_lntm.evaluation.draws import theta_draws, theta_means
+from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide
-from torch_lntm.kernels import mixture_log_likelihood
-from torch_lntm.models import DirichletPrior, TopicModel
+from torch_lntm.kernels import SparseWords, mixture_log_likelihood
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Posterior
 
 Predictive = Literal["mode", "mean", "integrated"]
 
@@ -96,8 +99,8 @@ class CompletionResult:
 @torch.no_grad()
 def document_completion(
     model: TopicModel,
-    guide: Guide,
-    corpus: Corpus | WordHoldOut,
+    guide: Guide[Any],
+    corpus: Corpus | WordHoldOut[Corpus],
     observed_fraction: float = 0.5,
     seed: int = 0,
     *,
@@ -139,25 +142,17 @@ def document_completion(
         raise ConfigError(
             f"predictive is {predictive!r}; expected one of {', '.join(get_args(Predictive))}"
         )
-    if guide.model is not model:
-        raise IncompatibleGuideError(
-            f"{type(guide).__name__} was made for another model; make one for this: "
-            f"{type(guide).__name__}(model)"
-        )
-    for name, value in (("num_samples", num_samples), ("max_docs", max_docs)):
-        if value < 1:
-            raise ConfigError(f"{name} is {value}; expected at least 1")
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; expected a number >= 0")
+    require(1, num_samples=num_samples)
     given = isinstance(corpus, WordHoldOut)
-    hold_out = corpus if isinstance(corpus, WordHoldOut) else None
-    if hold_out is None:
-        assert isinstance(corpus, Corpus)
+    if isinstance(corpus, WordHoldOut):
+        hold_out = corpus
+        check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs)
+    else:
+        corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = corpus.hold_out_words(observed_fraction, seed)
+    check_guide(model, guide)
     _check_any_tokens(hold_out.held_out)
-    topics = model.topics.probs.double()
-    # The mean of a Dirichlet posterior is known, and is its mode on the softmax scale too.
-    exact = isinstance(model.prior, DirichletPrior) and predictive != "integrated"
+    topics, exact = model.topics.double_probs, False
     scores = []
     observed = hold_out.observed.batches(max_docs=max_docs, device=model.device, dtype=model.dtype)
     held_out = hold_out.held_out.batches(
@@ -165,22 +160,15 @@ def document_completion(
     )
     for seen, unseen in zip(observed, held_out, strict=True):
         posterior = guide.posterior(seen)
-        if predictive == "mode" or exact:
-            theta = model.theta(posterior.mean.double())
-            scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
+        # A known mean is the mode on the softmax scale too.
+        exact = posterior.has_exact_theta_mean and predictive != "integrated"
+        if predictive == "integrated":
+            scores.append(_integrated(posterior, topics, unseen, num_samples, seed).cpu())
             continue
-        draws = [
-            posterior.draw_theta(d, num_samples, (seed, position))
-            for d, position in enumerate(seen.index.tolist())
-        ]
+        theta = posterior.theta(posterior.mean.double())
         if predictive == "mean":
-            theta = torch.stack([draw.mean(0) for draw in draws])
-            scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
-        else:
-            for d, draw in enumerate(draws):
-                document = unseen.select(torch.full((num_samples,), d, device=model.device))
-                at_draws = mixture_log_likelihood(draw, topics, document)
-                scores.append((at_draws.logsumexp(0, keepdim=True) - math.log(num_samples)).cpu())
+            theta = theta_means(posterior, num_samples, seed)
+        scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
     described = _DESCRIBED_EXACT if exact else _DESCRIBED[predictive]
     method = f"{type(guide).__name__}, {described}"
     if predictive != "mode" and not exact:
@@ -194,6 +182,18 @@ def document_completion(
         None if given else seed,
         hold_out.corpus.name,
     )
+
+
+def _integrated(
+    posterior: Posterior, topics: Tensor, held_out: DocumentBatch, num_samples: int, seed: int
+) -> Tensor:
+    """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
+    longest = int(held_out.row_offsets.diff().max())
+    scores = [
+        SparseWords(topics, held_out.select(rows)).log_likelihood(theta).logsumexp(0)
+        for rows, theta in theta_draws(posterior, num_samples, seed, longest)
+    ]
+    return torch.cat(scores) - math.log(num_samples)
 
 
 def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> CompletionResult:

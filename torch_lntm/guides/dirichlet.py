@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyro
 import torch
@@ -13,9 +12,9 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides.guide import Guide
-from torch_lntm.kernels import expected_counts
-from torch_lntm.models import DirichletPrior, TopicModel
-from torch_lntm.solvers.dirichlet import DirichletPosterior, expected_log_theta
+from torch_lntm.latents import GammaSpace, LatentSpace
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import DirichletPosterior
 from torch_lntm.solvers.ep import ep
 from torch_lntm.solvers.second_order import second_order_word_counts
 from torch_lntm.solvers.vb import dirichlet_bound, vb
@@ -23,7 +22,7 @@ from torch_lntm.solvers.vb import dirichlet_bound, vb
 TopicsUpdate = Literal["bound", "second-order"]
 
 
-class _AspectGuide(Guide):
+class _AspectGuide(Guide[DirichletPosterior]):
     """A Dirichlet posterior of every document's theta; see :class:`Guide`.
 
     Args:
@@ -38,7 +37,8 @@ class _AspectGuide(Guide):
         ConfigError: A setting that cannot be used.
     """
 
-    families = ("lda",)
+    space_type = GammaSpace
+    needs = "a Dirichlet prior of theta"
 
     def __init__(
         self,
@@ -56,23 +56,9 @@ class _AspectGuide(Guide):
             )
         self.topics_update = topics_update
 
-    @abstractmethod
-    def posterior(
-        self,
-        batch: DocumentBatch,
-        init: Tensor | None = None,
-        *,
-        tolerance: float | None = None,
-        max_iterations: int | None = None,
-    ) -> DirichletPosterior: ...
-
-    def _concentration(self) -> Tensor:
-        assert isinstance(self.model.prior, DirichletPrior)
-        return self.model.prior.concentration.detach()
-
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled theta ``(num_docs, num_topics)``."""
-        gamma = self.posterior(batch).gamma.to(self.model.dtype)
+        gamma = self._remembered(batch).gamma.to(self.model.dtype)
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
             return pyro.sample("theta", Dirichlet(gamma))
 
@@ -94,21 +80,18 @@ class _AspectGuide(Guide):
         if posterior is None:
             posterior = self.posterior(batch)
         return dirichlet_bound(
-            batch, self.model.topics.probs, self._concentration(), posterior.gamma
+            batch, self.model.topics.probs, posterior.concentration, posterior.gamma
         )
 
     @torch.no_grad()
-    def word_counts(self, batch: DocumentBatch, posterior: DirichletPosterior) -> Tensor:
+    def word_counts(
+        self, batch: DocumentBatch, posterior: DirichletPosterior, **temperatures: float
+    ) -> Tensor:
         """Expected tokens of each word under each topic; see :meth:`Guide.word_counts`."""
+        if self.topics_update == "bound":
+            return super().word_counts(batch, posterior, **temperatures)
         batch = self.model.check_batch(batch)
-        topics = self.model.topics.probs
-        if self.topics_update == "second-order":
-            return second_order_word_counts(posterior.gamma, topics, batch).double()
-        expected = expected_log_theta(posterior.gamma)
-        weights = torch.softmax(expected, -1).to(batch.counts)
-        found = expected_counts(weights, topics, batch, word_counts=True)
-        assert found.word_counts is not None
-        return found.word_counts.double()
+        return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch).double()
 
     def __repr__(self) -> str:
         return (
@@ -150,31 +133,26 @@ class DirichletGuide(_AspectGuide):
             model, topics_update=topics_update, tolerance=tolerance, max_iterations=max_iterations
         )
 
-    @torch.no_grad()
-    def posterior(
+    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
+        """Equal proportions: a topic that starts next to nothing would never be tried."""
+        return self.model.topics.logits.new_full(
+            (batch.num_docs, space.num_topics), 1.0 / space.num_topics
+        )
+
+    def _solve(
         self,
         batch: DocumentBatch,
-        init: Tensor | None = None,
+        topics: Tensor,
+        space: GammaSpace,
         *,
-        tolerance: float | None = None,
-        max_iterations: int | None = None,
+        start: Tensor | None,
+        temperature: float,
+        **settings: Any,
     ) -> DirichletPosterior:
-        """Solve the posterior of every document; see :meth:`Guide.posterior`.
-
-        ``init`` holds means of theta, positive.
-        """
-        batch = self.model.check_batch(batch)
-        start = self._start(batch, init)
+        assert start is not None
         if not bool((start > 0).all()):
             raise ConfigError("init has entries that are not positive; expected means of theta")
-        return vb(
-            batch,
-            self.model.topics.probs,
-            self._concentration(),
-            start=start,
-            tolerance=self.tolerance if tolerance is None else tolerance,
-            max_iterations=self.max_iterations if max_iterations is None else max_iterations,
-        )
+        return vb(batch, topics, space.concentration, start=start, **settings)
 
 
 class EPGuide(_AspectGuide):
@@ -198,7 +176,7 @@ class EPGuide(_AspectGuide):
 
     name = "ep"
     objective = "expectation propagation's estimate of log p(w)"
-    keeps_sites = True
+    starts_from = "entries"
 
     def __init__(
         self,
@@ -212,49 +190,21 @@ class EPGuide(_AspectGuide):
             model, topics_update=topics_update, tolerance=tolerance, max_iterations=max_iterations
         )
 
-    @torch.no_grad()
-    def posterior(
+    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> None:
+        """None: all terms start at 1, the posterior at the prior."""
+
+    def _solve(
         self,
         batch: DocumentBatch,
-        init: Tensor | None = None,
+        topics: Tensor,
+        space: GammaSpace,
         *,
-        tolerance: float | None = None,
-        max_iterations: int | None = None,
+        start: Tensor | None,
+        temperature: float,
+        **settings: Any,
     ) -> DirichletPosterior:
-        """Solve the posterior of every document; see :meth:`Guide.posterior`.
+        return ep(batch, topics, space.concentration, init=start, **settings)
 
-        Args:
-            batch: The documents, over the model's vocabulary.
-            init: ``(nnz, num_topics)`` the ``sites`` of an earlier posterior of the same
-                documents; none by default.
-            tolerance: Overrides the guide's.
-            max_iterations: Overrides the guide's.
-
-        Returns:
-            The posterior, with its ``sites``.
-
-        Raises:
-            ConfigError: The batch has another vocabulary size than the model, or ``init`` another
-                shape or an entry that is not finite.
-        """
-        batch = self.model.check_batch(batch)
-        expected = (batch.nnz, self.model.num_topics)
-        if init is not None and (
-            tuple(init.shape) != expected or not bool(torch.isfinite(init).all())
-        ):
-            raise ConfigError(
-                f"init of shape {tuple(init.shape)}; expected finite sites {expected}, a row for "
-                "each stored count"
-            )
-        return ep(
-            batch,
-            self.model.topics.probs,
-            self._concentration(),
-            init=init,
-            tolerance=self.tolerance if tolerance is None else tolerance,
-            max_iterations=self.max_iterations if max_iterations is None else max_iterations,
-        )
-
-    def numbers_per_document(self, entries: float) -> float:
-        """A row of numbers for each stored count."""
+    def memory_per_document(self, entries: float) -> float:
+        """See :meth:`Guide.memory_per_document`; a row of numbers for each stored count."""
         return (entries + 1.0) * self.model.num_topics

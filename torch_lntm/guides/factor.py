@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro
 import torch
 from pyro.distributions import MultivariateNormal, Normal
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.guides.logistic_normal import LogisticNormalGuide
-from torch_lntm.models import IndependentFactorPrior
-from torch_lntm.solvers.factor import FactorPosterior, factor
-from torch_lntm.solvers.gaussian import GaussianPosterior
+from torch_lntm.guides.guide import Guide
+from torch_lntm.latents import FactorSpace
+from torch_lntm.posteriors import FactorPosterior
+from torch_lntm.solvers.bounds import gaussian_bound
+from torch_lntm.solvers.factor import factor
 
 
-class FactorGuide(LogisticNormalGuide):
+class FactorGuide(Guide[FactorPosterior]):
     """Independent normal posteriors of sources and of each eta_k (*Putthividhya et al. 2009, §2*).
 
     q(source) is normal with full covariance, q(eta) normal and diagonal, on the tangent bound;
@@ -31,40 +34,24 @@ class FactorGuide(LogisticNormalGuide):
     """
 
     name = "factor"
-    families = ("iftm(source='gaussian')", "iftm(source='laplace')")
     objective = "tangent bound on log p(w)"
-    anneals = False
+    space_type = FactorSpace
+    needs = "sources"
 
-    @torch.no_grad()
-    def posterior(  # type: ignore[override]
+    def _solve(
         self,
         batch: DocumentBatch,
-        init: Tensor | None = None,
+        topics: Tensor,
+        space: FactorSpace,
         *,
-        tolerance: float | None = None,
-        max_iterations: int | None = None,
+        temperature: float,
+        **settings: Any,
     ) -> FactorPosterior:
-        """Solve the posterior of every document; see :meth:`Guide.posterior`.
-
-        Returns:
-            The posterior, with ``source_mean`` and ``source_tril`` beside eta's ``mean`` and
-            ``std``.
-        """
-        batch = self.model.check_batch(batch)
-        prior = self.model.prior
-        assert isinstance(prior, IndependentFactorPrior)
-        return factor(
-            batch,
-            self.model.topics.probs,
-            prior.solver_prior(),
-            start=self._start(batch, init),
-            tolerance=self.tolerance if tolerance is None else tolerance,
-            max_iterations=self.max_iterations if max_iterations is None else max_iterations,
-        )
+        return factor(batch, topics, space, **settings)
 
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, num_topics)``."""
-        posterior = self.posterior(batch)
+        posterior = self._remembered(batch)
         assert posterior.std is not None
         source = MultivariateNormal(posterior.source_mean, scale_tril=posterior.source_tril)
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
@@ -75,17 +62,19 @@ class FactorGuide(LogisticNormalGuide):
     def bound(
         self,
         batch: DocumentBatch,
-        posterior: GaussianPosterior | None = None,
+        posterior: FactorPosterior | None = None,
         kind: str = "tangent",
     ) -> Tensor:
-        """As :meth:`LogisticNormalGuide.bound`, by default the bound that this guide maximises.
+        """As :meth:`NormalGuide.bound`, by default the bound that this guide maximises.
 
         ``"tilted"`` forms a matrix of num_topics² for each document.
         """
-        return super().bound(batch, posterior, kind)
+        batch = self.model.check_batch(batch)
+        if posterior is None:
+            posterior = self.posterior(batch)
+        return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
 
-    def numbers_per_document(self, entries: float) -> float:
-        """K (L + 1) and L²."""
-        prior = self.model.prior
-        assert isinstance(prior, IndependentFactorPrior)
-        return float((prior.num_topics + prior.num_sources) * (prior.num_sources + 1))
+    def memory_per_document(self, entries: float) -> float:
+        """See :meth:`Guide.memory_per_document`; K (L + 1) and L²."""
+        num_topics, num_sources = self.model.prior.mixing.shape
+        return float((num_topics + num_sources) * (num_sources + 1))

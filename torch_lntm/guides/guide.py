@@ -1,20 +1,21 @@
-"""What every guide offers: solved posteriors, a Pyro face, and which models it is for."""
+"""What every guide offers: solved posteriors, a Pyro face, and which priors it is for."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.guides.memory import WarmStarts
+from torch_lntm.kernels import expected_counts
+from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
-from torch_lntm.solvers.dirichlet import DirichletPosterior
-from torch_lntm.solvers.gaussian import GaussianPosterior
-
-Posterior = GaussianPosterior | DirichletPosterior
+from torch_lntm.posteriors import Posterior
+from torch_lntm.posteriors.posterior import WarmStartUnit
 
 
 class Effort(TypedDict):
@@ -24,24 +25,28 @@ class Effort(TypedDict):
     max_iterations: int
 
 
+P = TypeVar("P", bound=Posterior)
 #: The guides by name: every subclass of :class:`Guide` that has one.
-GUIDES: dict[str, type[Guide]] = {}
+GUIDES: dict[str, type[Guide[Any]]] = {}
 
 
-class Guide(ABC):
+class Guide(ABC, Generic[P]):
     """A posterior of every document, solved, not learned.
 
     Called with a batch it is a Pyro guide: it emits the solved posterior at the sites of the
     model's prior in the plate ``"documents"``. The posterior carries no gradient, so ``SVI``
-    differentiates the model's parameters only, at a posterior that follows them.
+    differentiates the model's parameters only, at a posterior that follows them. From call to call
+    it remembers where it left the documents, by their positions in the corpus, and starts there.
+
+    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`.
 
     Args:
         model: The model whose posterior to solve; its parameters are read at every call.
-        tolerance: Where a document has converged; in which unit is for the guide to say.
+        tolerance: Where a document has converged; the subclass says in which unit.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
-        IncompatibleGuideError: The posterior is not one of this kind of model.
+        IncompatibleGuideError: The model's prior does not offer what this posterior needs.
         ConfigError: A setting that is not positive.
     """
 
@@ -49,10 +54,11 @@ class Guide(ABC):
     name: ClassVar[str]
     #: What the posterior's ``objective`` is for this guide.
     objective: ClassVar[str]
-    #: The families of models that it is for; see :attr:`torch_lntm.models.DocumentPrior.family`.
-    families: ClassVar[tuple[str, ...]]
-    #: Whether its posterior starts best from its own ``sites`` instead of its means.
-    keeps_sites: ClassVar[bool] = False
+    #: The kind of latent space that it solves posteriors in, and that in words.
+    space_type: ClassVar[type[LatentSpace]]
+    needs: ClassVar[str]
+    #: What a warm start has a row for.
+    starts_from: ClassVar[WarmStartUnit] = "documents"
     #: Whether its posterior can be solved at other temperatures than 1.
     anneals: ClassVar[bool] = False
     #: Solver settings of an iteration of EM, and of a stochastic step, which revisits documents.
@@ -67,11 +73,11 @@ class Guide(ABC):
     def __init__(
         self, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
     ) -> None:
-        family = getattr(getattr(model, "prior", None), "family", None)
-        if family not in self.families:
+        if not self.fits(model):
+            prior = type(getattr(model, "prior", model)).__name__
             raise IncompatibleGuideError(
-                f"{type(self).__name__} is not for {family or type(model).__name__}. The models "
-                f"and guides that go together: {compatible_pairs()}"
+                f"{type(self).__name__} needs {self.needs}, which {prior} does not have; "
+                f"guides for it: {', '.join(guides_for(model)) or 'none'}"
             )
         if not tolerance > 0 or max_iterations < 1:
             raise ConfigError(
@@ -81,22 +87,35 @@ class Guide(ABC):
         self.model = model
         self.tolerance = tolerance
         self.max_iterations = max_iterations
+        self._warm_starts = WarmStarts(self.starts_from)
 
-    @abstractmethod
+    @classmethod
+    def fits(cls, model: TopicModel) -> bool:
+        """Whether the model's prior offers what this posterior needs."""
+        offered = getattr(getattr(model, "prior", None), "space_type", None)
+        return offered is not None and issubclass(offered, cls.space_type)
+
+    @torch.no_grad()
     def posterior(
         self,
         batch: DocumentBatch,
         init: Tensor | None = None,
         *,
+        temperature: float = 1.0,
+        topic_temperature: float = 1.0,
         tolerance: float | None = None,
         max_iterations: int | None = None,
-    ) -> Posterior:
+    ) -> P:
         """Solve the posterior of every document of a batch at the model's present parameters.
 
         Args:
             batch: The documents, over the model's vocabulary.
-            init: Where to start from: ``(num_docs, latent_dim)`` means, of the prior by default.
-                A document's own earlier mean is the best start.
+            init: Where to start: the ``warm_start`` of an earlier posterior of these documents,
+                which is the best start, or any means ``(num_docs, latent_dim)``. By default the
+                guide's own choice.
+            temperature: Inverse temperature of deterministic annealing (*Ahmed & Xing 2007,
+                §3.2*); 1 is the posterior itself.
+            topic_temperature: The topics' own inverse temperature, φ^T.
             tolerance: Overrides the guide's.
             max_iterations: Overrides the guide's.
 
@@ -104,10 +123,75 @@ class Guide(ABC):
             The posterior; documents that did not converge are marked in ``converged``.
 
         Raises:
-            ConfigError: The batch has another vocabulary size than the model, or ``init`` another
-                shape or an entry that cannot be.
+            ConfigError: The batch has another vocabulary size than the model, ``init`` another
+                shape or an entry that cannot be, or a temperature that this guide does not have.
             NumericalError: A document's posterior could not be computed; names documents.
         """
+        batch = self.model.check_batch(batch)
+        if not self.anneals and (temperature, topic_temperature) != (1.0, 1.0):
+            raise ConfigError(
+                f"{type(self).__name__} has no other temperature than 1; annealing is for "
+                f"{', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}"
+            )
+        with torch.autocast(batch.device.type, enabled=False):
+            space = self.model.prior.space(batch)
+            return self._solve(
+                batch,
+                self._topics(topic_temperature),
+                space,
+                start=self._start(batch, space, init),
+                temperature=temperature,
+                tolerance=self.tolerance if tolerance is None else tolerance,
+                max_iterations=self.max_iterations if max_iterations is None else max_iterations,
+            )
+
+    @abstractmethod
+    def _solve(
+        self,
+        batch: DocumentBatch,
+        topics: Tensor,
+        space: Any,
+        *,
+        start: Tensor | None,
+        temperature: float,
+        tolerance: float,
+        max_iterations: int,
+    ) -> P:
+        """Solve the posteriors; without gradients, and with all arguments checked.
+
+        Args:
+            batch: The documents, on the model's device and in its dtype.
+            topics: ``(num_topics, num_words)``, tempered if that was asked for.
+            space: The prior's latent space for these documents.
+            start: What :meth:`default_start` gave, or the caller's ``init``.
+            temperature: Inverse temperature; 1 unless the guide anneals.
+            tolerance: Where a document has converged.
+            max_iterations: Bound on the iterations of each document.
+        """
+
+    def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor | None:
+        """Where to start without a warm start: the prior mean ``(num_docs, latent_dim)``."""
+        return space.centre.expand(batch.num_docs, -1)
+
+    def _start(
+        self, batch: DocumentBatch, space: LatentSpace, init: Tensor | None
+    ) -> Tensor | None:
+        """The start, checked."""
+        if init is None:
+            return self.default_start(batch, space)
+        rows, what = batch.num_docs, self.model.prior.latent_dim
+        if self.starts_from == "entries":
+            rows, what = batch.nnz, self.model.num_topics
+        if tuple(init.shape) != (rows, what) or not bool(torch.isfinite(init).all()):
+            raise ConfigError(
+                f"init of shape {tuple(init.shape)}; expected finite numbers {(rows, what)}, a row "
+                f"for each {'document' if self.starts_from == 'documents' else 'stored count'}"
+            )
+        return init.to(batch.device, space.dtype)
+
+    def _topics(self, temperature: float = 1.0) -> Tensor:
+        topics = self.model.topics.probs
+        return topics if temperature == 1.0 else topics.pow(temperature)
 
     @abstractmethod
     def forward(self, batch: DocumentBatch) -> Tensor:
@@ -117,8 +201,15 @@ class Guide(ABC):
         """As :meth:`forward`."""
         return self.forward(batch)
 
+    def _remembered(self, batch: DocumentBatch) -> P:
+        """The posterior, started where the last one of these documents ended."""
+        batch = self.model.check_batch(batch)
+        posterior = self.posterior(batch, self._warm_starts.read(batch))
+        self._warm_starts.write(batch, posterior.warm_start)
+        return posterior
+
     @abstractmethod
-    def bound(self, batch: DocumentBatch, posterior: Any = None) -> Tensor:
+    def bound(self, batch: DocumentBatch, posterior: P | None = None) -> Tensor:
         """Lower bound on each document's log probability.
 
         Args:
@@ -129,20 +220,38 @@ class Guide(ABC):
             ``(num_docs,)`` float64 nats.
         """
 
-    @abstractmethod
-    def word_counts(self, batch: DocumentBatch, posterior: Any) -> Tensor:
+    @torch.no_grad()
+    def word_counts(
+        self,
+        batch: DocumentBatch,
+        posterior: P,
+        *,
+        temperature: float = 1.0,
+        topic_temperature: float = 1.0,
+    ) -> Tensor:
         """Expected tokens of each word under each topic, what the topics' M-step takes.
+
+        Under responsibilities ∝ t_k φ_kv^T′, t the posterior's topic weights at temperature T.
 
         Args:
             batch: The documents.
             posterior: Their posterior.
+            temperature: Inverse temperature T of annealing.
+            topic_temperature: That of the topics, T′.
 
         Returns:
             ``(num_topics, num_words)`` float64, summing to about the number of tokens.
         """
+        batch = self.model.check_batch(batch)
+        weights = posterior.topic_weights(temperature).to(batch.counts)
+        found = expected_counts(weights, self._topics(topic_temperature), batch, word_counts=True)
+        assert found.word_counts is not None
+        return found.word_counts.double()
 
-    def numbers_per_document(self, entries: float) -> float:
-        """Numbers that solving one document takes memory for, to choose the size of batches.
+    def memory_per_document(self, entries: float) -> float:
+        """Approximate number of floats needed to solve one document.
+
+        Used to choose how many documents to solve at once.
 
         Args:
             entries: Stored counts of a document, on average.
@@ -155,38 +264,18 @@ class Guide(ABC):
             f"max_iterations={self.max_iterations})"
         )
 
-    def _start(self, batch: DocumentBatch, init: Tensor | None) -> Tensor:
-        """Means to start from, checked."""
-        mean = self.model.prior.mean.detach()
-        start = mean.expand(batch.num_docs, len(mean))
-        if init is None:
-            return start
-        if init.shape != start.shape or not bool(torch.isfinite(init).all()):
-            raise ConfigError(
-                f"init of shape {tuple(init.shape)}; expected finite means {tuple(start.shape)}"
-            )
-        return init.to(start)
+
+def guides_for(model: TopicModel) -> list[str]:
+    """Names of the guides that fit a model."""
+    return [name for name, guide in GUIDES.items() if guide.fits(model)]
 
 
-def compatible_pairs() -> str:
-    """Which guides go with which models, in words."""
-    families: dict[str, list[str]] = {}
-    for guide in GUIDES.values():
-        for family in guide.families:
-            families.setdefault(family, []).append(f"{guide.__name__} ({guide.name})")
-    return "; ".join(f"{family} with {', '.join(names)}" for family, names in families.items())
-
-
-#: The posterior of each kind of model, where none is chosen.
-DEFAULT_POSTERIORS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
-
-
-def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Guide:
+def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
     """The guide of a posterior by its name.
 
     Args:
         posterior: One of :data:`GUIDES`: ``"taylor"``, ``"laplace"``, ``"blei-lafferty"``,
-            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``; None for the model's default.
+            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``; None for the prior's default.
         model: The model.
         **settings: The guide's own, as ``tolerance`` and ``max_iterations``.
 
@@ -194,7 +283,7 @@ def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Gui
         ConfigError: No posterior of that name, or a setting that cannot be used.
         IncompatibleGuideError: The posterior is not one of this kind of model.
     """
-    name = DEFAULT_POSTERIORS.get(model.prior.kind) if posterior is None else posterior
+    name = model.prior.default_posterior if posterior is None else posterior
     if not isinstance(name, str) or name not in GUIDES:
         raise ConfigError(f"posterior {posterior!r}; expected one of {', '.join(GUIDES)}")
     return GUIDES[name](model, **settings)

@@ -1,16 +1,24 @@
 """Inference engines: variational and Monte-Carlo EM, Hamiltonian Monte Carlo per document."""
 
-from torch_lntm.inference.annealing import ANNEALING, Annealing
-from torch_lntm.inference.diagnostics import to_arviz
-from torch_lntm.inference.document_hmc import DocumentHMC, DocumentSamples
-from torch_lntm.inference.documents import DocumentTopics, SourceActivity, transform
-from torch_lntm.inference.monte_carlo_em import MonteCarloEM, MonteCarloResult
-from torch_lntm.inference.statistics import (
-    Statistics,
-    sampled_statistics,
-    sufficient_statistics,
+from torch_lntm.inference.chains.arviz import to_arviz
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.samples import DocumentSamples
+from torch_lntm.inference.documents import (
+    DocumentTopics,
+    SourceActivity,
+    document_columns,
+    has_sources,
+    source_prior,
+    transform,
 )
-from torch_lntm.inference.variational_em import FitResult, VariationalEM
+from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM, MonteCarloResult
+from torch_lntm.inference.em.statistics import (
+    Statistics,
+    expected_statistics,
+    sampled_statistics,
+)
+from torch_lntm.inference.em.tempering import ANNEALING, Annealing
+from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
 
 __all__ = [
     "ANNEALING",
@@ -24,8 +32,11 @@ __all__ = [
     "SourceActivity",
     "Statistics",
     "VariationalEM",
+    "document_columns",
+    "expected_statistics",
+    "has_sources",
     "sampled_statistics",
-    "sufficient_statistics",
+    "source_prior",
     "to_arviz",
     "transform",
 ]

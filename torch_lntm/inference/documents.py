@@ -12,11 +12,11 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.budget import docs_at_once
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require
 from torch_lntm.guides import Guide
+from torch_lntm.latents import GaussianFactorSpace
 from torch_lntm.models import IndependentFactorPrior, TopicModel
-from torch_lntm.solvers.factor import conditional_sources
 
 Estimate = Literal["mode", "mean"]
 
@@ -103,7 +103,7 @@ def transform(
     require(0, seed=seed)
     model = guide.model
     if max_docs is None:
-        per_document = guide.numbers_per_document(corpus.nnz / corpus.num_docs)
+        per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
         if estimate == "mean":
             per_document = max(per_document, model.num_topics * num_samples)
         max_docs = docs_at_once(per_document, model.device, model.dtype)
@@ -115,7 +115,7 @@ def transform(
             found = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
             found.append(posterior.converged)
             if has_sources(model):
-                found += _source_moments(source_prior(model), posterior)
+                found += _source_moments(model, batch, posterior)
             parts.append([tensor.cpu() for tensor in found])
             bar.update(batch.num_docs)
     theta, converged, *moments = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -152,14 +152,11 @@ def source_prior(model: TopicModel) -> IndependentFactorPrior:
     return cast(IndependentFactorPrior, model.prior)
 
 
-def _source_moments(prior: IndependentFactorPrior, posterior: Any) -> tuple[Tensor, Tensor]:
+def _source_moments(
+    model: TopicModel, batch: DocumentBatch, posterior: Any
+) -> tuple[Tensor, Tensor]:
     """Posterior means and standard deviations of the sources ``(num_docs, num_sources)``."""
     if hasattr(posterior, "source_mean"):
         return posterior.source_mean, posterior.source_std
-    # Of eta alone: p(s | eta) is normal, with a mean that is affine in eta and one covariance.
-    solver = prior.solver_prior()
-    mean, tril = conditional_sources(solver, posterior.mean)
-    unit = torch.eye(prior.num_topics, dtype=mean.dtype, device=mean.device)
-    gain, _ = conditional_sources(solver, solver.loc + unit)
-    spread = torch.einsum("il,dij,jl->dl", gain, posterior.covariance, gain)
-    return mean, (tril.square().sum(-1) + spread).sqrt()
+    space = cast(GaussianFactorSpace, model.prior.space(batch))
+    return space.source_moments(posterior.mean, posterior.covariance)

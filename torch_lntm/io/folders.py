@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch_lntm.corpus.files import atomic_write, read_text
 from torch_lntm.errors import ConfigError, CorpusError, LNTMError
+from torch_lntm.files import atomic_write, read_text
 
 #: The files of a model's folder and of a run's.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"

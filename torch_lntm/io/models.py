@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.corpus.files import atomic_write, read_lines, read_text, write_lines
 from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.files import atomic_write, read_lines, read_text, write_lines
 from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, new_folder, read_json, write_json
 from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
 

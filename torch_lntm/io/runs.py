@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_lntm.corpus import Corpus, Split, load_split
-from torch_lntm.corpus.files import atomic_write
 from torch_lntm.errors import ConfigError
+from torch_lntm.files import atomic_write
 from torch_lntm.guides import Guide
 from torch_lntm.inference import FitResult
 from torch_lntm.io.folders import (

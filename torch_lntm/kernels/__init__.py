@@ -1,5 +1,7 @@
 """The one sparse operation under every method: mixtures of topics at the observed words."""
 
+from torch_lntm.kernels.chains import PaddedWords, SparseWords
+from torch_lntm.kernels.dense import log_likelihood_at
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
     expected_counts,
@@ -12,8 +14,11 @@ from torch_lntm.kernels.mixture import (
 
 __all__ = [
     "ExpectedCounts",
+    "PaddedWords",
+    "SparseWords",
     "expected_counts",
     "expected_topic_counts",
+    "log_likelihood_at",
     "mixture_log_likelihood",
     "mixture_log_likelihood_reference",
     "probability_floor",

@@ -9,10 +9,8 @@ stored counts c only,
 
 The two tables of counts are the gradients of the log likelihood in log t and log φ: the expected
 numbers of tokens per topic under the responsibilities t_dk φ_kv / s_dv (*Ahmed & Xing 2007, eq. 12;
-Khan & Bouchard 2009, eqs 30–31*). Nothing of size documents × words or stored counts × topics is
-formed: s is a sampled matrix product, and both gradients are weighted bags of rows. Document sums
-run in CSR order and word sums in the transposed order, without atomics, so a result is
-reproducible on its device. Log likelihoods are summed in double precision.
+Khan & Bouchard 2009, eqs 30–31*). They are sparse products, see
+:mod:`torch_lntm.kernels.contraction`. Log likelihoods are summed in double precision.
 
 ``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
 zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
@@ -20,20 +18,46 @@ zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.kernels.contraction import (
+    document_sums,
+    log_likelihood,
+    sampled_product,
+    sum_over_docs,
+    sum_over_words,
+)
 
-with warnings.catch_warnings():
-    # Torch announces once per process that its sparse CSR support is in beta; what is used of it
-    # is tested here, and a user of topic models can do nothing about it.
-    warnings.simplefilter("ignore", UserWarning)
-    torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_full_precision(
+    function: Callable[Concatenate[Tensor, P], R],
+) -> Callable[Concatenate[Tensor, P], R]:
+    """Refuse low precision, and leave ``torch.autocast``, which would introduce it."""
+
+    @wraps(function)
+    def wrapped(weights: Tensor, *args: P.args, **kwargs: P.kwargs) -> R:
+        if weights.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"topic weights of type {weights.dtype}; expected torch.float32 or torch.float64, "
+                "since posteriors and likelihoods need that precision: take model.float()"
+            )
+        device = weights.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return function(weights, *args, **kwargs)
+        return function(weights, *args, **kwargs)
+
+    return wrapped
 
 
 def probability_floor(dtype: torch.dtype) -> float:
@@ -67,86 +91,17 @@ def _by_word(topics: Tensor) -> Tensor:
 
 def _mixture(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
     """``(nnz,)`` s_dv = Σ_k t_dk φ_kv at the stored counts, floored."""
-    pattern = torch.sparse_csr_tensor(
-        batch.row_offsets,
-        batch.word_index,
-        weights.new_zeros(batch.nnz),
-        size=tuple(batch.shape),
-        check_invariants=False,
-    )
-    s = torch.sparse.sampled_addmm(pattern, weights, words.mT, beta=0.0).values()
-    return s.clamp_min(probability_floor(s.dtype))
+    return sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
 
 
-def _sum_over_words(ratio: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_docs, num_topics)`` Σ_v ratio_dv φ_kv."""
-    if batch.nnz == 0:
-        return words.new_zeros(batch.num_docs, words.shape[1])
-    return F.embedding_bag(
-        batch.word_index,
-        words,
-        batch.row_offsets,
-        mode="sum",
-        per_sample_weights=ratio,
-        include_last_offset=True,
-    )
-
-
-def _sum_over_docs(ratio: Tensor, weights: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_words, num_topics)`` Σ_d ratio_dv t_dk."""
-    if batch.nnz == 0:
-        return weights.new_zeros(batch.num_words, weights.shape[1])
-    order, doc_index, word_offsets = batch.by_word
-    return F.embedding_bag(
-        doc_index,
-        weights,
-        word_offsets,
-        mode="sum",
-        per_sample_weights=ratio[order],
-        include_last_offset=True,
-    )
-
-
-def _document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_docs,)`` float64 sums of per-count values within each document."""
-    return torch.segment_reduce(
-        values.double(), "sum", offsets=batch.row_offsets, axis=0, initial=0.0
-    )
-
-
-class _MixtureLogLikelihood(torch.autograd.Function):
-    """``log_likelihood`` of one weight per document; its backward pass forms both gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
-        words = _by_word(topics)
-        s = _mixture(weights, words, batch)
-        ctx.save_for_backward(weights, words, s)
-        ctx.batch = batch
-        return _document_sums(batch.counts * s.log(), batch)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        if torch.is_grad_enabled():
-            # Marking the function once differentiable would not do: it lets a Hessian through that
-            # takes these gradients for constants.
-            raise RuntimeError(
-                "mixture_log_likelihood has no second derivative (create_graph=True was asked "
-                "for); mixture_log_likelihood_reference has"
-            )
-        weights, words, s = ctx.saved_tensors
-        batch: DocumentBatch = ctx.batch
-        ratio = grad.to(s.dtype)[batch.row_index] * (batch.counts / s)
-        grad_weights = grad_topics = None
-        if ctx.needs_input_grad[0]:
-            grad_weights = _sum_over_words(ratio, words, batch)
-        if ctx.needs_input_grad[1]:
-            grad_topics = _sum_over_docs(ratio, weights, batch).mT
-        return grad_weights, grad_topics, None
-
-
+@_in_full_precision
 def mixture_log_likelihood(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of each document, differentiable in both inputs.
+
+    It has derivatives of every order, and works under ``grad``, ``vmap``, ``jvp``, ``jacrev``,
+    ``jacfwd`` and ``hessian`` of ``torch.func``. One nesting does not work: ``jvp`` or ``jacfwd``
+    within another of these two gives zeros, as it does for every autograd function that is written
+    in Python (an open fault of PyTorch).
 
     Args:
         weights: ``(..., num_docs, num_topics)`` nonnegative topic weights t. With topic proportions
@@ -157,13 +112,15 @@ def mixture_log_likelihood(weights: Tensor, topics: Tensor, batch: DocumentBatch
     Returns:
         ``(..., num_docs)`` float64 nats; 0 for an empty document.
     """
+    words, floor = _by_word(topics), probability_floor(weights.dtype)
     if weights.dim() == 2:
-        return _MixtureLogLikelihood.apply(weights, topics, batch)
+        return log_likelihood(weights, words, batch, floor)
     stacked = weights.reshape(-1, *weights.shape[-2:])
-    rows = [_MixtureLogLikelihood.apply(row, topics, batch) for row in stacked]
+    rows = [log_likelihood(row, words, batch, floor) for row in stacked]
     return torch.stack(rows).reshape(weights.shape[:-1])
 
 
+@_in_full_precision
 def expected_counts(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, *, word_counts: bool = False
 ) -> ExpectedCounts:
@@ -182,19 +139,21 @@ def expected_counts(
     s = _mixture(weights, words, batch)
     ratio = batch.counts / s
     return ExpectedCounts(
-        log_likelihood=_document_sums(batch.counts * s.log(), batch),
-        topic_counts=weights * _sum_over_words(ratio, words, batch),
-        word_counts=(words * _sum_over_docs(ratio, weights, batch)).mT if word_counts else None,
+        log_likelihood=document_sums(batch.counts * s.log(), batch),
+        topic_counts=weights * sum_over_words(ratio, words, batch),
+        word_counts=(words * sum_over_docs(ratio, weights, batch)).mT if word_counts else None,
     )
 
 
+@_in_full_precision
 def expected_topic_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Only the ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts`."""
     words = _by_word(topics)
     ratio = batch.counts / _mixture(weights, words, batch)
-    return weights * _sum_over_words(ratio, words, batch)
+    return weights * sum_over_words(ratio, words, batch)
 
 
+@_in_full_precision
 def responsibility_covariance(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, *, max_elements: int = 2**24
 ) -> Tensor:

@@ -1,24 +1,25 @@
 """Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
 
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm
-from torch_lntm.models.diagonal import DiagonalNormalPrior
-from torch_lntm.models.dirichlet import DirichletPrior
-from torch_lntm.models.factor import IndependentFactorPrior
-from torch_lntm.models.logistic_normal import LogisticNormalPrior
-from torch_lntm.models.model import BoundModel, Construction, TopicModel
-from torch_lntm.models.prior import DocumentPrior
+from torch_lntm.models.model import Construction, TopicModel
+from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
+from torch_lntm.models.priors.dirichlet import DirichletPrior
+from torch_lntm.models.priors.factor import IndependentFactorPrior
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.normal import NormalPrior
+from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
 from torch_lntm.models.topics import NormalTopics, Topics
 
 __all__ = [
     "CONSTRUCTORS",
-    "BoundModel",
     "Construction",
     "DiagonalNormalPrior",
     "DirichletPrior",
     "DocumentPrior",
     "IndependentFactorPrior",
     "LogisticNormalPrior",
+    "NormalPrior",
     "NormalTopics",
     "TopicModel",
     "Topics",

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.diagonal import DiagonalNormalPrior
-from torch_lntm.models.dirichlet import DirichletPrior
-from torch_lntm.models.factor import IndependentFactorPrior, Source
-from torch_lntm.models.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.model import TopicModel
+from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
+from torch_lntm.models.priors.dirichlet import DirichletPrior
+from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.registry import register
 from torch_lntm.models.topics import NormalTopics, Topics
 

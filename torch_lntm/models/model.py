@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyro
 import torch
+from pyro.distributions import constraints
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 
+from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.distributions import BagOfWords
+from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError
-from torch_lntm.models.prior import DocumentPrior
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.topics import Topics
 
 
-def _own_parameter(parameter: Tensor, name: str) -> Tensor:
-    """A Pyro param site for a module's own parameter, which no parameter store gets to know.
+class _WeakKey(weakref.ref[nn.Parameter]):
+    """A dictionary's key that is found by a parameter and goes when the parameter goes."""
 
-    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
-    and keyed by name, would hand a second model the first one's values. It learns the names only,
-    by tensor, which optimisers with settings or state per parameter ask it for.
-    """
-    pyro.get_param_store()._param_to_name[parameter] = name
-    value: Any = parameter.view_as(parameter)
-    value.unconstrained = lambda: parameter
+    def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
+        return super().__new__(cls, parameter, _forget)
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        super().__init__(parameter, _forget)
+        self._hash = hash(parameter)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (other is self() and other is not None)
+
+
+def _forget(key: Any) -> None:
+    pyro.get_param_store()._param_to_name.pop(key, None)
+
+
+def _parameter_itself(value: Tensor, constraint: Any) -> Tensor:
     return value
 
 
-_param_site: Any = effectful(_own_parameter, type="param")
+_param: Any = effectful(_parameter_itself, type="param")
 
 
 class Construction(NamedTuple):
@@ -45,33 +61,60 @@ class Construction(NamedTuple):
     settings: dict[str, Any]
 
 
-class BoundModel:
-    """The model's density of the documents of one batch, as plain tensor functions.
+def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
+    """Emit a Pyro param site for a module's own parameter, which no parameter store holds.
 
-    Args:
-        model: The model; its present topics are read once, its prior's parameters at each call.
-        batch: The documents.
+    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
+    and keyed by name, would hand a second model the first one's values. It learns the names only,
+    for as long as the parameters live: optimisers ask it for them, to find settings and state of
+    each parameter.
+
+    Returns:
+        The value that a handler gave the site in place of the parameter, or None.
     """
+    names = pyro.get_param_store()._param_to_name
+    if names.get(parameter) != name:
+        key: Any = _WeakKey(parameter)
+        names[key] = name
+    own: Any = parameter.view_as(parameter)
+    own.unconstrained = lambda: parameter
+    value = _param(own, constraint=constraints.real, name=name)
+    if value is own:
+        return None
+    if value.shape != parameter.shape:
+        raise ConfigError(
+            f"the param site {name!r} was given a value of shape {tuple(value.shape)}; expected "
+            f"{tuple(parameter.shape)}. Give a prior that shape by .expand(...).to_event(...); "
+            "several values at once, as in a vectorised plate, are not supported"
+        )
+    return value.to(parameter.dtype)
 
-    def __init__(self, model: TopicModel, batch: DocumentBatch) -> None:
+
+def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -> None:
+    """Emit the log prior of parameters as a factor, once for all documents.
+
+    A mask of documents would turn it into one for each of them. There it is shared out among the
+    unmasked ones within their plate, so that it counts once.
+    """
+    mask = pyro.poutine.get_mask()
+    if not isinstance(mask, Tensor) or mask.dim() == 0:
+        pyro.factor(name, log_prior())
+        return
+    with documents:
+        scale = documents.size / documents.subsample_size
+        share = log_prior() / (mask.sum() * scale)
+        pyro.factor(name, share.expand(documents.subsample_size))
+
+
+class _Program(nn.Module):
+    """The program of a model after its param sites, as a module for ``functional_call``."""
+
+    def __init__(self, model: TopicModel) -> None:
+        super().__init__()
         self.model = model
-        self.batch = batch
-        self.topics = model.topics.probs
 
-    def log_joint(self, latents: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Log prior density and log likelihood at given latent variables.
-
-        Args:
-            latents: ``(..., num_docs, dim)`` values by the names of their sites: ``eta``, with
-                ``source`` under an independent factor prior, or ``theta`` under a Dirichlet.
-
-        Returns:
-            ``(log_prior, log_likelihood)``, each ``(..., num_docs)`` nats.
-        """
-        prior = self.model.prior
-        theta = prior.theta(latents[prior.latent])
-        words = BagOfWords(theta, self.topics, validate_args=False)
-        return prior.log_prob(latents), words.log_prob(self.batch)
+    def forward(self, batch: DocumentBatch, sample_topics: bool) -> Tensor:
+        return self.model._documents(batch, sample_topics)
 
 
 class TopicModel(nn.Module):
@@ -81,7 +124,10 @@ class TopicModel(nn.Module):
     ``"source"`` and ``"eta"``; or ``"theta"``) and ``"counts"`` in the plate ``"documents"``, plus
     one factor each for the priors of the parameters. Parameters appear as Pyro param sites, so
     ``SVI`` optimises them, but they live in this module alone and never in the global parameter
-    store: two models share nothing.
+    store: two models share nothing. Handlers may replace them (``poutine.substitute``,
+    ``poutine.lift``), and the program runs at the replaced values.
+
+    ``poutine.mask`` with a mask ``(num_docs,)`` leaves documents out.
 
     Args:
         prior: The document prior.
@@ -170,28 +216,69 @@ class TopicModel(nn.Module):
 
         Returns:
             eta or theta ``(num_docs, latent_dim)``.
+
+        Raises:
+            ConfigError: ``batch`` is no batch of this model's vocabulary, the model's dtype is of
+                low precision, a handler gives a param site a value of another shape, or
+                ``torch.jit`` traces the program.
         """
-        module: nn.Module = self.prior if sample_topics else self
-        for name, parameter in module.named_parameters(prefix="prior" * sample_topics):
-            _param_site(parameter, name, name=name)
+        if torch.jit.is_tracing():
+            raise ConfigError(
+                "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
+                "JitTrace_ELBO, and NUTS or HMC without jit_compile"
+            )
+        batch = self.check_batch(batch)
+        prefix, module = ("prior", self.prior) if sample_topics else ("", self)
+        replaced = {}
+        for name, parameter in module.named_parameters(prefix=prefix):
+            value = _param_site(parameter, name)
+            if value is not None:
+                replaced[f"model.{name}"] = value
+        with torch.autocast(self.device.type, enabled=False):
+            if not replaced:
+                return self._documents(batch, sample_topics)
+            return torch.func.functional_call(_Program(self), replaced, (batch, sample_topics))
+
+    def _documents(self, batch: DocumentBatch, sample_topics: bool) -> Tensor:
+        """The program at the present parameters."""
+        for module in self.modules():
+            # Parameters that Pyro samples are drawn when they are read, which must not be first
+            # within the documents' plate.
+            for name in getattr(module, "_pyro_samples", ()):
+                getattr(module, name)
+        documents = pyro.plate("documents", batch.corpus_size, subsample=batch.index)
         if sample_topics:
             topics = self.topics.sample()
         else:
-            pyro.factor("topics_prior", self.topics.log_prior())
+            _factor("topics_prior", self.topics.log_prior, documents)
             topics = self.topics.probs
-        pyro.factor("document_prior", self.prior.log_prior())
-        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
-            latent = self.prior.sample()
-            pyro.sample(
-                "counts",
-                BagOfWords(self.theta(latent), topics, batch.lengths),
-                obs=cast(Tensor, batch),
-            )
+        _factor("document_prior", self.prior.log_prior, documents)
+        with documents:
+            latent = self.prior.emit(batch)
+            words = BagOfWords(self.theta(latent), topics, batch.lengths)
+            pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
-    def bind(self, batch: DocumentBatch) -> BoundModel:
-        """This model's density of the documents of ``batch`` at its present parameters."""
-        return BoundModel(self, batch)
+    @torch.no_grad()
+    def bind(
+        self, batch: DocumentBatch, *, dtype: torch.dtype | None = None, padded: bool = False
+    ) -> DocumentTarget:
+        """This model's density of some documents, in the coordinates of the prior's latent space.
+
+        Args:
+            batch: The documents.
+            dtype: Floating-point type to compute in; by default the model's.
+            padded: As for :class:`~torch_lntm.latents.DocumentTarget`.
+
+        Returns:
+            The target, at the present parameters: ``log_joint(z)`` is the program's density, times
+            the Jacobian of its sites in z, beside the log likelihood.
+        """
+        batch = self.check_batch(batch)
+        dtype = self.dtype if dtype is None else dtype
+        space = self.prior.space(batch).to(dtype)
+        topics = self.topics.probs.detach().to(dtype)
+        return DocumentTarget(space, topics, batch.to(dtype=dtype), padded)
 
     def log_prior(self) -> Tensor:
         """Log prior density of the parameters, up to a constant (scalar, nats)."""
@@ -199,13 +286,21 @@ class TopicModel(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, lengths: Sequence[int] | Tensor, *, seed: int = 0
+        self,
+        lengths: Sequence[int] | Tensor,
+        *,
+        seed: int = 0,
+        covariates: Mapping[str, Any] | None = None,
     ) -> tuple[Corpus, dict[str, Tensor]]:
         """Draw a corpus from the model.
 
+        A document's latent variables are a function of the seed and its position alone: they do
+        not depend on the device, nor on how many documents there are.
+
         Args:
             lengths: ``(num_docs,)`` tokens of each document.
-            seed: Seed of a generator of its own.
+            seed: Seed.
+            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates.
 
         Returns:
             The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
@@ -214,13 +309,22 @@ class TopicModel(nn.Module):
         Raises:
             ConfigError: A length is negative.
         """
-        generator = torch.Generator(self.device).manual_seed(seed)
         sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
         if bool((sizes < 0).any()):
             raise ConfigError(f"lengths are as small as {int(sizes.min())}; expected none below 0")
-        latents = self.prior.draw(sizes.numel(), generator)
-        theta = self.theta(latents[self.prior.latent])
-        bags = BagOfWords(theta, self.topics.probs, sizes)
+        num_docs = sizes.numel()
+        empty = DocumentBatch(
+            row_offsets=sizes.new_zeros(num_docs + 1),
+            word_index=sizes.new_zeros(0),
+            counts=torch.zeros(0, dtype=self.dtype, device=self.device),
+            num_words=self.num_words,
+            index=torch.arange(num_docs, device=self.device),
+            corpus_size=num_docs,
+        )
+        space = self.prior.space(empty)
+        latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
+        generator = torch.Generator(self.device).manual_seed(seed)
+        bags = BagOfWords(self.theta(latents[self.prior.latent]), self.topics.probs, sizes)
         return Corpus.from_matrix(
             bags.sample_counts(generator), vocabulary=self.vocabulary
         ), latents
@@ -248,8 +352,19 @@ class TopicModel(nn.Module):
         """The batch on this model's device and in its dtype.
 
         Raises:
-            ConfigError: The batch has another vocabulary size.
+            ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
+                low precision.
         """
+        if not isinstance(batch, DocumentBatch):
+            raise ConfigError(
+                f"documents given as {type(batch).__name__}; expected a DocumentBatch, which "
+                "corpus.batch() makes, or corpus.batches() in parts"
+            )
+        if self.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"the model's parameters are of type {self.dtype}; expected torch.float32 or "
+                "torch.float64: take model.float()"
+            )
         if batch.num_words != self.num_words:
             raise ConfigError(
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "

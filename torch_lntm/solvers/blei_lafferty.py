@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior
+from torch_lntm.latents.normal import NormalSpace
+from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
@@ -15,13 +16,13 @@ from torch_lntm.solvers.tangent import maximise_tangent_bound
 def blei_lafferty(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    space: NormalSpace,
     *,
     start: Tensor,
     tolerance: float,
     max_iterations: int,
     temperature: float = 1.0,
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """Solve q(eta) = N(λ, diag ν²) by coordinate ascent on the tangent bound.
 
     *Ahmed & Xing 2007, eqs 13–15; Khan & Bouchard 2009, eqs 33–38 with V diagonal.* Rounds of a few
@@ -31,7 +32,7 @@ def blei_lafferty(
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        prior: Prior of eta.
+        space: The prior of eta, whitened.
         start: ``(num_docs, dim)`` starting means.
         tolerance: Gain of the bound per round, nats, at which a document has converged.
         max_iterations: Bound on the rounds.
@@ -43,24 +44,25 @@ def blei_lafferty(
     """
     # As if every topic were equally likely. The prior's own variance is a bad start where it is
     # wide: with ζ held fixed it takes hundreds of rounds to come down from.
-    precision = prior.precision.diagonal() + batch.lengths[:, None] / topics.shape[0]
-    variances = _Diagonal(prior, 1.0 / precision, temperature)
+    precision = space.precision.diagonal() + batch.lengths[:, None] / topics.shape[0]
+    variances = _Diagonal(space, 1.0 / precision, temperature)
     found = maximise_tangent_bound(
         batch,
         topics,
-        prior,
+        space,
         variances,
         start=start,
         tolerance=tolerance,
         max_iterations=max_iterations,
         temperature=temperature,
     )
-    return GaussianPosterior(
-        prior,
-        prior.unwhiten(found.z),
-        found.converged,
-        found.iterations,
-        found.bound,
+    return NormalPosterior(
+        space=space,
+        mean=space.unwhiten(found.z),
+        index=batch.index,
+        converged=found.converged,
+        iterations=found.iterations,
+        objective=found.bound,
         std=variances.variance.sqrt(),
     )
 
@@ -69,7 +71,7 @@ def blei_lafferty(
 class _Diagonal:
     """``variance`` ``(num_docs, dim)`` is T·ν²."""
 
-    prior: GaussianPrior
+    space: NormalSpace
     variance: Tensor
     temperature: float
 
@@ -80,9 +82,9 @@ class _Diagonal:
         """½ Σ_k [(1 + log ν_k²)/T − P_kk ν_k²] − ½ log|Σ|, up to a constant that is 0 at T = 1."""
         nu = self.variance[rows].double() / self.temperature
         entropy = (nu.log() + 1.0).sum(-1) / self.temperature
-        trace = (nu * self.prior.precision.diagonal().double()).sum(-1)
-        return 0.5 * (entropy - trace) - self.prior.tril.diagonal().log().sum()
+        trace = (nu * self.space.precision.diagonal().double()).sum(-1)
+        return 0.5 * (entropy - trace) - self.space.tril.diagonal().log().sum()
 
     def update(self, rows: Tensor, log_rate: Tensor, index: Tensor) -> None:
-        precision = self.prior.precision.diagonal().expand_as(log_rate)
+        precision = self.space.precision.diagonal().expand_as(log_rate)
         self.variance[rows] = inverse_mean_root(precision, log_rate, 0.5 / self.temperature)

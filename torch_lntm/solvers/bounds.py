@@ -8,7 +8,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import mixture_log_likelihood
-from torch_lntm.solvers.gaussian import GaussianPosterior
+from torch_lntm.posteriors.normal import NormalPosterior
 
 
 def tangent_log_normaliser(logits: Tensor, variance: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def tilted_log_normaliser(
 
 
 def gaussian_bound(
-    batch: DocumentBatch, topics: Tensor, posterior: GaussianPosterior, kind: str = "tilted"
+    batch: DocumentBatch, topics: Tensor, posterior: NormalPosterior, kind: str = "tilted"
 ) -> Tensor:
     """Lower bound on each document's log p(w): loglik(e^m) − N·b(m, V) − KL(posterior ‖ prior).
 
@@ -105,16 +105,15 @@ def gaussian_bound(
     """
     if kind not in ("tangent", "tilted"):
         raise ConfigError(f"bound kind {kind!r}; expected 'tangent' or 'tilted'")
-    prior = posterior.prior
-    logits = prior.lift(posterior.mean)
+    space = posterior.space
+    logits = space.lift(posterior.mean)
     log_likelihood = mixture_log_likelihood(torch.softmax(logits, -1), topics, batch)
     logits = logits.double()
     if kind == "tangent":
-        normaliser = tangent_log_normaliser(logits, prior.lift(posterior.variance.double()))
+        normaliser = tangent_log_normaliser(logits, space.lift(posterior.variance.double()))
     else:
-        covariance = posterior.covariance.double()
-        if prior.anchored:
-            covariance = torch.nn.functional.pad(covariance, (0, 1, 0, 1))
+        # Lifted on both sides: with a row and a column of zeros if anchored.
+        covariance = space.lift(space.lift(posterior.covariance.double()).mT)
         normaliser = tilted_log_normaliser(logits, covariance)
     gap = normaliser - torch.logsumexp(logits, -1)
     return log_likelihood - batch.lengths.double() * gap - posterior.kl()

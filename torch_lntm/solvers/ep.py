@@ -31,21 +31,22 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import probability_floor
-from torch_lntm.solvers.dirichlet import (
+from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,
     log_multivariate_beta,
 )
+from torch_lntm.solvers.active import ActiveSet
 
 #: Share of the way to γ' that all copies of a word go together, where 1/n_w of it is less.
 LEAST_STEP = 0.5
 #: Range of a document's damping, and what it is multiplied by after a bad and after a good pass.
 LEAST_DAMPING = 1.0 / 16.0
 DAMP, UNDAMP = 0.5, 1.25
-#: A document of which a word was skipped is drawn back to its prior by this factor.
-DRAW_BACK = 0.5
-#: Share of the stored counts at work below which those of converged documents are put away.
-CROWDED = 0.75
+#: What the β of a document of which a word was skipped are multiplied by.
+SHRINKAGE = 0.5
+#: Share of the held documents' stored counts that must be converged documents' before these retire.
+IDLE_SHARE = 0.25
 #: Numbers that each table of the evidence holds at once.
 MAX_ELEMENTS = 2**20
 
@@ -97,34 +98,34 @@ def ep(
     alpha = concentration.double()
     sites, gamma = _start(batch, topics, alpha, init)
     tolerance = max(tolerance, 64.0 * torch.finfo(topics.dtype).eps)
-    iterations = torch.zeros_like(batch.index)
-    converged = torch.zeros_like(iterations, dtype=torch.bool)
+    active = ActiveSet(
+        batch.num_docs, gamma.device, sizes=batch.row_offsets.diff(), idle_share=IDLE_SHARE
+    )
     damping = words.new_ones(batch.num_docs)
     travelled = torch.full_like(damping, torch.inf)
 
     # A visit needs ratios of probabilities only; those of the likeliest topic are then 1.
     relative = words / words.amax(-1, keepdim=True)
-    work = _Work(batch, sites)
+    schedule = Schedule(batch, sites)
     for _ in range(max_iterations if batch.num_docs else 0):
-        # A converged document that is not put away yet has no damping left, and stays as it is.
-        active = ~converged
-        distance, skipped = work.sweep(gamma, relative, damping * active)
-        iterations += active
+        # A converged document that is still held has no damping left, and stays as it is.
+        distance, skipped = schedule.sweep(gamma, relative, damping * active.working)
         distance /= (damping * gamma.sum(-1)).to(words)
-        skipped &= active
-        converged |= (distance <= tolerance) & ~skipped
+        skipped &= active.working
+        active.step(((distance <= tolerance) & ~skipped)[active.rows])
         factor = torch.where(skipped | (distance > travelled), DAMP, UNDAMP)
         damping = (damping * factor).clamp(LEAST_DAMPING, 1.0)
         travelled = distance
-        work.draw_back(gamma, alpha, skipped)
-        if bool(converged.all()):
+        schedule.shrink_to_prior(gamma, alpha, skipped)
+        active.retire()
+        if active.finished:
             break
-        work.put_away(converged)
-    work.finish()
+        schedule.retire(active.rows)
+    schedule.finish()
 
     # Free of what the passes rounded; that may have left a γ next to 0 on its wrong side.
     gamma = _from_sites(batch, alpha, sites)
-    converged &= (gamma > 0).all(-1)
+    positive = (gamma > 0).all(-1)
     gamma = torch.maximum(gamma, torch.finfo(words.dtype).eps * alpha)
     evidence, whole = _evidence(batch, words, alpha, gamma, sites)
     failed = ~torch.isfinite(evidence)
@@ -135,7 +136,15 @@ def ep(
             f"position {documents[0]}; check the topics, counts and concentration",
             documents,
         )
-    return DirichletPosterior(alpha, gamma, converged & whole, iterations, evidence, sites)
+    return DirichletPosterior(
+        concentration=alpha,
+        gamma=gamma,
+        index=batch.index,
+        converged=active.converged & positive & whole,
+        iterations=active.iterations,
+        objective=evidence,
+        sites=sites,
+    )
 
 
 def _start(
@@ -166,8 +175,8 @@ def _from_sites(batch: DocumentBatch, alpha: Tensor, sites: Tensor) -> Tensor:
     )
 
 
-class _Space:
-    """Views of a phase's memory for the visits to its first ``n`` documents, made once for all.
+class Workspace:
+    """Views of a sweep's memory for the visits to its first ``n`` documents, made once.
 
     Args:
         tables: ``(4, num_docs, num_topics)`` memory.
@@ -198,25 +207,25 @@ class _Space:
         self.top = top[:n].expand(2, n, 1)
 
 
-class _Visit(NamedTuple):
-    """One word of each of ``n`` documents, the first of its phase.
+class WordVisit(NamedTuple):
+    """One word of each of the first ``n`` documents of a sweep.
 
     Attributes:
         words: ``(n,)`` which.
         site: ``(n, num_topics)`` their β.
         portion: ``(n, 1)`` 1/n_w.
         step: ``(n, 1)`` share of the way to γ' that all copies go, undamped and unlimited.
-        space: Where γ is, and what is computed.
+        work: Where γ is, and what is computed.
     """
 
     words: Tensor
     site: Tensor
     portion: Tensor
     step: Tensor
-    space: _Space
+    work: Workspace
 
 
-class _Phase:
+class Sweep:
     """Part of the words of every document: those with steps of at most γ' − γ, or the others.
 
     Documents with more of these words come first, so that those with a j-th one are the first n;
@@ -249,16 +258,16 @@ class _Phase:
         self.columns = self.sites.new_zeros(10, len(self.rows), 1)
         self.top = torch.zeros_like(self.rows)[:, None]
         sizes = torch.bincount(self.visit).tolist()
-        spaces = {n: _Space(self.tables, self.columns, self.top, n) for n in set(sizes)}
+        workspaces = {n: Workspace(self.tables, self.columns, self.top, n) for n in set(sizes)}
         steps = torch.maximum(counts.clamp_max(1.0), LEAST_STEP * counts)
         pieces = (self.batch.word_index[self.entries], self.sites, counts.reciprocal(), steps)
         self.visits = [
-            _Visit(word, site, portion, step, spaces[len(word)])
+            WordVisit(word, site, portion, step, workspaces[len(word)])
             for word, site, portion, step in zip(*(x.split(sizes) for x in pieces), strict=True)
         ]
 
-    def sweep(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-        """Visit every word once; see :meth:`_Work.sweep`. Here both are of the phase's ``rows``."""
+    def run(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        """Visit each of these words once; as :meth:`Schedule.sweep`, of the documents ``rows``."""
         start, change = self.tables[:2]
         start.copy_(gamma[self.rows])
         change.zero_()
@@ -272,25 +281,25 @@ class _Phase:
         gamma[self.rows] += change.double()
         return travelled.squeeze(-1), intact.squeeze(-1) == 0.0
 
-    def draw_back(self, documents: Tensor) -> None:
+    def shrink_to_prior(self, documents: Tensor) -> None:
         """Scale the β of the ``documents`` ``(num_docs,)`` bool."""
         # All β are multiplied, since picking some of many takes far longer.
-        factors = torch.where(documents, DRAW_BACK, 1.0).to(self.sites)
+        factors = torch.where(documents, SHRINKAGE, 1.0).to(self.sites)
         self.sites *= factors[self.batch.row_index[self.entries], None]
 
-    def put_away(self, documents: Tensor, sites: Tensor) -> None:
-        """Write the β of the ``documents`` ``(num_docs,)`` bool to ``sites``; drop them here."""
-        leave = documents[self.batch.row_index[self.entries]]
-        stay = (~leave).nonzero().squeeze(-1)
-        leave = leave.nonzero().squeeze(-1)
+    def retire(self, held: Tensor, sites: Tensor) -> None:
+        """Write the β of all but the ``held`` ``(num_docs,)`` bool to ``sites``; drop them here."""
+        stay = held[self.batch.row_index[self.entries]]
+        leave = (~stay).nonzero().squeeze(-1)
+        stay = stay.nonzero().squeeze(-1)
         sites.index_copy_(0, self.entries[leave], self.sites.index_select(0, leave))
         self.sites = self.sites.index_select(0, stay)
         self.entries, self.visit = self.entries[stay], self.visit[stay]
-        self.rows = self.rows[~documents[self.rows]]
+        self.rows = self.rows[held[self.rows]]
         self._prepare()
 
 
-class _Work:
+class Schedule:
     """The β of the documents at work, in the order in which they are visited.
 
     Args:
@@ -299,12 +308,13 @@ class _Work:
     """
 
     def __init__(self, batch: DocumentBatch, sites: Tensor) -> None:
-        self.lengths, self.sites, self.size = batch.row_offsets.diff(), sites, batch.nnz
+        self.sites, self.num_docs = sites, batch.num_docs
+        self.num_held = batch.num_docs
         order = batch.counts.argsort(descending=True, stable=True)
         order = order[batch.row_index[order].argsort(stable=True)]
         long = LEAST_STEP * batch.counts[order] > 1.0
-        phases = ((order[long], True), (order[~long], False))
-        self.phases = [_Phase(batch, sites, *phase) for phase in phases if len(phase[0])]
+        parts = ((order[long], True), (order[~long], False))
+        self.sweeps = [Sweep(batch, sites, *part) for part in parts if len(part[0])]
 
     def sweep(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
         """Visit every word of the documents at work once.
@@ -319,78 +329,80 @@ class _Work:
         """
         distance = torch.zeros_like(damping)
         skipped = torch.zeros_like(damping, dtype=torch.bool)
-        for phase in self.phases:
-            travelled, hurt = phase.sweep(gamma, words, damping)
-            distance[phase.rows] += travelled
-            skipped[phase.rows] |= hurt
+        for sweep in self.sweeps:
+            travelled, skipped_here = sweep.run(gamma, words, damping)
+            distance[sweep.rows] += travelled
+            skipped[sweep.rows] |= skipped_here
         return distance, skipped
 
-    def draw_back(self, gamma: Tensor, alpha: Tensor, documents: Tensor) -> None:
+    def shrink_to_prior(self, gamma: Tensor, alpha: Tensor, documents: Tensor) -> None:
         """Scale the β of the ``documents`` ``(num_docs,)`` bool in place, and γ with them."""
         if not bool(documents.any()):
             return
-        for phase in self.phases:
-            phase.draw_back(documents)
-        gamma[documents] = alpha + DRAW_BACK * (gamma[documents] - alpha)
+        for sweep in self.sweeps:
+            sweep.shrink_to_prior(documents)
+        gamma[documents] = alpha + SHRINKAGE * (gamma[documents] - alpha)
 
-    def put_away(self, documents: Tensor) -> None:
-        """Drop the ``documents`` ``(num_docs,)`` bool once they are many, since moving β costs."""
-        size = int(self.lengths[~documents].sum())
-        if size <= CROWDED * self.size:
-            self.size = size
-            for phase in self.phases:
-                phase.put_away(documents, self.sites)
+    def retire(self, rows: Tensor) -> None:
+        """Keep the documents ``rows`` only, int64 positions in the batch."""
+        if len(rows) == self.num_held:
+            return
+        self.num_held = len(rows)
+        held = torch.zeros(self.num_docs, dtype=torch.bool, device=rows.device)
+        held[rows] = True
+        for sweep in self.sweeps:
+            sweep.retire(held, self.sites)
 
     def finish(self) -> None:
         """Write the β of the documents still at work."""
-        for phase in self.phases:
-            self.sites.index_copy_(0, phase.entries, phase.sites)
+        for sweep in self.sweeps:
+            self.sites.index_copy_(0, sweep.entries, sweep.sites)
 
 
-def _visit(visit: _Visit, words: Tensor, long: bool) -> None:
+def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
     """Visit a word of each document, in few operations: most visits are of few documents."""
-    site, space = visit.site, visit.space
-    u, r, positive = space.u, space.r, space.positive
+    site, work = visit.site, visit.work
+    u, r, positive = work.u, work.r, work.positive
     tiny = torch.finfo(words.dtype).tiny
-    torch.add(space.start, space.change, out=u).sub_(site)
+    torch.add(work.start, work.change, out=u).sub_(site)
     # Sums of equal powers of 2 are exact, and faster than a minimum.
     torch.clamp_max(u, tiny, out=r)
     torch.eq(r.sum(-1, True), tiny * words.shape[1], out=positive)
-    space.intact.mul_(positive)
+    work.intact.mul_(positive)
 
     # Of a skipped word r is 0, so that all that follows is finite.
     torch.index_select(words, 0, visit.words, out=r).mul_(u)
     r.mul_(positive / r.sum(-1, True).clamp_min_(tiny))
     u.add_(r)
-    shrink = _shrink(space, tiny)
+    shrink = _shrink(work, tiny)
 
-    share = positive if long else positive.mul_(visit.step).mul_(space.damping)
+    share = positive if long else positive.mul_(visit.step).mul_(work.damping)
     move = r.sub_(site).addcmul_(u, shrink, value=-1.0).mul_(share)
     if long:
         # γ' > 0, so that moves of γ by the whole of it or less are safe.
-        gamma = torch.add(space.start, space.change, out=u)
+        gamma = torch.add(work.start, work.change, out=u)
         deepest = torch.div(move, gamma, out=u).amin(-1, keepdim=True)
         longest = torch.where(deepest < 0, -0.5 / deepest, torch.inf).clamp_min_(1.0)
-        move.mul_(torch.minimum(visit.step, longest).mul_(space.damping))
-    space.change.add_(move)
+        move.mul_(torch.minimum(visit.step, longest).mul_(work.damping))
+    work.change.add_(move)
     site.addcmul_(move, visit.portion)
-    space.travelled.add_(move.abs_().sum(-1, True))
+    work.travelled.add_(move.abs_().sum(-1, True))
 
 
-def _shrink(space: _Space, tiny: float) -> Tensor:
+def _shrink(work: Workspace, tiny: float) -> Tensor:
     """Factor h ``(n, 1)``; what is the same for u and r is done to both in one operation."""
-    both, rest, pairs = space.both, space.rest, space.pairs
-    largest = both.gather(-1, space.top)
-    both.scatter_(-1, space.top, space.zero)
+    both, rest, pairs = work.both, work.rest, work.pairs
+    largest = both.gather(-1, work.top)
+    both.scatter_(-1, work.top, work.zero)
     torch.sum(both, -1, True, out=rest)
     norm = torch.linalg.vector_norm(both, 2, -1, True)
-    both.scatter_(-1, space.top, largest)
+    both.scatter_(-1, work.top, largest)
     torch.sub(rest, norm, out=pairs)
     pairs.mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
     rest.add_(largest)
     # Now Q + U B and B + U B. One topic has no variance to match: 0 / tiny.
-    pairs.add_(space.total.mul_(space.b))
-    return space.b.div_(space.q.clamp_min_(tiny)).clamp_(0.0, 1.0)
+    pairs.add_(work.total.mul_(work.b))
+    return work.b.div_(work.q.clamp_min_(tiny)).clamp_(0.0, 1.0)
 
 
 def _evidence(

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
+from torch_lntm.latents.linalg import inverse_cholesky
+from torch_lntm.latents.normal import NormalSpace
+from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
@@ -17,13 +19,13 @@ from torch_lntm.solvers.tangent import maximise_tangent_bound
 def khan_bouchard(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    space: NormalSpace,
     *,
     start: Tensor,
     tolerance: float,
     max_iterations: int,
     temperature: float = 1.0,
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """Solve q(eta) = N(m, V), V full, by coordinate ascent on the tangent bound.
 
     *Khan & Bouchard 2009, eqs 33–38* (34 prints μ_d for m_d; in 35 and 37 the exponential is a
@@ -41,24 +43,25 @@ def khan_bouchard(
     # As if every topic were equally likely; without data d = 0 and V = Σ. V = Σ is a bad start
     # where it is wide: with ξ held fixed it takes hundreds of rounds to come down from.
     data = (batch.lengths[:, None] / topics.shape[0]).expand_as(start).clone()
-    whitened = inverse_cholesky(_whitened_precision(prior, data), batch.index)
-    variances = _Full(prior, data, whitened, temperature)
+    whitened = _inverse_root(space, data, batch.index)
+    variances = _Full(space, data, whitened, temperature)
     found = maximise_tangent_bound(
         batch,
         topics,
-        prior,
+        space,
         variances,
         start=start,
         tolerance=tolerance,
         max_iterations=max_iterations,
         temperature=temperature,
     )
-    return GaussianPosterior(
-        prior,
-        prior.unwhiten(found.z),
-        found.converged,
-        found.iterations,
-        found.bound,
+    return NormalPosterior(
+        space=space,
+        mean=space.unwhiten(found.z),
+        index=batch.index,
+        converged=found.converged,
+        iterations=found.iterations,
+        objective=found.bound,
         whitened=variances.whitened,
     )
 
@@ -67,17 +70,17 @@ def khan_bouchard(
 class _Full:
     """T·V = (Σ⁻¹ + diag d)⁻¹; ``data`` ``(num_docs, dim)`` is d, ``whitened`` the posterior's."""
 
-    prior: GaussianPrior
+    space: NormalSpace
     data: Tensor
     whitened: Tensor
     temperature: float
 
     def covariance(self, rows: Tensor) -> Tensor:
-        root = self.prior.scale.flip(1) @ self.whitened[rows].mT
+        root = self.space.scale.flip(1) @ self.whitened[rows].mT
         return root @ root.mT
 
     def marginal(self, rows: Tensor) -> Tensor:
-        return (self.prior.scale.flip(1) @ self.whitened[rows].mT).square().sum(-1)
+        return (self.space.scale.flip(1) @ self.whitened[rows].mT).square().sum(-1)
 
     def bound_terms(self, rows: Tensor) -> Tensor:
         """½ [(dim + log|V| − log|Σ|)/T − tr Σ⁻¹V], up to a constant in T and Σ, 0 at T = 1."""
@@ -92,12 +95,21 @@ class _Full:
         _sweep(self.covariance(rows), data, log_rate, 0.5 / self.temperature)
         self.data[rows] = data
         # V is computed afresh after every sweep, so that rounding does not add up.
-        self.whitened[rows] = inverse_cholesky(_whitened_precision(self.prior, data), index)
+        self.whitened[rows] = _inverse_root(self.space, data, index)
 
 
-def _whitened_precision(prior: GaussianPrior, data: Tensor) -> Tensor:
+def _inverse_root(space: NormalSpace, data: Tensor, index: Tensor) -> Tensor:
+    """R⁻¹ for the Cholesky factors R of the whitened precisions ``(num_docs, dim, dim)``."""
+    return inverse_cholesky(
+        _whitened_precision(space, data),
+        index,
+        lambda rows: _whitened_precision(space.to(torch.float64), data[rows].double()),
+    )
+
+
+def _whitened_precision(space: NormalSpace, data: Tensor) -> Tensor:
     """I + Lᵀ diag(d) L with its coordinates reversed ``(num_docs, dim, dim)``."""
-    scale = prior.scale.flip(1)
+    scale = space.scale.flip(1)
     precision = scale.mT @ (data[..., None] * scale)
     precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return precision

@@ -7,14 +7,15 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, responsibility_covariance
-from torch_lntm.solvers.factor import FactorPrior
-from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
-from torch_lntm.solvers.mean import Objective, maximise_mean
-from torch_lntm.solvers.taylor import complete_information
+from torch_lntm.latents.linalg import inverse_cholesky
+from torch_lntm.latents.normal import EtaSpace, NormalSpace
+from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.taylor import exact_information
 
 
 def observed_information(
-    batch: DocumentBatch, topics: Tensor, prior: GaussianPrior, theta: Tensor
+    batch: DocumentBatch, topics: Tensor, space: NormalSpace, theta: Tensor
 ) -> Tensor:
     """Whitened negative Hessians of log p(w, eta), in float64.
 
@@ -27,13 +28,13 @@ def observed_information(
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``.
-        prior: Prior of eta.
+        space: The prior of eta, whitened.
         theta: ``(num_docs, num_topics)`` proportions at which to take it.
 
     Returns:
         ``(num_docs, dim, dim)`` float64.
     """
-    factor = prior.lift(prior.tril.mT).mT.flip(1)
+    factor = space.lift(space.tril.mT).mT.flip(1)
     centred = factor - (theta.double() @ factor)[:, None, :]
     counts = expected_topic_counts(theta, topics, batch)
     information = responsibility_covariance(theta, topics, batch).double()
@@ -46,49 +47,45 @@ def observed_information(
 def laplace(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior | FactorPrior,
+    space: EtaSpace,
     *,
     start: Tensor,
     tolerance: float,
     max_iterations: int,
     temperature: float = 1.0,
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """Solve the Laplace posterior of each document (*Roberts et al. 2016*, R's stm).
 
     Arguments as for :func:`torch_lntm.solvers.taylor.taylor`. Where the observed information is
     not positive definite (the ascent stopped short of a maximum), the document keeps Taylor's
     precision and is marked in ``fallback``.
 
-    Under a factor prior, whose sources must be Gaussian, the mode costs less, but the observed
-    information has no low-rank form: the covariance is dense, and the posterior's prior is the
-    marginal one of eta.
+    Under a factor prior the mode costs less, but the observed information has no low-rank form: the
+    covariance is dense, and the posterior's space is that of eta's marginal prior.
 
     Returns:
         The posterior; its objective is Laplace's approximation of log p(w).
-
-    Raises:
-        ConfigError: A factor prior with sources that are not Gaussian.
     """
-    dense = prior.marginal()
-    objective = Objective(batch, topics, prior, None, temperature)
+    dense = space.marginal()
+    objective = Objective(batch, topics, space, None, temperature)
     z, value, converged, iterations = maximise_mean(
-        objective, prior.whiten(start), tolerance=tolerance, max_iterations=max_iterations
+        objective, space.whiten(start), tolerance=tolerance, max_iterations=max_iterations
     )
-    mean = prior.unwhiten(z)
-    theta = torch.softmax(prior.lift(mean), -1)
+    mean = space.unwhiten(z)
+    theta = torch.softmax(space.lift(mean), -1)
     precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
     if bool(fallback.any()):
-        complete = complete_information(dense, theta[fallback], batch.lengths[fallback])
-        precision[fallback] = complete.double()
+        precision[fallback] = exact_information(dense, theta[fallback], batch.lengths[fallback])
     whitened = inverse_cholesky(precision, batch.index)
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return GaussianPosterior(
-        dense,
-        mean,
-        converged,
-        iterations,
-        value + half_log_det,
+    return NormalPosterior(
+        space=dense,
+        mean=mean,
+        index=batch.index,
+        converged=converged,
+        iterations=iterations,
+        objective=value + half_log_det,
         whitened=whitened.to(mean.dtype),
         fallback=fallback,
     )

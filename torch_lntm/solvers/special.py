@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: Newton steps of :func:`inverse_mean_root`.
 ROOT_STEPS = 8
+#: Fritsch–Shafer–Crowley steps of :func:`wright_omega`.
+OMEGA_STEPS = 3
+#: Arguments above which three terms of ω's expansion at infinity are exact to working precision.
+OMEGA_LARGE = 1e6
 
 
 class _WrightOmega(torch.autograd.Function):
@@ -24,22 +29,23 @@ class _WrightOmega(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         # The saved output is itself differentiable, and with it this expression.
         (omega,) = ctx.saved_tensors
+        omega = omega.clamp_max(torch.finfo(omega.dtype).max)  # where it is infinite
         return grad * (omega / (1.0 + omega))
 
 
 def _solve_omega(x: Tensor) -> Tensor:
     """Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order four."""
     # Below, eˣ underflows long before; the limit itself would make the residual ∞ − ∞.
-    x = x.clamp_min(0.25 * torch.finfo(x.dtype).min)
-    large = x.clamp_min(1.0)
+    y = x.clamp(0.25 * torch.finfo(x.dtype).min, OMEGA_LARGE)
+    large = y.clamp_min(1.0)
     log_omega = torch.where(
-        x > 1.0,
+        y > 1.0,
         (large - large.log() + large.log() / large).log(),
-        torch.where(x < -2.0, x - x.clamp_max(0.0).exp(), 2.0 * (x - 1.0) / 3.0),
+        torch.where(y < -2.0, y - y.clamp_max(0.0).exp(), 2.0 * (y - 1.0) / 3.0),
     )
-    for _ in range(3):
+    for _ in range(OMEGA_STEPS):
         omega = log_omega.exp()
-        residual = x - omega - log_omega
+        residual = y - omega - log_omega
         one = 1.0 + omega
         a = 2.0 * one * (one + 2.0 / 3.0 * residual)
         log_omega = log_omega + torch.log1p(
@@ -47,7 +53,9 @@ def _solve_omega(x: Tensor) -> Tensor:
                 -1.0 + torch.finfo(x.dtype).eps
             )
         )
-    return log_omega.exp()
+    # ω − x is next to nothing where x is infinite.
+    log_x = x.clamp(OMEGA_LARGE, torch.finfo(x.dtype).max).log()
+    return torch.where(x > OMEGA_LARGE, x - log_x + log_x / x, log_omega.exp())
 
 
 def wright_omega(x: Tensor) -> Tensor:
@@ -57,7 +65,7 @@ def wright_omega(x: Tensor) -> Tensor:
     formed. Differentiable any number of times, dω/dx = ω/(1 + ω).
 
     Args:
-        x: Any shape, floating point; -inf gives 0.
+        x: Any shape, floating point; -inf gives 0 and inf gives inf.
 
     Returns:
         Same shape; ω underflows to 0 only where eˣ does.

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.solvers.gaussian import GaussianPrior
-from torch_lntm.solvers.mean import Objective, maximise_mean
+from torch_lntm.latents.normal import NormalSpace
+from torch_lntm.solvers.active import ActiveSet, settled
+from torch_lntm.solvers.ascent import Objective, maximise_mean
 from torch_lntm.solvers.special import log_mean_rate
 
 #: Ascent steps in the mean per round.
@@ -61,7 +62,7 @@ class TangentAscent(NamedTuple):
 def maximise_tangent_bound(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    space: NormalSpace,
     variances: Variances,
     *,
     start: Tensor,
@@ -74,50 +75,45 @@ def maximise_tangent_bound(
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        prior: Prior of eta.
+        space: The prior of eta, whitened.
         variances: Those to start from; updated in place.
         start: ``(num_docs, dim)`` starting means.
         tolerance: Gain of the bound per round, nats, at which a document has converged.
         max_iterations: Bound on the rounds.
         temperature: Inverse temperature T.
     """
-    z = prior.whiten(start)
+    z = space.whiten(start)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
-    iterations = torch.zeros_like(batch.index)
-    converged = torch.zeros_like(bound, dtype=torch.bool)
-    rows, current = torch.arange(batch.num_docs, device=z.device), batch
+    active = ActiveSet(batch.num_docs, z.device)
+    current, current_space = batch, space
+
+    def half_variance() -> Tensor:
+        return current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
 
     def update_variances(logits: Tensor, half: Tensor) -> None:
-        log_rate = log_mean_rate(logits, half, current.lengths)[:, : prior.dim]
-        variances.update(rows, log_rate, current.index)
+        log_rate = log_mean_rate(logits, half, current.lengths)[:, : space.dim]
+        variances.update(active.rows, log_rate, current.index)
 
     for _ in range(START_STEPS):
-        update_variances(
-            prior.lift(start), prior.lift(variances.marginal(rows) / (2.0 * temperature))
-        )
+        update_variances(current_space.lift(start), half_variance())
     for iteration in range(max_iterations):
-        half = prior.lift(variances.marginal(rows) / (2.0 * temperature))
+        half = half_variance()
         position, value, _, _ = maximise_mean(
-            Objective(current, topics, prior, half, temperature),
-            z[rows],
+            Objective(current, topics, current_space, half, temperature),
+            z[active.rows],
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS,
         )
-        z[rows] = position
-        new_bound = value + variances.bound_terms(rows)
-        gain = new_bound - bound[rows]
-        bound[rows] = new_bound
-        iterations[rows] += 1
-        allowed = (4.0 * torch.finfo(z.dtype).eps * new_bound.abs()).clamp_min(tolerance)
-        done = gain <= allowed
-        # A bound that fell by more than that is a failure, not convergence.
-        converged[rows] = done & (gain >= -allowed)
+        z[active.rows] = position
+        new_bound = value + variances.bound_terms(active.rows)
+        gain = new_bound - bound[active.rows]
+        bound[active.rows] = new_bound
+        active.step(*settled(gain, tolerance, 4.0 * torch.finfo(z.dtype).eps * new_bound.abs()))
+        current, current_space, position, half = active.retire(
+            current, current_space, position, half
+        )
         # The last round ends with the mean, so that the bound is the posterior's.
-        if bool(done.all()) or iteration + 1 == max_iterations:
+        if active.finished or iteration + 1 == max_iterations:
             break
-        keep = (~done).nonzero().squeeze(-1)
-        if len(keep) < len(rows):
-            rows, current = rows[keep], current.select(keep)
-            position, half = position[keep], half[keep]
-        update_variances(prior.lift(prior.unwhiten(position)), half)
-    return TangentAscent(z, bound, converged, iterations)
+        update_variances(current_space.lift(current_space.unwhiten(position)), half)
+    return TangentAscent(z, bound, active.converged, active.iterations)

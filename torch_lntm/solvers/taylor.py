@@ -6,34 +6,47 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.solvers.factor import FactorPrior, LowRankPosterior
-from torch_lntm.solvers.gaussian import GaussianPosterior, GaussianPrior, inverse_cholesky
-from torch_lntm.solvers.mean import Objective, maximise_mean
+from torch_lntm.latents.factor import GaussianFactorSpace
+from torch_lntm.latents.linalg import inverse_cholesky
+from torch_lntm.latents.normal import EtaSpace, NormalSpace
+from torch_lntm.posteriors.low_rank import LowRankPosterior
+from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.ascent import Objective, maximise_mean
 
 
-def complete_information(prior: GaussianPrior, p: Tensor, lengths: Tensor) -> Tensor:
+def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
     """Whitened precisions B = I + N·Cᵀ diag(p) C, C = F − 1(pᵀF), F the lifted factor.
 
     That is I + N·Fᵀ(diag p − ppᵀ)F without its cancellation: a variance that all topics share
     drops out of C before anything is squared. Coordinates are reversed (see
-    :class:`~torch_lntm.solvers.gaussian.GaussianPosterior`).
+    :class:`~torch_lntm.posteriors.NormalPosterior`).
 
     Args:
-        prior: Prior of eta.
+        space: The prior of eta, whitened.
         p: ``(num_docs, num_topics)`` weights that sum to 1.
         lengths: ``(num_docs,)`` tokens.
 
     Returns:
         ``(num_docs, dim, dim)``.
     """
-    factor = prior.factor.flip(1)
+    factor = space.factor.flip(1)
     centred = factor - (p @ factor)[:, None, :]
     precision = centred.mT @ (centred * (lengths[:, None] * p)[..., None])
     precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return precision
 
 
-def woodbury(prior: FactorPrior, weights: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def exact_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
+    """As :func:`complete_information`, formed in float64 whatever the dtype of its arguments."""
+    p = p.double()
+    # Weights of lower precision sum to 1 up to their own rounding, which the centring would feel.
+    p = p / p.sum(-1, keepdim=True)
+    return complete_information(space.to(torch.float64), p, lengths.double())
+
+
+def low_rank_covariance(
+    space: GaussianFactorSpace, weights: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The inverse of (AAᵀ + Λ⁻¹)⁻¹ + diag w − wwᵀ/N as diag(d) + WWᵀ.
 
     By way of the sources s: given them, eta has precision Λ + diag w − wwᵀ/N and so covariance
@@ -43,7 +56,7 @@ def woodbury(prior: FactorPrior, weights: Tensor, index: Tensor) -> tuple[Tensor
     The determinants multiply: log|B| + Σ log(1+w/λ) + log(Σr/N).
 
     Args:
-        prior: A and Λ.
+        space: A and Λ.
         weights: ``(num_docs, num_topics)`` w = N·theta; zeros for an empty document.
         index: ``(num_docs,)`` corpus positions, to name documents in an error.
 
@@ -51,7 +64,7 @@ def woodbury(prior: FactorPrior, weights: Tensor, index: Tensor) -> tuple[Tensor
         d ``(num_docs, num_topics)``, W ``(num_docs, num_topics, num_sources + 1)`` and the log
         determinant of the inverse of diag(d) + WWᵀ times AAᵀ + Λ⁻¹ ``(num_docs,)``; float64.
     """
-    w, precision, mixing = (x.double() for x in (weights, prior.noise_precision, prior.mixing))
+    w, precision, mixing = (x.double() for x in (weights, space.noise_precision, space.mixing))
     lengths = w.sum(-1)
     diagonal = 1.0 / (precision + w)
     u = w * diagonal
@@ -75,13 +88,13 @@ def woodbury(prior: FactorPrior, weights: Tensor, index: Tensor) -> tuple[Tensor
 def taylor(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior | FactorPrior,
+    space: EtaSpace,
     *,
     start: Tensor,
     tolerance: float,
     max_iterations: int,
     temperature: float = 1.0,
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """Solve the Taylor posterior of each document (*Ahmed & Xing 2007, eqs 8–12*).
 
     The mean is a local mode of log p(w, eta) with the topic assignments summed out: the fixed
@@ -89,39 +102,36 @@ def taylor(
     does not converge on some documents. The precision is eq. 9, Σ⁻¹ + N(diag θ − θθᵀ): it leaves
     out that the assignments are uncertain too, so the posterior is narrower than Laplace's.
 
-    Under a factor prior, whose sources must be Gaussian, everything costs num_topics ×
-    num_sources² a document instead of num_topics³; the posterior is the same.
+    Under a factor prior everything costs num_topics × num_sources² a document instead of
+    num_topics³; the posterior is the same.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        prior: Prior of eta.
-        start: ``(num_docs, dim)`` starting means.
+        space: The prior of eta, whitened.
+        start: ``(num_docs, eta_dim)`` starting means.
         tolerance: Nats of Newton decrement at which a document has converged.
         max_iterations: Bound on the steps of each document.
         temperature: Inverse temperature; the covariance returned is not divided by it.
 
     Returns:
-        The posterior, a :class:`~torch_lntm.solvers.factor.LowRankPosterior` under a factor prior;
+        The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior;
         its objective is Laplace's approximation of log p(w) with this precision.
-
-    Raises:
-        ConfigError: A factor prior with sources that are not Gaussian.
     """
-    if isinstance(prior, FactorPrior):
-        prior.require_gaussian()
-    objective = Objective(batch, topics, prior, None, temperature)
+    objective = Objective(batch, topics, space, None, temperature)
     z, value, converged, iterations = maximise_mean(
-        objective, prior.whiten(start), tolerance=tolerance, max_iterations=max_iterations
+        objective, space.whiten(start), tolerance=tolerance, max_iterations=max_iterations
     )
-    mean = prior.unwhiten(z)
-    theta = torch.softmax(prior.lift(mean), -1)
-    if isinstance(prior, FactorPrior):
+    mean = space.unwhiten(z)
+    theta = torch.softmax(space.lift(mean), -1)
+    # The algebra differs here alone: a prior of low rank has posteriors of low rank.
+    if isinstance(space, GaussianFactorSpace):
         weights = batch.lengths[:, None] * theta
-        diagonal, loading, log_det = woodbury(prior, weights, batch.index)
+        diagonal, loading, log_det = low_rank_covariance(space, weights, batch.index)
         return LowRankPosterior(
-            prior=prior,
+            space=space,
             mean=mean,
+            index=batch.index,
             converged=converged,
             iterations=iterations,
             objective=value - 0.5 * log_det,
@@ -130,9 +140,19 @@ def taylor(
             weights=weights,
             log_det=log_det,
         )
-    precision = complete_information(prior, theta, batch.lengths)
-    whitened = inverse_cholesky(precision, batch.index)
+    dense = space.marginal()
+    whitened = inverse_cholesky(
+        complete_information(dense, theta, batch.lengths),
+        batch.index,
+        lambda rows: exact_information(dense, theta[rows], batch.lengths[rows]),
+    )
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
-    return GaussianPosterior(
-        prior, mean, converged, iterations, value + half_log_det, whitened=whitened
+    return NormalPosterior(
+        space=dense,
+        mean=mean,
+        index=batch.index,
+        converged=converged,
+        iterations=iterations,
+        objective=value + half_log_det,
+        whitened=whitened,
     )

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import expected_counts, expected_topic_counts
-from torch_lntm.solvers.dirichlet import (
+from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,
     log_multivariate_beta,
 )
+from torch_lntm.solvers.active import ActiveSet
 
 #: Every second step is this many times as long once a document moves less than ``LONG_BELOW``, if
 #: the plain step before it left more than half the way to go.
@@ -20,8 +21,8 @@ LONG_STEP = 3.0
 LONG_BELOW = 0.01
 #: Topics' log weights relative to the document's largest; below, float32 is near its smallest.
 LOWEST_LOG_WEIGHT = -40.0
-#: Share of the documents at work that must have converged before they are taken out together.
-LEAVING_SHARE = 0.125
+#: Share of the held documents that must have converged before they are taken out together.
+IDLE_SHARE = 0.125
 
 
 def vb(
@@ -64,35 +65,29 @@ def vb(
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
     gamma = start.double().clamp_min(torch.finfo(topics.dtype).eps) * total[:, None]
-    converged = torch.zeros_like(total, dtype=torch.bool)
-    iterations = torch.zeros_like(batch.index)
+    active = ActiveSet(batch.num_docs, gamma.device, idle_share=IDLE_SHARE)
     tolerance = max(tolerance, 8.0 * torch.finfo(topics.dtype).eps)
 
-    rows, current, position = torch.arange(batch.num_docs, device=gamma.device), batch, gamma
+    current, position = batch, gamma
     last_change = torch.full_like(total, torch.inf)
     for iteration in range(max_iterations if batch.num_docs else 0):
+        rows = active.rows
         weights = _log_weights(torch.digamma(position)).exp().to(topics)
         update = alpha + expected_topic_counts(weights, topics, current).double()
         step = update - position
         change = step.abs().sum(-1) / total[rows]
-        # A document that has converged but not left yet keeps what it had.
-        working = ~converged[rows]
-        gamma[rows] = torch.where(working[:, None], update, gamma[rows])
-        iterations[rows] += working
-        converged[rows] |= change <= tolerance
+        # A document that has converged but is still held keeps what it had.
+        gamma[rows] = torch.where(active.working[rows, None], update, gamma[rows])
+        active.step(change <= tolerance)
         position = update
         if iteration % 2 == 1:
             # Never closer to the prior than half way, from where a topic hardly returns.
             far = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
             slow = (change < LONG_BELOW) & (change > 0.5 * last_change)
             position = torch.where(slow[:, None], far, update)
-        stay = (~converged[rows]).nonzero().squeeze(-1)
-        if not len(stay):
+        current, position, last_change = active.retire(current, position, change)
+        if active.finished:
             break
-        if len(stay) <= (1.0 - LEAVING_SHARE) * len(rows):
-            rows, current, position = rows[stay], current.select(stay), position[stay]
-            change = change[stay]
-        last_change = change
 
     bound = dirichlet_bound(batch, topics, alpha, gamma)
     failed = ~torch.isfinite(bound)
@@ -103,7 +98,14 @@ def vb(
             f"{documents[0]}; check the topics, counts and concentration",
             documents,
         )
-    return DirichletPosterior(alpha, gamma, converged, iterations, bound)
+    return DirichletPosterior(
+        concentration=alpha,
+        gamma=gamma,
+        index=batch.index,
+        converged=active.converged,
+        iterations=active.iterations,
+        objective=bound,
+    )
 
 
 def dirichlet_bound(

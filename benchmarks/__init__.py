@@ -1,1 +1,0 @@
-"""Measured comparisons, one command each: ``python -m benchmarks.NAME``."""

@@ -1,0 +1,1 @@
+"""Experiments of the papers and benchmarks: measured with the package, not part of it."""

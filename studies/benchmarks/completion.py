@@ -1,0 +1,288 @@
+"""Document completion: torch_lntm beside other topic models, on one split, by one evaluator.
+
+Every system is fitted to the same 90 % of the documents in a process of its own, and seen by one
+evaluator: from the system's topics and prior, the mode of theta given half of each held-out
+document's tokens, then the perplexity of the other half,
+exp(−Σ_d log p(held-out of d) / held-out tokens). ``studies/README.md`` says how this is fair.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import torch_lntm as lntm
+from studies.benchmarks.systems import SYSTEMS, ctm_sweeps
+from studies.machine import ROOT, thread_environment
+from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.tables import table_of
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import CompletionResult, completion_perplexity, unigram_perplexity
+from torch_lntm.kernels import expected_topic_counts
+
+OURS = "torch_lntm ctm"
+SLOW = "tomotopy CTM"
+#: "Best alpha" is the best of these symmetric concentrations, on the softmax scale, and of the
+#: learned one times SCALES. It is chosen on the very tokens scored, so it flatters the system.
+ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+SCALES = (1.0, 2.0, 5.0, 10.0)
+MAX_UPDATES, UPDATE_TOLERANCE = 5000, 1e-6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the study.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one.
+        num_topics: Numbers of topics.
+        systems: Systems to fit.
+        threads: Threads of each system.
+        ctm_sweeps: Sweeps of tomotopy's CTModel; None for 1,000, but 125 at K = 100.
+        seed: Seed of the split, the hold-out and the fits.
+    """
+
+    corpus: str = "ap"
+    num_topics: tuple[int, ...] = (20, 50, 100)
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    threads: int = 2
+    ctm_sweeps: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        check_numbers(self, {"num_topics": 2, "threads": 1, "seed": 0})
+        check_choices(self, "systems", SYSTEMS)
+
+
+def dirichlet_mode(observed: lntm.Corpus, topics: Tensor, alpha: Tensor) -> Tensor:
+    """Mode of theta under a Dirichlet prior, its density taken on the softmax scale.
+
+    The fixed point theta ∝ expected topic counts + alpha, iterated until no proportion moves by
+    more than ``UPDATE_TOLERANCE``. On that scale the mode exists for every alpha > 0.
+
+    Args:
+        observed: The tokens to condition on.
+        topics: ``(num_topics, num_words)`` float64.
+        alpha: ``(num_topics,)`` float64.
+
+    Returns:
+        ``(num_docs, num_topics)`` float64.
+    """
+    batch = observed.batch(dtype=torch.float64)
+    theta = (alpha / alpha.sum()).expand(batch.num_docs, -1)
+    for _ in range(MAX_UPDATES):
+        weights = expected_topic_counts(theta, topics, batch) + alpha
+        weights /= weights.sum(-1, keepdim=True)
+        moved = float((weights - theta).abs().max())
+        theta = weights
+        if moved <= UPDATE_TOLERANCE:
+            break
+    return theta
+
+
+def logistic_normal_mode(
+    observed: lntm.Corpus, topics: Tensor, loc: Tensor, covariance: Tensor
+) -> Tensor:
+    """Theta ``(num_docs, num_topics)`` at the mode of eta under a logistic-normal prior."""
+    model = lntm.models.ctm(
+        *topics.shape, topics=topics, loc=loc, covariance=covariance, dtype=torch.float64
+    )
+    guide = lntm.guides.LaplaceGuide(model, tolerance=1e-6, max_iterations=500)
+    return guide.posterior(observed.batch(dtype=torch.float64)).theta_mode()
+
+
+def score(
+    fit: dict[str, NDArray[Any]], hold_out: lntm.corpus.WordHoldOut
+) -> tuple[CompletionResult, CompletionResult, str]:
+    """Completion under the system's own prior, and under the best Dirichlet prior of the grid."""
+    observed, held_out = hold_out
+    topics = torch.from_numpy(fit["topics"]).double()
+    topics = topics / topics.sum(1, keepdim=True)
+    candidates = {f"{alpha:g}": torch.full((len(topics),), alpha).double() for alpha in ALPHAS}
+    if "alpha" in fit:
+        learned = torch.from_numpy(fit["alpha"]).double()
+        theta = dirichlet_mode(observed, topics, learned)
+        candidates |= {f"learned × {scale:g}": learned * scale for scale in SCALES}
+    else:
+        loc, covariance = (torch.from_numpy(fit[name]).double() for name in ("loc", "covariance"))
+        theta = logistic_normal_mode(observed, topics, loc, covariance)
+    scores = {
+        name: completion_perplexity(dirichlet_mode(observed, topics, alpha), topics, held_out)
+        for name, alpha in candidates.items()
+    }
+    best = min(scores, key=lambda name: scores[name].perplexity)
+    return completion_perplexity(theta, topics, held_out), scores[best], best
+
+
+def fit_in_process(
+    settings: Settings, system: str, num_topics: int, train: Path
+) -> dict[str, NDArray[Any]]:
+    """Fit one system in a process of its own and return what it wrote."""
+    out = train.with_name("fit.npz")
+    options: dict[str, Any] = {
+        "--train": train,
+        "--num-topics": num_topics,
+        "--seed": settings.seed,
+        "--threads": settings.threads,
+        "--out": out,
+    }
+    if settings.ctm_sweeps:
+        options["--ctm-sweeps"] = settings.ctm_sweeps
+    words = [str(word) for option in options.items() for word in option]
+    subprocess.run(
+        [sys.executable, "-m", "studies.benchmarks.systems", system, *words],
+        cwd=ROOT,
+        env=thread_environment(settings.threads),
+        check=True,
+    )
+    with np.load(out, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of the study.
+
+    Attributes:
+        settings: What was asked for.
+        corpus: Sizes of the parts, and the perplexity of the training documents' frequencies.
+        rows: One per system and number of topics.
+    """
+
+    settings: Settings
+    corpus: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Fit and score every system at every number of topics.
+
+    Raises:
+        ConfigError: A system is not installed, or there is no such corpus.
+    """
+    check_installed(settings.systems)
+    torch.set_num_threads(settings.threads)
+    corpus = lntm.read_corpus(corpus_file(settings.corpus))
+    train, test = corpus.split(test_fraction=0.1, seed=settings.seed)
+    hold_out = test.hold_out_words(observed_fraction=0.5, seed=settings.seed)
+
+    def parts() -> dict[str, Any]:
+        unigram = unigram_perplexity(train, hold_out.held_out, smoothing=1.0)
+        return {
+            "train": repr(train),
+            "test": repr(test),
+            "held_out_tokens": hold_out.held_out.num_tokens,
+            "unigram_perplexity": unigram.perplexity,
+            "unigram_standard_error": unigram.standard_error,
+        }
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.npz"
+        sp.save_npz(path, train.to_scipy())
+
+        def compare(key: tuple[str, int, str]) -> dict[str, Any]:
+            _, num_topics, system = key
+            fit = fit_in_process(settings, system, num_topics, path)
+            own, best, best_alpha = score(fit, hold_out)
+            return {
+                "system": system,
+                "num_topics": num_topics,
+                "perplexity": own.perplexity,
+                "standard_error": own.standard_error,
+                "perplexity_best_alpha": best.perplexity,
+                "best_alpha": best_alpha,
+                **json.loads(str(fit["record"])),
+                "log_predictive": own.log_predictive.tolist(),
+                "held_out_tokens": own.held_out_tokens.tolist(),
+            }
+
+        keys = product(["topics"], settings.num_topics, settings.systems)
+        return Result(settings, cells.one("corpus", parts), cells.each(keys, compare))
+
+
+def check_installed(systems: tuple[str, ...]) -> None:
+    """Find every system's library.
+
+    Raises:
+        ConfigError: One is not installed.
+    """
+    for system in systems:
+        library = SYSTEMS[system][0].partition(".")[0]
+        if find_spec(library) is None:
+            raise ConfigError(
+                f"{system!r} needs {library}, which is not installed; "
+                "pip install -e '.[study]', or leave it out of --systems"
+            )
+
+
+def difference(row: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
+    """Nats per held-out token that one row is better by, and the standard error over documents.
+
+    That of a ratio of sums over the same documents, by the delta method.
+    """
+    tokens = np.array(row["held_out_tokens"])
+    gain = np.array(row["log_predictive"]) - np.array(other["log_predictive"])
+    gain, tokens = gain[tokens > 0], tokens[tokens > 0]
+    ratio = gain.sum() / tokens.sum()
+    residual = np.square(gain - ratio * tokens).sum() * len(tokens) / (len(tokens) - 1)
+    return float(ratio), float(np.sqrt(residual) / tokens.sum())
+
+
+def tables(result: Result) -> str:
+    """A row per system and number of topics, each beside this package's."""
+    ours = {row["num_topics"]: row for row in result.rows if row["system"] == OURS}
+    corpus = result.corpus
+    text = (
+        f"{corpus['train']}, {corpus['test']}\n\n"
+        f"{table_of([_cells(row, ours.get(row['num_topics'])) for row in result.rows])}\n\n"
+        f"unigram: perplexity {corpus['unigram_perplexity']:.0f} ± "
+        f"{corpus['unigram_standard_error']:.0f}\n\n"
+        "'ours better by' is how much lower this package's nats per held-out token are, with the\n"
+        "standard error of the difference over the same documents. tomotopy's seconds leave out\n"
+        "add_doc()."
+    )
+    if SLOW in result.settings.systems:
+        given = result.settings.ctm_sweeps
+        sweeps = (f"{given or ctm_sweeps(k)} at K = {k}" for k in result.settings.num_topics)
+        text += f"\n\nsweeps of {SLOW}: {', '.join(sweeps)}; more may improve it"
+    return text
+
+
+def _cells(row: dict[str, Any], ours: dict[str, Any] | None) -> dict[str, str]:
+    cells = {
+        "system": row["system"],
+        "K": str(row["num_topics"]),
+        "perplexity ± s.e.": f"{row['perplexity']:.0f} ± {row['standard_error']:.0f}",
+        "(best alpha)": f"{row['perplexity_best_alpha']:.0f} ({row['best_alpha']})",
+        "CPU s": f"{row['cpu_seconds']:.1f}",
+        "wall s": f"{row['wall_seconds']:.1f}",
+        "peak MB": f"{row['peak_mb']:.0f}",
+        "× perplexity": "",
+        "× CPU": "",
+        "ours better by (nats/token)": "",
+    }
+    if ours is not None and ours is not row:
+        gain, error = difference(ours, row)
+        cells["× perplexity"] = f"{row['perplexity'] / ours['perplexity']:.3f}"
+        cells["× CPU"] = f"{row['cpu_seconds'] / ours['cpu_seconds']:.2f}"
+        cells["ours better by (nats/token)"] = f"{gain:.3f} ± {error:.3f}"
+    return cells
+
+
+STUDY = Study(
+    Settings, run, tables, quick={"systems": tuple(name for name in SYSTEMS if name != SLOW)}
+)

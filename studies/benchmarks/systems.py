@@ -1,0 +1,250 @@
+"""The systems that the study ``completion`` compares, each fitted in a process of its own.
+
+    python -m studies.benchmarks.systems SYSTEM --train TRAIN.npz --num-topics K --out FIT.npz
+
+The process imports the system's library and nothing else of size, so that its memory is the
+system's own. It writes the topics, the prior, and their seconds and memory to ``FIT.npz``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from studies.machine import Stopwatch, memory_mb
+
+SKLEARN_ITERATIONS = 50
+GENSIM_PASSES = 20
+TOMOTOPY_SWEEPS = 1000
+#: Most topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 would take over an hour.
+CTM_EFFORT = 125_000_000
+
+
+def ctm_sweeps(num_topics: int) -> int:
+    """Sweeps of tomotopy's CTModel: 1,000, but fewer from K = 50 up (125 at K = 100)."""
+    return min(TOMOTOPY_SWEEPS, CTM_EFFORT // num_topics**3)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Settings of the study.
+
+    Attributes:
+        counts: ``(num_docs, num_words)`` training counts.
+        num_topics: Number of topics.
+        seed: Seed.
+        threads: Threads, or workers.
+        sweeps: Sweeps of tomotopy's CTModel, if not :func:`ctm_sweeps`.
+        stopwatch: Entered around the fit.
+    """
+
+    counts: sp.csr_matrix
+    num_topics: int
+    seed: int
+    threads: int
+    sweeps: int | None
+    stopwatch: Stopwatch
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted system.
+
+    Attributes:
+        topics: ``(num_topics, num_words)`` word probabilities, smoothed as the system does.
+        prior: ``alpha`` ``(num_topics,)`` of a Dirichlet, or ``loc`` and ``covariance`` of a
+            logistic normal.
+        settings: What was asked of the system beyond its defaults, and what it reported.
+    """
+
+    topics: NDArray[np.floating]
+    prior: dict[str, NDArray[np.floating]]
+    settings: dict[str, Any]
+
+
+def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task], Fit]:
+    """The fit of one of this package's models with one of its guides, all else at its default."""
+
+    def fit(task: Task) -> Fit:
+        import torch
+
+        import torch_lntm as lntm
+
+        torch.set_num_threads(task.threads)
+        corpus = lntm.Corpus.from_matrix(task.counts)
+        with task.stopwatch:
+            make = lntm.models.CONSTRUCTORS[kind]
+            model = make(task.num_topics, corpus.num_words, seed=task.seed, **options)
+            guide = lntm.guides.make_guide(posterior, model)
+            engine = lntm.inference.VariationalEM(model, guide, seed=task.seed, progress=False)
+            result = engine.fit(corpus)
+        prior: Any = model.prior
+        names = {"alpha": "concentration"}
+        if kind != "lda":
+            names = {"loc": "loc", "covariance": "covariance"}
+        return Fit(
+            model.topics.probs.detach().double().numpy(),
+            {ours: getattr(prior, name).detach().double().numpy() for ours, name in names.items()},
+            {
+                "settings": "defaults",
+                "stop_reason": result.stop_reason,
+                "unconverged": result.num_unconverged,
+                "phases": phase_seconds(result.history),
+            },
+        )
+
+    return fit
+
+
+def phase_seconds(history: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Wall seconds and iterations of each phase of a fit."""
+    phases: dict[str, dict[str, float]] = {}
+    before = 0.0
+    for record in history:
+        phase = phases.setdefault(record["phase"], {"iterations": 0, "wall_seconds": 0.0})
+        phase["iterations"] += 1
+        phase["wall_seconds"] = round(phase["wall_seconds"] + record["seconds"] - before, 3)
+        before = record["seconds"]
+    return phases
+
+
+def fit_sklearn(task: Task) -> Fit:
+    """scikit-learn's LatentDirichletAllocation, in batches."""
+    from sklearn.decomposition import LatentDirichletAllocation
+
+    lda = LatentDirichletAllocation(
+        task.num_topics,
+        learning_method="batch",
+        max_iter=SKLEARN_ITERATIONS,
+        n_jobs=1,
+        random_state=task.seed,
+    )
+    with task.stopwatch:
+        lda.fit(task.counts)
+    return Fit(
+        lda.components_,
+        {"alpha": np.full(task.num_topics, lda.doc_topic_prior_)},
+        {"learning_method": "batch", "max_iter": SKLEARN_ITERATIONS, "n_jobs": 1},
+    )
+
+
+def fit_gensim(task: Task) -> Fit:
+    """Gensim's LdaModel with a learned asymmetric prior."""
+    from gensim.matutils import Sparse2Corpus
+    from gensim.models import LdaModel
+
+    counts = task.counts
+    corpus = list(Sparse2Corpus(counts, documents_columns=False))
+    with task.stopwatch:
+        lda = LdaModel(
+            corpus,
+            num_topics=task.num_topics,
+            id2word={i: str(i) for i in range(counts.shape[1])},
+            passes=GENSIM_PASSES,
+            alpha="auto",
+            eval_every=None,
+            random_state=task.seed,
+        )
+    return Fit(
+        lda.get_topics(),
+        {"alpha": lda.alpha},
+        {"passes": GENSIM_PASSES, "alpha": "auto", "eval_every": None},
+    )
+
+
+def _fit_tomotopy(task: Task, name: str, sweeps: int) -> tuple[Any, Fit]:
+    import tomotopy
+
+    counts = task.counts
+    model = getattr(tomotopy, name)(k=task.num_topics, seed=task.seed)
+    for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
+        tokens = np.repeat(counts.indices[start:stop], counts.data[start:stop])
+        model.add_doc(tokens.astype(str).tolist())
+    with task.stopwatch:
+        model.train(sweeps, workers=task.threads)
+    # tomotopy knows the words of the training documents only. The others get what its own prior
+    # gives a word without counts: eta, beside counts + eta.
+    known = np.array([int(word) for word in model.used_vocabs])
+    smoothed = np.full((task.num_topics, counts.shape[1]), model.eta)
+    for k, tokens_of_topic in enumerate(model.get_count_by_topics()):
+        total = tokens_of_topic + known.size * model.eta
+        smoothed[k, known] = np.asarray(model.get_topic_word_dist(k)) * total
+    settings = {"sweeps": sweeps, "workers": task.threads, "timed": "train() without add_doc()"}
+    return model, Fit(smoothed / smoothed.sum(1, keepdims=True), {}, settings)
+
+
+def fit_tomotopy_lda(task: Task) -> Fit:
+    """Tomotopy's LDAModel."""
+    model, fit = _fit_tomotopy(task, "LDAModel", TOMOTOPY_SWEEPS)
+    fit.prior["alpha"] = np.asarray(model.alpha)
+    return fit
+
+
+def fit_tomotopy_ctm(task: Task) -> Fit:
+    """Tomotopy's CTModel."""
+    sweeps = task.sweeps or ctm_sweeps(task.num_topics)
+    model, fit = _fit_tomotopy(task, "CTModel", sweeps)
+    fit.prior["loc"] = np.asarray(model.prior_mean)
+    fit.prior["covariance"] = np.asarray(model.prior_cov).reshape(task.num_topics, -1)
+    return fit
+
+
+#: By name: the module whose import does not count as the fit's memory, and the fit.
+SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
+    "torch_lntm ctm": ("torch", torch_lntm_fit("ctm", "taylor")),
+    "torch_lntm iftm": ("torch", torch_lntm_fit("iftm", "factor")),
+    "torch_lntm iftm, Taylor": ("torch", torch_lntm_fit("iftm", "taylor")),
+    "torch_lntm iftm, Laplace sources": (
+        "torch",
+        torch_lntm_fit("iftm", "factor", source="laplace"),
+    ),
+    "torch_lntm lda, VB": ("torch", torch_lntm_fit("lda", "vb")),
+    "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
+    "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
+    "gensim LDA": ("gensim.models", fit_gensim),
+    "scikit-learn LDA": ("sklearn.decomposition", fit_sklearn),
+    "tomotopy CTM": ("tomotopy", fit_tomotopy_ctm),
+}
+
+
+def main() -> None:
+    """Fit one system as the command line says."""
+    parser = argparse.ArgumentParser(description="Fit one system of the comparison.")
+    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("--train", type=Path, required=True, help="scipy's .npz of counts")
+    parser.add_argument("--num-topics", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ctm-sweeps", type=int)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    library, fit_system = SYSTEMS[args.system]
+    importlib.import_module(library)
+    imported = memory_mb()
+    stopwatch = Stopwatch()
+    counts = sp.csr_matrix(sp.load_npz(args.train))
+    fit = fit_system(
+        Task(counts, args.num_topics, args.seed, args.threads, args.ctm_sweeps, stopwatch)
+    )
+    measured = {
+        "cpu_seconds": stopwatch.cpu_seconds,
+        "wall_seconds": stopwatch.wall_seconds,
+        "peak_mb": memory_mb(peak=True) - imported,
+        "import_mb": imported,
+        **fit.settings,
+    }
+    arrays = {"record": np.array(json.dumps(measured)), "topics": fit.topics, **fit.prior}
+    np.savez(args.out, allow_pickle=False, **arrays)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Seconds and memory of a measurement, and a description of where it ran; standard library only.
+
+A process that measures the memory of another library imports this module and nothing of size.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import resource
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gensim", "tomotopy", "torch_lntm")
+_MB = 2.0**20
+
+
+class Stopwatch:
+    """Measures the block it is entered for: CPU (user + system, all threads) and wall seconds."""
+
+    cpu_seconds = 0.0
+    wall_seconds = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self._wall, self._cpu = time.perf_counter(), _cpu_seconds()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.wall_seconds = time.perf_counter() - self._wall
+        self.cpu_seconds = _cpu_seconds() - self._cpu
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def memory_mb(peak: bool = False) -> float:
+    """Resident memory of this process, now or at its peak; Linux only.
+
+    ``ru_maxrss`` would not do: a child process inherits it from its parent.
+    """
+    field = "VmHWM:" if peak else "VmRSS:"
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024 / _MB
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """This process's environment, with every numerical library bounded to so many threads."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {**os.environ, **dict.fromkeys(names, str(threads))}
+
+
+def describe() -> dict[str, Any]:
+    """When, where and with what code a study runs."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "torch_lntm", "studies")),
+        "machine": {
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 2),
+        },
+        "versions": {"python": platform.python_version(), **_versions()},
+    }
+
+
+def _cpu_name() -> str:
+    information = Path("/proc/cpuinfo")
+    for line in information.read_text().splitlines() if information.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    installed = {package.metadata["Name"]: package.version for package in metadata.distributions()}
+    return {name: installed[name] for name in PACKAGES if name in installed}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    except OSError:  # there is no git
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,321 @@
+"""Readers of word counts: whole files and damaged ones."""
+
+from __future__ import annotations
+
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
+
+from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus.readers import counts
+from torch_lntm.errors import CorpusError
+
+
+@pytest.mark.parametrize("gz", ["", ".gz"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("toy.ldac", LDAC),
+        ("toy.dat", LDAC),
+        ("docword.toy.txt", UCI),
+        ("toy.mtx", MTX),
+        ("toy.mm", MTX.replace("integer", "real").replace("1 3 1", "1 3 1.0")),
+    ],
+)
+def test_count_formats(tmp_path, name, text, gz, newline):
+    path = write(tmp_path / (name + gz), text.replace("\n", newline))
+    corpus = read_corpus(path)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    assert (corpus.name, corpus.vocabulary, corpus.labels) == ("toy", None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "vocabulary_name"),
+    [
+        ("toy.ldac", LDAC, "toy.vocab.txt"),
+        ("toy.dat", LDAC, "vocab.txt"),
+        ("docword.toy.txt.gz", UCI, "vocab.toy.txt"),
+        ("docword.toy.txt", UCI, "vocab.txt"),
+        ("toy.mtx", MTX, "toy.vocab.txt"),
+    ],
+)
+def test_words_and_labels_are_found_beside_counts(tmp_path, name, text, vocabulary_name):
+    path = write(tmp_path / name, text)
+    write(tmp_path / vocabulary_name, "\ufeffapple\r\nbee\r\ncat\r\n")
+    write(tmp_path / "toy.labels.txt", "a|b\n\nc\n")
+    corpus = read_corpus(path)
+    assert corpus.vocabulary == WORDS
+    assert corpus.labels == ("a|b", "", "c")
+
+
+def test_given_words_and_labels_win(tmp_path):
+    path = write(tmp_path / "toy.ldac", LDAC)
+    write(tmp_path / "vocab.txt", "one\ntwo\n")  # would not fit
+    write(tmp_path / "toy.labels.txt", "x\n")
+    other = write(tmp_path / "words" / "w.txt", "apple\nbee\ncat")
+    labels = write(tmp_path / "words" / "l.txt", "p\nq\nr\n")
+    corpus = read_corpus(str(path), str(other), labels=str(labels))
+    assert corpus.vocabulary == WORDS
+    assert corpus.labels == ("p", "q", "r")
+    corpus = read_corpus(path, vocabulary=iter(WORDS), labels=[1, 2, 3])
+    assert corpus.vocabulary == WORDS
+    assert corpus.labels == ("1", "2", "3")
+
+
+def test_ldac_with_a_vocabulary_keeps_unused_words(tmp_path):
+    path = write(tmp_path / "toy.ldac", LDAC)
+    assert read_corpus(path, vocabulary=[*WORDS, "dog", "eel"]).num_words == 5
+
+
+def test_matrix_market_by_scipy(tmp_path):
+    counts = np.random.default_rng(0).poisson(0.3, (40, 30))
+    for matrix in (sp.coo_matrix(counts), sp.csr_matrix(counts.astype(float))):
+        scipy.io.mmwrite(tmp_path / "a.mtx", matrix, comment="one\ntwo")
+        np.testing.assert_array_equal(dense(read_corpus(tmp_path / "a.mtx")), counts)
+    scipy.io.mmwrite(tmp_path / "a.mtx", sp.coo_matrix(counts > 0), field="pattern")
+    np.testing.assert_array_equal(dense(read_corpus(tmp_path / "a.mtx")), counts > 0)
+
+
+def test_the_count_formats_agree_on_random_corpora(tmp_path):
+    counts = np.random.default_rng(5).poisson(0.3, (60, 25))
+    counts[:, -1] = 1  # LDA-C does not tell the number of words
+    matrix = sp.coo_matrix(counts)
+    entries = list(zip(matrix.row, matrix.col, matrix.data, strict=True))
+    write(
+        tmp_path / "docword.a.txt.gz",
+        f"60\n25\n{len(entries)}\n" + "".join(f"{d + 1} {w + 1} {c}\n" for d, w, c in entries),
+    )
+    write(
+        tmp_path / "a.ldac",
+        "".join(
+            " ".join([str((row > 0).sum()), *(f"{w}:{row[w]}" for w in np.flatnonzero(row))]) + "\n"
+            for row in counts
+        ),
+    )
+    sp.save_npz(tmp_path / "a.npz", matrix.tocsr())
+    for name in ("docword.a.txt.gz", "a.ldac", "a.npz"):
+        np.testing.assert_array_equal(dense(read_corpus(tmp_path / name)), counts)
+
+
+def test_repeated_entries_are_added(tmp_path):
+    path = write(tmp_path / "a.ldac", "3 0:1 0:2 1:0\n")
+    np.testing.assert_array_equal(dense(read_corpus(path)), [[3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("2 0:1 1:-1", r"line 2: expected 'M word:count .* got '2 0:1 1:-1'"),
+        ("2 0:1 1:1.5", "line 2: expected 'M word:count"),
+        ("2 0:1 1:nan", "line 2: expected 'M word:count"),
+        ("2 0:1 1", "line 2: expected 'M word:count"),
+        ("2 0:1 :1", "line 2: expected 'M word:count"),
+        ("2 0:1 1 :1", "line 2: expected 'M word:count"),
+        ("two 0:1 1:1", "line 2: expected 'M word:count"),
+        ("", "line 2: expected 'M word:count"),
+        ("3 0:1 1:1", "line 2: announces 3 words and holds 2; is it truncated?"),
+        ("1 0:1 1:1", "line 2: announces 1 words and holds 2"),
+        ("1 7:1", "line 2: word 7 is not among the 3 of the vocabulary"),
+        ("1 0:" + "9" * 30, "line 2: expected 'M word:count"),
+        ("1 0:" + "9" * 15, "in document 1, word 0"),
+    ],
+)
+def test_damaged_ldac(tmp_path, line, match):
+    path = write(tmp_path / "toy.ldac", f"1 0:1\n{line}\n1 1:1\n")
+    with pytest.raises(CorpusError, match=rf"toy\.ldac.*{match}"):
+        read_corpus(path, vocabulary=WORDS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("1 3 1", "1 3 -1", r"line 5: expected 'document word count' .* got '1 3 -1'"),
+        ("1 3 1", "1 3 1.5", "line 5: expected"),
+        ("1 3 1", "1 3 nan", "line 5: expected"),
+        ("1 3 1", "1 3", "line 5: expected"),
+        ("1 3 1", "1 3 1 1", "line 5: expected"),
+        ("1 3 1", "1 3 1x", "line 5: expected"),
+        ("1 3 1", "", "line 5: expected"),
+        ("1 3 1", "4 3 1", "line 5: document 4 is not among the announced 1 to 3"),
+        ("1 3 1", "0 3 1", "line 5: document 0 is not among"),
+        ("1 3 1", "1 4 1", "line 5: word 4 is not among the announced 1 to 3"),
+        ("1 3 1", "1 0 1", "line 5: word 0 is not among"),
+        ("3 2 5\n", "", "line 5: ends after 2 of 3 announced entries; is it truncated?"),
+        ("3 2 5\n", "3 2 5\n3 3 1\n", "ends after 4 of 3"),
+        ("3\n3\n3\n", "3\nthree\n3\n", "line 2: expected the number W, got 'three'"),
+        ("3\n3\n3\n", "3 3 3\n", "line 1: expected the number D"),
+        (UCI, "3\n3\n", "line 3: expected the number NNZ, got ''"),
+        (UCI, "", "line 1: expected the number D, got ''"),
+        (UCI, "3\n3\n0\n", "3 documents, 3 words, 0 tokens"),
+        ("1 3 1", "1 3 3000000000", "document 0, word 2"),
+    ],
+)
+def test_damaged_uci(tmp_path, old, new, match):
+    path = write(tmp_path / "docword.toy.txt", UCI.replace(old, new, 1))
+    with pytest.raises(CorpusError, match=rf"docword\.toy\.txt.*{match}"):
+        read_corpus(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        (MTX, "", "line 1: expected '%%MatrixMarket matrix coordinate integer general'"),
+        ("%%MatrixMarket", "%%Matrix", "line 1: expected"),
+        ("coordinate", "array", "line 1: expected"),
+        ("integer", "complex", "line 1: expected"),
+        ("general", "symmetric", "line 1: expected"),
+        ("3 3 3", "3 3", "line 3: expected the numbers of rows, columns and entries, got '3 3'"),
+        ("3 3 3\n1 1 2\n1 3 1\n3 2 5\n", "", "line 3: expected the numbers of rows"),
+        ("1 3 1", "1 3 -1", "line 5: expected"),
+        ("1 3 1", "1 3 1.5", "line 5: expected"),
+        ("1 3 1", "4 3 1", "line 5: document 4 is not"),
+        ("3 2 5\n", "", "line 5: ends after 2 of 3"),
+        ("3 2 5\n", "3 2 ", "line 6: expected"),
+    ],
+)
+def test_damaged_matrix_market(tmp_path, old, new, match):
+    path = write(tmp_path / "toy.mtx", MTX.replace(old, new, 1))
+    with pytest.raises(CorpusError, match=rf"toy\.mtx.*{match}"):
+        read_corpus(path)
+
+
+def test_fractional_count_in_a_real_matrix_names_the_line(tmp_path):
+    text = MTX.replace("integer", "real").replace("1 3 1", "1 3 2.5e0")
+    with pytest.raises(CorpusError, match=r"line 5: expected a whole count, got 2\.5"):
+        read_corpus(write(tmp_path / "toy.mtx", text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"data": None}, "missing data"),
+        ({"data": np.array([2.0, -1.0, 5.0])}, r"got -1\.0 in document 0, word 2"),
+        ({"data": np.array([2, 1])}, "and 2 entries"),
+        ({"indices": np.array([0, 9, 1])}, "malformed"),
+        ({"indices": np.array([0, -1, 1])}, "malformed"),
+        ({"indices": np.array([0.0, 2.0, 1.0])}, "must be integers"),
+        ({"indices": np.array([0, 2])}, "malformed"),
+        ({"indptr": np.array([0, 2, 1, 3])}, "malformed"),
+        ({"indptr": np.array([0, 2, 2])}, "and 3 entries"),
+        ({"indptr": np.array([0, 2, 3])}, "malformed"),
+        ({"indptr": np.array([], int)}, "ends with the number"),
+        ({"shape": np.array([3])}, "shape of two numbers"),
+        ({"shape": np.array([4, 3])}, "malformed"),
+        ({"data": np.array([print] * 3)}, "plain arrays"),
+        ({"format": b"csc"}, "expected a CSR matrix"),
+    ],
+)
+def test_damaged_npz(tmp_path, changes, match):
+    matrix = sp.csr_matrix(COUNTS)
+    arrays = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
+    arrays |= {"shape": np.array([3, 3])} | changes
+    np.savez(tmp_path / "toy.npz", **{k: v for k, v in arrays.items() if v is not None})
+    with pytest.raises(CorpusError, match=rf"toy\.npz: .*{match}"):
+        read_corpus(tmp_path / "toy.npz")
+
+
+@pytest.mark.parametrize("size", [0, 10, 200, -30])
+def test_truncated_npz(tmp_path, size):
+    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
+    data = (tmp_path / "toy.npz").read_bytes()
+    (tmp_path / "toy.npz").write_bytes(data[:size])
+    with pytest.raises(CorpusError, match=r"toy\.npz: not a complete \.npz"):
+        read_corpus(tmp_path / "toy.npz")
+
+
+def test_a_bare_array_is_no_npz(tmp_path):
+    np.save(tmp_path / "toy.npy", COUNTS)
+    with pytest.raises(CorpusError, match=r"not a complete \.npz"):
+        read_corpus(tmp_path / "toy.npy", format="npz")
+
+
+def test_the_vocabulary_of_another_corpus_is_not_a_saved_ones(tmp_path):
+    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
+    write(tmp_path / "vocab.txt", "x\ny\nz\n")
+    assert read_corpus(tmp_path / "toy.npz").vocabulary is None
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ("apple\nbee\n", r"toy\.mtx with .*toy\.vocab\.txt: .*each of the 3 columns, got 2"),
+        ("apple\nbee\napple\n", r"vocab\.txt, line 3: the word 'apple' stands on line 1 already"),
+        ("apple\n\ncat\n", r"vocab\.txt, line 2: expected a word, got a blank line"),
+        ("", r"vocab\.txt, line 1: expected a word"),
+    ],
+)
+def test_damaged_vocabulary_files(tmp_path, words, match):
+    write(tmp_path / "toy.vocab.txt", words)
+    with pytest.raises(CorpusError, match=match):
+        read_corpus(write(tmp_path / "toy.mtx", MTX))
+
+
+def test_labels_of_the_wrong_length(tmp_path):
+    write(tmp_path / "toy.labels.txt", "a\nb\n")
+    with pytest.raises(CorpusError, match=r"toy\.labels\.txt: .*each of 3 documents, got 2"):
+        read_corpus(write(tmp_path / "toy.mtx", MTX))
+
+
+# ------------------------------------------------------------------ sizes
+
+
+HUGE_NPZ = {"data": [1], "indices": [0], "indptr": [0, 1], "shape": [1, 10**12]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("docword.a.txt", f"{10**12}\n3\n1\n1 1 1\n", "1000000000000 documents are out of prop"),
+        (
+            "docword.a.txt",
+            f"3\n{10**12}\n1\n1 1 1\n",
+            "000 words are out of .*vocabulary",
+        ),
+        ("a.ldac", f"1 {10**17}:1\n", "100000000000000001 words are out of proportion to its 1 e"),
+        ("a.mtx", MTX.replace("3 3 3", f"3 {10**12} 3"), "words are out of proportion to its 3"),
+        ("a.mtx", MTX.replace("3 3 3", f"{10**12} 3 3"), "documents are out of proportion"),
+        ("a.npz", None, "1000000000000 words are out of proportion to its 1 entries"),
+    ],
+)
+def test_sizes_out_of_proportion_are_refused(tmp_path, name, text, match):
+    path = tmp_path / name
+    if text is None:
+        np.savez(path, **HUGE_NPZ)
+    else:
+        write(path, text)
+    with pytest.raises(CorpusError, match=rf"{name}: .*{match}"):
+        read_corpus(path)
+
+
+def test_a_vocabulary_justifies_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(counts, "_FREE_SIZE", 2)
+    monkeypatch.setattr(counts, "_SIZE_PER_ENTRY", 1)
+    words = [f"w{i}" for i in range(9)]
+    path = write(tmp_path / "docword.a.txt", "1\n9\n1\n1 1 1\n")
+    assert read_corpus(path, vocabulary=words).num_words == 9
+    with pytest.raises(CorpusError, match="9 words are out of proportion"):
+        read_corpus(path, vocabulary=words[:8])
+    with pytest.raises(CorpusError, match="9 words are out of proportion"):
+        read_corpus(path)
+
+
+def test_unused_arrays_are_not_read(tmp_path):
+    sp.save_npz(tmp_path / "toy.npz", sp.csr_matrix(COUNTS))
+    with zipfile.ZipFile(tmp_path / "toy.npz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("unused.npy", bytes(10**7))
+    corpus = read_corpus(tmp_path / "toy.npz", max_bytes=1000)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    with pytest.raises(CorpusError, match=r"toy\.npz: holds more than 100 bytes"):
+        read_corpus(tmp_path / "toy.npz", max_bytes=100)
+
+
+@pytest.mark.parametrize("text", [LDAC, MTX, UCI])
+def test_lines_of_old_macs(tmp_path, text):
+    name = {LDAC: "a.ldac", MTX: "a.mtx", UCI: "docword.a.txt"}[text]
+    corpus = read_corpus(write(tmp_path / name, text.replace("\n", "\r")))
+    np.testing.assert_array_equal(dense(corpus), COUNTS)

@@ -1,0 +1,119 @@
+"""read_corpus: choosing a format, files that are missing, real corpora."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+
+import numpy as np
+import pytest
+from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
+
+from torch_lntm.corpus import read_corpus
+from torch_lntm.errors import CorpusError
+
+
+def test_format_can_be_told(tmp_path):
+    path = write(tmp_path / "counts", LDAC)
+    np.testing.assert_array_equal(dense(read_corpus(path, format="ldac")), COUNTS)
+    assert read_corpus(path, format="txt", token_pattern=r"\d+").num_docs == 3
+
+
+def test_format_errors(tmp_path):
+    path = write(tmp_path / "toy.xyz", LDAC)
+    with pytest.raises(CorpusError, match=r"toy\.xyz: cannot tell the format from .*'\.xyz'"):
+        read_corpus(path)
+    with pytest.raises(CorpusError, match=r"unknown format 'lda'; give one of npz, ldac, uci"):
+        read_corpus(path, format="lda")
+    with pytest.raises(CorpusError, match="min_df would choose the words of texts"):
+        read_corpus(path, format="ldac", min_df=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("toy.LDAC", LDAC), ("DOCWORD.toy.TXT", UCI), ("toy.Mtx.GZ", MTX)]
+)
+def test_endings_in_capitals(tmp_path, name, text):
+    np.testing.assert_array_equal(dense(read_corpus(write(tmp_path / name, text))), COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "match"),
+    [
+        ("a.ldac", LDAC, {"text_field": "x"}, "text_field is an option of jsonl, json, csv; leave"),
+        ("a.txt", "cat\n", {"label_field": "x"}, "label_field is an option of .* format is txt"),
+        ("a.jsonl", '{"text": "cat"}', {"delimiter": ";"}, "delimiter is an option of csv; leave"),
+    ],
+)
+def test_options_of_other_formats_are_refused(tmp_path, name, text, options, match):
+    with pytest.raises(CorpusError, match=match):
+        read_corpus(write(tmp_path / name, text), **options)
+
+
+def test_files_that_never_end_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(CorpusError, match="is a named pipe"):
+        read_corpus(tmp_path / "pipe.txt")
+    with pytest.raises(CorpusError, match="/dev/zero: is a device"):
+        read_corpus("/dev/zero", format="txt")
+
+
+@pytest.mark.parametrize("name", ["no.npz", "no.txt", "docword.no.txt.gz", "folder"])
+def test_missing_files(tmp_path, name):
+    with pytest.raises(CorpusError, match=f"{name}: no such file or folder"):
+        read_corpus(tmp_path / name)
+
+
+def test_missing_vocabulary_and_labels(tmp_path):
+    path = write(tmp_path / "toy.mtx", MTX)
+    with pytest.raises(CorpusError, match=r"words\.txt: no such file"):
+        read_corpus(path, tmp_path / "words.txt")
+    with pytest.raises(CorpusError, match=r"labels\.txt: no such file"):
+        read_corpus(path, labels=tmp_path / "labels.txt")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "corrupt", "no gzip"])
+def test_damaged_gzip(tmp_path, damage):
+    data = gzip.compress(UCI.encode() * 100)
+    broken = {
+        "truncated": data[: len(data) // 2],
+        "corrupt": data[:20] + b"\x00\xff" * 10 + data[40:],
+        "no gzip": UCI.encode(),
+    }
+    path = tmp_path / "docword.toy.txt.gz"
+    path.write_bytes(broken[damage])
+    with pytest.raises(CorpusError, match=r"toy\.txt\.gz: cannot be read, is it complete"):
+        read_corpus(path)
+
+
+# ------------------------------------------------------------------ real data
+
+
+@pytest.mark.parametrize(
+    ("name", "num_docs", "num_words", "num_tokens"),
+    [
+        ("ap", 2_246, 10_473, 435_838),
+        ("bbc", 2_225, 2_949, 267_259),
+        ("m10", 8_355, 1_696, 49_385),
+        ("nips_uci", 1_500, 7_605, 1_870_706),
+        ("searchsnippets", 12_295, 4_720, 177_338),
+    ],
+)
+def test_real_corpora(shared_data, name, num_docs, num_words, num_tokens):
+    corpus = read_corpus(shared_data / f"{name}.npz")
+    assert (corpus.num_docs, corpus.num_words, corpus.num_tokens) == (
+        num_docs,
+        num_words,
+        num_tokens,
+    )
+    assert len(corpus.vocabulary) == num_words
+    assert (corpus.labels is not None) == (name in ("bbc", "m10", "searchsnippets"))
+
+
+def test_a_large_corpus_is_read_in_seconds(shared_data):
+    start = time.process_time()
+    corpus = read_corpus(shared_data / "imdb100k.npz")
+    seconds = time.process_time() - start
+    assert corpus.num_docs == 100_000
+    assert corpus.labels[0] == "pos|9"
+    assert seconds < 20  # about 1 second, with room for a busy machine

@@ -1,0 +1,177 @@
+"""Corpus.from_texts: counting words, and those that are left out by default."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from support.corpora import dense
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.texts import automatic_min_df
+from torch_lntm.errors import CorpusError
+
+
+def test_from_texts_counts_words():
+    corpus = Corpus.from_texts(
+        iter(["The cat saw the cat.", "", "A dog!", "the THE the"]),
+        labels=["x", "y", "x", "y"],
+        stop_words=["saw"],
+    )
+    assert corpus.vocabulary == ("cat", "dog", "the")
+    np.testing.assert_array_equal(dense(corpus), [[2, 0, 2], [0, 0, 0], [0, 1, 0], [0, 0, 3]])
+    assert corpus.labels == ("x", "y", "x", "y")
+
+
+def test_from_texts_passes_options_on():
+    texts = ["one two two", "two three", "two three four"]
+    assert Corpus.from_texts(texts, stop_words=None, min_df=2).vocabulary == ("three", "two")
+    bounds = Corpus.from_texts(texts, stop_words=None, max_df=2, min_df=2)
+    assert bounds.vocabulary == ("three",)
+    assert Corpus.from_texts(["The cat"], stop_words="english").vocabulary == ("cat",)
+    cased = Corpus.from_texts(["The cat"], stop_words=None, lowercase=False)
+    assert cased.vocabulary == ("The", "cat")
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "match"),
+    [
+        ("one text", {}, r"single text; wrap it"),
+        (["good", 3], {}, "text 1 must be a string, got int"),
+        (["good", None], {}, "text 1 must be a string, got NoneType"),
+        ([], {}, "cannot be counted: there are none"),
+        (["", " "], {}, "cannot be counted: all 2 of them are blank"),
+        (["the"], {"stop_words": "english"}, "no word of 1 document is left with stop_words"),
+        (["the"], {}, "all of their words are English stop words; stop_words=None keeps them"),
+        (["word"], {"min_df": 5}, "no word of 1 document is left with min_df=5; take a lower"),
+        (["a", "b"], {}, "hold no word of two characters or more"),
+        (["word"], {"min_df": -1}, "cannot be counted"),
+        (["word"], {"token_pattern": "("}, "cannot be counted"),
+        (["word"], {"stop_words": "german"}, "must be 'auto', 'english', 'none' or a list"),
+        (["word"], {"vocabulary": ["word"], "min_df": 1}, "min_df choose words"),
+    ],
+)
+def test_from_texts_errors(texts, options, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_texts(texts, **options)
+
+
+def test_from_texts_with_a_vocabulary_warns_once_with_counts():
+    texts = ["new cat cat", "dog", "new newer cat new"]
+    with pytest.warns(UserWarning, match="dropped 4 of 8 tokens") as caught:
+        corpus = Corpus.from_texts(texts, vocabulary=["dog", "cat", "emu"])
+    assert [str(w.message) for w in caught] == [
+        "dropped 4 of 8 tokens: 2 words unknown to the vocabulary, in 2 of 3 documents"
+    ]
+    assert corpus.vocabulary == ("dog", "cat", "emu")
+    np.testing.assert_array_equal(dense(corpus), [[0, 2, 0], [1, 0, 0], [0, 1, 0]])
+
+
+# ------------------------------------------------------------------ words left out by default
+
+
+def test_english_stop_words_are_left_out():
+    corpus = Corpus.from_texts(["The cat saw the dog.", "The dog and the bird"])
+    assert corpus.vocabulary == ("bird", "cat", "dog", "saw")
+    assert corpus.preparation == "left out 2 English stop words (stop_words none keeps them)"
+    assert corpus[0].preparation == corpus.preparation
+
+
+@pytest.mark.parametrize("none", [None, "none"])
+def test_stop_words_can_be_kept(none):
+    corpus = Corpus.from_texts(["The cat saw the dog."], stop_words=none)
+    assert corpus.vocabulary == ("cat", "dog", "saw", "the")
+    assert corpus.preparation is None
+
+
+def test_stop_words_in_capitals_are_left_out_too():
+    assert Corpus.from_texts(["The cat"], lowercase=False).vocabulary == ("cat",)
+
+
+def test_texts_that_are_not_english_keep_all_words():
+    # "was" and "in" are English stop words, too few of them for a text in English.
+    text = "die Katze und der Hund sahen was der Vogel im Garten hinter dem alten Haus machte "
+    corpus = Corpus.from_texts([text + "während alle anderen in der Küche aßen"])
+    assert {"was", "in"} <= set(corpus.vocabulary)
+    assert corpus.preparation is None
+
+
+def test_phrases_keep_stop_words():
+    corpus = Corpus.from_texts(["out of the blue"], ngram_range=(2, 2))
+    assert corpus.vocabulary == ("of the", "out of", "the blue")
+
+
+@pytest.mark.parametrize(
+    ("num_docs", "least"),
+    [(1, 1), (49, 1), (50, 2), (499, 2), (500, 3), (5_000, 4), (50_000, 5), (5_000_000, 7)],
+)
+def test_automatic_min_df(num_docs, least):
+    assert automatic_min_df(num_docs) == least
+
+
+def test_rare_words_are_left_out_of_many_texts():
+    texts = ["common word"] * 50
+    texts[0] += " unique"
+    texts[1] += " pair"
+    texts[2] += " pair pair"
+    corpus = Corpus.from_texts(texts)
+    assert corpus.vocabulary == ("common", "pair", "word")
+    assert corpus.preparation == "left out 1 word in fewer than 2 documents (min_df 1 keeps them)"
+    assert "unique" in Corpus.from_texts(texts, min_df=1).vocabulary
+    assert "unique" in Corpus.from_texts(texts[:49]).vocabulary
+
+
+def test_both_kinds_of_words_left_out_are_said():
+    corpus = Corpus.from_texts(["the common word"] * 60 + ["of one", "of two birds"])
+    assert corpus.vocabulary == ("common", "word")
+    assert corpus.preparation == (
+        "left out 4 English stop words (stop_words none keeps them) and "
+        "1 word in fewer than 2 documents (min_df 1 keeps them)"
+    )
+
+
+def test_words_that_are_all_rare_are_kept():
+    corpus = Corpus.from_texts([f"word{i}" for i in range(60)])
+    assert corpus.num_words == 60
+    assert corpus.preparation is None
+
+
+def test_max_features_alone_chooses_by_frequency():
+    corpus = Corpus.from_texts([f"w{i} common" for i in range(60)], max_features=2)
+    assert corpus.num_words == 2
+
+
+def test_nothing_is_left_out_of_a_given_vocabulary():
+    texts = ["the cat"] * 60
+    corpus = Corpus.from_texts(texts, vocabulary=["the", "cat"])
+    assert corpus.num_tokens == 120
+    assert corpus.preparation is None
+
+
+# ------------------------------------------------------------------ fitted vectorizers
+
+
+def test_a_fitted_vectorizer_counts():
+    vectorizer = CountVectorizer(ngram_range=(1, 2)).fit(["the cat", "the dog"])
+    corpus = Corpus.from_texts(["the cat the", "emu"], vectorizer=vectorizer, labels="ab")
+    np.testing.assert_array_equal(dense(corpus), [[1, 0, 2, 1, 0], [0] * 5])
+    assert corpus.vocabulary == ("cat", "dog", "the", "the cat", "the dog")
+    assert corpus.labels == ("a", "b")
+    unknown = Corpus.from_texts(["emu"], vectorizer=vectorizer)
+    assert (unknown.num_docs, unknown.num_tokens) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("vectorizer", "options", "match"),
+    [
+        (CountVectorizer(), {}, "not fitted"),
+        (print, {}, "must be a fitted CountVectorizer, got a builtin"),
+        (TfidfVectorizer().fit(["a cat", "a cat dog"]), {}, "whole numbers"),
+        (CountVectorizer().fit(["cat"]), {"min_df": 2}, "min_df would choose words"),
+        (CountVectorizer().fit(["cat"]), {"stop_words": None}, "stop_words would choose words"),
+        (CountVectorizer().fit(["cat"]), {"vocabulary": ["cat"]}, "vocabulary would choose"),
+    ],
+)
+def test_vectorizers_that_cannot_count(vectorizer, options, match):
+    with pytest.raises(CorpusError, match=match):
+        Corpus.from_texts(["cat dog"], vectorizer=vectorizer, **options)

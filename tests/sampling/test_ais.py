@@ -1,0 +1,195 @@
+"""Annealed importance sampling: its schedules, targets, transitions and weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from oracles.factor import random_factor_problem
+from oracles.problems import make_batch, random_problem
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.errors import ConfigError
+from torch_lntm.latents import (
+    DocumentTarget,
+    GammaSpace,
+    GaussianFactorSpace,
+    LaplaceFactorSpace,
+    NormalSpace,
+)
+from torch_lntm.sampling import ais, hmc
+
+LENGTHS = (30, 1, 0, 60, 3)
+
+
+def padded_target(device: torch.device) -> DocumentTarget:
+    problem = random_problem(lengths=LENGTHS)
+    tril = torch.linalg.cholesky(torch.from_numpy(problem.covariance)).to(device)
+    space = NormalSpace(torch.from_numpy(problem.loc).to(device), tril)
+    topics = torch.from_numpy(problem.topics).to(device)
+    return DocumentTarget(space, topics, make_batch(problem.counts, device), padded=True)
+
+
+def dirichlet_target(device: torch.device, concentration: float = 0.3) -> DocumentTarget:
+    problem = random_problem(3, lengths=LENGTHS)
+    alpha = concentration * torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64, device=device)
+    topics = torch.from_numpy(problem.topics).to(device)
+    batch = make_batch(problem.counts, device)
+    return DocumentTarget(GammaSpace(alpha), topics, batch, padded=True)
+
+
+def some_keys(target: DocumentTarget, num_chains: int = 3, seed: int = 0) -> Tensor:
+    return noise.document_keys(seed, target.batch.index, num_chains)
+
+
+# -- schedules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["power", "sigmoid", "linear"])
+def test_schedules_rise_from_0_to_1(name: str) -> None:
+    values = ais.make_schedule(name, 20)
+    assert values.shape == (20,)
+    assert values.dtype == torch.float64
+    assert float(values[0]) == 0
+    assert float(values[-1]) == 1
+    assert bool((values.diff() > 0).all())
+
+
+def test_schedules_are_those_written_down() -> None:
+    unit = np.arange(9) / 8
+    logistic = 1 / (1 + np.exp(-4 * (2 * unit - 1)))
+    sigmoid = (logistic - logistic[0]) / (logistic[-1] - logistic[0])
+    expected = {"linear": unit, "power": unit**3, "sigmoid": sigmoid}
+    for name, values in expected.items():
+        np.testing.assert_allclose(ais.make_schedule(name, 9).numpy(), values, atol=1e-15)
+    given = torch.tensor([0.0, 0.25, 1.0])
+    assert ais.make_schedule(given, 100).tolist() == given.tolist()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("cosine", "'cosine'; expected power, sigmoid, linear or a tensor"),
+        (torch.tensor([0.0, 1.0]), "at least 3"),
+        (torch.zeros(3, 2), r"shape \(3, 2\)"),
+        (torch.tensor([0.1, 0.5, 1.0]), "from 0.1"),
+        (torch.tensor([0.0, 0.5, 0.9]), "rise from 0 to 1"),
+        (torch.tensor([0.0, 0.5, 0.5, 1.0]), "each above the one before"),
+        (torch.tensor([0.0, torch.nan, 1.0]), "each above the one before"),
+    ],
+)
+def test_schedules_that_cannot_be_used(schedule: str | Tensor, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ais.make_schedule(schedule, 10)
+    with pytest.raises(ConfigError, match="num_temperatures is 2; expected at least 3"):
+        ais.make_schedule("power", 2)
+
+
+# -- targets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sources", [None, "gaussian", "laplace"])
+def test_padding_changes_no_density(sources: str | None, device: torch.device) -> None:
+    padded = padded_target(device)
+    if sources is not None:
+        problem = random_factor_problem(lengths=LENGTHS, source=sources)
+        parts = (problem.loc, problem.mixing, problem.noise_precision)
+        factor_space = GaussianFactorSpace if sources == "gaussian" else LaplaceFactorSpace
+        space = factor_space(*(torch.from_numpy(x).to(device) for x in parts))
+        topics = torch.from_numpy(problem.topics).to(device)
+        padded = DocumentTarget(space, topics, make_batch(problem.counts, device), padded=True)
+    plain = replace(padded, padded=False)
+    z = plain.draw_prior(some_keys(plain))
+    for got, expected in zip(padded.likelihood(z), plain.likelihood(z), strict=True):
+        torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(padded.likelihood_gradient(z), plain.likelihood_gradient(z))
+
+
+@pytest.mark.parametrize("concentration", [0.01, 1.0, 100.0])
+def test_gradients_of_the_dirichlet_target(concentration: float, device: torch.device) -> None:
+    target = dirichlet_target(device, concentration)
+    z = target.draw_prior(some_keys(target))
+    h = 1e-6
+    for k in range(3):
+        step = h * torch.eye(3, dtype=z.dtype, device=device)[k]
+        for density, gradient in (
+            (target.log_prior, target.prior_gradient(z)),
+            (lambda z: target.likelihood(z)[0], target.likelihood_gradient(z)),
+        ):
+            slope = (density(z + step) - density(z - step)) / (2 * h)
+            torch.testing.assert_close(gradient[..., k], slope, rtol=1e-4, atol=1e-4)
+
+
+# -- transitions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["normal", "dirichlet"])
+def test_transitions_keep_the_tempered_posterior(kind: str, device: torch.device) -> None:
+    """Moments at t = ½ against integration over prior draws; z-tests of chains at |z| < 5."""
+    make = padded_target if kind == "normal" else dirichlet_target
+    target = make(device)
+    keys = some_keys(target, 300)
+    schedule = [0.0, 0.5, 1.0]
+    transitions = ais.tune(target, schedule, keys, 5)
+    state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 7)))
+    for t in range(25):
+        key = noise.fold_in(keys, 100 + t)
+        state, info = transitions.move(key, target, state, schedule, 1)
+    assert 0.6 < float(info.acceptance.mean()) < 0.95
+    theta = target.theta(state.position)
+    z = target.draw_prior(some_keys(target, 8000, seed=9))
+    weights, exact = torch.softmax(0.5 * target.likelihood(z)[0], 0)[..., None], target.theta(z)
+    for power in (1, 2):
+        draws, expected = theta**power, (weights * exact**power).sum(0)
+        of_weights = (weights * (exact**power - expected)).square().sum(0)
+        error = (draws.var(0) / len(draws) + of_weights).sqrt()
+        # At most 40 means a case, at 5 standard errors: false-failure rate 5e-5.
+        assert bool(((draws.mean(0) - expected).abs() < 5 * error).all())
+
+
+def test_transitions_do_not_depend_on_the_chains_that_make_weights(device: torch.device) -> None:
+    """Step sizes are functions of the document, the seed and the position alone."""
+    target = padded_target(device)
+    keys = some_keys(target, 12)
+    schedule = ais.make_schedule("power", 30).tolist()
+    transitions = ais.tune(target, schedule, keys, 4)
+    before = transitions.log_step_size.clone()
+    first = ais.anneal(target, schedule, transitions, keys)
+    assert torch.equal(before, transitions.log_step_size)
+    assert torch.equal(before, ais.tune(target, schedule, keys[:9], 4).log_step_size)
+    again = ais.anneal(target, schedule, transitions, keys[:9])
+    torch.testing.assert_close(again.log_weights, first.log_weights[:9])
+    # Linear in the logs between the knots.
+    a, b = transitions.knots[3:5]
+    steps = torch.stack([transitions.step_size(i) for i in range(a, b + 1)]).log()
+    torch.testing.assert_close(steps[0], before[3])
+    torch.testing.assert_close(steps[-1], before[4])
+    torch.testing.assert_close(steps.diff(dim=0), steps.diff(dim=0)[:1].expand(b - a, -1))
+
+
+def test_weights_are_written_out(device: torch.device) -> None:
+    """Against a loop over temperatures that keeps every state, both ways."""
+    target = padded_target(device)
+    keys = some_keys(target)
+    schedule = [0.0, 0.1, 0.4, 1.0]
+    transitions = ais.tune(target, schedule, keys, 3)
+    forward = ais.anneal(target, schedule, transitions, keys)
+    root = noise.fold_in(keys, 1)
+    state = hmc.init(target, target.draw_prior(noise.fold_in(root, 0)))
+    expected = 0.1 * state.log_likelihood
+    for i, width in ((1, 0.3), (2, 0.6)):
+        state, _ = transitions.move(noise.fold_in(root, i), target, state, schedule, i)
+        expected = expected + width * state.log_likelihood
+    torch.testing.assert_close(forward.log_weights, expected)
+    back = ais.anneal(target, schedule, transitions, keys, state.position)
+    root = noise.fold_in(keys, 2)
+    expected = 0.6 * state.log_likelihood
+    for i, width in ((2, 0.3), (1, 0.1)):
+        state, _ = transitions.move(noise.fold_in(root, i), target, state, schedule, i)
+        expected = expected + width * state.log_likelihood
+    torch.testing.assert_close(back.log_weights, expected)
+    assert bool(forward.moved.any())
+    assert float(forward.acceptance.mean()) > 0.5

@@ -1,0 +1,144 @@
+"""Every benchmark runs on a tiny corpus and prints what it measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from studies.__main__ import load
+from studies.benchmarks import completion, systems
+from studies.benchmarks.completion import check_installed, difference, dirichlet_mode
+from studies.measure import Cells, measure
+from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import CompletionResult
+from torch_lntm.models import ctm
+
+#: Settings, and the rows that the tables have to have.
+TINY: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "kernel": ({"num_topics": (3,), "num_docs": (8,), "seconds": 0.05, "threads": 1}, ["3"]),
+    "scale": (
+        {"num_topics": 3, "test_fraction": 0.2, "threads": 1},
+        ["wall_seconds", "perplexity"],
+    ),
+    "aspect": ({"num_topics": 3}, ["VB float32", "scikit-learn float64", "float64"]),
+    "factor": ({"num_topics": (3,), "repeats": 1}, ["3", "ratio of sums", "the paper's"]),
+    "completion": (
+        {"num_topics": (3,), "threads": 1} | {"systems": ("torch_lntm ctm", "scikit-learn LDA")},
+        ["torch_lntm ctm", "scikit-learn LDA"],
+    ),
+    "defaults": ({"num_topics": 2, "seeds": (1,)}, ["defaults", "anchored"]),
+    "sampling": (
+        {"num_topics": 2, "num_docs": 4, "num_samples": 8, "stock_seconds": 0.1}
+        | {"stock_warmup": 2, "nuts_docs": 1, "nuts_samples": 8},
+        ["DocumentHMC laplace", "Pyro NUTS", "NUTS per document", "sparse operation", "40"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    truth = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=0))
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    made: Corpus = truth.generate([30] * 40, seed=0)[0]
+    made.save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Any:
+    """Benchmarks set the number of torch's threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_runs_is_kept_and_is_printed(name: str, corpus: Path, tmp_path: Path) -> None:
+    study = load(name)
+    changes, rows = TINY[name]
+    settings = study.settings(corpus=str(corpus), **changes)
+    result = measure(name, study, settings, tmp_path, progress=False)
+    text = study.table(result)
+    assert (tmp_path / "tables.md").read_text() == text + "\n"
+    first = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    assert set(rows) <= set(first)
+    # What is drawn from the file alone is what was drawn at first.
+    assert study.table(measure(name, study, settings, tmp_path, progress=False)) == text
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the chains of:UserWarning")
+def test_accuracy_judges_the_guides_of_each_kind(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from studies.benchmarks import accuracy
+
+    monkeypatch.setattr(accuracy, "CASES", {"lda": accuracy.CASES["lda"]})
+    settings = accuracy.Settings(corpus=str(corpus), num_topics=2, num_docs=3, num_samples=100)
+    (found,) = accuracy.run(settings, Cells())
+    assert set(found["posteriors"]) >= {"vb", "ep"}
+    assert accuracy.tables([found]).startswith(
+        "lda, fitted by vb\n\n```\nPosteriorAccuracy on tiny"
+    )
+
+
+def test_differences_are_paired() -> None:
+    tokens = np.array([10, 4, 0, 7])
+    ours, other = np.array([-20.0, -9.0, 0.0, -14.0]), np.array([-22.0, -8.5, 0.0, -16.0])
+    rows = [
+        {"held_out_tokens": tokens.tolist(), "log_predictive": values.tolist()}
+        for values in (ours, other)
+    ]
+    expected = CompletionResult(
+        torch.from_numpy(ours - other), torch.from_numpy(tokens), "given", "difference"
+    )
+    gain, error = difference(rows[0], rows[1])
+    assert gain == pytest.approx(expected.nats_per_token)
+    assert error == pytest.approx(expected.nats_per_token_standard_error)
+
+
+def test_the_dirichlet_mode_is_where_the_gradient_vanishes() -> None:
+    topics = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).double()
+    alpha = torch.tensor([0.5, 2.0]).double()
+    counts = np.array([[3, 1, 4], [0, 0, 2]])
+    theta = dirichlet_mode(Corpus.from_matrix(counts), topics, alpha)
+
+    logits = theta.log().requires_grad_()
+    proportions = torch.softmax(logits, -1)
+    words = (torch.from_numpy(counts).double() * (proportions @ topics).log()).sum()
+    prior = (alpha * torch.log_softmax(logits, -1)).sum()
+    (gradient,) = torch.autograd.grad(words + prior, logits)
+    assert float(gradient.abs().max()) < 1e-4
+
+
+def test_a_system_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_installed(("torch_lntm ctm", "scikit-learn LDA"))
+    monkeypatch.setattr(completion, "find_spec", lambda name: None if name == "gensim" else name)
+    with pytest.raises(ConfigError, match=r"'gensim LDA' needs gensim, .*\[study\]"):
+        check_installed(("torch_lntm ctm", "gensim LDA"))
+
+
+def test_fewer_sweeps_of_the_slow_model_at_many_topics() -> None:
+    assert [systems.ctm_sweeps(k) for k in (20, 50, 100)] == [1000, 1000, 125]
+
+
+def test_phases_add_up_to_the_history() -> None:
+    history = [
+        {"phase": "start", "seconds": 1.0},
+        {"phase": "start", "seconds": 1.5},
+        {"phase": "em", "seconds": 4.0},
+    ]
+    phases = systems.phase_seconds(history)
+    assert phases == {
+        "start": {"iterations": 2, "wall_seconds": 1.5},
+        "em": {"iterations": 1, "wall_seconds": 2.5},
+    }
+    assert math.fsum(phase["wall_seconds"] for phase in phases.values()) == 4.0

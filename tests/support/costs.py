@@ -1,0 +1,244 @@
+"""What operations of PyTorch cost on a CUDA device: kernels, host waits and bytes moved."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Operations that allocate, describe or reinterpret memory, and launch nothing.
+_WITHOUT_KERNEL = {
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "lift_fresh"),
+    *("_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe", "_unsafe_view", "resize_"),
+    *("_validate_sparse_csr_tensor_args", "_validate_sparse_compressed_tensor_args", "set_"),
+    *("squeeze_", "unsqueeze_", "t_", "transpose_", "as_strided_", "is_same_size", "is_pinned"),
+    *("_has_compatible_shallow_copy_type", "_assert_tensor_metadata", "_nnz"),
+    "_local_scalar_dense",
+}
+
+#: Kernels of the operations that take several, estimated from PyTorch's sources.
+_KERNELS = {
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), 2),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only", "segment_reduce"), 2),
+    **dict.fromkeys(("kthvalue", "topk"), 3),
+    **dict.fromkeys(("nonzero", "repeat_interleave", "multinomial", "median"), 4),
+    **dict.fromkeys(("linalg_cholesky_ex", "linalg_solve_triangular", "cholesky_solve"), 4),
+    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu_solve", "triangular_solve"), 4),
+    **dict.fromkeys(("masked_select", "bincount", "sparse_sampled_addmm"), 5),
+    **dict.fromkeys(("cholesky_inverse", "linalg_inv_ex"), 5),
+    **dict.fromkeys(("logsumexp", "_linalg_solve_ex", "_linalg_det", "randperm"), 6),
+    **dict.fromkeys(("sort", "argsort", "mode", "unique_consecutive", "linalg_qr"), 8),
+    "equal": 2,
+    "_linalg_slogdet": 8,
+    "_unique2": 12,
+    "unique_dim": 14,
+    "_linalg_eigh": 30,
+    "_linalg_svd": 40,
+}
+
+#: Times that the host waits inside an operation, whatever its arguments.
+_WAITS = {
+    **dict.fromkeys(("_local_scalar_dense", "equal", "nonzero", "masked_select", "multinomial"), 1),
+    **dict.fromkeys(("_unique2", "unique_dim", "unique_consecutive", "histc", "_coalesce"), 1),
+    **dict.fromkeys(("_linalg_check_errors", "_linalg_eigh", "_linalg_svd"), 1),
+    **dict.fromkeys(("_to_sparse", "_to_sparse_csr"), 1),
+    "bincount": 2,
+}
+
+#: Operations that read no numbers of their first tensor.
+_ONLY_WRITE = {
+    *("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_"),
+    *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
+    *("new_zeros", "new_ones", "new_full"),
+}
+
+#: Operations that read of their first tensor about as much as they write.
+_GATHER = {"index", "_unsafe_index", "gather", "index_select", "embedding", "take"}
+
+#: Operations with CPU or device indices.
+INDEXING = {"index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_"}
+
+#: Operations that take a CPU scalar beside those that PyTorch marks as pointwise.
+_TAKE_SCALARS = {"where", "masked_fill", "masked_fill_", "fill_", "index_fill_", "index_fill"}
+
+#: Copies; what they cost depends on where from and where to.
+COPIES = {"_to_copy", "copy_"}
+
+
+@dataclasses.dataclass
+class Cost:
+    """What the device was asked to do.
+
+    Attributes:
+        launches: Kernels started.
+        waits: Times that the host waited for the device.
+        bytes_read: Bytes that the kernels read, an expanded axis once.
+        bytes_written: Bytes that they wrote.
+    """
+
+    launches: int = 0
+    waits: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def add(self, other: Cost) -> None:
+        self.launches += other.launches
+        self.waits += other.waits
+        self.bytes_read += other.bytes_read
+        self.bytes_written += other.bytes_written
+
+    def __sub__(self, other: Cost) -> Cost:
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Cost(*(a - b for a, b in pairs))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+class Operation:
+    """What is known of an operation before it is called."""
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        aliases = [r.alias_info for r in schema.returns]
+        self.name: str = schema.name.split("::")[1]
+        self.view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+        self.launches = _KERNELS.get(self.name, 1)
+        if self.view or self.name in _WITHOUT_KERNEL:
+            self.launches = 0
+        self.takes_scalars = torch.Tag.pointwise in func.tags or self.name in _TAKE_SCALARS
+        self.num_returns = len(aliases)
+        self.returns_changed = any(a is not None and a.is_write for a in aliases)
+        self._changed = [
+            (position, argument.name)
+            for position, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+
+    def changed(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments that it writes to."""
+        if not self._changed:
+            return []
+        return [args[i] if i < len(args) else kwargs.get(name) for i, name in self._changed]
+
+
+def copy_cost(source: Tensor, from_device: bool, to_device: bool, options: dict[str, Any]) -> Cost:
+    """Launches and waits of a copy; between the devices, memory moves while the host waits."""
+    if from_device and to_device:
+        return Cost(launches=1)
+    converts = options.get("dtype") not in (None, source.dtype) or not _in_one_piece(source)
+    unawaited = options.get("non_blocking", False) and is_pinned(source)
+    return Cost(launches=int(converts), waits=0 if unawaited else 1)
+
+
+def call_cost(
+    operation: Operation, args: Sequence[Any], kwargs: dict[str, Any], host: Sequence[Tensor]
+) -> Cost:
+    """Launches and waits of any other operation.
+
+    Args:
+        operation: The operation.
+        args: Its arguments, all tensors on the CPU.
+        kwargs: Its named arguments, likewise.
+        host: Those that are on the CPU for the caller too.
+    """
+    name = operation.name
+    cost = Cost(operation.launches, _WAITS.get(name, 0))
+    if name in INDEXING:
+        indices = [i for i in args[1] if i is not None]
+        masks = [i for i in indices if i.dtype in (torch.bool, torch.uint8)]
+        # A scalar written through one mask is masked_fill. Other masks become positions first.
+        if masks and not (len(args) > 2 and args[2].dim() == 0 and len(args[1]) == 1):
+            cost.launches += _KERNELS["nonzero"] * len(masks)
+            cost.waits += len(masks)
+        cost.waits += sum(any(i is h for h in host) for i in indices)
+    elif name == "where":
+        cost.waits += len(host)
+    elif name == "repeat_interleave":
+        cost.waits += kwargs.get("output_size") is None
+    elif name == "segment_reduce":
+        cost.waits += 2 * (kwargs.get("lengths") is not None and not kwargs.get("unsafe"))
+    elif name == "normal":
+        cost.waits += any(isinstance(std, Tensor) for std in args[1:2])
+    else:
+        cost.waits += bool(kwargs.get("check_errors"))
+    return cost
+
+
+def add_bytes(
+    cost: Cost,
+    operation: Operation,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    here: Sequence[Tensor],
+    out: Any,
+) -> None:
+    """Complete a cost by what the results tell: nothing is launched for results of no elements.
+
+    Args:
+        cost: To complete.
+        operation: The operation.
+        args: Its arguments, all tensors on the CPU.
+        kwargs: Its named arguments, likewise.
+        here: Those that are on the device for the caller.
+        out: What it returned.
+    """
+    name = operation.name
+    if not cost.launches and name not in COPIES and name != "_local_scalar_dense":
+        return
+    outs = out if isinstance(out, list | tuple) else [out]
+    results = [t for t in outs if isinstance(t, Tensor)]
+    if results and not any(t.numel() for t in results):
+        cost.launches = 0
+        return
+    for tensor in operation.changed(args, kwargs) or results:
+        if isinstance(tensor, Tensor):
+            cost.bytes_written += num_bytes(tensor)
+    if name in _ONLY_WRITE:
+        cost.bytes_read += sum(map(num_bytes, here[1:]))
+    elif name in _GATHER:
+        cost.bytes_read += sum(map(num_bytes, [*results, *here[1:]]))
+    elif name.startswith("_embedding_bag"):
+        table, indices = args[0], args[1]
+        cost.bytes_read += indices.numel() * table.shape[1] * table.element_size()
+        cost.bytes_read += sum(map(num_bytes, here[1:]))
+    elif name == "sparse_sampled_addmm":
+        pattern, left = args[0], args[1]
+        cost.bytes_read += num_bytes(pattern)
+        cost.bytes_read += 2 * pattern.values().numel() * left.shape[1] * left.element_size()
+    else:
+        for i, tensor in enumerate(here):
+            if not any(tensor is other for other in here[:i]):
+                cost.bytes_read += num_bytes(tensor)
+
+
+def num_bytes(tensor: Tensor) -> int:
+    """Bytes that reading a CPU tensor once moves."""
+    if tensor.layout == torch.strided and tensor.is_contiguous():
+        return tensor.nbytes
+    if tensor.layout == torch.sparse_csr:
+        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+        return sum(map(num_bytes, parts))
+    if tensor.layout != torch.strided:
+        return tensor._nnz() * (tensor.element_size() + 8 * tensor.sparse_dim())
+    number = 1
+    for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        number *= extent if stride else 1
+    return number * tensor.element_size()
+
+
+def is_pinned(tensor: Tensor) -> bool:
+    """Whether a CPU tensor was made by ``pin_memory``, which here only marks it."""
+    return getattr(tensor, "pretend_pinned", False)
+
+
+def _in_one_piece(tensor: Tensor) -> bool:
+    """Whether one copy of memory moves the tensor; a transposed one too."""
+    if tensor.layout != torch.strided or tensor.is_contiguous():
+        return True
+    return tensor.dim() > 1 and tensor.mT.is_contiguous()

@@ -1,0 +1,217 @@
+"""What the parts of a fit cost on the pretend device, by the names of the parts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from support.costs import Cost
+from support.pretend import PretendDevice
+
+import torch_lntm as lntm
+from torch_lntm.kernels import expected_counts
+
+#: The family of the model and the name of the guide.
+PAIRS = (
+    *(
+        ("ctm", guide)
+        for guide in ("TaylorGuide", "LaplaceGuide", "BleiLaffertyGuide", "KhanBouchardGuide")
+    ),
+    *(("gaussian iftm", guide) for guide in ("TaylorGuide", "LaplaceGuide", "FactorGuide")),
+    ("laplace iftm", "FactorGuide"),
+    *(("lda", guide) for guide in ("DirichletGuide", "EPGuide")),
+)
+#: The family and the metric.
+CHAINS = (
+    *(("ctm", metric) for metric in ("prior", "taylor", "laplace")),
+    ("gaussian iftm", "prior"),
+    ("laplace iftm", "prior"),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the corpus and the models.
+
+    Attributes:
+        num_docs: Documents.
+        num_words: Words of the vocabulary.
+        num_topics: Topics.
+        num_sources: Sources of factor models.
+        length: Tokens of a document.
+    """
+
+    num_docs: int = 64
+    num_words: int = 200
+    num_topics: int = 10
+    num_sources: int = 3
+    length: int = 60
+
+
+class Parts:
+    """The parts, each of which is a method that returns its cost.
+
+    Costs of an iteration, a leapfrog, a transition and an epoch are differences of two runs, of
+    which one has one more: what comes before and after the loop is not in them.
+    """
+
+    def __init__(self, device: PretendDevice, shape: Shape) -> None:
+        self._device, self._shape = device, shape
+        topics = lntm.corpus.synthetic_topics(shape.num_topics, shape.num_words, 0.1, seed=0)
+        covariance = 0.5 + torch.eye(shape.num_topics)
+        truth = lntm.models.ctm(
+            shape.num_topics, shape.num_words, covariance=covariance, topics=topics
+        )
+        self._corpus, _ = truth.generate([shape.length] * shape.num_docs, seed=0)
+
+    def model(self, family: str) -> Any:
+        """A model with the topics of no document, on the device."""
+        shape = self._shape
+        sizes = (shape.num_topics, shape.num_words)
+        topics = lntm.corpus.synthetic_topics(*sizes, 0.1, seed=1)
+        options = {"topics": 0.5 * topics + 0.5 / shape.num_words}
+        if family.endswith("iftm"):
+            source = family.split()[0]
+            model = lntm.models.iftm(*sizes, shape.num_sources, source=source, **options)
+        else:
+            model = getattr(lntm.models, family)(*sizes, **options)
+        return model.to("cuda")
+
+    def _batch(self) -> Any:
+        return self._corpus.batch("cuda")
+
+    def _cost(self, work: Callable[[], object]) -> Cost:
+        with warnings.catch_warnings(), self._device.measure() as cost:
+            warnings.simplefilter("ignore", UserWarning)
+            work()
+        return cost
+
+    def _one_more(self, work: Callable[[int], Callable[[], object]], number: int) -> Cost:
+        """The cost of what is done once more; ``work`` prepares it and returns the doing."""
+        more, less = self._cost(work(number + 1)), self._cost(work(number))
+        return more - less
+
+    def expected_counts(self, word_counts: bool = False) -> Cost:
+        """The sparse operation, the by-word structure of the batch apart."""
+        batch, shape = self._batch(), self._shape
+        _ = batch.by_word, batch.row_index
+        weights = torch.full((batch.num_docs, shape.num_topics), 0.1, device="cuda")
+        topics = self.model("ctm").topics.probs.detach()
+        with torch.no_grad():
+            return self._cost(
+                lambda: expected_counts(weights, topics, batch, word_counts=word_counts)
+            )
+
+    def iteration(self, family: str, guide: str) -> Cost:
+        """The third iteration of a solver."""
+
+        def work(number: int) -> Callable[[], object]:
+            model, batch = self.model(family), self._batch()
+            solver = getattr(lntm.guides, guide)(model, tolerance=1e-30, max_iterations=number)
+            return lambda: solver.posterior(batch)
+
+        return self._one_more(work, 2)
+
+    def e_step(self, family: str, guide: str) -> Cost:
+        """The posterior of a batch, from the prior mean to the guide's tolerance."""
+        model, batch = self.model(family), self._batch()
+        solver = getattr(lntm.guides, guide)(model)
+        return self._cost(lambda: solver.posterior(batch))
+
+    def _chains(self, family: str, metric: str, num_steps: int, num: int) -> Callable[[], object]:
+        kernel = lntm.inference.DocumentHMC(
+            self.model(family),
+            num_chains=2,
+            mass_matrix=metric,
+            num_steps=num_steps,
+            step_size=0.01,  # small: every proposal is accepted, and no chain stuck
+        )
+        batch = self._batch()
+        # Counted in warm-up, whose draws are not copied to the CPU.
+        return lambda: kernel.run(batch, num_samples=1, warmup_steps=num, progress=False)
+
+    def leapfrog(self, family: str, metric: str) -> Cost:
+        """A leapfrog step of all chains."""
+        return self._one_more(lambda steps: self._chains(family, metric, steps, 0), 4)
+
+    def transition(self, family: str, metric: str, num_steps: int = 5) -> Cost:
+        """A transition of all chains."""
+        return self._one_more(lambda num: self._chains(family, metric, num_steps, num), 2)
+
+    def stochastic_epoch(self, family: str, guide: str) -> Cost:
+        """An epoch of the stepwise phase, each document's posterior from its last."""
+
+        def work(epochs: int) -> Callable[[], object]:
+            model = self.model(family)
+            engine = lntm.inference.VariationalEM(
+                model,
+                getattr(lntm.guides, guide)(model),
+                start="model",
+                stepwise_epochs=epochs,
+                max_iterations=0,
+                progress=False,
+            )
+            return lambda: engine.fit(self._corpus)
+
+        return self._one_more(work, 2)
+
+    def monte_carlo_epoch(self, family: str) -> Cost:
+        """An epoch of Monte-Carlo EM, in a single mini-batch."""
+
+        def work(epochs: int) -> Callable[[], object]:
+            engine = lntm.inference.MonteCarloEM(
+                self.model(family),
+                max_epochs=epochs,
+                warmup_epochs=1,
+                batch_size=self._shape.num_docs,
+                start="model",
+                progress=False,
+            )
+            return lambda: engine.fit(self._corpus)
+
+        return self._one_more(work, 2)
+
+    def svi_step(self, family: str, guide: str) -> Cost:
+        """A step of SVI."""
+        pyro.clear_param_store()
+        model, batch = self.model(family), self._batch()
+        svi = SVI(
+            model, getattr(lntm.guides, guide)(model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()
+        )
+        svi.step(batch)
+        return self._cost(lambda: svi.step(batch))
+
+    def fit(self, family: str, guide: str) -> Cost:
+        """A whole fit by the defaults."""
+        model = self.model(family)
+        engine = lntm.inference.VariationalEM(
+            model, getattr(lntm.guides, guide)(model), progress=False
+        )
+        return self._cost(lambda: engine.fit(self._corpus))
+
+    def by_name(self) -> dict[str, Callable[[], Cost]]:
+        """What counts each part; the whole fit is by one guide."""
+        parts: dict[str, Callable[[], Cost]] = {
+            "expected counts": self.expected_counts,
+            "expected counts, words' too": partial(self.expected_counts, word_counts=True),
+        }
+        for pair in CHAINS:
+            name = "{}, {} metric".format(*pair)
+            parts[f"leapfrog, {name}"] = partial(self.leapfrog, *pair)
+            parts[f"transition, {name}"] = partial(self.transition, *pair)
+        for pair in PAIRS:
+            name = ", ".join(pair)
+            parts[f"iteration, {name}"] = partial(self.iteration, *pair)
+            parts[f"E-step, {name}"] = partial(self.e_step, *pair)
+            parts[f"stochastic epoch, {name}"] = partial(self.stochastic_epoch, *pair)
+        for family in ("ctm", "lntm", "gaussian iftm"):
+            parts[f"Monte-Carlo EM epoch, {family}"] = partial(self.monte_carlo_epoch, family)
+        parts["SVI step, ctm, TaylorGuide"] = partial(self.svi_step, "ctm", "TaylorGuide")
+        parts["fit, ctm, TaylorGuide"] = partial(self.fit, "ctm", "TaylorGuide")
+        return parts

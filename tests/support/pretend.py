@@ -1,0 +1,590 @@
+"""A pretend CUDA device: refuses what CUDA refuses and counts what CUDA would be asked to do.
+
+    with PretendDevice() as device:
+        model.to("cuda")
+        guide.posterior(batch.to("cuda"))
+    print(device.total)     # launches, host waits, bytes
+    print(device.report())  # the same by operation, and by file and line of the package
+
+A ``PretendTensor`` says that it is on ``cuda:0`` and keeps its numbers in a CPU tensor. Inside the
+context, every operation of PyTorch passes through :meth:`PretendDevice.run`, which unwraps the
+tensors, calls the CPU's kernel, wraps the results, counts, and raises where CUDA would:
+
+* tensors of both devices in one operation, but for what CUDA lets pass: one CPU scalar of dimension
+  0 beside device tensors in a pointwise operation, CPU indices into device tensors, and copies;
+* ``.numpy()``, ``np.asarray`` and DLPack's way to the same;
+* a generator of one device for random numbers on the other;
+* matrix products of integers and histograms, for which CUDA has no kernel.
+
+Results are the CPU's to the last bit. Only generators differ on purpose: the same seed gives
+another stream than on the CPU, as on a GPU. Random numbers drawn without a generator come from one
+stream for both devices.
+
+What it cannot find: differences in rounding, limits of cuSPARSE and of memory, races. Launches of
+operations that take several are estimates from PyTorch's sources. Not thread safe.
+
+Two modes do the work. A function mode sees the calls that Python code makes and turns the name
+"cuda" into PyTorch's meta device, of which C++ believes the tensors to be: it needs no driver there
+and never looks at the numbers. A dispatch mode sees the operations that these calls come to, those
+of the backward pass too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from support.costs import (
+    COPIES,
+    INDEXING,
+    Cost,
+    Operation,
+    add_bytes,
+    call_cost,
+    copy_cost,
+    is_pinned,
+)
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+DEVICE = torch.device("cuda", 0)
+_HOST, _META = torch.device("cpu"), torch.device("meta")
+_HostGenerator = torch.Generator
+_ACTIVE: list[PretendDevice] = []
+
+
+class PretendDeviceError(RuntimeError):
+    """What CUDA would have refused; a RuntimeError, as CUDA's own errors are."""
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor that says it is on ``cuda:0``; its numbers are in the CPU tensor ``inner``."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> PretendTensor:
+        # C++ takes a sparse tensor for a strided one: wrappers of other layouts do not exist.
+        strided = inner.layout == torch.strided
+        outer = torch.Tensor._make_wrapper_subclass(
+            cls,
+            inner.shape,
+            strides=inner.stride() if strided else None,
+            storage_offset=inner.storage_offset() if strided else None,
+            dtype=inner.dtype,
+            device=_META,
+        )
+        outer.inner = inner
+        return outer
+
+    device = property(lambda self: DEVICE)
+    layout = property(lambda self: self.inner.layout)
+    is_cuda = property(lambda self: True)
+    is_cpu = is_meta = property(lambda self: False)
+    is_sparse = property(lambda self: self.inner.is_sparse)
+    is_sparse_csr = property(lambda self: self.inner.is_sparse_csr)
+
+    @property
+    def data(self) -> Tensor:
+        return PretendTensor(self.inner.detach())  # not self.detach(), whose writes autograd sees
+
+    @data.setter
+    def data(self, new: Tensor) -> None:
+        if not isinstance(new, PretendTensor):
+            raise PretendDeviceError("incompatible tensor type: .data on cuda:0 set to one on cpu")
+        torch.Tensor.data.__set__(self, new)  # type: ignore[attr-defined]
+        self.inner = new.inner
+
+    def get_device(self) -> int:
+        return 0
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def to_dense(self, *args: Any, **kwargs: Any) -> Tensor:
+        # C++ would return itself, being strided there.
+        return _active().run(torch.ops.aten._to_dense.default, (self, *args), kwargs)
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+            "to host memory first."
+        )
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.numpy()
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        raise BufferError("a tensor on cuda:0 cannot be read by a library that computes on the CPU")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PretendTensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("only tensors created explicitly by the user can be deep-copied")
+        copied = self.detach().clone().requires_grad_(self.requires_grad)
+        copied.grad = copy.deepcopy(self.grad, memo)
+        memo[id(self)] = _as_parameter(copied, self)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        parameter = getattr(self, "_is_param", False)
+        return _restore, (self.inner.detach(), self.requires_grad, parameter)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"{self.inner!r}[cuda:0]"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _active().run(func, args, kwargs or {})
+
+
+def _as_parameter(tensor: PretendTensor, like: PretendTensor) -> PretendTensor:
+    if getattr(like, "_is_param", False):
+        tensor._is_param = True  # what torch.nn.Parameter writes into tensors of other classes
+    return tensor
+
+
+def _restore(inner: Tensor, requires_grad: bool, parameter: bool) -> PretendTensor:
+    tensor = PretendTensor(inner).requires_grad_(requires_grad)
+    if parameter:
+        tensor._is_param = True
+    return tensor
+
+
+def _active() -> PretendDevice:
+    if not _ACTIVE:
+        raise PretendDeviceError("a PretendTensor is used outside of `with PretendDevice():`")
+    return _ACTIVE[-1]
+
+
+def is_device(device: Any) -> bool:
+    """Whether a name or ``torch.device`` is the pretend device's; others of CUDA do not exist."""
+    if isinstance(device, str) and device.startswith("cuda"):
+        device = torch.device(device)
+    if not isinstance(device, torch.device) or device.type != "cuda":
+        return False
+    if device.index not in (None, 0):
+        raise PretendDeviceError(f"CUDA error: invalid device ordinal: {device}, of one device")
+    return True
+
+
+class _DeviceGenerator(_HostGenerator):
+    """What ``torch.Generator("cuda")`` makes."""
+
+    def __new__(cls) -> _DeviceGenerator:
+        return super().__new__(cls, "cpu").manual_seed(0)
+
+    def __init__(self) -> None:
+        pass
+
+    device = property(lambda self: DEVICE)
+
+    def manual_seed(self, seed: int) -> _DeviceGenerator:
+        self.seeded = seed
+        super().manual_seed(seed ^ 0x5DEECE66D)
+        return self
+
+    def initial_seed(self) -> int:
+        return self.seeded
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "generators on the pretend device cannot be pickled; keep their get_state()"
+        )
+
+
+class _GeneratorType(type):
+    """``torch.Generator`` inside the context; a class, since generators are asked what they are."""
+
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        return _DeviceGenerator() if is_device(device) else _HostGenerator(device)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _HostGenerator)
+
+
+class _Generator(metaclass=_GeneratorType):
+    pass
+
+
+#: Matrix products, which CUDA does not have for integers.
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
+_NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
+
+
+# -- the device --------------------------------------------------------------------------------
+
+
+class PretendDevice:
+    """The context in which "cuda" is a pretend device, and its counts.
+
+    Args:
+        package: Name of the folder to whose lines the counts by site are charged.
+
+    Attributes:
+        total: The cost of everything since the context was entered or :meth:`reset`.
+        operations: Operation to cost.
+        sites: ``file:line`` to cost: of the innermost frame inside the package, or else of the
+            innermost one outside of PyTorch.
+    """
+
+    def __init__(self, package: str = "torch_lntm") -> None:
+        self._package = f"/{package}/"
+        self._known: dict[Any, Operation] = {}
+        self._files: dict[CodeType, tuple[bool, str] | None] = {}
+        self._stack = contextlib.ExitStack()
+        self.reset()
+
+    def __enter__(self) -> PretendDevice:
+        if _ACTIVE:
+            raise PretendDeviceError("there is one pretend device: do not nest PretendDevice")
+        enter = self._stack.enter_context
+        enter(mock.patch.object(torch, "Generator", _Generator))
+        enter(mock.patch.multiple(torch.cuda, **self._cuda_module()))
+        _ACTIVE.append(self)
+        self._stack.callback(_ACTIVE.clear)
+        enter(_Kernels(self))
+        calls = enter(_Calls(self))
+        # A function mode is off while one of its calls runs, such as Tensor.backward.
+        run_backward = torch.autograd._engine_run_backward
+
+        def with_calls(*args: Any, **kwargs: Any) -> Any:
+            with calls:
+                return run_backward(*args, **kwargs)
+
+        enter(mock.patch.object(torch.autograd, "_engine_run_backward", with_calls))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _cuda_module(self) -> dict[str, Any]:
+        memory = 16 * 2**30
+        return {
+            # C++ calls this one before it makes a tensor of a device named cuda:0.
+            "_lazy_init": lambda: None,
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "get_device_name": lambda device=None: "pretend",
+            "mem_get_info": lambda device=None: (memory, memory),
+            "manual_seed_all": lambda seed: None,
+            "get_rng_state": lambda device=None: torch.get_rng_state(),
+            "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
+            "synchronize": lambda device=None: self.charge("synchronize", Cost(waits=1)),
+        }
+
+    def reset(self) -> None:
+        """Count from zero."""
+        self.total = Cost()
+        self.operations: defaultdict[str, Cost] = defaultdict(Cost)
+        self.sites: defaultdict[str, Cost] = defaultdict(Cost)
+
+    @contextlib.contextmanager
+    def measure(self) -> Iterator[Cost]:
+        """The cost of a block, known when it ends."""
+        before, cost = dataclasses.replace(self.total), Cost()
+        yield cost
+        cost.add(self.total - before)
+
+    def report(self, num: int = 12) -> str:
+        """The total, the operations launched most, and the lines that launch and wait most."""
+        lines = [str(self.total)]
+        for title, table, key in (
+            ("launches", self.operations, "launches"),
+            ("launches", self.sites, "launches"),
+            ("waits", self.sites, "waits"),
+        ):
+            ranked = sorted(table.items(), key=lambda item: -getattr(item[1], key))[:num]
+            lines += [
+                f"{getattr(c, key):9} {title}  {name}" for name, c in ranked if getattr(c, key)
+            ]
+        return "\n".join(lines)
+
+    def charge(self, name: str, cost: Cost) -> None:
+        """Add a cost to the total, to its operation and to the line that asked for it."""
+        for account in (self.total, self.operations[name], self.sites[self._site()]):
+            account.add(cost)
+
+    def _site(self) -> str:
+        frame, outside = sys._getframe(1), ""
+        while frame is not None:
+            code = frame.f_code
+            if code not in self._files:
+                self._files[code] = self._describe(code.co_filename)
+            if (found := self._files[code]) is not None:
+                if found[0]:
+                    return f"{found[1]}:{frame.f_lineno}"
+                outside = outside or f"{found[1]}:{frame.f_lineno}"
+            frame = frame.f_back  # type: ignore[assignment]
+        return outside
+
+    def _describe(self, path: str) -> tuple[bool, str] | None:
+        """Whether a file is in the package, and its name for people; None if it is passed over."""
+        if path == __file__ or "/torch/" in path or path.startswith("<"):
+            return None
+        if self._package in path:
+            return True, path[path.rindex(self._package) + 1 :]
+        return False, "/".join(Path(path).parts[-2:])
+
+    # -- one operation
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation, on whichever device its tensors are."""
+        operation = self._known.get(func)
+        if operation is None:
+            operation = self._known[func] = Operation(func)
+        here: list[Tensor] = []
+        host: list[Tensor] = []
+
+        def unwrap(value: Any) -> Any:
+            if isinstance(value, PretendTensor):
+                here.append(value.inner)
+                return value.inner
+            if isinstance(value, Tensor):
+                host.append(value)
+            elif type(value) in (list, tuple):
+                return type(value)([unwrap(v) for v in value])
+            return value
+
+        inner_args = [unwrap(a) for a in args]
+        inner_kwargs = {name: unwrap(value) for name, value in kwargs.items()}
+        asked = kwargs.get("device")
+        on_device = bool(here) if asked is None else asked != _HOST
+        if not here and not on_device:
+            return func(*args, **kwargs)
+        if asked is not None:
+            inner_kwargs["device"] = _HOST
+        if operation.name in COPIES:
+            cost = self._copy_cost(operation, args, inner_args, inner_kwargs, on_device)
+        else:
+            if host:
+                self._refuse_mixture(operation, args, kwargs, host)
+            self._refuse_missing_kernel(operation, inner_args)
+            cost = call_cost(operation, inner_args, inner_kwargs, host)
+        out = func(*inner_args, **inner_kwargs)
+        add_bytes(cost, operation, inner_args, inner_kwargs, here, out)
+        self.charge(operation.name, cost)
+        return self._wrap(operation, args, kwargs, out, on_device)
+
+    @staticmethod
+    def _copy_cost(
+        operation: Operation, args: Any, inner_args: Any, inner_kwargs: Any, on_device: bool
+    ) -> Cost:
+        if operation.name == "copy_":
+            source, options = 1, {"non_blocking": len(args) > 2 and args[2]}
+            on_device = isinstance(args[0], PretendTensor)
+        else:
+            source, options = 0, inner_kwargs
+            if inner_args[0].layout != torch.strided:
+                inner_kwargs.pop("layout", None)  # C++'s opinion of it
+        from_device = isinstance(args[source], PretendTensor)
+        return copy_cost(inner_args[source], from_device, on_device, options)
+
+    def _refuse_mixture(
+        self, operation: Operation, args: Any, kwargs: Any, host: list[Tensor]
+    ) -> None:
+        if operation.name in INDEXING:
+            # Of any indices; of values, scalars.
+            allowed = isinstance(args[0], PretendTensor) and not any(
+                t is v for t in host if t.dim() for v in args[2:3]
+            )
+        else:
+            # A single scalar, which is not written to.
+            allowed = (
+                operation.takes_scalars
+                and all(t.dim() == 0 for t in host)
+                and (len(host) == 1 or operation.name == "where")
+                and not any(t is c for t in host for c in operation.changed(args, kwargs))
+            )
+        if allowed:
+            return
+        shapes = ", ".join(str(tuple(t.shape)) for t in host)
+        raise PretendDeviceError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 "
+            f"and cpu! ({operation.name} at {self._site()}; of the CPU are those of shape {shapes})"
+        )
+
+    def _refuse_missing_kernel(self, operation: Operation, inner_args: tuple[Any, ...]) -> None:
+        name = operation.name
+        dtype = inner_args[0].dtype if name in _PRODUCTS else None
+        if name in _NOT_IMPLEMENTED or (
+            dtype is not None and not dtype.is_floating_point and not dtype.is_complex
+        ):
+            kind = "" if dtype is None else f" for {dtype}"
+            raise PretendDeviceError(f'"{name}_cuda" not implemented{kind} ({self._site()})')
+
+    def _wrap(self, operation: Operation, args: Any, kwargs: Any, out: Any, on_device: bool) -> Any:
+        changed = operation.changed(args, kwargs)
+        if changed:
+            for tensor in changed:
+                if isinstance(tensor, PretendTensor):
+                    _follow(tensor)
+            if not operation.returns_changed:
+                return out if operation.num_returns == 0 else _wrapped(out, on_device)
+            return changed[0] if operation.num_returns == 1 else tuple(changed)
+        return _wrapped(out, on_device)
+
+
+def _wrapped(out: Any, on_device: bool) -> Any:
+    if not on_device:
+        return out
+    if isinstance(out, Tensor):
+        return PretendTensor(out)
+    if isinstance(out, (list, tuple)):
+        return type(out)([_wrapped(o, True) for o in out])
+    return out
+
+
+def _follow(outer: PretendTensor) -> None:
+    """Give C++'s picture of a tensor the shape that an operation gave to its numbers."""
+    inner = outer.inner
+    if inner.layout == torch.strided and (
+        outer.shape != inner.shape or outer.stride() != inner.stride()
+    ):
+        torch.Tensor.data.__set__(outer, PretendTensor(inner))  # type: ignore[attr-defined]
+
+
+class _Kernels(TorchDispatchMode):
+    def __init__(self, device: PretendDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # The types are those of wrappers among the tensors.
+        if not types and kwargs.get("device", _HOST) == _HOST:
+            return func(*args, **kwargs)
+        return self._device.run(func, args, kwargs)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or else PyTorch wraps the method once more, for a compiler not used here
+
+
+# -- the calls that name a device --------------------------------------------------------------
+
+
+def _translated(value: Any) -> Any:
+    return _META if is_device(value) else value
+
+
+def _to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return func(args[0], *map(_translated, args[1:]), **kwargs)
+
+
+def _cuda(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    kwargs.pop("device", None)
+    return Tensor.to(args[0], _META, **kwargs)
+
+
+def _numbers(data: Any) -> Any:
+    """Nested sequences with the numbers of device tensors in their place: a wait for each."""
+    if isinstance(data, (list, tuple)):
+        return type(data)([_numbers(item) for item in data])
+    return data.tolist() if isinstance(data, PretendTensor) else data
+
+
+def _from_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch.tensor and its kin; C++ would not fill a tensor that it takes for a meta tensor."""
+    if args and isinstance(args[0], (list, tuple)):
+        args = (_numbers(args[0]), *args[1:])
+    on_device = kwargs.get("device") == _META
+    if on_device and not isinstance(args[0] if args else kwargs.get("data"), PretendTensor):
+        del kwargs["device"]
+        requires_grad = kwargs.pop("requires_grad", False)
+        return func(*args, **kwargs).to(_META).requires_grad_(requires_grad)
+    return func(*args, **kwargs)
+
+
+def _new_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    like, *data = args
+    kwargs = {"dtype": like.dtype, "device": _META if like.is_cuda else _HOST, **kwargs}
+    return _from_data(torch.tensor, tuple(data), kwargs)
+
+
+def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Lists and arrays as indices, for the reason that ``_from_data`` gives."""
+    tensor, index, *value = args
+
+    def to_host(part: Any) -> Any:
+        return torch.as_tensor(part) if isinstance(part, list | np.ndarray) else part
+
+    if isinstance(tensor, PretendTensor):
+        index = tuple(map(to_host, index)) if isinstance(index, tuple) else to_host(index)
+    return func(tensor, index, *value, **kwargs)
+
+
+def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(args[0], PretendTensor):
+        raise PretendDeviceError(
+            "cannot pin a tensor on cuda:0: only dense CPU tensors can be pinned"
+        )
+    pinned = args[0].clone()
+    pinned.pretend_pinned = True
+    _active().charge("pin_memory", Cost(waits=1))
+    return pinned
+
+
+def _is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return is_pinned(args[0])
+
+
+_CALLS: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
+    Tensor.to: _to,
+    Tensor.cuda: _cuda,
+    Tensor.new_tensor: _new_tensor,
+    Tensor.__getitem__: _index,
+    Tensor.__setitem__: _index,
+    Tensor.pin_memory: _pin_memory,
+    Tensor.is_pinned: _is_pinned,
+    torch.tensor: _from_data,
+    torch.as_tensor: _from_data,
+    torch.asarray: _from_data,
+}
+
+
+class _Calls(TorchFunctionMode):
+    def __init__(self, device: PretendDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if kwargs:
+            kwargs = dict(kwargs)
+            if (generator := kwargs.get("generator")) is not None:
+                self._check_generator(func, generator, args, kwargs)
+            if kwargs.get("device") is not None:
+                kwargs["device"] = _translated(kwargs["device"])
+        call = _CALLS.get(func)
+        if call is not None:
+            return call(func, args, dict(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    @staticmethod
+    def _check_generator(func: Any, generator: Any, args: Any, kwargs: Any) -> None:
+        """C++ hands generators on as new Python objects: only here they can be told apart."""
+        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)]
+        if kwargs.get("device") is not None:
+            here = is_device(kwargs["device"])
+        else:
+            here = any(isinstance(t, PretendTensor) for t in tensors)
+        if isinstance(generator, _DeviceGenerator) != here:
+            expected, found = ("cuda", "cpu") if here else ("cpu", "cuda")
+            raise PretendDeviceError(
+                f"Expected a '{expected}' device type for generator but found '{found}' "
+                f"({getattr(func, '__name__', func)} at {_active()._site()})"
+            )

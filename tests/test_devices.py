@@ -1,0 +1,497 @@
+"""Every model, guide, engine and evaluation on an accelerator, against the same on the CPU.
+
+Without ``--device cuda`` the accelerator is the pretend one, which refuses what CUDA refuses: a
+tensor of the wrong device anywhere in these calls is an error here. The documents are few and
+short, for every operation is slow there.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from torch import Tensor
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
+
+NUM_TOPICS, NUM_WORDS, NUM_SOURCES = 3, 15, 2
+CPU = torch.device("cpu")
+
+PAIRS = [
+    *(
+        (family, guide)
+        for family in ("ctm", "anchored ctm", "lntm")
+        for guide in ("TaylorGuide", "LaplaceGuide", "BleiLaffertyGuide", "KhanBouchardGuide")
+    ),
+    *(("gaussian iftm", guide) for guide in ("TaylorGuide", "LaplaceGuide", "FactorGuide")),
+    ("laplace iftm", "FactorGuide"),
+    *(("lda", guide) for guide in ("DirichletGuide", "EPGuide")),
+]
+DEFAULTS = {
+    "ctm": "TaylorGuide",
+    "anchored ctm": "TaylorGuide",
+    "lntm": "TaylorGuide",
+    "gaussian iftm": "FactorGuide",
+    "laplace iftm": "FactorGuide",
+    "lda": "DirichletGuide",
+}
+WITH_ETA = [family for family in DEFAULTS if family != "lda"]
+
+each_pair = pytest.mark.parametrize(("family", "guide"), PAIRS)
+each_family = pytest.mark.parametrize("family", DEFAULTS)
+each_family_with_eta = pytest.mark.parametrize("family", WITH_ETA)
+
+Values = dict[str, Any]
+
+
+def make_corpus() -> lntm.Corpus:
+    rng = np.random.default_rng(0)
+    counts = np.stack([rng.multinomial(n, rng.dirichlet(np.ones(NUM_WORDS)))
+                       for n in (9, 14, 0, 6, 1, 11, 8, 12)])  # fmt: skip
+    return lntm.Corpus.from_matrix(counts, [f"w{v}" for v in range(NUM_WORDS)])
+
+
+CORPUS = make_corpus()
+
+
+def make_model(family: str, device: torch.device, num_topics: int = NUM_TOPICS) -> Any:
+    rng = np.random.default_rng(1)
+    sizes = (num_topics, NUM_WORDS)
+    topics = torch.from_numpy(rng.dirichlet(np.full(NUM_WORDS, 0.5), num_topics) + 1e-2)
+    options: Values = {"dtype": "float64", "vocabulary": CORPUS.vocabulary}
+    options["topics"] = topics / topics.sum(1, keepdim=True)
+    if family.endswith("ctm"):
+        model = lntm.models.ctm(*sizes, anchored=family.startswith("anchored"), **options)
+    elif family == "lntm":
+        model = lntm.models.lntm(*sizes, **options)
+    elif family.endswith("iftm"):
+        options["source"] = family.split()[0]
+        model = lntm.models.iftm(*sizes, min(NUM_SOURCES, num_topics - 1), **options)
+    else:
+        model = lntm.models.lda(*sizes, **options)
+    return model.to(device)
+
+
+def make_guide(name: str, model: Any) -> Any:
+    return getattr(lntm.guides, name)(model)
+
+
+@pytest.fixture(autouse=True)
+def few_draws_are_expected() -> Iterator[None]:
+    """So few documents and draws are unreliable, as the package says by warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The tensors and numbers in what a call returned, by name."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from flat(item, f"{name}[{i}]")
+    elif value is not None:
+        yield name, value
+
+
+def check(found: Values, expected: Values | None, place: torch.device) -> None:
+    """Finite values in their place that agree with the CPU's."""
+    reference = dict(flat(expected, "")) if expected is not None else {}
+    values = dict(flat(found, ""))
+    assert values
+    if expected is not None:
+        assert values.keys() == reference.keys()
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            assert value.device.type == place.type, f"{name} is on {value.device}"
+            value = value.detach().cpu()
+        if isinstance(value, str):
+            assert expected is None or value == reference[name]
+            continue
+        tensor = torch.as_tensor(value).double()
+        assert bool(tensor.isfinite().all()), f"{name} is {value}"
+        if expected is not None:
+            same = torch.as_tensor(reference[name]).double()
+            torch.testing.assert_close({name: tensor}, {name: same}, rtol=1e-6, atol=1e-8)
+
+
+def compare(
+    accelerator: torch.device, work: Callable[[torch.device], tuple[Values, Values]]
+) -> None:
+    """Do work on both devices; it returns what belongs on its device and what on the CPU."""
+    pyro.clear_param_store()
+    there, host = work(accelerator)
+    expected_there, expected_host = work(CPU)
+    if there:
+        check(there, expected_there, accelerator)
+    if host:
+        check(host, expected_host, CPU)
+
+
+# -- guides and engines ------------------------------------------------------------------------
+
+
+@each_pair
+def test_posterior(accelerator: torch.device, family: str, guide: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        solver = make_guide(guide, model)
+        batch = CORPUS[:4].batch(device, torch.float64)
+        posterior = solver.posterior(batch)
+        values = {
+            "mean": posterior.mean,
+            "covariance": posterior.covariance,
+            "mode": posterior.theta_mode(),
+            "theta": posterior.theta_mean(20, seed=1),
+            "samples": posterior.theta_samples(3, seed=1),
+            "interval": posterior.theta_interval(0.8, 20, seed=1),
+            "bound": solver.bound(batch),
+        }
+        return values, {}
+
+    compare(accelerator, work)
+
+
+@each_pair
+def test_variational_em_continues_from_its_checkpoint(
+    accelerator: torch.device, family: str, guide: str, tmp_path: Path
+) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        path = tmp_path / device.type
+        for tolerance in (1e9, 1e-9):  # the second fit goes on where the first one ends
+            engine = lntm.inference.VariationalEM(
+                model,
+                make_guide(guide, model),
+                max_iterations=2,
+                tolerance=tolerance,
+                start="documents",
+                stepwise_epochs=1,
+                seed=1,
+                progress=False,
+            )
+            result = engine.fit(CORPUS, checkpoint=path, checkpoint_seconds=0.0)
+        objective = [record["objective"] for record in result.history if record["phase"] == "em"]
+        return dict(model.named_parameters()), {"means": result.means, "objective": objective}
+
+    compare(accelerator, work)
+
+
+@pytest.mark.parametrize(
+    ("family", "guide"), [("ctm", "TaylorGuide"), ("lntm", "BleiLaffertyGuide")]
+)
+def test_annealing(accelerator: torch.device, family: str, guide: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        schedule = lntm.inference.Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
+        engine = lntm.inference.VariationalEM(
+            model, make_guide(guide, model), max_iterations=1, annealing=schedule,
+            start="documents", progress=False,
+        )  # fmt: skip
+        result = engine.fit(CORPUS)
+        return dict(model.named_parameters()), {"means": result.means}
+
+    compare(accelerator, work)
+
+
+@each_family
+def test_restarts(accelerator: torch.device, family: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        engine = lntm.inference.VariationalEM(
+            model, make_guide(DEFAULTS[family], model), max_iterations=0, start_epochs=1,
+            stepwise_epochs=1, restarts=2, progress=False,
+        )  # fmt: skip
+        result = engine.fit(CORPUS)
+        return dict(model.named_parameters()), {"means": result.means}
+
+    compare(accelerator, work)
+
+
+@each_pair
+def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
+    pyro.clear_param_store()
+    model = make_model(family, accelerator)
+    svi = SVI(model, make_guide(guide, model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    pyro.set_rng_seed(0)
+    batch = CORPUS[3:5].batch(accelerator, torch.float64)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    losses = [svi.step(batch), svi.evaluate_loss(batch)]
+    check({"losses": losses}, None, CPU)
+    check(dict(model.named_parameters()), None, accelerator)
+    assert any(bool((value != before[name]).any()) for name, value in model.named_parameters())
+
+
+@each_pair
+def test_predictive(accelerator: torch.device, family: str, guide: str) -> None:
+    model = make_model(family, accelerator)
+    batch = CORPUS[:3].batch(accelerator, torch.float64)
+    latent = model.prior.latent
+    draw = Predictive(model, guide=make_guide(guide, model), num_samples=1, return_sites=(latent,))
+    draws = draw(batch)
+    assert draws[latent].shape == (1, 3, model.latent_dim)
+    check(draws, None, accelerator)
+
+
+@each_family_with_eta
+def test_monte_carlo_em_continues_from_its_checkpoint(
+    accelerator: torch.device, family: str, tmp_path: Path
+) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        for _ in range(2):
+            engine = lntm.inference.MonteCarloEM(
+                model, num_chains=2, num_transitions=1, num_steps=2, max_epochs=2, batch_size=4,
+                start="documents", progress=False,
+            )  # fmt: skip
+            result = engine.fit(CORPUS, checkpoint=tmp_path / device.type, checkpoint_seconds=0.0)
+        chains = {name: value.nan_to_num(7.0) for name, value in result.chains.items()}
+        return dict(model.named_parameters()), {"means": result.means, "chains": chains}
+
+    compare(accelerator, work)
+
+
+@pytest.mark.parametrize(
+    ("family", "metric"),
+    [
+        *((family, metric) for family in WITH_ETA for metric in ("identity", "prior", "taylor")),
+        *((family, "laplace") for family in WITH_ETA if not family.endswith("iftm")),
+    ],
+)
+def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        kernel = lntm.inference.DocumentHMC(
+            model, num_chains=2, mass_matrix=metric, num_steps=2, seed=1
+        )
+        samples = kernel.run(
+            CORPUS[:3].batch(device), num_samples=4, warmup_steps=2, progress=False
+        )
+        names = ("eta", "source", "index", "acceptance", "step_size", "moved")
+        return {}, {name: getattr(samples, name) for name in names}
+
+    compare(accelerator, work)
+
+
+@each_family_with_eta
+def test_diagnostics_of_document_hmc(accelerator: torch.device, family: str) -> None:
+    model = make_model(family, accelerator)
+    kernel = lntm.inference.DocumentHMC(model, num_chains=2, num_steps=2)
+    samples = kernel.run(CORPUS[:2].batch(accelerator), 8, warmup_steps=4, progress=False)
+    moved = samples.moved.any(0)
+    quantities = ("theta", "eta") if samples.source is None else ("theta", "eta", "source")
+    # Theta is a function of the model's, as draws are kept on the CPU.
+    for quantity in quantities:
+        summaries = {
+            name: getattr(samples, name)(quantity)[moved]
+            for name in ("mean", "std", "effective_sample_size", "mcse")
+        }
+        check(summaries, None, CPU)
+    assert samples.theta().shape == (2, 8, 2, NUM_TOPICS)
+
+
+@each_family_with_eta
+def test_document_hmc_in_mcmc(accelerator: torch.device, family: str) -> None:
+    model = make_model(family, accelerator)
+    mcmc = MCMC(
+        lntm.inference.DocumentHMC(model, num_steps=2),
+        num_samples=2,
+        warmup_steps=1,
+        disable_progbar=True,
+    )
+    pyro.set_rng_seed(0)
+    mcmc.run(CORPUS[:3].batch(accelerator))
+    draws = mcmc.get_samples()
+    assert draws["eta"].shape == (2, 3, model.latent_dim)
+    check(draws, None, accelerator)
+
+
+@each_family
+def test_nuts(accelerator: torch.device, family: str) -> None:
+    model = make_model(family, accelerator)
+    kernel = NUTS(model, max_tree_depth=2)
+    mcmc = MCMC(kernel, num_samples=1, warmup_steps=1, disable_progbar=True)
+    pyro.set_rng_seed(0)
+    mcmc.run(CORPUS[:2].batch(accelerator, torch.float64))
+    check(mcmc.get_samples(), None, accelerator)
+
+
+@each_family
+def test_bound_density(accelerator: torch.device, family: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        batch = CORPUS[:3].batch(device, torch.float64)
+        trace = pyro.poutine.trace(model).get_trace(batch)
+        latents = {
+            name: torch.full_like(trace.nodes[name]["value"], 0.3)
+            for name in ("source", "eta")
+            if name in trace.nodes
+        }
+        if not latents:
+            latents = {"theta": torch.full((3, NUM_TOPICS), 1 / NUM_TOPICS).to(device).double()}
+        return {"joint": model.bind(batch).log_joint(latents)}, {}
+
+    compare(accelerator, work)
+
+
+# -- evaluation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
+@each_pair
+def test_completion(accelerator: torch.device, family: str, guide: str, predictive: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        result = document_completion(
+            model, make_guide(guide, model), CORPUS[:4], predictive=predictive, num_samples=5
+        )
+        return {}, {"scores": result.log_predictive, "perplexity": result.perplexity}
+
+    compare(accelerator, work)
+
+
+def estimated(estimate: Any) -> Values:
+    return {
+        "values": estimate.log_likelihood,
+        "errors": estimate.standard_error,
+        "total": estimate.nats_per_token,
+    }
+
+
+@each_pair
+def test_importance_sampling(accelerator: torch.device, family: str, guide: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        estimate = log_likelihood(
+            model, CORPUS[:3], method="importance", guide=make_guide(guide, model), num_samples=25
+        )
+        return {}, estimated(estimate)
+
+    compare(accelerator, work)
+
+
+@pytest.mark.parametrize("num_topics", [2, 3])
+@pytest.mark.parametrize("family", [f for f in DEFAULTS if f != "laplace iftm"])
+def test_quadrature(accelerator: torch.device, family: str, num_topics: int) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device, num_topics)
+        estimate = log_likelihood(model, CORPUS[:2], method="quadrature", num_points=41)
+        return {}, {"values": estimate.log_likelihood}
+
+    compare(accelerator, work)
+
+
+@each_family
+def test_annealed_importance_sampling(accelerator: torch.device, family: str) -> None:
+    settings = AIS(num_chains=2, num_temperatures=4, num_steps=1)
+
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        return {}, estimated(log_likelihood(model, CORPUS[:3], method=settings, seed=1))
+
+    compare(accelerator, work)
+    bracket = ais_bracket(make_model(family, accelerator), [4, 6], settings)
+    check({"gap": bracket.gap, "lower": bracket.lower.log_likelihood}, None, CPU)
+
+
+@each_family
+def test_posterior_accuracy(accelerator: torch.device, family: str) -> None:
+    model = make_model(family, accelerator)
+    guides = {guide: make_guide(guide, model) for of, guide in PAIRS if of == family}
+    found = lntm.evaluation.posterior_accuracy(
+        model, guides, CORPUS, num_docs=1, num_chains=2, num_samples=100, warmup_steps=2
+    )
+    errors = {name: accuracy.mean_error for name, accuracy in found.guides.items()}
+    assert errors.keys() == guides.keys()
+    check({"errors": errors, "noise": found.noise.total_variation}, None, CPU)
+
+
+def test_coherence(accelerator: torch.device) -> None:
+    model = make_model("ctm", accelerator)
+    here = make_model("ctm", CPU)
+    for measure in ("npmi", "umass"):
+        found = lntm.evaluation.coherence(model.topics.probs, CORPUS, measure=measure, top_n=3)
+        expected = lntm.evaluation.coherence(here.topics.probs, CORPUS, measure=measure, top_n=3)
+        check({"coherence": found}, {"coherence": expected}, CPU)
+    diversity = lntm.evaluation.topic_diversity
+    assert diversity(model.topics.probs, 3) == diversity(here.topics.probs, 3)
+
+
+# -- documents, files and the command line -----------------------------------------------------
+
+
+@each_family
+def test_generate(accelerator: torch.device, family: str) -> None:
+    model = make_model(family, accelerator)
+    corpus, latents = model.generate([5, 0, 9], seed=2)
+    assert corpus.lengths.tolist() == [5, 0, 9]
+    check(latents, None, accelerator)
+    again, _ = model.generate([5, 0, 9], seed=2)
+    assert (again.to_scipy() != corpus.to_scipy()).nnz == 0
+
+
+@each_family
+def test_saving_and_loading(accelerator: torch.device, family: str, tmp_path: Path) -> None:
+    model = make_model(family, accelerator)
+    lntm.save_model(tmp_path / "model", model)
+    loaded = lntm.load_model(tmp_path / "model")
+    check(dict(loaded.named_parameters()), dict(model.cpu().named_parameters()), CPU)
+
+
+@each_family
+def test_correlations(accelerator: torch.device, family: str) -> None:
+    def work(device: torch.device) -> tuple[Values, Values]:
+        return {"correlation": make_model(family, device).topic_correlation()}, {}
+
+    compare(accelerator, work)
+
+
+@pytest.mark.parametrize(
+    ("model", "posteriors"),
+    [
+        ("ctm", ("taylor", "laplace", "blei-lafferty", "khan-bouchard", "hmc")),
+        ("lntm", ("taylor", "hmc")),
+        ("iftm", ("factor", "taylor", "hmc")),
+        ("lda", ("vb", "ep")),
+    ],
+)
+def test_command_line(
+    accelerator: torch.device,
+    model: str,
+    posteriors: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    CORPUS.save("counts.npz")
+    CORPUS[:2].save("others.npz")
+    common = ["--device", "cuda", "--no-progress"]
+    for posterior in posteriors:
+        length = ["--max-iterations", "0"] if posterior != "hmc" else ["--max-epochs", "1"]
+        fit = ["fit", "counts.npz", "--model", model, "--posterior", posterior, "--out", posterior]
+        sources = ["--num-sources", "2"] if model == "iftm" else []
+        sizes = ["--num-topics", "3", "--start", "model", *sources, *length]
+        assert main([*fit, *sizes, *common]) == 0
+        config = json.loads(Path(posterior, "config.json").read_text())
+        assert config["device"] == "cuda"
+    last = posteriors[-1]
+    assert main(["transform", last, "others.npz", "--out", "theta.npz", *common]) == 0
+    theta = np.load("theta.npz", allow_pickle=False)["theta"]
+    np.testing.assert_allclose(theta.sum(1), 1.0, rtol=1e-5)
+    capsys.readouterr()
+    assert main(["evaluate", last, "others.npz", *common]) == 0
+    assert "perplexity" in capsys.readouterr().out
+    assert main(["topics", last]) == 0

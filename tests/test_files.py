@@ -1,0 +1,228 @@
+"""Files: bounded reading, atomic writing, and what their errors say."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torch_lntm import files
+from torch_lntm.errors import ConfigError, CorpusError, FileError
+
+
+def test_file_errors_are_errors_of_what_the_file_holds():
+    assert issubclass(FileError, (CorpusError, ConfigError))
+    assert issubclass(FileError, CorpusError)
+    assert issubclass(FileError, ConfigError)
+    assert issubclass(FileError, OSError)
+
+
+# ------------------------------------------------------------------ reading
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.TXT.GZ"])
+def test_reading_is_bounded(tmp_path, name):
+    data = b"x" * 100_000
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
+    assert files.read_bytes(path, 100_000) == data
+    with pytest.raises(FileError, match=rf"{name}: holds more than 99999 bytes .* max_bytes"):
+        files.read_bytes(path, 99_999)
+
+
+def test_decompression_stops_at_the_bound(tmp_path):
+    # Half a GiB, of which no more than the bound and a piece may be in memory.
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 20)) * 512)
+    code = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from torch_lntm import errors, files\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    files.read_bytes(Path(sys.argv[1]), 10_000_000)\n"
+        "except errors.FileError as error:\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    kilobytes, message = ran.stdout.split(maxsplit=1)
+    assert int(kilobytes) < 50_000
+    assert "holds more than 10000000 bytes" in message
+
+
+def test_the_default_bound_is_a_third_of_the_memory(tmp_path, monkeypatch):
+    about = tmp_path / "meminfo"
+    about.write_text("MemTotal: 99 kB\nMemAvailable:   3000 kB\n")
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(files, "_MEMORY_FILES", (str(about), str(limit)))
+    assert files.readable_bytes() == 1_024_000
+    limit.write_text("max\n")
+    assert files.readable_bytes() == 1_024_000
+    limit.write_text("300000\n")
+    assert files.readable_bytes() == 100_000
+    about.unlink()
+    limit.unlink()
+    assert files.readable_bytes() == (8 << 30) // 3
+
+
+def test_devices_are_refused():
+    for path in ("/dev/zero", "/dev/null"):
+        with pytest.raises(FileError, match=f"{path}: is a device or socket; save"):
+            files.read_bytes(Path(path))
+
+
+def test_named_pipes_are_refused_without_waiting(tmp_path):
+    path = tmp_path / "pipe.txt"
+    os.mkfifo(path)
+    for read in (files.read_bytes, files.read_arrays):
+        with pytest.raises(FileError, match=r"pipe\.txt: is a named pipe; save"):
+            read(path)
+
+
+def test_pipes_of_the_shell_are_read():
+    end, start = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(start, b"one\ntwo"), os.close(start)))
+    writer.start()
+    try:
+        assert files.read_lines(Path(f"/dev/fd/{end}")) == ["one", "two"]
+    finally:
+        writer.join()
+        os.close(end)
+
+
+def test_folders_and_missing_files(tmp_path):
+    with pytest.raises(FileError, match="is a folder; expected a file"):
+        files.read_bytes(tmp_path)
+    for read in (files.read_bytes, files.read_arrays):
+        with pytest.raises(FileError, match=r"no\.npz: no such file; check the path"):
+            read(tmp_path / "no.npz")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"a\r\nb\r\n", "a\nb\n"),
+        (b"a\rb\r", "a\nb\n"),
+        (b"a\rb\nc", "a\rb\nc"),  # a carriage return within a line
+        (b"\xef\xbb\xbfa", "a"),
+        (b"a\0bcd", "a\0bcd"),
+        (b"", ""),
+    ],
+)
+def test_line_ends_and_marks(tmp_path, data, expected):
+    (tmp_path / "a.txt").write_bytes(data)
+    assert files.read_text(tmp_path / "a.txt") == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ("two words".encode("utf-16"), "line 1: not utf-8 text .* looks like 'utf-16'"),
+        ("two words".encode("utf-16-le"), "every other character is NUL.* 'utf-16-le'"),
+        (bytes(100), "not utf-8 text .every other character is NUL"),
+        ("nä".encode("latin-1"), "line 1: not utf-8 text .* e.g. 'latin-1'"),
+    ],
+)
+def test_other_encodings_are_named(tmp_path, data, match):
+    (tmp_path / "a.txt").write_bytes(data)
+    with pytest.raises(FileError, match=match):
+        files.read_text(tmp_path / "a.txt")
+
+
+# ------------------------------------------------------------------ arrays
+
+
+def npy(array: np.ndarray, shape: str | None = None) -> bytes:
+    """The bytes of an array, which may announce another shape."""
+    file = io.BytesIO()
+    np.save(file, array)
+    data = file.getvalue()
+    if shape is None:
+        return data
+    old = str(array.shape).encode()
+    return data.replace(old + b", }" + b" " * (len(shape) - len(old)), shape.encode() + b", }")
+
+
+def archive(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in members.items():
+            file.writestr(f"{name}.npy", data)
+    return path
+
+
+def test_only_the_named_arrays_are_read(tmp_path):
+    path = archive(tmp_path / "a.npz", a=npy(np.arange(3)), b=npy(np.zeros(10**6)), c=b"damaged")
+    found = files.read_arrays(path, "a", optional=["x"], max_bytes=1000)
+    assert list(found) == ["a"]
+    np.testing.assert_array_equal(found["a"], [0, 1, 2])
+    with pytest.raises(FileError, match=r"a\.npz: holds more than 1000 bytes"):
+        files.read_arrays(path, "a", optional=["b"], max_bytes=1000)
+
+
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)", "(2,)", "(0,)"])
+def test_arrays_that_announce_another_size(tmp_path, shape):
+    data = npy(np.arange(3), shape)
+    assert shape.encode() in data
+    with pytest.raises(FileError, match=r"announces .* bytes and holds 24"):
+        files.read_arrays(archive(tmp_path / "a.npz", a=data), "a")
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((2, 3)), np.asfortranarray(np.arange(6).reshape(2, 3)), np.array("text")]
+)
+def test_arrays_of_every_form(tmp_path, array):
+    files.write_arrays(tmp_path / "a.npz", a=array, empty=np.zeros((0, 4)))
+    found = files.read_arrays(tmp_path / "a.npz", "a", "empty")
+    np.testing.assert_array_equal(found["a"], array)
+    assert found["a"].dtype == array.dtype
+    assert found["empty"].shape == (0, 4)
+
+
+# ------------------------------------------------------------------ writing
+
+
+@pytest.mark.parametrize(
+    ("number", "match"),
+    [
+        (errno.ENOSPC, "No space left on device.*: the disk is full; free some space"),
+        (errno.EACCES, "Permission denied.*: it may not be written; choose another path"),
+        (errno.EROFS, "Read-only file system.*; choose another path"),
+        (errno.EIO, "Input/output error.*: choose another path"),
+    ],
+)
+def test_errors_of_the_system_name_the_file_and_what_to_do(tmp_path, monkeypatch, number, match):
+    path = tmp_path / "out" / "a.txt"
+    path.parent.mkdir()
+    path.write_text("old")
+
+    def fail(*args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(FileError, match=rf"out/a\.txt: cannot be written \({match}"):
+        files.write_lines(path, ["new"], "word")
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+    assert path.read_text() == "old"
+
+
+def test_a_path_through_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileError, match=r"file/a\.npz: cannot be written .* is a file and not a"):
+        files.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
+
+
+def test_lines_with_line_breaks_are_not_written(tmp_path):
+    with pytest.raises(FileError, match=r"a\.txt: word 1 is 'b\\r', with a line break"):
+        files.write_lines(tmp_path / "a.txt", ["a", "b\r"], "word")
+    assert list(tmp_path.iterdir()) == []

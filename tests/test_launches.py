@@ -1,0 +1,82 @@
+"""Launches and host waits of the parts of a fit, which may only fall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.launches import Parts, Shape
+from support.pretend import PretendDevice
+
+SHAPE = Shape(num_docs=16, num_words=30, num_topics=4, num_sources=2, length=20)
+
+# Launches and waits as counted. Numbers here may be lowered, never raised: who launches more, or
+# waits where there was no wait, makes every fit on a GPU slower.
+EXACT = {
+    "expected counts": (17, 0),
+    "expected counts, words' too": (21, 0),
+    "leapfrog, ctm, prior metric": (25, 0),
+    "leapfrog, ctm, taylor metric": (27, 0),
+    "leapfrog, ctm, laplace metric": (27, 0),
+    "leapfrog, gaussian iftm, prior metric": (31, 0),
+    "leapfrog, laplace iftm, prior metric": (33, 0),
+    "transition, ctm, prior metric": (311, 0),
+    "transition, ctm, taylor metric": (322, 0),
+    "transition, ctm, laplace metric": (322, 0),
+    "transition, gaussian iftm, prior metric": (341, 0),
+    "transition, laplace iftm, prior metric": (357, 0),
+    "iteration, lda, DirichletGuide": (43, 1),
+    "iteration, lda, EPGuide": (739, 4),
+}
+
+# The same where loops end when their documents have converged, which rounding may put off.
+UNTIL_CONVERGED = {
+    "iteration, ctm, TaylorGuide": (144, 6),
+    "iteration, ctm, LaplaceGuide": (144, 6),
+    "iteration, ctm, BleiLaffertyGuide": (764, 21),
+    "iteration, ctm, KhanBouchardGuide": (1441, 22),
+    "iteration, gaussian iftm, TaylorGuide": (162, 6),
+    "iteration, gaussian iftm, LaplaceGuide": (162, 6),
+    "iteration, gaussian iftm, FactorGuide": (937, 16),
+    "iteration, laplace iftm, FactorGuide": (963, 17),
+    # Eight steps an epoch.
+    "stochastic epoch, ctm, TaylorGuide": (4975, 230),
+    "stochastic epoch, ctm, BleiLaffertyGuide": (17984, 455),
+    "stochastic epoch, gaussian iftm, TaylorGuide": (5948, 214),
+    "stochastic epoch, laplace iftm, FactorGuide": (20049, 298),
+    "stochastic epoch, lda, DirichletGuide": (9891, 401),
+    "Monte-Carlo EM epoch, ctm": (1909, 40),
+    "SVI step, ctm, TaylorGuide": (3043, 145),
+}
+ROOM = 1.1
+
+
+@pytest.fixture
+def parts() -> Iterator[Parts]:
+    with PretendDevice() as device:
+        yield Parts(device, SHAPE)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_launches_and_waits_only_fall(name: str, parts: Parts) -> None:
+    launches, waits = EXACT[name]
+    cost = parts.by_name()[name]()
+    assert 0 < cost.launches <= launches
+    assert cost.waits <= waits
+
+
+@pytest.mark.parametrize("name", UNTIL_CONVERGED)
+def test_launches_and_waits_until_convergence_only_fall(name: str, parts: Parts) -> None:
+    launches, waits = UNTIL_CONVERGED[name]
+    cost = parts.by_name()[name]()
+    assert 0 < cost.launches <= ROOM * launches
+    assert cost.waits <= ROOM * waits
+
+
+def test_bytes_grow_with_the_documents_and_launches_do_not() -> None:
+    with PretendDevice() as device:
+        small = Parts(device, SHAPE).expected_counts()
+        large = Parts(device, replace(SHAPE, num_docs=64)).expected_counts()
+    assert large.launches == small.launches
+    assert 3.0 < large.bytes / small.bytes < 4.5

@@ -1,0 +1,486 @@
+"""The pretend device: what it refuses, what it counts, and that its numbers are the CPU's."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from support.costs import Cost
+from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor
+from torch import Tensor
+
+
+@pytest.fixture
+def cuda() -> Iterator[PretendDevice]:
+    with PretendDevice() as device:
+        yield device
+
+
+def there() -> Tensor:
+    return torch.arange(6.0, device="cuda").view(2, 3)
+
+
+HERE = torch.ones(3)
+INTEGERS = torch.arange(4).view(2, 2)
+
+
+# -- what it refuses
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: there() + HERE,
+        lambda: HERE * there(),
+        lambda: there() @ HERE,
+        lambda: torch.cat([there()[0], HERE]),
+        lambda: torch.stack([HERE, there()[0]]),
+        lambda: torch.where(there() > 1, there(), HERE),
+        lambda: torch.lerp(there(), torch.tensor(0.0), torch.tensor(1.0)),
+        lambda: torch.linalg.solve_triangular(there()[:, :2], torch.eye(2), upper=True),
+        lambda: F.embedding_bag(torch.tensor([0, 1]), there(), torch.tensor([0])),
+        lambda: torch.segment_reduce(there()[0], "sum", offsets=torch.tensor([0, 3]), axis=0),
+        lambda: there().gather(1, torch.zeros(2, 1, dtype=torch.int64)),
+        lambda: there().index_select(0, torch.tensor([0])),
+        lambda: torch.sparse_csr_tensor(
+            torch.tensor([0, 1]), torch.tensor([0]), there()[0, :1], size=(1, 3)
+        ),
+        lambda: there() + torch.from_numpy(np.ones(3, dtype=np.float32)),
+        # A CPU tensor takes neither indices nor numbers from the device, however few.
+        lambda: HERE[torch.tensor([1], device="cuda")],
+        lambda: HERE.clone().add_(there()[0]),
+        lambda: torch.tensor(1.0).add_(there()[0, 0]),
+        lambda: torch.add(there(), 1.0, out=torch.zeros(2, 3)),
+        lambda: there().index_put_((torch.tensor([0]),), HERE),
+        lambda: torch.nn.Linear(3, 2)(there()),
+    ],
+)
+def test_mixed_devices_are_refused(cuda: PretendDevice, call: Callable[[], Any]) -> None:
+    with pytest.raises(PretendDeviceError, match="same device"):
+        call()
+
+
+def test_a_refusal_names_the_operation_and_the_line(cuda: PretendDevice) -> None:
+    with pytest.raises(
+        PretendDeviceError, match=r"mul at tests/test_pretend_device.py:\d+; .*\(3,\)"
+    ):
+        there() * HERE
+
+
+def test_a_gradient_of_the_other_device_is_refused(cuda: PretendDevice) -> None:
+    parameter = there().requires_grad_()
+    with pytest.raises(RuntimeError):
+        parameter.grad = torch.zeros(2, 3)
+    with pytest.raises(PretendDeviceError, match="incompatible"):
+        parameter.data = torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    "convert", [operator.methodcaller("numpy"), np.asarray, np.array, lambda t: np.stack([t])]
+)
+def test_numpy_is_refused(cuda: PretendDevice, convert: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(TypeError, match="cuda:0 device type tensor to numpy"):
+        convert(there())
+
+
+def test_dlpack_is_refused(cuda: PretendDevice) -> None:
+    with pytest.raises((BufferError, TypeError)):
+        np.from_dlpack(there())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda here, there_: torch.randn(3, device="cuda", generator=here),
+        lambda here, there_: there().normal_(generator=here),
+        lambda here, there_: torch.multinomial(there()[0], 1, generator=here),
+        lambda here, there_: torch.randn(3, generator=there_),
+        lambda here, there_: torch.empty(3).uniform_(generator=there_),
+        lambda here, there_: torch.bernoulli(HERE, generator=there_),
+    ],
+)
+def test_generators_of_the_other_device_are_refused(
+    cuda: PretendDevice, call: Callable[..., Any]
+) -> None:
+    with pytest.raises(PretendDeviceError, match="device type for generator"):
+        call(torch.Generator(), torch.Generator("cuda"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: t @ t,
+        lambda t: torch.bmm(t[None], t[None]),
+        lambda t: torch.dot(t[0], t[1]),
+        lambda t: torch.histogram(t.double(), 3),
+    ],
+)
+def test_kernels_that_cuda_does_not_have(
+    cuda: PretendDevice, call: Callable[[Tensor], Any]
+) -> None:
+    with pytest.raises(PretendDeviceError, match="not implemented"):
+        call(INTEGERS.cuda())
+
+
+def test_other_devices_do_not_exist(cuda: PretendDevice) -> None:
+    with pytest.raises(PretendDeviceError, match="invalid device ordinal"):
+        torch.zeros(1, device="cuda:1")
+    with pytest.raises(PretendDeviceError, match="nest"), PretendDevice():
+        pass
+    with pytest.raises(PretendDeviceError, match="pin"):
+        there().pin_memory()
+
+
+def test_it_ends_with_its_context() -> None:
+    with PretendDevice():
+        tensor = there()
+        assert torch.cuda.is_available()
+    assert not torch.cuda.is_available()
+    assert type(torch.Generator()) is torch.Generator
+    with pytest.raises(PretendDeviceError, match="outside"):
+        tensor + 1
+    with PretendDevice():
+        assert (tensor + 1).device == DEVICE
+
+
+# -- what it lets pass
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: there() * torch.tensor(2.0),
+        lambda: torch.tensor(2.0) ** there(),
+        lambda: torch.where(there() > 1, there(), torch.tensor(0.0)),
+        lambda: torch.where(there() > 1, torch.tensor(1.0), torch.tensor(0.0)),
+        lambda: there().masked_fill(there() > 1, torch.tensor(0.0)),
+        lambda: there().index_put_((torch.tensor([0]),), torch.tensor(1.0)),
+        lambda: there()[torch.tensor([0])],
+        lambda: there()[:, [0, 2]],
+        lambda: there()[np.array([1, 0])],
+        lambda: torch.zeros(2, 3, device="cuda").copy_(torch.ones(2, 3)),
+        lambda: torch.ones(2, 3).copy_(there()).cuda(),
+        lambda: torch.ones(3).to(there()),
+        lambda: torch.tensor([1.0, 2.0], device="cuda"),
+        lambda: torch.as_tensor(np.ones(2), device=DEVICE),
+        lambda: torch.asarray([1, 2], device="cuda"),
+        lambda: torch.tensor([[1.0], [2.0]]).to("cuda", torch.float64),
+        lambda: there().new_tensor([1, 2]),
+        lambda: there().new_zeros(2),
+        lambda: torch.randn(3, device="cuda", generator=torch.Generator("cuda")),
+        lambda: torch.tensor([there()[0, 1], 2.0], device="cuda"),
+    ],
+)
+def test_what_cuda_allows(cuda: PretendDevice, call: Callable[[], Tensor]) -> None:
+    result = call()
+    assert isinstance(result, PretendTensor)
+    assert result.device == DEVICE
+    assert result.is_cuda
+    assert result.shape == result.inner.shape
+    assert result.dtype == result.inner.dtype
+    assert torch.equal(result.cpu(), result.inner)
+
+
+def test_literals_keep_their_numbers(cuda: PretendDevice) -> None:
+    """C++ takes the device for one whose numbers need no filling in."""
+    assert torch.tensor([1.0, 2.0], device="cuda").tolist() == [1.0, 2.0]
+    assert there().new_tensor([3, 4]).tolist() == [3.0, 4.0]
+    assert there()[[1, 0], [2, 1]].tolist() == [5.0, 1.0]
+    assert torch.tensor([there()[1, 2], 2.0]).tolist() == [5.0, 2.0]
+    table = there()
+    table[[0]] = 7.0
+    assert table.tolist() == [[7.0, 7.0, 7.0], [3.0, 4.0, 5.0]]
+
+
+def test_writing_in_place_is_seen_by_views_and_changes_shapes(cuda: PretendDevice) -> None:
+    tensor = there()
+    row = tensor[1]
+    tensor.mul_(2.0)
+    assert row.tolist() == [6.0, 8.0, 10.0]
+    column = torch.zeros(2, 1, device="cuda")
+    column.squeeze_(1)
+    assert column.shape == (2,)
+    out = torch.empty(0, device="cuda")
+    assert torch.add(tensor, 1.0, out=out) is out
+    assert out.shape == (2, 3)
+    assert torch.equal(out, tensor + 1.0)
+    tensor.data = torch.ones(4, device="cuda")
+    assert tensor.tolist() == [1.0] * 4
+
+
+def test_a_generator_has_its_device_and_another_stream(cuda: PretendDevice) -> None:
+    def draw(seed: int) -> list[float]:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        assert generator.device == DEVICE
+        assert generator.initial_seed() == seed
+        assert isinstance(generator, torch.Generator)
+        return torch.rand(3, device="cuda", generator=generator).tolist()
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
+    assert draw(1) != torch.rand(3, generator=torch.Generator().manual_seed(1)).tolist()
+    assert isinstance(torch.Generator(), torch.Generator)
+
+
+# -- the numbers are the CPU's
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        one = torch.tensor([1.0], device=x.device) + torch.zeros(1).to(x.device, x.dtype)
+        return grad * x.cos() * one.to(x.dtype)
+
+
+def gradient_of(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def gradient(x: Tensor) -> Tensor:
+        x = x.clone().requires_grad_()
+        function(x).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    return gradient
+
+
+def csr(x: Tensor) -> Tensor:
+    offsets = torch.tensor([0, 2, 2, 4, 5], device=x.device)
+    columns = torch.tensor([0, 3, 1, 2, 3], device=x.device)
+    values = x.flatten()[:5]
+    return torch.sparse_csr_tensor(offsets, columns, values, size=(4, 4), check_invariants=False)
+
+
+def bag(x: Tensor) -> Tensor:
+    return F.embedding_bag(
+        torch.tensor([0, 3, 1], device=x.device),
+        x,
+        torch.tensor([0, 2, 3], device=x.device),
+        mode="sum",
+        per_sample_weights=x[0, :3],
+        include_last_offset=True,
+    )
+
+
+def eigenvalues(x: Tensor) -> Tensor:
+    return torch.linalg.eigh(x @ x.mT)[0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.logsumexp(-1),
+        lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(4, dtype=x.dtype, device=x.device)),
+        lambda x: torch.linalg.solve(x, x.mT),
+        lambda x: torch.linalg.inv(x),
+        lambda x: torch.linalg.slogdet(x)[1],
+        eigenvalues,
+        lambda x: x.sort(-1).values.cumsum(-1),
+        lambda x: x.masked_select(x > 0).unique(),
+        lambda x: x[x > 0],
+        lambda x: torch.quantile(x, 0.3, dim=0),
+        lambda x: torch.special.ndtri(x.sigmoid()) + torch.lgamma(x.abs()) + torch.digamma(x.abs()),
+        lambda x: torch.segment_reduce(
+            x[0], "sum", offsets=torch.tensor([0, 1, 4], device=x.device), axis=0
+        ),
+        lambda x: torch.sparse.sampled_addmm(csr(x), x, x, beta=0.0).values(),
+        lambda x: csr(x).to_dense(),
+        lambda x: csr(x) @ x,
+        bag,
+        gradient_of(bag),
+        gradient_of(Sine.apply),
+        gradient_of(eigenvalues),
+        gradient_of(lambda x: torch.softmax(x, -1)[:, 1:].log()),
+        gradient_of(lambda x: torch.linalg.solve(x, x.mT).logsumexp(0)),
+        gradient_of(lambda x: x[[0, 1]].repeat_interleave(2, 0)),
+    ],
+)
+def test_results_equal_the_cpu_s_to_the_last_bit(
+    cuda: PretendDevice, function: Callable[[Tensor], Tensor]
+) -> None:
+    x = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = function(x)
+    found = function(x.to("cuda"))
+    assert isinstance(found, PretendTensor)
+    assert found.layout == expected.layout
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_second_derivatives_and_gradcheck(cuda: PretendDevice) -> None:
+    x = torch.randn(3, dtype=torch.float64).to("cuda").requires_grad_()
+    assert torch.autograd.gradcheck(Sine.apply, x)
+    assert torch.autograd.gradgradcheck(lambda x: x.sin() * x.sum(), x)
+
+
+def test_a_module_moves_trains_and_is_copied(cuda: PretendDevice) -> None:
+    def trained(device: str) -> torch.nn.Linear:
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 2).to(device)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(torch.ones(4, 3, device=device)).square().mean().backward()
+            optimizer.step()
+        return module
+
+    here, module = trained("cpu"), trained("cuda")
+    module.double()
+    assert module.weight.dtype == torch.float64
+    module.float()
+    for copied in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert isinstance(copied.weight, torch.nn.Parameter)
+        assert copied.weight.device == DEVICE
+        assert copied.weight.requires_grad
+        assert torch.equal(copied.weight.cpu(), here.weight)
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        copied.weight.zero_()
+    assert bool((module.weight != 0).all())
+    assert type(module.cpu().weight) is torch.nn.Parameter
+    module.load_state_dict(copied.state_dict())
+    assert not bool(module.weight.any())
+
+
+# -- what it counts
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        (lambda t: t.sum().item(), 1),
+        (lambda t: bool((t > 7).any()), 1),
+        (lambda t: float(t[0, 0]), 1),
+        (lambda t: t.cpu(), 1),
+        (lambda t: t.to("cpu"), 1),
+        (lambda t: torch.zeros(2, 3).copy_(t), 1),
+        (lambda t: t.tolist(), 1),
+        (lambda t: t.nonzero(), 1),
+        (lambda t: t[t > 1], 1),
+        (lambda t: t.masked_select(t > 1), 1),
+        (lambda t: operator.setitem(t, t > 1, t[0, :1].expand(4)), 1),
+        (lambda t: t.unique(), 1),
+        (lambda t: torch.equal(t, t), 1),
+        (lambda t: torch.bincount(t.long().flatten()), 2),
+        (lambda t: t.flatten().repeat_interleave(t.long().flatten()), 1),
+        (lambda t: torch.multinomial(t + 1, 1), 1),
+        (lambda t: torch.linalg.cholesky(t.mT @ t + torch.eye(3, device="cuda")), 1),
+        (lambda t: torch.linalg.eigvalsh(t @ t.mT), 1),
+        (lambda t: torch.tensor([1.0], device="cuda"), 1),
+        (lambda t: torch.ones(3).cuda(), 1),
+        (lambda t: t[torch.tensor([0])], 1),
+        (lambda t: t[[0]], 1),
+        (lambda t: torch.arange(3.0, device="cuda")[t[0, 1].long()], 1),
+        (lambda t: torch.ones(3).pin_memory().cuda(), 2),
+        (lambda t: torch.ones(3).pin_memory().to("cuda", non_blocking=True), 1),
+        (lambda t: torch.cuda.synchronize(), 1),
+        # None of these need wait.
+        (lambda t: t * 2.0 + torch.tensor(1.0), 0),
+        (lambda t: t.masked_fill(t > 1, 0.0), 0),
+        (lambda t: operator.setitem(t, t > 1, 0.0), 0),
+        (lambda t: torch.where(t > 1, t, 0.0), 0),
+        (lambda t: t.sort(-1).values.cumsum(-1).softmax(-1), 0),
+        (lambda t: t[:, 1:][t.argmax(0)], 0),
+        (lambda t: t.flatten().repeat_interleave(t.long().flatten(), output_size=15), 0),
+        (lambda t: torch.linalg.cholesky_ex(t.mT @ t), 0),
+        (lambda t: bag(torch.randn(4, 4, device="cuda")), 2),  # its two literals
+    ],
+)
+def test_host_waits(cuda: PretendDevice, call: Callable[[Tensor], Any], waits: int) -> None:
+    tensor = there()
+    with cuda.measure() as cost:
+        call(tensor)
+    assert cost.waits == waits
+
+
+@pytest.mark.parametrize(
+    ("call", "launches"),
+    [
+        (lambda t: t + 1, 1),
+        (lambda t: t.mul_(2.0), 1),
+        (lambda t: t.exp().sum(), 2),
+        (lambda t: t.mT.reshape(-1), 1),  # a copy
+        (lambda t: torch.where(t > 1, t, 0.0), 3),  # with a fill for the scalar
+        (lambda t: torch.zeros(3, device="cuda"), 1),
+        (lambda t: t.double(), 1),
+        (lambda t: t[0], 0),
+        (lambda t: t.mT.view(3, 2)[:, None].expand(3, 4, 2), 0),
+        (lambda t: t.view(-1).unflatten(0, (2, 3)).detach(), 0),
+        (lambda t: torch.empty(3, device="cuda"), 0),
+        (lambda t: t[:0] + 1, 0),  # nothing to do
+        (lambda t: t.cpu(), 0),  # a copy of memory
+        (lambda t: t.to("cpu", torch.float64), 1),  # converted first
+        (lambda t: torch.ones(3).mul(2.0), 0),  # on the CPU
+    ],
+)
+def test_launches(cuda: PretendDevice, call: Callable[[Tensor], Any], launches: int) -> None:
+    tensor = there()
+    with cuda.measure() as cost:
+        call(tensor)
+    assert cost.launches == launches
+
+
+@pytest.mark.parametrize(
+    ("call", "read", "written"),
+    [
+        (lambda t: t + t, 24, 24),  # what is read twice is read once
+        (lambda t: t.sum(), 24, 4),
+        (lambda t: t @ t.mT, 48, 16),
+        (lambda t: t[:1].expand(5, 3) + 1, 12, 60),
+        (lambda t: t.zero_(), 0, 24),
+        (lambda t: torch.ones_like(t), 0, 24),
+        (lambda t: t.cpu(), 24, 24),
+        (lambda t: t[0], 0, 0),
+    ],
+)
+def test_bytes(cuda: PretendDevice, call: Callable[[Tensor], Any], read: int, written: int) -> None:
+    tensor = there()
+    with cuda.measure() as cost:
+        call(tensor)
+    assert (cost.bytes_read, cost.bytes_written) == (read, written)
+    assert cost.bytes == cost.bytes_read + cost.bytes_written
+
+
+def test_counts_by_operation_and_line() -> None:
+    with PretendDevice(package="tests") as cuda:
+        tensor = there()
+        cuda.reset()
+        for _ in range(3):
+            tensor.sum().item()
+        line = test_counts_by_operation_and_line.__code__.co_firstlineno + 5
+        assert cuda.sites == {f"tests/test_pretend_device.py:{line}": Cost(3, 3, 84, 12)}
+        assert set(cuda.operations) == {"sum", "_local_scalar_dense"}
+        assert cuda.operations["sum"].launches == 3
+        assert f"3 waits  tests/test_pretend_device.py:{line}" in cuda.report()
+        cuda.reset()
+        assert cuda.total == Cost()
+
+
+def test_the_site_is_the_innermost_line_of_the_package(cuda: PretendDevice) -> None:
+    from torch_lntm.corpus import Corpus
+    from torch_lntm.kernels import expected_counts
+
+    batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(DEVICE)
+    cuda.reset()
+    expected_counts(torch.ones(2, 2, device="cuda"), torch.ones(2, 3, device="cuda"), batch)
+    assert any(site.startswith("torch_lntm/kernels/") for site in cuda.sites)
+    assert not any("/torch/" in site or "pretend.py" in site for site in cuda.sites)
+
+
+def test_the_backward_pass_is_counted(cuda: PretendDevice) -> None:
+    x = there().requires_grad_()
+    loss = x.exp().sum()
+    with cuda.measure() as cost:
+        loss.backward()
+    assert 2 <= cost.launches <= 3
+    assert cost.waits == 0

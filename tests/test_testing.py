@@ -1,0 +1,152 @@
+"""The shipped contracts: this package's priors and guides satisfy them, and broken ones do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from oracles.pairs import FAMILIES, NUM_WORDS, PAIRS, make_model
+
+from torch_lntm import testing
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.guides import TaylorGuide, make_guide
+from torch_lntm.latents import NormalSpace
+from torch_lntm.models import LogisticNormalPrior, ctm
+
+
+@pytest.fixture(scope="module")
+def batch() -> DocumentBatch:
+    counts = np.random.default_rng(0).poisson(1.0, (4, NUM_WORDS))
+    return Corpus.from_matrix(counts).batch(dtype=torch.float64)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_priors_keep_their_contract(family, batch) -> None:
+    testing.check_prior(make_model(family).prior, batch)
+
+
+def test_an_anchored_prior_keeps_its_contract(batch) -> None:
+    testing.check_prior(ctm(3, NUM_WORDS, anchored=True, dtype="float64").prior, batch)
+
+
+@pytest.mark.parametrize(("family", "name"), PAIRS)
+def test_guides_keep_their_contract(family, name, batch) -> None:
+    testing.check_guide(make_guide(name, make_model(family), tolerance=1e-8), batch)
+
+
+class _Prior(LogisticNormalPrior):
+    """A correct one to break."""
+
+    def __init__(self) -> None:
+        covariance = torch.tensor([[2.0, 0.5, 0.1], [0.5, 1.0, -0.3], [0.1, -0.3, 0.7]])
+        super().__init__(
+            3, loc=torch.tensor([0.3, -1.0, 0.5]), covariance=covariance, dtype=torch.float64
+        )
+
+
+class _ShiftedSpace(_Prior):
+    def space(self, batch):
+        space = super().space(batch)
+        return replace(space, loc=space.loc + 0.1)
+
+
+class _WiderSpace(_Prior):
+    def space(self, batch):
+        space = super().space(batch)
+        return replace(space, tril=1.1 * space.tril)
+
+
+class _WrongGradient(NormalSpace):
+    def gradient(self, z):
+        return -1.01 * z
+
+
+class _WrongPull(NormalSpace):
+    def pull(self, gradient, z=None):
+        return gradient @ self.factor.mT
+
+
+class _WrongDraw(NormalSpace):
+    def draw(self, key):
+        return 1.2 * super().draw(key)
+
+
+class _WrongSelection(NormalSpace):
+    def select(self, rows):
+        return replace(self, loc=self.loc + 1.0)
+
+
+class _WiderContrasts(_Prior):
+    def identified(self, batch):
+        space = super().identified(batch)
+        return replace(space, tril=1.05 * space.tril)
+
+
+class _MeansOfStatistics(_Prior):
+    def statistics(self, moments, batch):
+        return {name: x / batch.num_docs for name, x in super().statistics(moments, batch).items()}
+
+
+class _HalfAnMStep(_Prior):
+    def m_step(self, num_docs, **sums):
+        super().m_step(num_docs, **sums)
+        self.set_(loc=self.loc + 3.0)
+
+
+def _with_space(kind: type[NormalSpace]) -> _Prior:
+    class Broken(_Prior):
+        def space(self, batch):
+            space = super().space(batch)
+            return kind(space.loc, space.tril, space.anchored)
+
+        def identified(self, batch):
+            return super(Broken, self).identified(batch)
+
+    return Broken()
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (_ShiftedSpace(), "is not the program's density"),
+        (_WiderSpace(), "is not the program's density"),
+        (_with_space(_WrongGradient), "gradient"),
+        (_with_space(_WrongPull), "pull"),
+        (_with_space(_WrongDraw), "draw"),
+        (_with_space(_WrongSelection), "select"),
+        (_WiderContrasts(), "identified"),
+        (_MeansOfStatistics(), "is not the sum of its parts"),
+        (_HalfAnMStep(), "m_step"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_broken_prior_is_found(prior, message, batch) -> None:
+    testing.check_prior(_Prior(), batch)
+    with pytest.raises(AssertionError, match=message):
+        testing.check_prior(prior, batch)
+
+
+class _DependsOnNeighbours(TaylorGuide):
+    def _solve(self, batch, topics, space, **settings):
+        found = super()._solve(batch, topics, space, **settings)
+        return replace(found, mean=found.mean + 0.1 * found.mean.mean(0))
+
+
+class _AnotherSite(TaylorGuide):
+    def forward(self, batch):
+        import pyro
+
+        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+            normal = pyro.distributions.Normal(self.posterior(batch).mean, 1.0).to_event(1)
+            return pyro.sample("logits", normal)
+
+
+@pytest.mark.parametrize(
+    ("guide", "message"),
+    [(_DependsOnNeighbours, "shares its batch"), (_AnotherSite, "the guide emits")],
+)
+def test_a_broken_guide_is_found(guide, message, batch) -> None:
+    with pytest.raises(AssertionError, match=message):
+        testing.check_guide(guide(make_model("ctm")), batch)

@@ -1,0 +1,109 @@
+"""Corpora in ``.npz`` files: the arrays of a scipy CSR matrix, metadata and covariates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from torch_lntm.corpus.columns import (
+    Arrays,
+    FrozenDict,
+    decode_metadata,
+    encode_metadata,
+    make_covariates,
+)
+from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.files import read_arrays, write_arrays
+
+
+class Archive(NamedTuple):
+    """What an ``.npz`` file holds of a corpus.
+
+    Attributes:
+        matrix: ``(num_docs, num_words)`` counts.
+        metadata: One value a document and column.
+        covariates: Numeric arrays with an entry a document.
+    """
+
+    matrix: Any
+    metadata: Arrays = FrozenDict()
+    covariates: Arrays = FrozenDict()
+
+
+def write_archive(path: Path, archive: Archive) -> None:
+    """Writes an ``.npz`` file, atomically, which plain numpy reads without unpickling.
+
+    The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are the
+    array ``documents`` of bytes, which are JSON: ``{"metadata": [{"name", "kind", "values"}, ...],
+    "covariates": [name, ...]}``, with a missing text as null. Covariate i is the array
+    ``covariate_i``.
+    """
+    matrix = archive.matrix
+    arrays = {
+        "data": matrix.data.astype(np.min_scalar_type(matrix.data.max(initial=0))),
+        "indices": matrix.indices,
+        "indptr": matrix.indptr.astype(np.int64),
+        "shape": np.array(matrix.shape, np.int64),
+    }
+    if archive.metadata or archive.covariates:
+        about = {
+            "metadata": encode_metadata(archive.metadata),
+            "covariates": list(archive.covariates),
+        }
+        arrays["documents"] = np.frombuffer(json.dumps(about).encode("ascii"), np.uint8)
+        arrays |= {f"covariate_{i}": x for i, x in enumerate(archive.covariates.values())}
+    write_arrays(path, **arrays)
+
+
+def read_archive(path: Path, max_bytes: int | None = None) -> Archive:
+    """Reads the ``.npz`` file of a corpus, or of scipy's ``save_npz``.
+
+    Raises:
+        FileError: The file is damaged or too large.
+    """
+    arrays = read_arrays(
+        path,
+        *("data", "indices", "indptr", "shape"),
+        optional=("format", "documents"),
+        max_bytes=max_bytes,
+    )
+    matrix = _matrix(path, arrays)
+    if "documents" not in arrays:
+        return Archive(matrix)
+    num_docs = matrix.shape[0]
+    try:
+        about: Any = json.loads(arrays["documents"].tobytes())
+        metadata = decode_metadata(about["metadata"], num_docs)
+        names = [str(name) for name in about["covariates"]]
+        keys = [f"covariate_{i}" for i in range(len(names))]
+        found = read_arrays(path, *keys, max_bytes=max_bytes)
+        values = dict(zip(names, found.values(), strict=True))
+        return Archive(matrix, metadata, make_covariates(values, num_docs))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, FileError):
+            raise
+        reason = error if isinstance(error, CorpusError) else f"metadata are damaged: {error}"
+        raise FileError(f"{path}: {reason}; save the corpus again") from error
+
+
+def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
+    """The CSR matrix, checked; with or without scipy's own ``format`` entry."""
+    data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
+    if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
+        raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
+    if {indices.dtype.kind, indptr.dtype.kind, arrays["shape"].dtype.kind} - {"i", "u"}:
+        raise FileError(f"{path}: indices, indptr and shape must be integers")
+    if arrays["shape"].shape != (2,) or not indptr.size or indptr[-1] != data.size:
+        raise FileError(
+            f"{path}: expected a shape of two numbers and an indptr that ends with the number of "
+            f"entries, got shape {arrays['shape'].tolist()}, indptr {indptr[-1:].tolist()} and "
+            f"{data.size} entries"
+        )
+    try:
+        return sp.csr_matrix((data, indices, indptr), arrays["shape"].tolist())
+    except ValueError as error:
+        raise FileError(f"{path}: the matrix is malformed: {error}") from error

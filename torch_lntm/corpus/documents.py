@@ -1,0 +1,308 @@
+"""Documents: stored word counts, their selection and their batches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
+from torch_lntm.errors import CorpusError
+
+D = TypeVar("D", bound="Documents")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Documents:
+    """Word counts of ``num_docs`` documents in compressed sparse rows; immutable.
+
+    This is what a ``Corpus`` stores and how it gives batches; a ``Corpus`` adds how it is made,
+    split and saved. The constructor takes its arrays as they are. Documents may be empty.
+
+    Attributes:
+        row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
+            ``row_offsets[d]:row_offsets[d + 1]``.
+        word_index: ``(nnz,)`` column of each entry, ascending and distinct within a document.
+        counts: ``(nnz,)`` int32 tokens of each entry, all positive.
+        num_words: Size of the vocabulary.
+        vocabulary: The words, in the order of the columns; ``None`` where they are not known.
+        metadata: Read-only mapping of column names to arrays ``(num_docs,)``: float64, int64,
+            bool, or objects that are strings. A missing value is NaN among numbers and ``None``
+            among strings. Selection, splits and saving carry the columns along.
+        covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, which the
+            batches of this corpus carry as tensors; made by ``with_covariates``.
+        name: A name for messages and reports.
+        preparation: A sentence on the words that ``from_texts`` left out by default, if any.
+    """
+
+    row_offsets: NDArray[np.int64]
+    word_index: NDArray[np.integer]
+    counts: NDArray[np.int32]
+    num_words: int
+    vocabulary: tuple[str, ...] | None = None
+    metadata: Arrays = field(default_factory=FrozenDict)
+    covariates: Arrays = field(default_factory=FrozenDict)
+    name: str | None = None
+    preparation: str | None = None
+
+    def __post_init__(self) -> None:
+        for array in (self.row_offsets, self.word_index, self.counts):
+            array.setflags(write=False)
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents, empty ones included."""
+        return self.row_offsets.size - 1
+
+    @property
+    def nnz(self) -> int:
+        """Number of (document, word) entries."""
+        return self.word_index.size
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """``(num_docs,)`` tokens per document."""
+        tokens_before = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+        lengths = np.diff(tokens_before[self.row_offsets])
+        lengths.setflags(write=False)
+        return lengths
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens."""
+        return int(self.lengths.sum())
+
+    @property
+    def _entry_rows(self) -> NDArray[np.int64]:
+        """``(nnz,)`` document of each entry."""
+        return np.repeat(np.arange(self.num_docs), np.diff(self.row_offsets))
+
+    def __len__(self) -> int:
+        return self.num_docs
+
+    def __repr__(self) -> str:
+        name = f"{self.name!r}, " if self.name else ""
+        return (
+            f"{type(self).__name__}({name}num_docs={self.num_docs}, num_words={self.num_words}, "
+            f"num_tokens={self.num_tokens})"
+        )
+
+    @cached_property
+    def labels(self) -> tuple[str, ...] | None:
+        """The column ``label`` of the metadata as strings; ``None`` where there is none.
+
+        A document's several labels are joined by ``|``, and a missing label is empty.
+        """
+        if "label" not in self.metadata:
+            return None
+        values = self.metadata["label"].tolist()
+        return tuple("" if v is None or v != v else str(v) for v in values)
+
+    def metadata_frame(self) -> Any:
+        """The metadata as a pandas data frame with a row for each document, in order.
+
+        Raises:
+            CorpusError: pandas is not installed.
+        """
+        return frame_of(self.metadata)
+
+    def __getitem__(self: D, rows: Any) -> D:
+        """Returns a new corpus of the documents ``rows``, which numbers them from 0.
+
+        Args:
+            rows: A position, a slice, an array of positions or a boolean mask.
+
+        Raises:
+            CorpusError: No document is selected.
+            IndexError: A position is out of range, or a mask of another length.
+        """
+        rows = self._positions(rows)
+        row_offsets, entries = self._select(rows)
+        return replace(
+            self,
+            row_offsets=row_offsets,
+            word_index=self.word_index[entries],
+            counts=self.counts[entries],
+            metadata=select_rows(self.metadata, rows),
+            covariates=select_rows(self.covariates, rows),
+        )
+
+    def _positions(self, rows: Any) -> NDArray[np.int64]:
+        """The positions that a selection chooses, as numpy does."""
+        rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        positions = np.atleast_1d(np.arange(self.num_docs)[rows])
+        if not positions.size:
+            raise CorpusError("the selection holds no document; a corpus needs at least one")
+        return positions
+
+    def _select(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Any]:
+        """The row offsets of some documents, and the slice or positions of their entries."""
+        starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
+        offsets = np.concatenate([[0], np.cumsum(stops - starts)])
+        if (starts[1:] == stops[:-1]).all():  # neighbours: no copy
+            return offsets, slice(starts[0], stops[-1])
+        return offsets, np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], stops - starts)
+
+    def with_counts(self: D, counts: NDArray[np.integer]) -> D:
+        """Returns the same documents and words with other counts.
+
+        Args:
+            counts: ``(nnz,)`` counts, one for each entry of this corpus. Entries of 0 are removed.
+
+        Returns:
+            The corpus. All of its documents may be empty.
+        """
+        keep = counts > 0
+        kept_before = np.concatenate([[0], np.cumsum(keep)])
+        return replace(
+            self,
+            row_offsets=kept_before[self.row_offsets],
+            word_index=self.word_index[keep],
+            counts=counts[keep].astype(np.int32),
+        )
+
+    def to_scipy(self) -> sp.csr_matrix:
+        """The counts as a new ``(num_docs, num_words)`` int64 matrix."""
+        data = self.counts.astype(np.int64)
+        shape = (self.num_docs, self.num_words)
+        return sp.csr_matrix((data, self.word_index, self.row_offsets), shape, copy=True)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the counts and the vocabulary, in hexadecimal.
+
+        The metadata, the covariates and the name are not part of it.
+        """
+        digest = hashlib.sha256(
+            json.dumps([self.num_docs, self.num_words, self.vocabulary]).encode()
+        )
+        for array in (self.row_offsets, self.word_index, self.counts):
+            digest.update(array.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    # ---------------------------------------------------------------- batches
+
+    def batch(
+        self,
+        rows: Any = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> DocumentBatch:
+        """Returns some documents as one batch, with their positions in this corpus as ``index``.
+
+        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` hold the same counts, but they are not
+        the same batch. The first is a part of this corpus: its ``index`` is ``rows``, and its
+        ``corpus_size`` is ``num_docs``. The second is the whole of a smaller corpus: its ``index``
+        counts from 0. Only the index of the first finds what is kept for this corpus's documents.
+
+        Args:
+            rows: A position, a slice, an array of positions or a boolean mask; all documents if not
+                given.
+            device: Device of the tensors.
+            dtype: Floating-point type of the counts and the covariates.
+
+        Returns:
+            The batch.
+
+        Raises:
+            CorpusError: No document is selected, or ``rows`` is a device or a type.
+            IndexError: A position is out of range, or a mask of another length.
+        """
+        if isinstance(rows, (str, torch.device, torch.dtype)):
+            raise CorpusError(
+                f"rows must be positions of documents, got {rows!r}; give device=... and dtype=... "
+                "by name"
+            )
+        return self._batch(self._positions(slice(None) if rows is None else rows), device, dtype)
+
+    def batches(
+        self,
+        max_docs: int | None = None,
+        max_tokens: int | None = None,
+        *,
+        order: Any = None,
+        shuffle: bool = False,
+        seed: int | np.random.Generator = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Iterator[DocumentBatch]:
+        """Yields the documents in batches of bounded size: by default all of them, in order.
+
+        Args:
+            max_docs: The most documents in a batch.
+            max_tokens: The most tokens in a batch. A document that has more makes a batch of its
+                own. This bounds a batch's memory for documents of any length.
+            order: Positions of the documents to yield, in this order. The corpus is not copied.
+            shuffle: Whether to yield all documents in random order.
+            seed: Seed of the random order, or a generator that goes on from pass to pass.
+            device: Device of the tensors.
+            dtype: Floating-point type of the counts and the covariates.
+
+        Yields:
+            Batches with the documents' positions in ``index`` and this corpus's ``corpus_size``.
+
+        Raises:
+            CorpusError: A bound is below 1, or both an order and shuffling are asked for.
+            IndexError: A position is out of range.
+        """
+        for bound, value in (("max_docs", max_docs), ("max_tokens", max_tokens)):
+            if value is not None and value < 1:
+                raise CorpusError(f"{bound} must be at least 1, got {value}")
+        if shuffle and order is not None:
+            raise CorpusError("order and shuffle both say the order of the documents; give one")
+        rows = self._positions(slice(None) if order is None else order)
+        if shuffle:
+            rows = np.random.default_rng(seed).permutation(rows)
+        return self._batches(rows, max_docs, max_tokens, device, dtype)
+
+    def _batches(
+        self,
+        order: NDArray[np.int64],
+        max_docs: int | None,
+        max_tokens: int | None,
+        device: torch.device | str,
+        dtype: torch.dtype,
+    ) -> Iterator[DocumentBatch]:
+        tokens = np.concatenate([[0], np.cumsum(self.lengths[order])])
+        start = 0
+        while start < order.size:
+            stop = order.size if max_docs is None else min(start + max_docs, order.size)
+            if max_tokens is not None:
+                full = int(np.searchsorted(tokens, tokens[start] + max_tokens, "right")) - 1
+                stop = min(stop, max(full, start + 1))
+            yield self._batch(order[start:stop], device, dtype)
+            start = stop
+
+    def _batch(
+        self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
+    ) -> DocumentBatch:
+        row_offsets, entries = self._select(rows)
+        positions = torch.tensor(rows)
+        # torch.tensor copies: a batch never shares memory with the corpus, which is read-only.
+        batch = DocumentBatch(
+            row_offsets=torch.tensor(row_offsets, device=device),
+            word_index=torch.tensor(self.word_index[entries], dtype=torch.int64, device=device),
+            counts=torch.tensor(self.counts[entries], dtype=dtype, device=device),
+            num_words=self.num_words,
+            index=positions.to(device),
+            corpus_size=self.num_docs,
+            covariates=FrozenDict(
+                {
+                    name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(
+                        device
+                    )
+                    for name, x in self.covariates.items()
+                }
+            ),
+        )
+        batch.__dict__["positions"] = positions  # without waiting for the device
+        return batch

@@ -1,0 +1,205 @@
+"""Corpora from files and folders, by format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch_lntm.corpus.corpus import Corpus
+from torch_lntm.corpus.readers.counts import COUNT_READERS
+from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions
+from torch_lntm.errors import CorpusError
+from torch_lntm.files import at_line, read_lines
+
+__all__ = ["TEXT_FORMATS", "find_format", "read_corpus"]
+
+_SUFFIXES = {
+    ".npz": "npz",
+    ".ldac": "ldac",
+    ".dat": "ldac",
+    ".mtx": "mtx",
+    ".mm": "mtx",
+    ".txt": "txt",
+    ".jsonl": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+#: Formats that hold texts, whose words are chosen in reading, instead of counts.
+TEXT_FORMATS = frozenset(TEXT_READERS)
+
+
+def read_corpus(
+    path: str | Path,
+    vocabulary: str | Path | Iterable[str] | None = None,
+    format: str | None = None,
+    labels: str | Path | Iterable[object] | None = None,
+    *,
+    text_field: str | None = None,
+    label_field: str | None = None,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+    max_bytes: int | None = None,
+    **options: Any,
+) -> Corpus:
+    """Reads a corpus from a file, which may be gzipped (``.gz``), or from a folder.
+
+    Word counts: ``npz`` (the CSR arrays data, indices, indptr and shape, and the metadata that
+    ``Corpus.save`` writes with them), ``ldac`` (``.ldac``, ``.dat``: ``M word:count ...`` per line,
+    words from 0), ``uci`` (``docword*.txt``) and ``mtx`` (``.mtx``, ``.mm``: Matrix Market
+    coordinates, documents in rows). Their words are looked for beside them, one per line, in
+    ``NAME.vocab.txt``, ``vocab.NAME.txt`` and ``vocab.txt``.
+
+    Texts: ``txt`` (a document per line), ``jsonl`` (an object per line), ``json`` (an array of
+    objects), ``csv`` (``.csv``, ``.tsv``: records under a header) and ``folder`` (a document per
+    ``.txt`` file below it, labelled by the subfolder it is in).
+
+    Labels come from ``NAME.labels.txt`` beside the file, one line per document, or with the texts.
+    The other fields of records become columns of the corpus's ``metadata``; the columns of ``csv``
+    that hold nothing but numbers become numbers. The files of a folder have their names, relative
+    to the folder, in the column ``id``.
+
+    Args:
+        path: The file or folder.
+        vocabulary: Words, or a file with one per line. For counts they name the columns; of texts
+            they are the words to count, all others being dropped with a warning.
+        format: One of the names above, where the file's name does not tell.
+        labels: Labels, or a file with one per line, instead of those found.
+        text_field: Field of ``jsonl`` and ``json``, or column of ``csv``, with the text; ``text``
+            if not given.
+        label_field: Field or column with the label. If not given, ``label``, where there is one.
+        encoding: Encoding of all text in files.
+        delimiter: Character between the fields of ``csv``. If not given, it is the comma,
+            semicolon, tab or bar under which the header has the column of the text.
+        max_bytes: The most bytes to read, after decompression; if not given, a third of the
+            available memory.
+        **options: For texts, options of ``Corpus.from_texts``: ``stop_words``, ``min_df``,
+            ``vectorizer`` and those of ``CountVectorizer``.
+
+    Returns:
+        The corpus, named after the file.
+
+    Raises:
+        CorpusError: A file is missing, malformed, truncated, too large or does not fit. The message
+            names the file and the 1-based line, or the document and word.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CorpusError(f"{path}: no such file or folder; check the path")
+    format = find_format(path) if format is None else format
+    if format not in COUNT_READERS and format not in TEXT_READERS:
+        known = ", ".join([*COUNT_READERS, *TEXT_READERS])
+        raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
+    if format in COUNT_READERS and options:
+        raise CorpusError(
+            f"{path}: {', '.join(options)} would choose the words of texts, but the format "
+            f"{format} holds counts; leave them out"
+        )
+    chosen = TextOptions(text_field, label_field, encoding, delimiter, max_bytes)
+    _check_applicable(path, format, chosen)
+    if vocabulary is None and format in COUNT_READERS:
+        vocabulary = _find_vocabulary(path, format)
+
+    sources = [path]
+    if isinstance(vocabulary, (str, Path)):
+        sources.append(Path(vocabulary))
+        vocabulary = _read_vocabulary(Path(vocabulary), encoding)
+    elif vocabulary is not None:
+        vocabulary = list(vocabulary)
+    labels = _find_labels(path) if labels is None else labels
+    if isinstance(labels, (str, Path)):
+        sources.append(Path(labels))
+        labels = read_lines(Path(labels), encoding)
+
+    make: Callable[..., Corpus]
+    metadata: Mapping[str, Any]
+    covariates: Mapping[str, Any] = {}
+    if format in COUNT_READERS:
+        num_words = None if vocabulary is None else len(vocabulary)
+        counts, metadata, covariates = COUNT_READERS[format](path, num_words, max_bytes)
+        make = partial(Corpus.from_matrix, counts)
+    else:
+        found = TEXT_READERS[format](path, chosen)
+        metadata = found.metadata
+        make = partial(Corpus.from_texts, found.texts, **options)
+    try:
+        corpus = make(vocabulary=vocabulary, labels=labels, name=_name(path), metadata=metadata)
+    except CorpusError as error:
+        raise CorpusError(f"{' with '.join(map(str, sources))}: {error}") from error
+    return corpus.with_covariates(covariates) if covariates else corpus
+
+
+def _check_applicable(path: Path, format: str, options: TextOptions) -> None:
+    """Refuses options that the format cannot follow, which a user would think it does."""
+    given = {
+        "text_field": (options.text_field, WITH_FIELDS),
+        "label_field": (options.label_field, WITH_FIELDS),
+        "delimiter": (options.delimiter, ("csv",)),
+    }
+    for name, (value, formats) in given.items():
+        if value is not None and format not in formats:
+            raise CorpusError(
+                f"{path}: {name} is an option of {', '.join(formats)}; leave it out, the format is "
+                f"{format}"
+            )
+
+
+def _name(path: Path) -> str:
+    """A corpus's name: its file's without ``docword.`` and the format's endings."""
+    return Path(_unzipped(path.name)).stem.removeprefix("docword.")
+
+
+def _unzipped(name: str) -> str:
+    return name[:-3] if name.lower().endswith(".gz") else name
+
+
+def find_format(path: Path) -> str:
+    """The format that a path's name tells, as :func:`read_corpus` names it.
+
+    Raises:
+        CorpusError: The name tells none.
+    """
+    if path.is_dir():
+        return "folder"
+    name = _unzipped(path.name).lower()
+    if name.startswith("docword") and name.endswith(".txt"):
+        return "uci"
+    suffix = Path(name).suffix
+    if suffix not in _SUFFIXES:
+        raise CorpusError(
+            f"{path}: cannot tell the format from the ending {suffix!r}; "
+            f"expected {', '.join(_SUFFIXES)}, docword*.txt or a folder, or give format=..."
+        )
+    return _SUFFIXES[suffix]
+
+
+def _find_vocabulary(path: Path, format: str) -> Path | None:
+    """The file of words beside a file of counts."""
+    name = _name(path)
+    names = [f"{path.stem}.vocab.txt", f"{name}.vocab.txt"]
+    if format != "npz":  # Corpus.save's format: another corpus's vocab.txt is not this one's
+        names += [f"vocab.{name}.txt", "vocab.txt"]
+    return next(filter(Path.is_file, map(path.with_name, names)), None)
+
+
+def _find_labels(path: Path) -> Path | None:
+    """The file of labels beside a corpus."""
+    names = [f"{path.stem}.labels.txt", f"{_name(path)}.labels.txt"]
+    return next(filter(Path.is_file, map(path.with_name, names)), None)
+
+
+def _read_vocabulary(path: Path, encoding: str) -> list[str]:
+    """One word per line, none blank, none twice."""
+    words = read_lines(path, encoding)
+    first_line: dict[str, int] = {}
+    for line, word in enumerate(words, 1):
+        if not word.strip():
+            raise at_line(path, line, "expected a word, got a blank line; remove it")
+        if first_line.setdefault(word, line) != line:
+            message = (
+                f"the word {word!r} stands on line {first_line[word]} already; words must differ"
+            )
+            raise at_line(path, line, message)
+    return words

@@ -1,0 +1,180 @@
+"""WordCounts: the counts of documents as a tensor that is stored sparsely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.errors import ConfigError
+
+#: Largest number of entries that is made dense: 2 GiB in float32.
+MAX_DENSE = 2**29
+
+#: What a tensor tells of itself without its entries.
+_METADATA = {
+    Tensor.dim,
+    Tensor.size,
+    Tensor.stride,
+    Tensor.numel,
+    Tensor.nelement,
+    Tensor.is_contiguous,
+    Tensor.is_floating_point,
+    Tensor.__len__,
+    torch.is_floating_point,
+    torch.numel,
+}
+#: What gives the same counts: they carry no gradient and are never written to.
+_IDENTITIES = {
+    Tensor.detach,
+    Tensor.clone,
+    Tensor.contiguous,
+    Tensor.data.__get__,
+    torch.clone,
+    torch.detach,
+}
+_SHAPES = {Tensor.expand, Tensor.reshape, Tensor.view, torch.reshape}
+_MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double}
+
+
+class WordCounts(Tensor):
+    """Counts ``(..., num_docs, num_words)`` as a tensor, held as batches of documents.
+
+    It is the value of a Pyro site of words, observed or drawn. Pyro's handlers look at its shape,
+    repeat it, stack and reshape it; none of that touches the counts. Any other function of PyTorch
+    makes it a dense tensor first, if that has at most :data:`MAX_DENSE` entries.
+
+    Args:
+        batches: A batch of documents, or one for each index of the leading dimensions in row-major
+            order. A single batch stands for all of them.
+        leading: Sizes of the leading dimensions, none by default.
+    """
+
+    batches: tuple[DocumentBatch, ...]
+
+    def __new__(
+        cls, batches: DocumentBatch | Sequence[DocumentBatch], leading: Sequence[int] = ()
+    ) -> WordCounts:
+        """Make the tensor's outside: its shape, dtype and device, over a single entry of NaN."""
+        held = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
+        outside = torch.full((), math.nan, dtype=held[0].dtype, device=held[0].device)
+        counts = outside.expand(*leading, *held[0].shape).as_subclass(cls)
+        counts.batches = held
+        return counts
+
+    def batches_at(self, leading: Sequence[int]) -> list[DocumentBatch]:
+        """The batches at each index of broadcast leading dimensions, in row-major order."""
+        if len(self.batches) == 1:
+            return [self.batches[0]] * math.prod(leading)
+        position = torch.arange(len(self.batches)).reshape(self.shape[:-2]).expand(*leading)
+        return [self.batches[i] for i in position.flatten().tolist()]
+
+    def to_dense(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The counts as a dense tensor of this shape.
+
+        Raises:
+            ConfigError: It would have more than :data:`MAX_DENSE` entries.
+        """
+        if self.numel() > MAX_DENSE:
+            raise ConfigError(
+                f"counts of shape {tuple(self.shape)} would have {self.numel():,} entries as a "
+                f"dense tensor, and the limit is {MAX_DENSE:,}; take fewer documents or draws, or "
+                "read counts[i].to_sparse_csr()"
+            )
+        *leading, num_docs, num_words = self.shape
+        dense = torch.stack([batch.to_csr().to_dense() for batch in self.batches])
+        if len(self.batches) == 1:
+            dense = dense.expand(math.prod(leading), -1, -1)
+        return dense.reshape(*leading, num_docs, num_words)
+
+    def to_sparse_csr(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The counts ``(num_docs, num_words)`` as a sparse CSR tensor."""
+        if self.dim() == 2:
+            return self.batches[0].to_csr()
+        return self.to_dense().to_sparse_csr(*args, **kwargs)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """The counts at an index of the first leading dimension, or entries of the dense tensor."""
+        if not isinstance(index, int) or self.dim() == 2:
+            return self.to_dense()[index]
+        leading = self.shape[:-2]
+        index = range(leading[0])[index]
+        if len(self.batches) == 1:
+            return WordCounts(self.batches, leading[1:])
+        size = math.prod(leading[1:])
+        return WordCounts(self.batches[index * size : (index + 1) * size], leading[1:])
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        """Shape and number of stored counts."""
+        nnz = sum(batch.nnz for batch in self.batches)
+        return f"WordCounts(shape={tuple(self.shape)}, nnz={nnz}, dtype={self.dtype})"
+
+    def __deepcopy__(self, memo: Any) -> WordCounts:
+        """The same counts, which are never written to."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the batches."""
+        return WordCounts, (self.batches, tuple(self.shape[:-2]))
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Answer from the outside where it suffices, else apply the function to dense tensors."""
+        kwargs = kwargs or {}
+        counts = args[0] if args else None
+        if isinstance(counts, WordCounts):
+            if func in _IDENTITIES:
+                return counts
+            if func in _METADATA or func is Tensor.as_subclass or _is_attribute(func):
+                with torch._C.DisableTorchFunctionSubclass():
+                    return func(*args, **kwargs)
+            if func in _MOVES:
+                single = torch.empty((), dtype=counts.dtype, device=counts.device)
+                moved = func(single, *args[1:], **kwargs)
+                if moved.is_floating_point():
+                    batches = [batch.to(moved.device, moved.dtype) for batch in counts.batches]
+                    return WordCounts(batches, counts.shape[:-2])
+            if func in _SHAPES:
+                with torch._C.DisableTorchFunctionSubclass():
+                    outside = func(*args, **kwargs)
+                if outside.shape[-2:] == counts.shape[-2:]:
+                    leading, held = outside.shape[:-2], counts.batches
+                    if func is Tensor.expand and len(held) > 1:
+                        held = tuple(counts.batches_at(leading))
+                    return WordCounts(held, leading)
+        elif func is torch.stack and len(args) == 1 and not kwargs and _alike(counts):
+            leading = (len(counts), *counts[0].shape[:-2])
+            if len(counts[0].batches) == 1 and len({part.batches for part in counts}) == 1:
+                return WordCounts(counts[0].batches, leading)
+            return WordCounts([b for part in counts for b in part.batches_at(leading[1:])], leading)
+        return func(*_dense(args), **_dense(kwargs))
+
+
+def _is_attribute(func: Callable[..., Any]) -> bool:
+    """Whether a function reads an attribute that is no tensor of other entries."""
+    if getattr(func, "__name__", None) != "__get__":
+        return False
+    return func.__self__.__name__ not in {"T", "mT", "H", "mH", "real", "imag"}
+
+
+def _alike(parts: Any) -> bool:
+    """Whether these are counts of one shape, type and device."""
+    return all(isinstance(part, WordCounts) for part in parts) and all(
+        (part.shape, part.dtype, part.device) == (parts[0].shape, parts[0].dtype, parts[0].device)
+        for part in parts
+    )
+
+
+def _dense(value: Any) -> Any:
+    """The arguments of a function with dense tensors in place of counts."""
+    if isinstance(value, WordCounts):
+        return value.to_dense()
+    if isinstance(value, dict):
+        return {key: _dense(entry) for key, entry in value.items()}
+    return type(value)(map(_dense, value)) if type(value) in (list, tuple) else value

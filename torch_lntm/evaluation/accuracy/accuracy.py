@@ -1,0 +1,188 @@
+"""How far the posteriors of guides are from long chains of the same documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError, ConvergenceWarning, require, warn
+from torch_lntm.evaluation.accuracy.reference import (
+    LARGEST_RHAT,
+    SMALLEST_EFFECTIVE_SAMPLE_SIZE,
+    Reference,
+)
+from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, joined
+from torch_lntm.evaluation.checks import (
+    check_arguments,
+    check_guide,
+    positions_of,
+    space_of,
+)
+from torch_lntm.guides import Guide
+from torch_lntm.inference.chains import DocumentHMC, DocumentSamples
+from torch_lntm.models import TopicModel
+from torch_lntm.sampling.gibbs import gibbs
+
+#: Sweeps of Gibbs sampling from draw to draw.
+_SWEEPS = 5
+
+
+@torch.no_grad()
+def posterior_accuracy(
+    model: TopicModel,
+    guide: Guide[Any] | Mapping[str, Guide[Any]],
+    corpus: Corpus,
+    *,
+    num_docs: int = 100,
+    num_chains: int = 4,
+    num_samples: int = 1000,
+    warmup_steps: int = 500,
+    seed: int = 0,
+    max_docs: int = 32,
+    progress: bool = False,
+) -> PosteriorAccuracy:
+    """Compares guides' posteriors with long chains, on a random sample of a corpus's documents.
+
+    The chains are Hamiltonian Monte Carlo's of each document (:class:`DocumentHMC`); under a
+    Dirichlet prior they are Gibbs sampling's of theta and the tokens' topics. They start from draws
+    of the prior, or of uniform proportions, and are drawn once for all guides. What is compared is
+    identified: see :class:`Accuracy`.
+
+    A document's chains depend on the seed and its position in the corpus, not on ``max_docs``.
+
+    Args:
+        model: The model, at whose parameters all posteriors are judged.
+        guide: A guide, or several by name.
+        corpus: Documents over the model's vocabulary.
+        num_docs: Documents to compare, drawn at random among those with tokens; all if there are
+            fewer.
+        num_chains: Chains of each document, at least 2.
+        num_samples: Draws of each chain, at least 100.
+        warmup_steps: Transitions, or sweeps, before them.
+        seed: Seed of the choice of documents and of all draws.
+        max_docs: Documents whose chains are held at once.
+        progress: Show a progress bar.
+
+    Returns:
+        The distances, and what the chains' own noise makes of them.
+
+    Raises:
+        ConfigError: A number that is too small, no guide, or a corpus over another vocabulary or
+            without tokens.
+        IncompatibleGuideError: A guide belongs to another model, or the prior does not say what is
+            identified.
+        NumericalError: A parameter is not finite, or a posterior could not be computed; names the
+            parameter or the documents.
+
+    Warns:
+        ConvergenceWarning: Documents whose chains are not to be trusted; they are left out.
+    """
+    corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
+    require(1, num_docs=num_docs)
+    require(2, num_chains=num_chains)
+    require(100, num_samples=num_samples)
+    require(0, warmup_steps=warmup_steps)
+    guides = guide if isinstance(guide, Mapping) else {guide.name: guide}
+    if not guides or NOISE in guides:
+        raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")
+    for each in guides.values():
+        check_guide(model, each)
+    model.check_parameters()
+    space = space_of(model, corpus)
+    standardiser = space.standardiser.cpu()
+    draw, method = _sampler(model, num_chains, num_samples, warmup_steps, seed)
+    documents = _sample_documents(corpus, num_docs, seed)
+    found: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
+    references, unconverged = [], dict.fromkeys(guides, 0)
+    with tqdm(total=len(documents), disable=not progress, unit="doc") as bar:
+        for batch in corpus.batches(
+            max_docs, order=documents, device=model.device, dtype=model.dtype
+        ):
+            reference = Reference.of(draw(batch), standardiser)
+            references.append(reference)
+            exact = True
+            for name, each in guides.items():
+                posterior = each.posterior(batch)
+                exact &= posterior.has_exact_theta_mean
+                found[name].append(reference.distance(posterior, standardiser, seed))
+                unconverged[name] += int((~posterior.converged).sum())
+            found[NOISE].append(reference.noise(exact))
+            bar.update(batch.num_docs)
+    accuracies = {name: joined(parts) for name, parts in found.items()}
+    rhat, size, reliable = (
+        torch.cat([getattr(part, name) for part in references])
+        for name in ("rhat", "effective_sample_size", "reliable")
+    )
+    index = torch.from_numpy(documents)
+    if not bool(reliable.all()):
+        left_out = index[~reliable]
+        warn(
+            f"the chains of {len(left_out)} of {len(documents)} documents (positions "
+            f"{positions_of(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective sample "
+            f"size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and are "
+            "left out; raise num_samples or warmup_steps",
+            ConvergenceWarning,
+        )
+    return PosteriorAccuracy(
+        noise=accuracies.pop(NOISE),
+        guides=accuracies,
+        unconverged=unconverged,
+        index=index,
+        lengths=torch.tensor(corpus.lengths[documents]),
+        rhat=rhat,
+        effective_sample_size=size,
+        reliable=reliable,
+        variable=space.variable,
+        method=method,
+        corpus_name=corpus.name,
+    )
+
+
+def _sample_documents(corpus: Corpus, num_docs: int, seed: int) -> np.ndarray:
+    """Positions of some documents with tokens, ascending."""
+    documents = np.flatnonzero(corpus.lengths)
+    if not len(documents):
+        raise ConfigError("the corpus has no document with tokens")
+    if len(documents) > num_docs:
+        documents = np.random.default_rng(seed).choice(documents, num_docs, replace=False)
+    return np.sort(documents)
+
+
+def _sampler(
+    model: TopicModel, num_chains: int, num_samples: int, warmup_steps: int, seed: int
+) -> tuple[Callable[[DocumentBatch], DocumentSamples], str]:
+    """What draws the latent variables of a batch's documents, and its name."""
+    size = f"{num_chains} chains of {num_samples} draws"
+    if model.prior.space_type.conjugate:
+        topics = model.topics.double_probs
+
+        def sweep(batch: DocumentBatch) -> DocumentSamples:
+            space: Any = model.prior.space(batch)
+            draws = gibbs(
+                batch,
+                topics,
+                space.concentration,
+                num_chains=num_chains,
+                num_samples=num_samples,
+                warmup_sweeps=warmup_steps,
+                sweeps=_SWEEPS,
+                seed=seed,
+            )
+            latents = {model.prior.latent: draws}
+            return DocumentSamples.without_rejections(model, latents, batch.index)
+
+        return sweep, f"{size} by Gibbs sampling, every {_SWEEPS}th sweep"
+    kernel = DocumentHMC(model, num_chains=num_chains, seed=seed)
+
+    def move(batch: DocumentBatch) -> DocumentSamples:
+        return kernel.run(batch, num_samples, warmup_steps, progress=False)
+
+    described = (
+        f"{kernel.settings.num_steps} leapfrogs, mass matrix {kernel.settings.mass_matrix!r}"
+    )
+    return move, f"{size} by DocumentHMC ({described})"

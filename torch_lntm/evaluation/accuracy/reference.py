@@ -1,0 +1,143 @@
+"""Moments of reference chains, and how far a posterior is from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from pyro.ops.stats import split_gelman_rubin
+from torch import Tensor
+
+from torch_lntm.evaluation.accuracy.result import Accuracy
+from torch_lntm.evaluation.draws import theta_means
+from torch_lntm.inference.chains import DocumentSamples
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
+from torch_lntm.posteriors import Posterior
+
+#: What the chains of a document must reach to judge a posterior (*Vehtari et al. 2021, §4*).
+LARGEST_RHAT = 1.01
+SMALLEST_EFFECTIVE_SAMPLE_SIZE = 400.0
+#: Draws of a guide's theta, of which only the mean is used.
+GUIDE_DRAWS = 10_000
+#: Stretches of each chain that are compared with each other.
+_STRETCHES = 10
+#: E|x| of a standard normal x.
+_MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """Moments of the chains of a batch's documents, float64 on the CPU.
+
+    Attributes:
+        mean: ``(num_docs, num_topics)`` of x.
+        covariance: ``(num_docs, num_topics, num_topics)`` of x.
+        theta: ``(num_docs, num_topics)`` mean.
+        theta_variance: ``(num_docs, num_topics)`` of theta's draws.
+        mean_error: ``(num_docs, num_topics)`` Monte-Carlo standard errors of ``mean``.
+        theta_error: ``(num_docs, num_topics)`` the same of ``theta``.
+        covariance_error: ``(num_docs,)`` root of the sum of the squared ones of ``covariance``.
+        log_std_error: ``(num_docs,)`` that of the mean over topics of log standard deviations.
+        rhat: ``(num_docs,)`` of the worst topic.
+        effective_sample_size: ``(num_docs,)`` of the slowest topic.
+        moved: ``(num_docs,)`` bool.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    theta: Tensor
+    theta_variance: Tensor
+    mean_error: Tensor
+    theta_error: Tensor
+    covariance_error: Tensor
+    log_std_error: Tensor
+    rhat: Tensor
+    effective_sample_size: Tensor
+    moved: Tensor
+
+    @classmethod
+    def of(cls, samples: DocumentSamples, standardiser: Tensor) -> Reference:
+        """From draws of the documents.
+
+        Args:
+            samples: The draws.
+            standardiser: ``(latent_dim, num_topics)`` float64, on the CPU; takes the main site to
+                x.
+        """
+        latent = samples.latents[samples.model.prior.latent]
+        theta = samples.theta().double()
+        x = latent.double() @ standardiser
+        mean, size = x.mean((0, 1)), effective_sample_size(x)
+        centred = x - mean
+        # A covariance of each stretch about the common mean: how they differ is their error.
+        length = x.shape[1] // _STRETCHES
+        stretches = (
+            centred[:, : length * _STRETCHES].unflatten(1, (_STRETCHES, length)).flatten(0, 1)
+        )
+        by_stretch = torch.einsum("csdi,csdj->cdij", stretches, stretches) / length
+        flat = centred.flatten(0, 1)
+        covariance = torch.einsum("sdi,sdj->dij", flat, flat) / (len(flat) - 1)
+        variance = covariance.diagonal(dim1=-2, dim2=-1)
+        # How a draw moves the mean of log standard deviations, to first order.
+        influence = 0.5 * (centred.square() / variance).mean(-1)
+        theta_variance = theta.flatten(0, 1).var(0)
+        return cls(
+            mean=mean,
+            covariance=covariance,
+            theta=theta.mean((0, 1)),
+            theta_variance=theta_variance,
+            mean_error=(variance / size).sqrt(),
+            theta_error=(theta_variance / effective_sample_size(theta)).sqrt(),
+            covariance_error=(by_stretch.var(0).sum((-2, -1)) / len(by_stretch)).sqrt(),
+            log_std_error=influence.flatten(0, 1).std(0) / effective_sample_size(influence).sqrt(),
+            rhat=split_gelman_rubin(x).max(-1).values,
+            effective_sample_size=size.min(-1).values,
+            moved=samples.moved.all(0),
+        )
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviations ``(num_docs, num_topics)`` of x."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+
+    @property
+    def reliable(self) -> Tensor:
+        """Documents ``(num_docs,)`` bool whose chains are long enough to judge a posterior."""
+        enough = self.effective_sample_size >= SMALLEST_EFFECTIVE_SAMPLE_SIZE
+        return self.moved & (self.rhat <= LARGEST_RHAT) & enough
+
+    def noise(self, exact_theta: bool) -> Accuracy:
+        """What :meth:`distance` would be of an exact posterior.
+
+        Args:
+            exact_theta: Its mean of theta takes no draws.
+        """
+        draws = 0.0 if exact_theta else self.theta_variance / GUIDE_DRAWS
+        theta_error = (self.theta_error.square() + draws).sqrt()
+        return Accuracy(
+            mean_error=self.mean_error.square().mean(-1).sqrt(),
+            std_ratio=self.log_std_error.exp(),
+            covariance_error=self.covariance_error / self.covariance.norm(dim=(-2, -1)),
+            total_variation=0.5 * _MEAN_ABSOLUTE * theta_error.sum(-1),
+        )
+
+    def distance(self, posterior: Posterior, standardiser: Tensor, seed: int) -> Accuracy:
+        """How far a guide's posteriors of the same documents are.
+
+        Args:
+            posterior: The posteriors.
+            standardiser: As for :meth:`of`.
+            seed: Seed of the posteriors' draws of theta, where their mean takes some.
+        """
+        mean = posterior.mean.double().cpu() @ standardiser
+        covariance = standardiser.mT @ posterior.covariance.double().cpu() @ standardiser
+        std = covariance.diagonal(dim1=-2, dim2=-1).sqrt()
+        difference = (covariance - self.covariance).norm(dim=(-2, -1))
+        theta = theta_means(posterior, GUIDE_DRAWS, seed).cpu()
+        return Accuracy(
+            mean_error=(mean - self.mean).square().mean(-1).sqrt(),
+            std_ratio=(std.log() - self.std.log()).mean(-1).exp(),
+            covariance_error=difference / self.covariance.norm(dim=(-2, -1)),
+            total_variation=0.5 * (theta - self.theta).abs().sum(-1),
+        )

@@ -1,0 +1,118 @@
+"""What every evaluation checks of its arguments, and how it warns of documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus.corpus import as_corpus
+from torch_lntm.errors import (
+    ConfigError,
+    IncompatibleGuideError,
+    UnreliableEstimateWarning,
+    require,
+    warn,
+)
+from torch_lntm.guides import Guide
+from torch_lntm.latents import IdentifiedSpace
+from torch_lntm.models import TopicModel
+
+
+def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Corpus:
+    """Check what all evaluations take.
+
+    Args:
+        model: The model.
+        corpus: Documents over its vocabulary, or a matrix of their counts.
+        seed: A seed.
+        max_docs: Documents to compute together.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        ConfigError: The model is none, the corpus is none or over another vocabulary, or a number
+            is too small.
+    """
+    check_model(model)
+    require(0, seed=seed)
+    require(1, max_docs=max_docs)
+    documents = as_corpus(corpus, allow_empty=True)
+    if documents.num_words != model.num_words:
+        raise ConfigError(
+            f"documents over {documents.num_words} words given to a model of {model.num_words}; "
+            "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
+        )
+    return documents
+
+
+def check_model(model: Any) -> None:
+    """Raise if something else was given for the model, such as the corpus.
+
+    Raises:
+        ConfigError: It says so.
+    """
+    if not isinstance(model, TopicModel):
+        swapped = "; the model comes first, then the corpus" if isinstance(model, Corpus) else ""
+        raise ConfigError(f"expected a topic model, got a {type(model).__name__}{swapped}")
+
+
+def check_guide(model: TopicModel, guide: Guide[Any]) -> Guide[Any]:
+    """The guide, if it is one of this model.
+
+    Raises:
+        IncompatibleGuideError: It belongs to another.
+    """
+    if guide.model is not model:
+        raise IncompatibleGuideError(
+            f"{type(guide).__name__} was made for another model; make one for this: "
+            f"{type(guide).__name__}(model)"
+        )
+    return guide
+
+
+def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:
+    """The coordinates of a batch that integrals are over.
+
+    Raises:
+        IncompatibleGuideError: The prior does not offer any.
+    """
+    try:
+        return model.prior.identified(batch)
+    except NotImplementedError:
+        name = type(model.prior).__name__
+        raise IncompatibleGuideError(
+            f"{name} does not say what is identified, which this evaluation needs; define "
+            f"{name}.identified(batch)"
+        ) from None
+
+
+def space_of(model: TopicModel, corpus: Corpus) -> IdentifiedSpace:
+    """The coordinates of the corpus's first document, for what they are in general."""
+    return identified_space(model, corpus.batch([0], model.device, model.dtype))
+
+
+def positions_of(documents: Tensor) -> str:
+    """The first few of some positions, in words."""
+    positions = documents.tolist()
+    return ", ".join(map(str, positions[:5])) + (", …" if len(positions) > 5 else "")
+
+
+def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log likelihoods") -> None:
+    """One warning that counts and names the documents concerned; none if there are none.
+
+    Args:
+        bad: ``(num_docs,)`` bool.
+        problem: What these documents have.
+        cure: What to do.
+        what: What is not reliable.
+    """
+    if bool(bad.any()):
+        positions = bad.nonzero().flatten()
+        warn(
+            f"{len(positions)} of {len(bad)} documents have {problem} "
+            f"(positions {positions_of(positions)}): their {what} are not reliable; {cure}",
+            UnreliableEstimateWarning,
+        )

@@ -1,0 +1,128 @@
+"""Log likelihood of simulated documents from below and from above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.evaluation.checks import check_model
+from torch_lntm.evaluation.likelihood.annealed import AIS, anneal_corpus, warn_of_chains
+from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate
+from torch_lntm.models import TopicModel
+from torch_lntm.sampling.importance import summarise_weights
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AISBracket:
+    """Stochastic bounds of log p(w_d) of documents that were drawn from the model itself.
+
+    Attributes:
+        corpus: The documents.
+        lower: Estimates by chains from the prior on; below log p(w_d) in expectation.
+        upper: ``(num_docs,)`` float64 nats, estimates by chains back from the truth; above log
+            p(w_d) in expectation, 0 for an empty document. All reverse chains of a document start
+            from the same latent value, the one that generated it. They are therefore not
+            independent: estimate the error from the spread over documents.
+        upper_effective_sample_size: ``(num_docs,)`` chains that count in ``upper``.
+    """
+
+    corpus: Corpus
+    lower: LikelihoodEstimate
+    upper: Tensor
+    upper_effective_sample_size: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """Upper less lower bound ``(num_docs,)`` nats; by chance it can be negative."""
+        return self.upper - self.lower.log_likelihood
+
+    @property
+    def mean_gap(self) -> float:
+        """Mean gap of documents with tokens, nats: an upper bound of the mean error of both."""
+        return float(self.gap[self.lower.lengths > 0].mean())
+
+    @property
+    def mean_gap_standard_error(self) -> float:
+        """Standard error of ``mean_gap`` over documents; infinite for a single one."""
+        gap = self.gap[self.lower.lengths > 0]
+        return float(gap.std() / math.sqrt(len(gap))) if len(gap) > 1 else math.inf
+
+    def __repr__(self) -> str:
+        lower, tokens = self.lower, int(self.lower.lengths.sum())
+        return (
+            f"AISBracket: log p(w) of {lower.num_docs} simulated documents, {tokens} tokens, each "
+            f"way by {lower.description}, seed {lower.seed}\n"
+            f"  from below  {lower.total:.1f} nats, {lower.nats_per_token:.4f} per token\n"
+            f"  from above  {float(self.upper.sum()):.1f} nats, "
+            f"{float(self.upper.sum()) / max(tokens, 1):.4f} per token\n"
+            f"  gap         {self.mean_gap:.3g} nats per document ± "
+            f"{self.mean_gap_standard_error:.2g} (s.e. over documents)"
+        )
+
+
+@torch.no_grad()
+def ais_bracket(
+    model: TopicModel,
+    lengths: Sequence[int] | Tensor,
+    settings: AIS | None = None,
+    *,
+    seed: int = 0,
+    max_docs: int = 256,
+    progress: bool = False,
+    covariates: Mapping[str, Any] | None = None,
+) -> AISBracket:
+    """How far annealed importance sampling is from the truth, at most, on simulated documents.
+
+    The latent variables that made a document are a draw from its posterior. Chains that go from
+    there back to the prior have E 1/weight = 1/p(w), so −log of their mean 1/weight is a stochastic
+    upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Where it meets the lower bound both
+    are right; for real documents of like lengths, under a model that fits them, the lower bound
+    then is as good.
+
+    Args:
+        model: The model, from whose present parameters the documents are drawn.
+        lengths: ``(num_docs,)`` tokens of each document.
+        settings: Chains, temperatures and transitions, the same both ways.
+        seed: Seed of the documents and of all chains.
+        max_docs: Documents annealed at once, at most.
+        progress: Show progress bars, one each way.
+        covariates: ``(num_docs, ...)`` arrays by name, where the model's prior has covariates.
+
+    Returns:
+        The documents and their bounds.
+
+    Raises:
+        ConfigError: A setting that cannot be used.
+        NumericalError: A density is not finite; names documents.
+
+    Warns:
+        UnreliableEstimateWarning: See :func:`log_likelihood`; of either side.
+    """
+    check_model(model)
+    settings = AIS() if settings is None else settings
+    corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
+    lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
+    upper = torch.zeros(corpus.num_docs, dtype=torch.float64)
+    size = torch.full_like(upper, float(settings.num_chains))
+    stuck = torch.zeros_like(upper, dtype=torch.bool)
+    for of_batch in anneal_corpus(
+        model,
+        corpus,
+        settings,
+        seed=seed,
+        max_docs=max_docs,
+        progress=progress,
+        latents=latents,
+    ):
+        summary = summarise_weights(-of_batch.log_weights, 0)
+        upper[of_batch.rows] = -summary.log_mean
+        size[of_batch.rows] = summary.effective_sample_size
+        stuck[of_batch.rows] = of_batch.stuck
+    warn_of_chains(settings, size, stuck, "upper bounds")
+    return AISBracket(corpus, lower, upper, size)

@@ -1,0 +1,91 @@
+"""The documents of a corpus one by one, each with a guide's posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import NumericalError
+from torch_lntm.evaluation.checks import check_guide, identified_space
+from torch_lntm.guides import Guide, make_guide
+from torch_lntm.latents import IdentifiedSpace
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Posterior
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """One document with tokens, and where its posterior is.
+
+    Attributes:
+        position: Its position in the corpus.
+        space: The coordinates of its batch.
+        posterior: What the guide made of the batch.
+        row: Its place in the batch.
+        words: ``(nnz, num_topics)`` float64 probabilities of its words under each topic.
+        counts: ``(nnz,)`` float64 their counts.
+    """
+
+    position: int
+    space: IdentifiedSpace
+    posterior: Posterior
+    row: int
+    words: Tensor
+    counts: Tensor
+
+
+def guide_for(model: TopicModel, guide: Guide[Any] | None, space: IdentifiedSpace) -> Guide[Any]:
+    """The guide, if it is one of this model; by default the one that the space refers to.
+
+    Raises:
+        IncompatibleGuideError: The guide belongs to another model.
+    """
+    return make_guide(space.reference, model) if guide is None else check_guide(model, guide)
+
+
+def documents(
+    model: TopicModel, corpus: Corpus, guide: Guide[Any], max_docs: int, progress: bool
+) -> Iterator[list[Document]]:
+    """Yields the documents with tokens of each batch that has some.
+
+    Args:
+        model: The model.
+        corpus: The documents.
+        guide: The guide that solves the posteriors.
+        max_docs: Documents whose posteriors are solved at once.
+        progress: Show a progress bar.
+
+    Raises:
+        NumericalError: A posterior could not be computed, or cannot be drawn around; names
+            documents.
+    """
+    words = model.topics.double_probs.mT.contiguous()
+    with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
+        for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
+            space, posterior = identified_space(model, batch), guide.posterior(batch)
+            improper = ~space.proper(posterior)
+            if bool(improper.any()):
+                positions = batch.index[improper].tolist()
+                raise NumericalError(
+                    f"{type(guide).__name__} gave no proper posterior for {len(positions)} "
+                    f"document(s), first at position {positions[0]}; expected finite means and "
+                    "covariances of full rank",
+                    positions,
+                )
+            offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
+            found = []
+            for row, position in enumerate(batch.index.tolist()):
+                entries = slice(offsets[row], offsets[row + 1])
+                if entries.start < entries.stop:
+                    of_document = words[batch.word_index[entries]]
+                    found.append(
+                        Document(position, space, posterior, row, of_document, counts[entries])
+                    )
+            if found:
+                yield found
+            bar.update(batch.num_docs)

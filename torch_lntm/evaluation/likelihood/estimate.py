@@ -1,0 +1,168 @@
+"""LikelihoodEstimate, and what a method of estimating likelihoods is."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.models import TopicModel
+
+#: Pareto k̂ above which an importance estimate is not to be trusted.
+PARETO_K_LIMIT = 0.7
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LikelihoodEstimate:
+    """Estimates of log p(w_d) in nats, the probability of the tokens in a given order.
+
+    Attributes:
+        log_likelihood: ``(num_docs,)`` float64 nats; 0 for an empty document.
+        standard_error: ``(num_docs,)`` error of each estimate alone, nats: the standard error over
+            draws or chains, or, of quadrature, the change from half the points per axis.
+        lengths: ``(num_docs,)`` int64 tokens.
+        method: Name of the method.
+        description: The method and its settings, in words.
+        num_samples: Draws or chains per document, or points of the grid.
+        seed: Seed of the draws; None where there are none.
+        corpus_name: Name of the corpus.
+        effective_sample_size: ``(num_docs,)`` draws or chains that count, if there are any.
+        pareto_k: ``(num_docs,)`` tail shape of the weights, ``-inf`` for an empty document; an
+            estimate is unreliable above 0.7. Importance sampling only, else None.
+        acceptance: ``(num_docs,)`` mean acceptance probability of the chains' transitions, 1 for an
+            empty document. Annealed importance sampling only, else None.
+    """
+
+    log_likelihood: Tensor
+    standard_error: Tensor
+    lengths: Tensor
+    method: str
+    description: str
+    num_samples: int
+    seed: int | None = None
+    corpus_name: str | None = None
+    effective_sample_size: Tensor | None = None
+    pareto_k: Tensor | None = None
+    acceptance: Tensor | None = None
+
+    @property
+    def num_docs(self) -> int:
+        """Documents with tokens, those that per-token figures are about."""
+        return int((self.lengths > 0).sum())
+
+    @property
+    def total(self) -> float:
+        """Σ_d log p(w_d), nats."""
+        return float(self.log_likelihood.sum())
+
+    @property
+    def total_error(self) -> float:
+        """Error of ``total`` that more draws or points would remove, nats.
+
+        Standard errors of independent draws add in squares; numerical errors add up.
+        """
+        if self.seed is None:
+            return float(self.standard_error.sum())
+        return float(self.standard_error.square().sum().sqrt())
+
+    @property
+    def nats_per_token(self) -> float:
+        """Σ_d log p(w_d) / Σ_d N_d."""
+        return per_token(self.log_likelihood, self.lengths)[0]
+
+    @property
+    def nats_per_token_standard_error(self) -> float:
+        """Standard error of ``nats_per_token`` over documents; infinite for a single one."""
+        return per_token(self.log_likelihood, self.lengths)[1]
+
+    @property
+    def perplexity(self) -> float:
+        """exp(−Σ_d log p(w_d) / Σ_d N_d) (*Ahmed & Xing 2007, eq. 16*)."""
+        return math.exp(-self.nats_per_token)
+
+    @property
+    def perplexity_standard_error(self) -> float:
+        """Standard error of ``perplexity`` over documents; infinite for a single one."""
+        return self.perplexity * self.nats_per_token_standard_error
+
+    def __repr__(self) -> str:
+        where = f" of {self.corpus_name}" if self.corpus_name else ""
+        how, error = self.description, "numerical"
+        if self.seed is not None:
+            how, error = f"{how}, seed {self.seed}", "Monte Carlo s.e."
+        text = (
+            f"LikelihoodEstimate: log p(w){where} by {how}\n"
+            f"  total       {self.total:.1f} nats ± {self.total_error:.2g} ({error}), "
+            f"{self.num_docs} documents, {int(self.lengths.sum())} tokens\n"
+            f"  per token   {self.nats_per_token:.4f} nats ± "
+            f"{self.nats_per_token_standard_error:.2g} (s.e. over documents)\n"
+            f"  perplexity  {self.perplexity:.1f} ± {self.perplexity_standard_error:.2g} "
+            "(s.e. over documents)"
+        )
+        diagnostics = self._diagnostics() if self.num_docs else ""
+        return f"{text}\n{diagnostics}" if diagnostics else text
+
+    def _diagnostics(self) -> str:
+        """A line about the draws or chains; empty where there are none."""
+        used, lines = self.lengths > 0, []
+        if self.effective_sample_size is not None:
+            size = self.effective_sample_size[used]
+            digits = 0 if self.num_samples >= 100 else 1
+            lines.append(
+                f"effective sample size {float(size.median()):.{digits}f} in the median, "
+                f"{float(size.min()):.{digits}f} at least"
+            )
+        if self.pareto_k is not None:
+            k = self.pareto_k[used]
+            lines.append(
+                f"Pareto k {float(k.median()):.2f} in the median, above {PARETO_K_LIMIT} in "
+                f"{int((k > PARETO_K_LIMIT).sum())} documents"
+            )
+        if self.acceptance is not None:
+            accepted = self.acceptance[used]
+            lines.append(
+                f"acceptance {float(accepted.median()):.2f} in the median, "
+                f"{float(accepted.min()):.2f} at least"
+            )
+        return f"  weights     {'; '.join(lines)}" if lines else ""
+
+
+class LikelihoodMethod(ABC):
+    """A way to estimate log p(w_d); a subclass is a frozen dataclass of its settings."""
+
+    #: What :func:`~torch_lntm.evaluation.log_likelihood` knows the method by.
+    name: ClassVar[str]
+
+    @abstractmethod
+    def estimate(
+        self,
+        model: TopicModel,
+        corpus: Corpus,
+        *,
+        seed: int = 0,
+        max_docs: int = 256,
+        progress: bool = False,
+    ) -> LikelihoodEstimate:
+        """Estimates log p(w_d) of every document.
+
+        Args:
+            model: The model; computed at its present parameters on its device, in float64.
+            corpus: Documents over the model's vocabulary, or a matrix of their counts.
+            seed: Seed of the draws.
+            max_docs: Documents to compute together, at most.
+            progress: Show a progress bar.
+
+        Raises:
+            ConfigError: A setting that cannot be used, or a corpus over another vocabulary.
+            IncompatibleGuideError: The guide belongs to another model, or the model's prior does
+                not offer what the method needs.
+            NumericalError: A computation failed; names documents.
+
+        Warns:
+            UnreliableEstimateWarning: Documents whose estimates are not to be trusted.
+        """

@@ -1,0 +1,288 @@
+"""Files: reading with a bound and with errors that say where, writing atomically."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import math
+import os
+import stat
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from torch_lntm.errors import FileError
+
+_PIECE = 1 << 20
+_MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
+
+
+def at_line(path: Path, line: int, message: str) -> FileError:
+    """The error for a 1-based line of a file."""
+    return FileError(f"{path}, line {line}: {message}")
+
+
+def excerpt(line: str | bytes, limit: int = 60) -> str:
+    """A line quoted for an error message, cut to ``limit`` characters."""
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    text = text.strip()
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+# -------------------------------------------------------------------- reading
+
+
+def readable_bytes() -> int:
+    """The most bytes that a file is read to by default: a third of the available memory.
+
+    The available memory is what Linux reports, and at most the limit of a container. Other
+    systems count as having 8 GiB.
+    """
+    available = 8 << 30
+    for name in _MEMORY_FILES:
+        try:
+            text = Path(name).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            continue
+        if name.endswith("max"):
+            available = min(available, int(text)) if text.strip().isdecimal() else available
+        elif "MemAvailable:" in text:
+            available = 1024 * int(text.split("MemAvailable:")[1].split()[0])
+    return available // 3
+
+
+def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
+    """The contents of a file, decompressed where its name ends in ``.gz``.
+
+    Args:
+        path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
+        max_bytes: The most to read, after decompression; ``readable_bytes()`` if not given.
+
+    Raises:
+        FileError: The file is missing, not a regular file, unreadable, truncated or too large.
+    """
+    limit = readable_bytes() if max_bytes is None else max_bytes
+    try:
+        with _open(path) as file:
+            if path.suffix.lower() == ".gz":
+                return _read_pieces(path, gzip.GzipFile(fileobj=file), limit)
+            if os.fstat(file.fileno()).st_size > limit:
+                raise _too_large(path, limit)
+            return _read_pieces(path, file, limit)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_text(path: Path, encoding: str = "utf-8", max_bytes: int | None = None) -> str:
+    r"""The text of a file with newlines as ``\n`` and without a byte-order mark.
+
+    Raises:
+        FileError: As ``read_bytes``, and for bytes that are not text in ``encoding``.
+    """
+    data = read_bytes(path, max_bytes)
+    try:
+        text = data.decode(encoding)
+    except LookupError as error:
+        raise FileError(f"{path}: {error}; give one that Python knows, e.g. 'latin-1'") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
+        message = f"not {encoding} text ({error.reason}); pass the file's encoding, {example}"
+        raise at_line(path, line, message) from error
+    if text.count("\0") > len(text) // 4:
+        raise FileError(
+            f"{path}: not {encoding} text (every other character is NUL); pass the file's "
+            "encoding, which may be 'utf-16-le' or 'utf-16-be'"
+        )
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    # Files of old Macs end their lines by a carriage return alone. Elsewhere it is no line's end.
+    return text if "\n" in text else text.replace("\r", "\n")
+
+
+def read_lines(path: Path, encoding: str = "utf-8", max_bytes: int | None = None) -> list[str]:
+    """The lines of a text file; a newline at the very end does not begin another line."""
+    return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
+
+
+def read_arrays(
+    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: int | None = None
+) -> dict[str, np.ndarray]:
+    """Some arrays of an ``.npz`` file; never unpickles, and leaves all other arrays unread.
+
+    Args:
+        path: The file.
+        *names: Arrays that it must hold.
+        optional: Arrays that it may hold.
+        max_bytes: The most bytes to read of these arrays together; ``readable_bytes()`` if not
+            given.
+
+    Raises:
+        FileError: The file is missing, damaged or too large, holds Python objects, or lacks an
+            array.
+    """
+    limit = readable_bytes() if max_bytes is None else max_bytes
+    try:
+        with _open(path) as file, zipfile.ZipFile(file) as archive:
+            found = [name.removesuffix(".npy") for name in archive.namelist()]
+            missing = [name for name in names if name not in found]
+            if missing:
+                message = (
+                    f"expected the arrays {', '.join(names)}, got {', '.join(found) or 'none'}"
+                )
+                raise FileError(f"{path}: {message}; missing {', '.join(missing)}")
+            wanted = [*names, *(name for name in optional if name in found)]
+            sizes = [archive.getinfo(f"{name}.npy").file_size for name in wanted]
+            if sum(sizes) > limit:
+                raise _too_large(path, limit)
+            return {
+                name: _read_array(archive, f"{name}.npy", size)
+                for name, size in zip(wanted, sizes, strict=True)
+            }
+    except FileNotFoundError as error:
+        raise _unreadable(path, error) from error
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        ValueError,
+        RuntimeError,  # encrypted, or compressed in another way
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{path}: not a complete .npz file of plain arrays ({error})") from error
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
+    """An array, once its header has announced as many bytes as there are."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read_header is None:
+            raise ValueError(f"{name} has the unknown version {version}")
+        shape, _, dtype = read_header(file)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects")
+        announced = math.prod(shape) * dtype.itemsize
+        if announced != size - file.tell() or (announced == 0 and math.prod(shape) > 0):
+            raise ValueError(f"{name} announces {announced} bytes and holds {size - file.tell()}")
+    with archive.open(name) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _open(path: Path) -> IO[bytes]:
+    """A file to read from, which neither waits for a writer nor goes on for ever."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise FileError(f"{path}: is a folder; expected a file")
+    piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
+    if not stat.S_ISREG(mode) and not piped:
+        kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
+        raise FileError(f"{path}: is {kind}; save what it gives to a regular file, and read that")
+    return open(path, "rb")
+
+
+def _read_pieces(path: Path, file: IO[bytes] | gzip.GzipFile, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := file.read(_PIECE):
+        size += len(piece)
+        if size > limit:
+            raise _too_large(path, limit)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_large(path: Path, limit: int) -> FileError:
+    size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit} bytes"
+    return FileError(
+        f"{path}: holds more than {size} when read, the most that is allowed (by default a third "
+        "of the available memory); check the file, or raise max_bytes"
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> FileError:
+    if isinstance(error, FileError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FileError(f"{path}: no such file; check the path")
+    return FileError(f"{path}: cannot be read, is it complete? ({error})")
+
+
+# -------------------------------------------------------------------- writing
+
+_FULL = "the disk is full; free some space there, or choose another folder, and run again"
+_DENIED = "it may not be written; choose another path, or change its permissions"
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    getattr(errno, "EDQUOT", errno.ENOSPC): _FULL,
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EROFS: "the file system is read-only; choose another path",
+    errno.EISDIR: "a folder has this name; choose another path",
+    errno.EEXIST: "a part of its path is a file and not a folder; choose another path",
+    errno.ENOTDIR: "a part of its path is a file and not a folder; choose another path",
+}
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that appears under ``path`` only when it is complete.
+
+    Raises:
+        FileError: The file cannot be written. Nothing is left of it, and what stood under
+            ``path`` before is still there.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException as error:
+        with suppress(OSError):  # the first error is the one to report
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, FileError):
+            advice = _ADVICE.get(error.errno or 0, "choose another path")
+            raise FileError(
+                f"{path}: cannot be written ({error.strerror or error}): {advice}"
+            ) from error
+        raise
+
+
+def write_lines(path: Path, lines: Iterable[str], what: str) -> None:
+    """Writes one item per line, atomically.
+
+    Raises:
+        FileError: An item holds a line break and would not read back as one line, or the file
+            cannot be written.
+    """
+    lines = list(lines)
+    for i, line in enumerate(lines):
+        if "\n" in line or "\r" in line:
+            message = f"{what} {i} is {line!r}, with a line break; replace it before saving"
+            raise FileError(f"{path}: {message}")
+    with atomic_write(path) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
+
+
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Writes a compressed ``.npz`` of plain arrays, atomically.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    with atomic_write(path) as file:
+        np.savez_compressed(file, **arrays)

@@ -1,0 +1,81 @@
+"""Samples in the form that ArviZ reads: pip install 'torch-lntm[arviz]'."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference.chains.samples import DocumentSamples
+
+
+def to_arviz(samples: DocumentSamples) -> Any:
+    """The draws, and what is known of their chains, for ArviZ's summaries, diagnostics and plots.
+
+    The group ``posterior`` has ``theta`` and the program's sites, as ``eta`` and ``source``, each
+    with the dimensions ``chain``, ``draw``, ``document`` and one of its own: ``topic`` for theta
+    and for a main site of that many components, else the site's name with ``_dim``. The group
+    ``sample_stats`` has ``acceptance_rate`` and ``step_size`` by ``chain`` and ``document``,
+    ``divergences`` by ``document``, and ``moved``, false for chains that never did: ArviZ averages
+    over those too. Documents are labelled by their positions in the corpus.
+
+    Chains that Pyro ran, ``mcmc = MCMC(DocumentHMC(model), num_samples=500, num_chains=4)``, need
+    no function: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes, and in ArviZ 0.x
+    ``arviz.from_dict(posterior=...)`` takes its values as NumPy arrays.
+
+    Args:
+        samples: The draws.
+
+    Returns:
+        ``arviz.InferenceData``, or from ArviZ 1.0 on, which has no such class, the
+        ``xarray.DataTree`` that took its place.
+
+    Raises:
+        ConfigError: ArviZ is missing.
+    """
+    arviz, xarray = _require("arviz"), _require("xarray")
+    num_chains, num_draws = samples.num_chains, samples.num_samples
+    coords = {
+        "chain": range(num_chains),
+        "draw": range(num_draws),
+        "document": samples.index.numpy(),
+    }
+    prior = samples.model.prior
+    draws = {"theta": (samples.theta(), "topic")}
+    for site, values in samples.latents.items():
+        of_topics = site == prior.latent and prior.latent_dim == prior.num_topics
+        draws[site] = (values, "topic" if of_topics else f"{site}_dim")
+    posterior = {
+        name: (("chain", "draw", "document", last), values.detach().numpy())
+        for name, (values, last) in draws.items()
+    }
+    chains = ("chain", "document")
+    statistics = {
+        "acceptance_rate": (chains, samples.acceptance.numpy()),
+        "step_size": (chains, samples.step_size.numpy()),
+        "moved": (chains, samples.moved.numpy()),
+        "divergences": (("document",), samples.divergences.numpy()),
+    }
+    by_last = {last: range(values.shape[-1]) for values, last in draws.values()}
+    groups = {
+        "posterior": xarray.Dataset(posterior, {**coords, **by_last}),
+        "sample_stats": xarray.Dataset(
+            statistics, {name: coords[name] for name in ("chain", "document")}
+        ),
+    }
+    for group in groups.values():
+        group.attrs["inference_library"] = "torch_lntm"
+    if hasattr(arviz, "InferenceData"):
+        return arviz.InferenceData(**groups)
+    return xarray.DataTree.from_dict(groups)
+
+
+def _require(module: str) -> Any:
+    """An optional module, or the error that names what to install."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"the export to ArviZ needs {module}, which cannot be imported ({error}); install it "
+            "by pip install 'torch-lntm[arviz]'"
+        ) from error

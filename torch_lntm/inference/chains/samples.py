@@ -1,0 +1,205 @@
+"""DocumentSamples: draws from the posteriors of documents, and their summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from pyro.ops.stats import split_gelman_rubin
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference.chains.diagnostics import effective_sample_size, normal_scores
+from torch_lntm.models import TopicModel
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: Numbers held at once while diagnostics are computed.
+_MAX_NUMBERS = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentSamples:
+    """Draws from the posteriors of the documents of a batch, on the CPU.
+
+    Means and diagnostics leave out chains that never moved. They are NaN for a document none of
+    whose chains moved.
+
+    Attributes:
+        model: The model that was sampled.
+        latents: ``(num_chains, num_samples, num_docs, dim)`` draws by the names of the program's
+            sites, as ``"eta"``; the site that theta is a function of comes last.
+        index: ``(num_docs,)`` positions of the documents in their corpus.
+        acceptance: ``(num_chains, num_docs)`` float64 mean acceptance probability.
+        step_size: ``(num_chains, num_docs)`` float64, as frozen after warm-up; NaN for samplers
+            that have none.
+        divergences: ``(num_docs,)`` int64 divergent transitions of all chains after warm-up.
+        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal after warm-up.
+        interrupted: The run was ended by Ctrl-C, and these are the draws it had.
+    """
+
+    model: TopicModel
+    latents: Mapping[str, Tensor]
+    index: Tensor
+    acceptance: Tensor
+    step_size: Tensor
+    divergences: Tensor
+    moved: Tensor
+    interrupted: bool = False
+
+    @classmethod
+    def without_rejections(
+        cls, model: TopicModel, latents: Mapping[str, Tensor], index: Tensor
+    ) -> Self:
+        """Draws of a sampler that accepts every proposal, as Gibbs sampling does.
+
+        Args:
+            model: The model that was sampled.
+            latents: ``(num_chains, num_samples, num_docs, dim)`` draws by the names of the sites.
+            index: ``(num_docs,)`` positions of the documents in their corpus.
+        """
+        num_chains, _, num_docs, _ = latents[model.prior.latent].shape
+        accepted = torch.ones(num_chains, num_docs, dtype=torch.float64)
+        return cls(
+            model=model,
+            latents={site: draws.cpu() for site, draws in latents.items()},
+            index=index.cpu(),
+            acceptance=accepted,
+            step_size=torch.full_like(accepted, torch.nan),
+            divergences=torch.zeros(num_docs, dtype=torch.int64),
+            moved=accepted.bool(),
+        )
+
+    @property
+    def _main(self) -> Tensor:
+        """Draws at the site that theta is a function of."""
+        return self.latents[self.model.prior.latent]
+
+    @property
+    def num_chains(self) -> int:
+        """Chains of each document."""
+        return self._main.shape[0]
+
+    @property
+    def num_samples(self) -> int:
+        """Draws of each chain."""
+        return self._main.shape[1]
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents."""
+        return self._main.shape[2]
+
+    @torch.no_grad()
+    def theta(self) -> Tensor:
+        """Topic proportions ``(num_chains, num_samples, num_docs, num_topics)``."""
+        return self.model.theta(self._main)
+
+    def mean(self, quantity: str = "theta") -> Tensor:
+        """Posterior mean ``(num_docs, dim)``, float64.
+
+        Args:
+            quantity: ``"theta"``, or the name of a site, as ``"eta"`` or ``"source"``.
+
+        Raises:
+            ConfigError: There is no such quantity.
+        """
+        return self._summarise(quantity, lambda draws: draws.mean((0, 1)))
+
+    def std(self, quantity: str = "theta") -> Tensor:
+        """Posterior standard deviation ``(num_docs, dim)``, float64.
+
+        Args:
+            quantity: As for :meth:`mean`.
+
+        Raises:
+            ConfigError: There is a single draw, or no such quantity.
+        """
+        if self.num_chains * self.num_samples < 2:
+            raise ConfigError("there is a single draw; a standard deviation needs 2")
+        return self._summarise(quantity, lambda draws: draws.flatten(0, 1).std(0))
+
+    def rhat(self, quantity: str = "theta") -> Tensor:
+        """Split R-hat ``(num_docs, dim)``, which is 1 where the halves of all chains agree.
+
+        Args:
+            quantity: As for :meth:`mean`.
+
+        Raises:
+            ConfigError: There are fewer than 4 draws of a chain, or there is no such quantity.
+        """
+        self._require(4)
+        return self._summarise(quantity, split_gelman_rubin)
+
+    def effective_sample_size(
+        self, quantity: str = "theta", kind: Literal["bulk", "mean"] = "bulk"
+    ) -> Tensor:
+        """Number ``(num_docs, dim)`` of independent draws that would be worth as much as these.
+
+        Args:
+            quantity: As for :meth:`mean`.
+            kind: ``"bulk"``, of the normal scores of the ranks (*Vehtari et al. 2021, §4.1*), which
+                exists for any distribution; or ``"mean"``, of the draws themselves, which gives the
+                error of the mean. Both split the chains.
+
+        Raises:
+            ConfigError: There are fewer than 4 draws of a chain, or there is no such quantity or
+                kind.
+        """
+        self._require(4)
+        if kind not in ("bulk", "mean"):
+            raise ConfigError(f"kind {kind!r}; expected 'bulk' or 'mean'")
+        if kind == "mean":
+            return self._summarise(quantity, effective_sample_size)
+        return self._summarise(quantity, lambda draws: effective_sample_size(normal_scores(draws)))
+
+    def mcse(self, quantity: str = "theta") -> Tensor:
+        """Monte-Carlo standard error of :meth:`mean` ``(num_docs, dim)``.
+
+        Args:
+            quantity: As for :meth:`mean`.
+
+        Raises:
+            ConfigError: There are fewer than 4 draws of a chain, or there is no such quantity.
+        """
+        size = self.effective_sample_size(quantity, "mean")
+        return self.std(quantity) / size.sqrt()
+
+    def __repr__(self) -> str:
+        return (
+            f"DocumentSamples({self.num_chains} chains × {self.num_samples} samples × "
+            f"{self.num_docs} documents, acceptance {self.acceptance.mean():.2f}, "
+            f"{int(self.divergences.sum())} divergences, {int((~self.moved).sum())} stuck chains"
+            f"{', interrupted' if self.interrupted else ''})"
+        )
+
+    def _require(self, least: int) -> None:
+        if self.num_samples < least:
+            raise ConfigError(
+                f"there are {self.num_samples} draws of each chain; diagnostics need {least}"
+            )
+
+    @torch.no_grad()
+    def _summarise(self, quantity: str, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a function of draws ``(chains, samples, docs, dim)`` to the chains that moved."""
+        if quantity != "theta" and quantity not in self.latents:
+            known = dict.fromkeys(["theta", *self.latents])
+            raise ConfigError(f"quantity {quantity!r}; expected one of {', '.join(known)}")
+        values = self.latents.get(quantity, self._main)
+        dim = self.model.num_topics if quantity == "theta" else values.shape[-1]
+        result = torch.full((self.num_docs, dim), torch.nan, dtype=torch.float64)
+        size = max(1, _MAX_NUMBERS // max(1, dim * self.num_chains * self.num_samples))
+        # Documents with the same chains left are summarised together.
+        for pattern in self.moved.unique(dim=1).unbind(1):
+            if not bool(pattern.any()):
+                continue
+            documents = (self.moved == pattern[:, None]).all(0).nonzero().squeeze(-1)
+            for rows in documents.split(size):
+                draws = values[:, :, rows][pattern].double()
+                if quantity not in self.latents:
+                    draws = self.model.theta(draws)
+                result[rows] = function(draws)
+        return result

@@ -1,0 +1,107 @@
+"""HMCSettings: how the chains of documents move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.latents import LatentSpace
+from torch_lntm.models import TopicModel
+
+#: Leapfrog steps with the documents' own metrics, and with those that all documents share.
+_FEW_STEPS, _MANY_STEPS = 5, 30
+
+
+@dataclass(frozen=True, eq=False)
+class HMCSettings:
+    """Settings of Hamiltonian Monte Carlo; see :class:`DocumentHMC` for what they mean.
+
+    Attributes:
+        num_chains: Chains of each document.
+        mass_matrix: ``"prior"``, ``"identity"``, or a key of the space's ``posterior_metrics``.
+        num_steps: Leapfrog steps of a transition.
+        step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.
+        target_accept: Mean acceptance probability that adaptation aims at.
+        jitter: Largest relative change of a step size from transition to transition.
+        seed: Seed of all noise.
+    """
+
+    num_chains: int
+    mass_matrix: str
+    num_steps: int
+    step_size: float | Tensor | None
+    target_accept: float
+    jitter: float
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        model: TopicModel,
+        *,
+        num_chains: int,
+        mass_matrix: str | None,
+        num_steps: int | None,
+        step_size: float | Tensor | None,
+        target_accept: float,
+        jitter: float,
+        seed: int,
+    ) -> HMCSettings:
+        """Settings for a model, checked, with its own choice where they are None.
+
+        Args:
+            model: The model.
+            num_chains: See the attributes.
+            mass_matrix: See the attributes; by default the space's ``default_metric``.
+            num_steps: See the attributes; by default 5 with the documents' own metrics, else 30.
+            step_size: See the attributes.
+            target_accept: See the attributes.
+            jitter: See the attributes.
+            seed: See the attributes.
+
+        Raises:
+            IncompatibleGuideError: The model's prior has no latent space.
+            ConfigError: A setting that cannot be used.
+        """
+        space_type = _space_type(model)
+        of_posteriors = list(space_type.posterior_metrics)
+        known = [*of_posteriors, "prior", "identity"]
+        if mass_matrix is None:
+            mass_matrix = space_type.default_metric
+        if mass_matrix not in known:
+            raise ConfigError(
+                f"mass_matrix {mass_matrix!r}; expected one of {', '.join(known)} for a "
+                f"{type(model.prior).__name__}"
+            )
+        if num_steps is None:
+            num_steps = _FEW_STEPS if mass_matrix in of_posteriors else _MANY_STEPS
+        for name, value in (("num_chains", num_chains), ("num_steps", num_steps)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; expected at least 1")
+        if not 0 < target_accept < 1 or not 0 <= jitter < 1:
+            raise ConfigError(
+                f"target_accept is {target_accept} and jitter {jitter}; expected them between 0 "
+                "and 1"
+            )
+        if step_size is not None:
+            given = torch.as_tensor(step_size)
+            if not bool((given.isfinite() & (given > 0)).all()):
+                raise ConfigError(f"step_size is {step_size}; expected positive numbers")
+        if not 0 <= seed < 2**63:
+            raise ConfigError(f"seed is {seed}; expected a number from 0 to 2**63 - 1")
+        return cls(num_chains, mass_matrix, num_steps, step_size, target_accept, jitter, seed)
+
+
+def _space_type(model: TopicModel) -> type[LatentSpace]:
+    """The class of the latent space that the model's prior has."""
+    try:
+        return model.prior.space_type
+    except (AttributeError, NotImplementedError):
+        name = type(getattr(model, "prior", model)).__name__
+        raise IncompatibleGuideError(
+            f"DocumentHMC needs a latent space, which {name} does not have; a prior has one if it "
+            "defines space_type and space. pyro.infer.NUTS takes every model"
+        ) from None

@@ -1,0 +1,1 @@
+"""EM: variational and Monte-Carlo engines over one resumable loop."""

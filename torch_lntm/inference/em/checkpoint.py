@@ -1,0 +1,156 @@
+"""The state of a running fit, and its file: tensors and JSON, nothing that executes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.files import atomic_write
+from torch_lntm.inference.em.statistics import Statistics
+
+#: Written into every checkpoint; a file with another is of another version of this library.
+FORMAT_VERSION = 2
+
+
+@dataclass
+class FitState:
+    """All that a fit needs to go on from the end of a step.
+
+    Attributes:
+        documents: Tables with a row for each document of the corpus, or for each stored count, on
+            the CPU: ``theta`` ``(num_docs, num_topics)``, the proportions of the start; ``means``
+            ``(num_docs, latent_dim)``, posterior means; ``sites`` ``(nnz, num_topics)``, where the
+            guide starts from more than means; and what Monte-Carlo EM keeps of its chains.
+        restart: Which restart.
+        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``; of Monte-Carlo EM
+            ``"warm-up"`` or ``"sampling"``.
+        step: Epochs or iterations of the phase that are done.
+        updates: Stochastic updates taken.
+        seconds: Time spent.
+        history: One record per epoch and iteration.
+        word_counts: ``(num_topics, num_words)`` running average of the start.
+        statistics: Those that the next M-step starts from.
+        best: Parameters and ``means`` of the best restart so far.
+        optimizer: State of the topics' optimiser, where they have one.
+    """
+
+    documents: dict[str, Tensor] = field(default_factory=dict)
+    restart: int = 0
+    phase: str = "start"
+    step: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    word_counts: Tensor | None = None
+    statistics: Statistics | None = None
+    best: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
+
+
+def write_checkpoint(
+    path: Path, state: FitState, parameters: dict[str, Tensor], identity: dict[str, Any]
+) -> None:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: The file.
+        state: The fit's state.
+        parameters: The model's parameters that belong to it.
+        identity: JSON-able description of the fit, which a reader must share.
+    """
+    tensors = {f"model.{name}": value for name, value in parameters.items()}
+    record: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "identity": identity,
+        "state": {},
+        "statistics": None,
+    }
+    for item in fields(FitState):
+        value = getattr(state, item.name)
+        if isinstance(value, Tensor):
+            tensors[item.name] = value
+        elif isinstance(value, dict):
+            tensors |= {f"{item.name}.{name}": tensor for name, tensor in value.items()}
+        elif isinstance(value, int | float | str | list):
+            record["state"][item.name] = value
+    if state.statistics is not None:
+        statistics = dict(vars(state.statistics))
+        tensors["statistics.word_counts"] = statistics.pop("word_counts")
+        tensors |= {f"sums.{name}": value for name, value in statistics.pop("sums").items()}
+        record["statistics"] = statistics
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    with atomic_write(path) as file:
+        file.write(safetensors.torch.save(contiguous, {"record": json.dumps(record)}))
+
+
+def read_checkpoint(
+    path: Path, identity: dict[str, Any], device: torch.device
+) -> tuple[FitState, dict[str, Tensor]]:
+    """Read what :func:`write_checkpoint` wrote.
+
+    Args:
+        path: The file.
+        identity: The present fit's description.
+        device: Where the parameters and statistics go.
+
+    Returns:
+        The state, and the model's parameters that belong to it.
+
+    Raises:
+        ConfigError: The file is damaged, not a checkpoint, or that of another fit.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            record = json.loads((file.metadata() or {})["record"])
+            # The handle is no mapping: it has keys() but cannot be iterated.
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        if record.get("format_version") != FORMAT_VERSION:
+            raise ConfigError(
+                f"{path} is a checkpoint of another version of torch_lntm; delete it to start the "
+                "fit anew"
+            )
+        found = record["identity"]
+        different = [name for name in identity if found.get(name) != identity[name]]
+        if different:
+            raise ConfigError(
+                f"{path} is the checkpoint of another fit (it differs in {', '.join(different)}); "
+                "delete it, or choose another file"
+            )
+
+        # Word counts are word by word in memory; sums over words depend on that in the last bit.
+        for name in ("word_counts", "statistics.word_counts"):
+            if name in tensors:
+                tensors[name] = tensors[name].mT.contiguous().mT
+
+        def part(prefix: str) -> dict[str, Any]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        state = FitState(
+            documents=part("documents."),
+            best=part("best."),
+            optimizer=part("optimizer."),
+            **record["state"],
+        )
+        if "word_counts" in tensors:
+            state.word_counts = tensors["word_counts"].to(device)
+        if record["statistics"] is not None:
+            state.statistics = Statistics(
+                sums={name: value.to(device) for name, value in part("sums.").items()},
+                word_counts=tensors["statistics.word_counts"].to(device),
+                **record["statistics"],
+            )
+        return state, {name: value.to(device) for name, value in part("model.").items()}
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{path}: not a complete checkpoint ({error}); delete it to start the fit anew"
+        ) from error

@@ -1,0 +1,128 @@
+"""The loop under both engines: steps that can be interrupted, saved and continued."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from torch_lntm.errors import NumericalError, SavingWarning, warn
+from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
+from torch_lntm.models import TopicModel
+
+StopReason = Literal["converged", "max_iterations", "interrupted"]
+
+
+class ResumableFit(ABC):
+    """A fit in steps, each of which ends in a record and in a state that can be returned to.
+
+    Attributes:
+        model: The model, fitted in place.
+        state: All that the fit needs to go on from the end of a step.
+    """
+
+    model: TopicModel
+    state: FitState
+    #: Tables of documents that Ctrl-C need not go back to, because no result is made of them.
+    not_returned_to: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def steps(self) -> Generator[dict[str, Any]]:
+        """Do one step after the other, from the present state on, and yield a record at each end.
+
+        A record is JSON-able and has at least ``phase``, ``iteration`` and ``objective``.
+        """
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """JSON-able description that a checkpoint must share to be continued by this fit."""
+
+    def converged(self) -> bool:
+        """Whether the fit has ended because it converged, once its steps have ended."""
+        return False
+
+    def resumed(self) -> None:  # noqa: B027
+        """Take note that the state and the parameters have been read from a checkpoint."""
+
+    def keep(self) -> None:
+        """Remember the end of this step, which Ctrl-C goes back to."""
+        tables = {
+            name: table
+            for name, table in self.state.documents.items()
+            if name not in self.not_returned_to
+        }
+        self._kept = (self.snapshot(), self.state.phase, dict_of_clones(tables))
+
+    def restore(self) -> None:
+        """Go back to what was kept last."""
+        parameters, self.state.phase, documents = self._kept
+        self.state.documents.clear()
+        self.state.documents.update(documents)
+        self.model.load_state_dict(parameters)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of the model's parameters."""
+        return dict_of_clones(self.model.state_dict())
+
+    def run(self, checkpoint: Path | None, checkpoint_seconds: float) -> StopReason:
+        """Run all steps; on Ctrl-C return to the end of the last finished one.
+
+        Args:
+            checkpoint: A file to save the state in; if it exists the fit continues from there.
+            checkpoint_seconds: Least time between two saves.
+
+        Raises:
+            ConfigError: The checkpoint is damaged, or that of another fit.
+            NumericalError: The objective left the real numbers.
+        """
+        identity = self.identity() if checkpoint is not None else {}
+        if checkpoint is not None and checkpoint.exists():
+            self.state, parameters = read_checkpoint(checkpoint, identity, self.model.device)
+            self.model.load_state_dict(parameters)
+            self.resumed()
+        self.keep()
+        began = saved = time.monotonic()
+        before = self.state.seconds
+        steps = self.steps()
+        try:
+            for record in steps:
+                self.state.seconds = before + time.monotonic() - began
+                record = {**record, "seconds": round(self.state.seconds, 3)}
+                if not math.isfinite(record["objective"]):
+                    raise NumericalError(
+                        f"the objective became {record['objective']} in phase {record['phase']}, "
+                        f"iteration {record['iteration']}"
+                    )
+                self.state.history.append(record)
+                self.keep()
+                if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
+                    self._save(checkpoint, identity)
+                    saved = time.monotonic()
+            return "converged" if self.converged() else "max_iterations"
+        except KeyboardInterrupt:
+            self.restore()
+            return "interrupted"
+        finally:
+            steps.close()
+            self.state.seconds = before + time.monotonic() - began
+
+    def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
+        try:
+            write_checkpoint(checkpoint, self.state, self.snapshot(), identity)
+        except OSError as error:
+            # A full disk need not end a fit that runs in memory.
+            warn(
+                f"the checkpoint {checkpoint} could not be written ({error.strerror or error}); "
+                "the fit goes on. Free space there, so that it can be continued if it is killed",
+                SavingWarning,
+            )
+
+
+def dict_of_clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors by name."""
+    return {name: value.clone() for name, value in tensors.items()}

@@ -1,0 +1,166 @@
+"""Monte-Carlo EM: the documents' posteriors as chains that persist from epoch to epoch."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, require
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.em.monte_carlo_run import (
+    MonteCarloResult,
+    MonteCarloRun,
+    MonteCarloSettings,
+    TopicUpdate,
+)
+from torch_lntm.inference.em.phases import Start
+from torch_lntm.inference.em.variational_em import check_corpus
+from torch_lntm.models import TopicModel
+
+
+class MonteCarloEM:
+    """Fit a topic model by Monte-Carlo EM, the algorithm of the *ZhuSuan LNTM tutorial*.
+
+    Every document has chains of its own that go on from epoch to epoch. A mini-batch is visited by
+    some Hamiltonian transitions of its chains (the E-step; see
+    :class:`~torch_lntm.inference.DocumentHMC`) and an M-step follows from where they end. The first
+    epoch moves chains only, with one M-step at its end. After it, statistics are a running average
+    over mini-batches (*Cappé & Moulines 2009*), each standing for the corpus times
+    num_docs/batch. The prior's parameters are at their closed-form maximisers. So are the topics,
+    whose word counts have the topic of each word summed out. Normal topics take the tutorial's step
+    instead: one of Adam a mini-batch, along the gradient of its word counts times num_docs/batch
+    less the prior's (or, ``topic_update="exact"``, they too are at their maximiser).
+
+    Acceptance and step size belong to each chain of each document: they do not depend on how many
+    documents share a mini-batch, nor do the chains, but through the M-steps. Step sizes adapt in
+    the first epochs and are frozen after them. A chain that has not moved since then, in 10
+    transitions or more, takes no part in the statistics; one that has not at the end is reported.
+
+    Args:
+        model: The model to fit, in place.
+        num_chains: Chains of each document.
+        num_transitions: Transitions of each chain at a visit.
+        num_steps: Leapfrog steps of a transition.
+        mass_matrix: As of :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
+            every visit, from their last means, which costs several times as much as it gains.
+        target_accept: Mean acceptance probability that adaptation aims at.
+        max_epochs: Visits of every document. The default is few, because on held-out words more of
+            them can do harm, as further iterations of :class:`VariationalEM` can.
+        warmup_epochs: Epochs in which step sizes adapt; half of them by default.
+        batch_size: Documents of a mini-batch.
+        topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
+            M-steps take twice the time of an epoch and predict about as well.
+        learning_rate: Of ``"gradient"``: Adam's in the first epoch. In epoch e it is
+            learning_rate / (1 + e/10).
+        start: ``"lda"``, topics, prior and chains from the start of
+            :class:`~torch_lntm.inference.VariationalEM` and one E-step of the model's default
+            guide; ``"documents"``, the same from less; ``"model"``, the model as it is and chains
+            from prior draws.
+        seed: Seed of the start, of the order of documents and of the chains.
+        progress: Show a progress bar on standard error.
+
+    Raises:
+        IncompatibleGuideError: The model's prior has no latent space to sample in.
+        ConfigError: A setting that cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        *,
+        num_chains: int = 1,
+        num_transitions: int = 5,
+        num_steps: int = 5,
+        mass_matrix: str = "prior",
+        target_accept: float = 0.8,
+        max_epochs: int = 10,
+        warmup_epochs: int | None = None,
+        batch_size: int = 100,
+        topic_update: TopicUpdate | None = None,
+        learning_rate: float = 0.1,
+        start: Start = "lda",
+        seed: int = 0,
+        progress: bool = True,
+    ) -> None:
+        kernel = DocumentHMC(
+            model,
+            num_chains=num_chains,
+            mass_matrix=mass_matrix,
+            num_steps=num_steps,
+            target_accept=target_accept,
+            seed=seed,
+        )
+        require(
+            1,
+            num_transitions=num_transitions,
+            max_epochs=max_epochs,
+            warmup_epochs=warmup_epochs,
+            batch_size=batch_size,
+        )
+        if start not in get_args(Start):
+            raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(Start))}")
+        normal = hasattr(model.topics, "gradient")
+        if topic_update is None:
+            topic_update = "gradient" if normal else "exact"
+        if topic_update not in get_args(TopicUpdate):
+            raise ConfigError(
+                f"topic_update {topic_update!r}; expected one of {', '.join(get_args(TopicUpdate))}"
+            )
+        if topic_update == "gradient" and not normal:
+            raise ConfigError(
+                "topic_update 'gradient' is for normal topics, those of lntm; the others have "
+                "closed-form updates"
+            )
+        if not 0 < learning_rate < math.inf:
+            raise ConfigError(f"learning_rate is {learning_rate}; expected a positive number")
+        self.model = model
+        self.settings = MonteCarloSettings(
+            chains=kernel.settings,
+            num_transitions=num_transitions,
+            max_epochs=max_epochs,
+            warmup_epochs=(max_epochs + 1) // 2 if warmup_epochs is None else warmup_epochs,
+            batch_size=batch_size,
+            topic_update=topic_update,
+            learning_rate=learning_rate,
+            start=start,
+            progress=progress,
+        )
+
+    @torch.no_grad()
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+    ) -> MonteCarloResult:
+        """Fit the model to a corpus.
+
+        Ctrl-C ends the fit at the parameters and draws of the last finished epoch, with
+        ``stop_reason`` ``"interrupted"``.
+
+        Args:
+            corpus: The documents; empty ones take no part.
+            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
+                there, to the same result as without the interruption. It is left in place.
+            checkpoint_seconds: Least time between two saves.
+
+        Returns:
+            The result; the fitted parameters are in the model.
+
+        Raises:
+            CorpusError: The corpus has no tokens.
+            ConfigError: The corpus has another vocabulary than the model, or the checkpoint
+                belongs to another fit.
+            NumericalError: A parameter, or a density where chains start, left the real numbers;
+                names the parameter or the documents.
+        """
+        corpus = check_corpus(self.model, corpus)
+        run = MonteCarloRun(self.model, self.settings, corpus)
+        path = None if checkpoint is None else Path(checkpoint)
+        stop_reason = run.run(path, checkpoint_seconds)
+        return run.result(stop_reason)

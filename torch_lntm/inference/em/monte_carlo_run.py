@@ -1,0 +1,404 @@
+"""One run of Monte-Carlo EM: epochs of chains that persist, and what is kept of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from torch_lntm import noise
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConvergenceWarning, warn
+from torch_lntm.guides import make_guide
+from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
+from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.loop import ResumableFit, StopReason
+from torch_lntm.inference.em.memory import DocumentTables
+from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start, fill_prior_means
+from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
+from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
+from torch_lntm.models import TopicModel
+from torch_lntm.sampling.step_sizes import DualAveraging
+
+TopicUpdate = Literal["exact", "gradient"]
+
+#: Epochs after which the learning rate is half of what it began with.
+LEARNING_DELAY = 10.0
+
+#: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
+FEWEST_TRANSITIONS = 10
+#: Prefixes of the tables with the chains' latent variables and with their adaptation.
+_CHAIN, _ADAPTATION = "chain.", "adaptation."
+
+
+@dataclass(frozen=True, repr=False)
+class MonteCarloResult(FitResult):
+    """What Monte-Carlo EM leaves besides the fitted model.
+
+    As :class:`FitResult`, with these differences: ``means`` are the means of the documents' last
+    draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
+    and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
+    ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
+    ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard
+    deviation over documents, averaged over topics.
+    Perplexities at draws are those of the training documents under proportions that know them.
+
+    Attributes:
+        chains: ``(num_chains, num_docs, dim)`` the last draws, on the CPU, by the names of the
+            sites: ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty
+            documents.
+        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal since its step size
+            was frozen (since it started, before).
+    """
+
+    chains: dict[str, Tensor] = field(default_factory=dict)
+    moved: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {"iteration": 0, "perplexity": math.nan}
+        return (
+            f"MonteCarloResult({self.stop_reason} after {self.seconds:.1f} s, epoch "
+            f"{last['iteration']}, perplexity {last['perplexity']:.2f} at the draws, "
+            f"{self.num_unconverged} documents with a stuck chain)"
+        )
+
+
+@dataclass(frozen=True)
+class MonteCarloSettings:
+    """The settings of :class:`MonteCarloEM`, whose docstring has them, and those of its chains."""
+
+    chains: HMCSettings
+    num_transitions: int
+    max_epochs: int
+    warmup_epochs: int
+    batch_size: int
+    topic_update: TopicUpdate
+    learning_rate: float
+    start: Start
+    progress: bool
+
+    @property
+    def seed(self) -> int:
+        """Seed of the start, of the order of documents and of the chains."""
+        return self.chains.seed
+
+
+class MonteCarloRun(ResumableFit):
+    """One fit: settings applied to the documents of a corpus.
+
+    Args:
+        model: The model, fitted in place.
+        settings: The settings.
+        corpus: The documents; at least one is not empty.
+    """
+
+    def __init__(self, model: TopicModel, settings: MonteCarloSettings, corpus: Corpus) -> None:
+        self.model = model
+        self.settings = settings
+        self.corpus = corpus
+        self.occupied: NDArray[np.int64] = np.flatnonzero(corpus.lengths)
+        self.num_batches = math.ceil(len(self.occupied) / settings.batch_size)
+        self.warmup_steps = settings.warmup_epochs * settings.num_transitions
+        means = torch.zeros(corpus.num_docs, model.latent_dim, dtype=model.dtype)
+        fill_prior_means(model, corpus, np.arange(corpus.num_docs), means)
+        self.state = FitState(documents={"means": means}, phase="warm-up")
+        self.optimizer: torch.optim.Adam | None = None
+        if settings.topic_update == "gradient":
+            self.optimizer = torch.optim.Adam([model.topics.logits], maximize=True)
+
+    @property
+    def _documents(self) -> DocumentTables:
+        return DocumentTables(self.state.documents, self.corpus.row_offsets)
+
+    # -- epochs ----------------------------------------------------------------------------------
+
+    def steps(self) -> Generator[dict[str, Any]]:
+        """See :meth:`ResumableFit.steps`; an epoch is a step."""
+        settings, state = self.settings, self.state
+        if not state.step and settings.start != "model":
+            self._start()
+        num_docs = len(self.occupied)
+        with tqdm(
+            total=settings.max_epochs * num_docs,
+            initial=state.step * num_docs,
+            disable=not settings.progress or state.step == settings.max_epochs,
+            smoothing=0.1,
+            bar_format="{desc} |{bar}| {elapsed}<{remaining}{postfix}",
+        ) as bar:
+            while state.step < settings.max_epochs:
+                bar.set_description_str(f"epoch {state.step + 1}/{settings.max_epochs}")
+                record = self._epoch(bar)
+                bar.set_postfix_str(
+                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
+                    f"{self.model.prior.latent} {record['latent_mean']:.1f} ± "
+                    f"{record['latent_std']:.1f}"
+                )
+                yield record
+
+    def _start(self) -> None:
+        """Topics, prior and the documents' means from the start of variational EM."""
+        settings = self.settings
+        started = VariationalEM(
+            self.model,
+            make_guide(None, self.model),
+            start=settings.start,
+            stepwise_epochs=0,
+            max_iterations=0,
+            seed=settings.seed,
+            progress=settings.progress,
+        ).fit(self.corpus)
+        self.state.documents["means"] = started.means
+        self.keep()
+        if started.stop_reason == "interrupted":
+            raise KeyboardInterrupt
+
+    def _epoch(self, bar: tqdm[Any]) -> dict[str, Any]:
+        """Visit every document once."""
+        settings, state = self.settings, self.state
+        first, tally = state.step == 0, _Tally()
+        total: Statistics | None = None
+        if state.step == settings.warmup_epochs:
+            state.phase = "sampling"
+            # Whoever moves with the frozen step size will show it.
+            state.documents["moved"] = torch.zeros_like(state.documents["moved"])
+        generator = np.random.default_rng([settings.seed, state.step])
+        for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
+            # In the corpus's order: neighbours in memory.
+            batch = self.corpus.batch(
+                np.sort(rows), device=self.model.device, dtype=self.model.dtype
+            )
+            found = self._visit(batch, tally)
+            total = found if total is None else total + found
+            if not first and found.num_docs:
+                self._maximise(found)
+            bar.update(len(rows))
+        assert total is not None
+        if first and total.num_docs:
+            state.statistics = total.scaled(len(self.occupied) / total.num_docs)
+            state.statistics.maximise(self.model)
+            state.updates = self.num_batches
+        state.step += 1
+        objective = total.objective / total.num_tokens if total.num_tokens else math.nan
+        main = state.documents[_CHAIN + self.model.prior.latent][self.occupied]
+        flat = main.double().flatten(0, 1)
+        return {
+            "phase": state.phase,
+            "iteration": state.step,
+            "objective": objective,
+            "unconverged": total.num_unconverged,
+            "perplexity": math.exp(-objective),
+            **tally.record(),
+            "stuck": int((~state.documents["moved"][self.occupied]).sum()),
+            "latent_mean": float(flat.mean()),
+            "latent_std": float(flat.std(0, correction=0).mean()),
+        }
+
+    # -- E-step ----------------------------------------------------------------------------------
+
+    def _visit(self, batch: DocumentBatch, tally: _Tally) -> Statistics:
+        """Move the chains of a batch from, and to, what is kept of them."""
+        settings, state, documents = self.settings, self.state, self._documents
+        means = documents.read("means", batch, self.model.device)
+        progress, moved = None, None
+        if state.step:
+            initial: dict[str, Tensor] | None = self._read(batch, _CHAIN)
+            moved = self._read(batch, "moved")[""]
+            done = state.step * settings.num_transitions
+            adaptation = DualAveraging(**self._read(batch, _ADAPTATION), num_updates=done)
+            progress = Progress(done, adaptation)
+        else:
+            initial = self._first_draws(batch, means)
+        chains = Chains(
+            self.model,
+            settings.chains,
+            batch,
+            settings.seed,
+            self.warmup_steps,
+            initial,
+            progress,
+            means,
+        )
+        if moved is None:
+            moved = torch.zeros_like(chains.moved)
+        for _ in range(settings.num_transitions):
+            chains.move()
+            moved = moved | tally.add(chains)
+        if chains.means is not None:
+            documents.write("means", batch, chains.means)
+        self._write(batch, _CHAIN, chains.latents)
+        adapted = chains.progress.adaptation._asdict()
+        del adapted["num_updates"]
+        self._write(batch, _ADAPTATION, adapted)
+        self._write(batch, "moved", {"": moved})
+        # After only a few transitions, a chain that has not moved may just have been unlucky.
+        # Dropping it would bias the statistics toward states that are easy to leave.
+        patient = self._transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS
+        return sampled_statistics(
+            self.model,
+            batch,
+            chains.latents,
+            chains.logits,
+            chains.state.log_likelihood,
+            moved | patient,
+        )
+
+    def _first_draws(self, batch: DocumentBatch, means: Tensor) -> dict[str, Tensor] | None:
+        """Where the chains start: at the documents' means, or, if None, at prior draws."""
+        if self.settings.start == "model":
+            return None
+        num_chains = self.settings.chains.num_chains
+        space = self.model.prior.space(batch)
+        keys = noise.document_keys(self.settings.seed, batch.index, num_chains)
+        return space.latents(space.place(means.expand(num_chains, -1, -1), keys))
+
+    def _read(self, batch: DocumentBatch, prefix: str) -> dict[str, Tensor]:
+        """Chains' values ``(num_chains, num_docs, ...)`` of a batch, by name without the prefix."""
+        return {
+            name.removeprefix(prefix): self._documents.read(
+                name, batch, self.model.device
+            ).transpose(0, 1)
+            for name in self.state.documents
+            if name.startswith(prefix)
+        }
+
+    def _write(self, batch: DocumentBatch, prefix: str, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            self._documents.write(prefix + name, batch, value.transpose(0, 1))
+
+    # -- M-step ----------------------------------------------------------------------------------
+
+    def _maximise(self, found: Statistics) -> None:
+        """Update the parameters from the statistics of a mini-batch."""
+        state, topics = self.state, self.model.topics
+        found = found.scaled(len(self.occupied) / found.num_docs)
+        state.updates += 1
+        weight = float(state.updates) ** -STEPWISE_EXPONENT
+        before = state.statistics
+        state.statistics = found if before is None else before.blended(found, weight)
+        if self.optimizer is None:
+            state.statistics.maximise(self.model)
+            return
+        self.model.prior.m_step(state.statistics.num_docs, **state.statistics.sums)
+        rate = self.settings.learning_rate / (1.0 + state.step / LEARNING_DELAY)
+        self.optimizer.param_groups[0]["lr"] = rate
+        topics.logits.grad = topics.gradient(found.word_counts).to(topics.logits.dtype)
+        self.optimizer.step()
+        topics.logits.grad = None
+        state.optimizer = self.optimizer.state_dict()["state"][0]
+
+    # -- keeping state ---------------------------------------------------------------------------
+
+    def resumed(self) -> None:
+        """Hand the optimiser its state back."""
+        if self.optimizer is not None and self.state.optimizer:
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict(
+                {"state": {0: self.state.optimizer}, "param_groups": groups}
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`ResumableFit.identity`."""
+        settings = self.settings
+        return {
+            "engine": "MonteCarloEM",
+            "corpus": self.corpus.fingerprint(),
+            "model": repr(self.model.construction),
+            "chains": repr(settings.chains),
+            **{
+                name: getattr(settings, name)
+                for name in (
+                    "num_transitions",
+                    "warmup_epochs",
+                    "batch_size",
+                    "topic_update",
+                    "learning_rate",
+                    "start",
+                )
+            },
+        }
+
+    def result(self, stop_reason: StopReason) -> MonteCarloResult:
+        """The result at the present state."""
+        state, num_chains = self.state, self.settings.chains.num_chains
+        num_docs = self.corpus.num_docs
+        empty = torch.from_numpy(self.corpus.lengths == 0)
+        chains = {
+            name.removeprefix(_CHAIN): table.transpose(0, 1).clone()
+            for name, table in state.documents.items()
+            if name.startswith(_CHAIN)
+        }
+        for value in chains.values():
+            value[:, empty] = torch.nan
+        means, moved = state.documents["means"], torch.zeros(num_chains, num_docs, dtype=torch.bool)
+        if chains:
+            moved = state.documents["moved"].mT
+            weights = moved.to(means) / moved.sum(0).clamp_min(1)
+            sampled = (weights[..., None] * chains[self.model.prior.latent].to(means)).sum(0)
+            # Documents without a chain that moves keep the means that they started with.
+            means = torch.where(moved.any(0)[:, None], sampled, means)
+            fill_prior_means(self.model, self.corpus, np.flatnonzero(empty.numpy()), means)
+            self._warn(moved)
+        return MonteCarloResult(
+            history=state.history,
+            stop_reason=stop_reason,
+            num_unconverged=state.history[-1]["unconverged"] if chains else len(self.occupied),
+            means=means,
+            objective_name=f"log likelihood at draws of {self.model.prior.latent}",
+            seconds=state.seconds,
+            chains=chains,
+            moved=moved,
+        )
+
+    def _warn(self, moved: Tensor) -> None:
+        """Tell of chains that are stuck, and of step sizes that no longer fit."""
+        state, index = self.state, torch.from_numpy(self.occupied)
+        advice = "statistics and means leave them out; use more epochs or num_transitions"
+        warn_of_stuck(moved[:, index], index, self._transitions_since_reset(state.step), advice)
+        acceptance = state.history[-1]["acceptance"]
+        target = self.settings.chains.target_accept
+        if acceptance < target / 2.0:
+            warn(
+                f"chains accepted {acceptance:.2f} of their proposals in the last epoch, where "
+                f"{target} was aimed at: posteriors have become sharper since step sizes were "
+                "frozen; use more warmup_epochs",
+                ConvergenceWarning,
+            )
+
+    def _transitions_since_reset(self, epochs: int) -> int:
+        """Transitions that a chain has had to move in by the end of so many epochs."""
+        warmup = self.settings.warmup_epochs
+        epochs = epochs - warmup if epochs > warmup else epochs
+        return epochs * self.settings.num_transitions
+
+
+class _Tally:
+    """What the transitions of an epoch did, on average; one wait for the device at its end."""
+
+    def __init__(self) -> None:
+        self.acceptance: list[Tensor] = []
+        self.divergences: list[Tensor] = []
+        self.step_size: list[Tensor] = []
+
+    def add(self, chains: Chains) -> Tensor:
+        """Count the last transition; returns which chains it moved."""
+        assert chains.last is not None
+        self.acceptance.append(chains.last.acceptance.mean())
+        self.divergences.append(chains.last.divergent.sum())
+        self.step_size.append(chains.step_size.mean())
+        return chains.last.accepted
+
+    def record(self) -> dict[str, Any]:
+        """The epoch's means and number of divergences, JSON-able."""
+        return {
+            "acceptance": float(torch.stack(self.acceptance).mean()),
+            "divergences": int(torch.stack(self.divergences).sum()),
+            "step_size": float(torch.stack(self.step_size).mean()),
+        }

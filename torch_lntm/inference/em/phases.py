@@ -1,0 +1,425 @@
+"""One run of variational EM: its phases, and what they keep of the documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from torch_lntm.budget import docs_at_once
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.guides import Effort, Guide
+from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.inference.em.memory import DocumentTables
+from torch_lntm.inference.em.start import document_topics, lda_epoch
+from torch_lntm.inference.em.statistics import Statistics, expected_statistics
+from torch_lntm.inference.em.tempering import Annealing
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Draws
+
+Start = Literal["lda", "documents", "model"]
+
+#: Step size of the stochastic phases: (updates + 1)^-exponent.
+START_EXPONENT = 0.3
+STEPWISE_EXPONENT = 0.5
+#: Updates that the running statistics count for when the stepwise phase begins.
+STEPWISE_OFFSET = 10
+#: Updates of the parameters that the stochastic phases aim at, and bounds on their epochs.
+START_UPDATES, START_EPOCHS = 320, (3, 40)
+STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
+#: Batches of a stochastic epoch at least, and documents of one at most.
+MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
+#: Numbers that warm starts with a row for each stored count may have to be kept between visits.
+MAX_KEPT_NUMBERS = 2**28
+#: Batches of corpora with at most this many stored counts are kept between epochs: making them
+#: again would take longer than small batches' arithmetic. Larger corpora are never held twice.
+MAX_CACHED_COUNTS = 4_000_000
+
+
+@dataclass(frozen=True)
+class VariationalSettings:
+    """The settings of :class:`~torch_lntm.inference.VariationalEM`, whose docstring has them."""
+
+    max_iterations: int
+    tolerance: float
+    start: Start
+    start_epochs: int | None
+    stepwise_epochs: int | None
+    restarts: int
+    annealing: Annealing | None
+    max_docs: int | None
+    seed: int
+    progress: bool
+
+
+class VariationalRun(ResumableFit):
+    """One fit: settings applied to the non-empty documents of a corpus, in a random order.
+
+    Args:
+        model: The model, fitted in place.
+        guide: The guide whose posterior the E-step solves.
+        settings: The settings.
+        corpus: The documents; at least one is not empty.
+    """
+
+    not_returned_to = frozenset({"sites"})
+
+    def __init__(
+        self, model: TopicModel, guide: Guide[Any], settings: VariationalSettings, corpus: Corpus
+    ) -> None:
+        self.model = model
+        self.guide = guide
+        self.settings = settings
+        self.corpus = corpus
+        occupied = np.flatnonzero(corpus.lengths)
+        self.order: NDArray[np.int64] = np.random.default_rng(settings.seed).permutation(occupied)
+        self.num_tokens = float(corpus.num_tokens)
+        # How many documents are solved at once bounds memory; how many a stochastic step sees is
+        # part of the algorithm, and does not depend on it.
+        size = guide.memory_per_document(corpus.nnz / len(occupied))
+        fitting = docs_at_once(size, model.device, model.dtype)
+        self.max_docs = settings.max_docs or min(fitting, MAX_STEP_DOCS)
+        self.step_docs = min(MAX_STEP_DOCS, math.ceil(len(occupied) / MIN_BATCHES))
+        self.num_batches = math.ceil(len(occupied) / self.step_docs)
+        self._batches: dict[int, list[DocumentBatch]] = {}
+        self.state = FitState()
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def steps(self) -> Generator[dict[str, Any]]:
+        """See :meth:`ResumableFit.steps`; the end of an epoch or iteration is one of a step."""
+        state = self.state
+        while state.phase in ("start", "stepwise"):
+            if state.phase == "start":
+                yield from self._start()
+            yield from self._stepwise()
+            if self.settings.restarts > 1:
+                yield from self._score()
+            else:
+                self._enter("annealing")
+        if state.phase == "annealing":
+            yield from self._anneal()
+        yield from self._em()
+
+    def _enter(self, phase: str) -> None:
+        self.state.phase, self.state.step = phase, 0
+
+    def _record(self, objective: float, **more: Any) -> dict[str, Any]:
+        state = self.state
+        return {
+            "phase": state.phase,
+            "restart": state.restart,
+            "iteration": state.step,
+            "objective": objective,
+            "unconverged": state.statistics.num_unconverged if state.statistics else None,
+            **more,
+        }
+
+    def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
+        """All non-empty documents, in batches on the model's device."""
+        if max_docs in self._batches:
+            return iter(self._batches[max_docs])
+        made = self.corpus.batches(
+            max_docs, order=self.order, device=self.model.device, dtype=self.model.dtype
+        )
+        if self.corpus.nnz <= MAX_CACHED_COUNTS:
+            # One partition at a time: the stochastic phases' gives way to EM's.
+            self._batches = {max_docs: list(made)}
+            return iter(self._batches[max_docs])
+        return iter(made)
+
+    def _tracked(self, description: str, epochs: int | None) -> tqdm[Any]:
+        """A progress bar over documents, those of earlier epochs counted; None: until it ends."""
+        num_docs, done = len(self.order), self.state.step
+        return tqdm(
+            total=None if epochs is None else epochs * num_docs,
+            initial=done * num_docs,
+            desc=description,
+            unit="doc",
+            disable=not self.settings.progress or done == epochs,
+            smoothing=0.1,
+        )
+
+    @property
+    def _documents(self) -> DocumentTables:
+        return DocumentTables(self.state.documents, self.corpus.row_offsets)
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def _epochs(self, chosen: int | None, updates: int, bounds: tuple[int, int]) -> int:
+        if chosen is not None:
+            return chosen
+        return min(max(math.ceil(updates / self.num_batches), bounds[0]), bounds[1])
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        """Topics, and from the documents' proportions under them the prior."""
+        settings, state, model = self.settings, self.state, self.model
+        if settings.start == "model":
+            for batch in self.batches(self.step_docs):
+                space = model.prior.space(batch)
+                start = self.guide.default_start(batch, space)
+                if start is None or self.guide.starts_from == "entries":
+                    start = space.centre.expand(batch.num_docs, -1)
+                self._documents.write("means", batch, start)
+            self._enter("stepwise")
+            return
+        epochs = 1
+        if settings.start == "lda":
+            epochs = self._epochs(settings.start_epochs, START_UPDATES, START_EPOCHS)
+        if state.step == 0:
+            seed = settings.seed + state.restart
+            topics = document_topics(self.corpus, self.order, model.num_topics, seed)
+            topics = topics.to(model.device)
+            model.topics.set_(topics)
+            # Word by word in memory, as the kernels produce it and the topics keep it.
+            state.word_counts = (topics.mT * (self.num_tokens / model.num_topics)).contiguous().mT
+            shape = (self.corpus.num_docs, model.num_topics)
+            state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
+        with self._tracked("start", epochs) as bar:
+            while state.step < epochs:
+                assert state.word_counts is not None
+                state.updates, objective = lda_epoch(
+                    model,
+                    self._counted(bar, self.step_docs),
+                    state.documents["theta"],
+                    state.word_counts,
+                    self.num_tokens,
+                    updates=state.updates,
+                    exponent=START_EXPONENT,
+                    first=state.step == 0,
+                )
+                state.step += 1
+                bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
+                record = self._record(objective / self.num_tokens)
+                if state.step == epochs:
+                    # Before the record goes out: what is kept with it has a prior, and means.
+                    self._start_prior()
+                    self._enter("stepwise")
+                    yield record
+                    return
+                yield record
+
+    def _start_prior(self) -> None:
+        """Set the prior, and the documents' means, from the proportions that the start found."""
+        state, prior = self.state, self.model.prior
+        theta = state.documents.pop("theta")
+        latents = prior.start_latents(theta)
+        sums: dict[str, Tensor] = {}
+        for batch in self.batches(self.step_docs):
+            rows = latents[batch.positions].to(batch.device)
+            logits = theta[batch.positions].to(batch.device).clamp_min(1e-4).log()
+            weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
+            moments = Draws({prior.latent: rows[None]}, logits[None], weights)
+            found = prior.statistics(moments, batch)
+            sums = {name: sums[name] + x if sums else x for name, x in found.items()}
+        prior.start(float(len(self.order)), **sums)
+        state.documents["means"] = latents
+
+    def _stepwise(self) -> Iterator[dict[str, Any]]:
+        """Stepwise EM with the model's own posterior."""
+        settings, state, model = self.settings, self.state, self.model
+        default = None if settings.annealing is None and settings.start != "model" else 0
+        chosen = default if settings.stepwise_epochs is None else settings.stepwise_epochs
+        epochs = self._epochs(chosen, STEPWISE_UPDATES, STEPWISE_EPOCHS)
+        if state.step == 0:
+            state.updates = STEPWISE_OFFSET
+            state.statistics = None
+        with self._tracked("stepwise EM", epochs) as bar:
+            while state.step < epochs:
+                objective, unconverged = 0.0, 0
+                for batch in self._counted(bar, self.step_docs):
+                    found = self._sum(batch.split(self.max_docs), self.guide.step_effort)
+                    objective += found.objective
+                    unconverged += found.num_unconverged
+                    # Each batch stands for the corpus; statistics are kept per token, so that
+                    # batches of long and of short documents weigh alike in the topics.
+                    scale = self.num_tokens / found.num_tokens
+                    if state.statistics is None:
+                        state.statistics = found.scaled(scale)
+                    else:
+                        step = float(state.updates) ** -STEPWISE_EXPONENT
+                        state.statistics = state.statistics.blended(found.scaled(scale), step)
+                    state.updates += 1
+                    state.statistics.maximise(model)
+                state.step += 1
+                bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
+                yield self._record(objective / self.num_tokens, unconverged=unconverged)
+
+    def _score(self) -> Iterator[dict[str, Any]]:
+        """Keep this restart if it is the best so far; go to the next, or on with the best."""
+        state = self.state
+        state.step = 0
+        with self._tracked("score", 1) as bar:
+            batches = self._counted(bar, self.max_docs)
+            state.statistics = statistics = self._sum(batches, self.guide.em_effort)
+        score = self._objective(statistics)
+        record = self._record(score)
+        scores = [*self._objectives("score"), score]
+        if scores.index(max(scores)) == state.restart:
+            state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
+        # What is kept of the documents is this restart's, whose topics are not the next one's.
+        state.documents.clear()
+        if state.restart + 1 < self.settings.restarts:
+            state.restart, state.updates, state.statistics = state.restart + 1, 0, None
+            self._enter("start")
+        else:
+            state.documents["means"] = state.best.pop("means")
+            self.model.load_state_dict(state.best)
+            state.best = {}
+            state.restart = scores.index(max(scores))
+            self._enter("annealing")
+        yield {**record, "phase": "score"}
+
+    def _anneal(self) -> Iterator[dict[str, Any]]:
+        """Full EM at rising inverse temperatures."""
+        state, annealing = self.state, self.settings.annealing
+        steps = annealing.steps if annealing else []
+        with self._tracked("annealing", len(steps)) as bar:
+            while state.step < len(steps):
+                names = ("temperature", "topic_temperature")
+                temperatures = dict(zip(names, steps[state.step], strict=True))
+                if state.step > 0 and steps[state.step] != steps[state.step - 1]:
+                    self._perturb_topics()
+                state.statistics = self._sum(
+                    self._counted(bar, self.max_docs), self.guide.em_effort, temperatures
+                )
+                state.statistics.maximise(self.model)
+                state.step += 1
+                bar.set_postfix_str(f"T={temperatures['temperature']:g}")
+                yield self._record(self._objective(state.statistics), **temperatures)
+        self._enter("em")
+        state.statistics = None
+
+    def _perturb_topics(self) -> None:
+        """Multiply the topics by noise, a stream of its own for every step of the annealing."""
+        settings, topics = self.settings, self.model.topics
+        assert settings.annealing is not None
+        generator = np.random.default_rng([settings.seed, self.state.restart, self.state.step])
+        noise = torch.from_numpy(generator.standard_normal(tuple(topics.probs.shape)))
+        topics.set_(topics.probs * (settings.annealing.noise * noise).exp().to(topics.probs))
+
+    def _em(self) -> Iterator[dict[str, Any]]:
+        """Full EM; ends after an E-step, so parameters and posteriors belong together."""
+        state = self.state
+        with self._tracked("EM", None) as bar:
+            while state.step <= self.settings.max_iterations:
+                if self.converged():
+                    return
+                if state.statistics is not None:
+                    state.statistics.maximise(self.model)
+                batches = self._counted(bar, self.max_docs)
+                state.statistics = self._sum(batches, self.guide.em_effort)
+                objective, previous = self._objective(state.statistics), self._objectives("em")
+                state.step += 1
+                change = f", change {objective - previous[-1]:.1e}" if previous else ""
+                bar.set_postfix_str(f"iteration {state.step}, {objective:.4f} nats/token{change}")
+                yield self._record(objective)
+
+    def _objectives(self, phase: str) -> list[float]:
+        """The objectives of a phase so far, nats per token."""
+        return [r["objective"] for r in self.state.history if r["phase"] == phase]
+
+    def converged(self) -> bool:
+        """Whether the last EM iteration changed the objective by no more than the tolerance.
+
+        In either direction: the objectives of Taylor, Laplace and expectation propagation are no
+        bounds, and an M-step can lower them a little where EM has come to rest.
+        """
+        objectives = self._objectives("em")
+        if len(objectives) < 2:
+            return False
+        change = abs(objectives[-1] - objectives[-2])
+        return change <= self.settings.tolerance * abs(objectives[-1])
+
+    # -- E-steps ---------------------------------------------------------------------------------
+
+    def _counted(self, bar: tqdm[Any], max_docs: int) -> Iterator[DocumentBatch]:
+        for batch in self.batches(max_docs):
+            yield batch
+            bar.update(batch.num_docs)
+
+    def _expect(
+        self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
+    ) -> Statistics:
+        """E-step of one batch from, and to, what is kept of its documents' posteriors."""
+        documents, device = self._documents, self.model.device
+        init = None
+        if self.guide.starts_from == "documents":
+            init = documents.read("means", batch, device)
+        elif "sites" in documents:
+            init = documents.read_entries("sites", batch, device)
+        posterior = self.guide.posterior(batch, init, **temperatures, **effort)
+        documents.write("means", batch, posterior.mean)
+        if self._keeps_entries:
+            documents.write_entries("sites", batch, posterior.warm_start)
+        return expected_statistics(self.guide, batch, posterior, **temperatures)
+
+    @property
+    def _keeps_entries(self) -> bool:
+        """Whether there are warm starts with rows for stored counts, and room to keep them."""
+        size = self.corpus.nnz * self.model.num_topics
+        return self.guide.starts_from == "entries" and size <= MAX_KEPT_NUMBERS
+
+    def _sum(
+        self,
+        batches: Iterable[DocumentBatch],
+        effort: Effort,
+        temperatures: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Statistics:
+        """E-steps of some batches, their statistics added."""
+        with self.model.topics.fixed():
+            parts = (self._expect(batch, temperatures, effort) for batch in batches)
+            return reduce(Statistics.__add__, parts)
+
+    def _objective(self, statistics: Statistics) -> float:
+        """Objective of the documents plus the parameters' log prior, nats per token."""
+        return (statistics.objective + float(self.model.log_prior())) / self.num_tokens
+
+    # -- what an interruption goes back to -------------------------------------------------------
+
+    def restore(self) -> None:
+        """Go back to the best restart that has been scored, else to what was kept last."""
+        super().restore()
+        state = self.state
+        if state.best:
+            best = dict(state.best)
+            state.documents.clear()
+            state.documents["means"] = best.pop("means")
+            self.model.load_state_dict(best)
+            state.phase = "score"
+            scored = [r for r in state.history if r["phase"] == "score"]
+            state.history.append(max(scored, key=lambda r: r["objective"]))
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`ResumableFit.identity`."""
+        settings = self.settings
+        return {
+            "corpus": self.corpus.fingerprint(),
+            "model": repr(self.model.construction),
+            "guide": repr(self.guide),
+            "start": settings.start,
+            "start_epochs": settings.start_epochs,
+            "stepwise_epochs": settings.stepwise_epochs,
+            "restarts": settings.restarts,
+            "annealing": repr(settings.annealing),
+            "seed": settings.seed,
+        }
+
+
+def fill_prior_means(
+    model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
+) -> None:
+    """Write the prior mean of some documents' latent variable into their rows of ``means``."""
+    for batch in corpus.batches(MAX_STEP_DOCS, order=rows, dtype=model.dtype):
+        centre = model.prior.space(model.check_batch(batch)).centre
+        means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)

@@ -1,0 +1,102 @@
+"""Starting values for variational EM: the start decides the optimum that EM ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.kernels import expected_counts, expected_topic_counts
+from torch_lntm.models import TopicModel
+
+#: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
+SEED_DOCUMENTS = 3
+BACKGROUND_SHARE = 0.5
+#: Dirichlet pseudo-tokens of each topic in a document, on the softmax scale, while starting.
+CONCENTRATION = 0.3
+#: Updates of theta per visit of a batch, the first time and later.
+FIRST_SWEEPS, SWEEPS = 8, 3
+
+
+def document_topics(
+    corpus: Corpus, documents: NDArray[np.int64], num_topics: int, seed: int
+) -> Tensor:
+    """Topics from the words of a few random documents each, mixed with the corpus' frequencies.
+
+    Args:
+        corpus: The corpus.
+        documents: Positions of its non-empty documents, in the order to choose from.
+        num_topics: Number of topics.
+        seed: Seed of the choice of documents.
+
+    Returns:
+        ``(num_topics, num_words)`` float64, all positive.
+    """
+    frequency = np.bincount(corpus.word_index, corpus.counts, corpus.num_words) + 1.0
+    frequency = frequency / frequency.sum()
+    generator = np.random.default_rng(seed)
+    per_topic = min(SEED_DOCUMENTS, len(documents))
+    seeds = np.zeros((num_topics, corpus.num_words))
+    for topic in seeds:
+        chosen = documents[generator.choice(len(documents), per_topic, replace=False)]
+        for document in chosen:
+            entries = slice(corpus.row_offsets[document], corpus.row_offsets[document + 1])
+            topic[corpus.word_index[entries]] += corpus.counts[entries]
+    seeds = seeds / seeds.sum(1, keepdims=True)
+    return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
+
+
+@torch.no_grad()
+def lda_epoch(
+    model: TopicModel,
+    batches: Iterable[DocumentBatch],
+    theta: Tensor,
+    word_counts: Tensor,
+    num_tokens: float,
+    updates: int,
+    exponent: float,
+    first: bool,
+) -> tuple[int, float]:
+    """One pass of stepwise EM for the topics, with documents' theta at their mode.
+
+    A cheap stand-in for the full model: theta has a symmetric Dirichlet prior, its mode (on the
+    softmax scale) is the fixed point theta ∝ topic_counts + concentration, and the topics' counts
+    are a running average over batches with step size (updates + 1)^−exponent (Cappé & Moulines
+    2009). The noise of the steps acts as annealing: it ends in better topics than many more full
+    sweeps.
+
+    Args:
+        model: Its topics are read and written.
+        batches: All documents once.
+        theta: ``(num_docs, num_topics)`` proportions by position in the corpus, overwritten.
+        word_counts: ``(num_topics, num_words)`` float64 running average, overwritten.
+        num_tokens: Tokens of the corpus.
+        updates: Steps taken before.
+        exponent: Decay of the step size, in (0, 1].
+        first: This is the first pass, in which the documents' theta need more sweeps.
+
+    Returns:
+        The new number of steps, and the log likelihood met on the way, nats.
+    """
+    objective = 0.0
+    for batch in batches:
+        batch = model.check_batch(batch)
+        topics = model.topics.probs
+        weights = theta[batch.positions].to(topics)
+        for _ in range(FIRST_SWEEPS if first else SWEEPS):
+            weights = expected_topic_counts(weights, topics, batch) + CONCENTRATION
+            weights /= weights.sum(-1, keepdim=True)
+        theta[batch.positions] = weights.to(theta)
+        found = expected_counts(weights, topics, batch, word_counts=True)
+        assert found.word_counts is not None
+        objective += float(found.log_likelihood.sum())
+        updates += 1
+        step = float(updates) ** -exponent
+        scale = num_tokens / float(batch.counts.double().sum())
+        word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
+        model.topics.start_from_counts(word_counts)
+    return updates, objective

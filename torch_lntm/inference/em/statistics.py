@@ -1,0 +1,145 @@
+"""Additive sufficient statistics: the only thing an M-step sees of an E-step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.guides import Guide
+from torch_lntm.kernels import expected_counts
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Draws, Posterior
+
+
+@dataclass(eq=False)
+class Statistics:
+    """Expected sufficient statistics of a topic model, summed over documents.
+
+    Statistics of disjoint sets of documents add up, so batches, processes and stochastic
+    approximation (:meth:`scaled`) are one mechanism. Within a batch sums over documents run in the
+    model's dtype, between batches in float64.
+
+    Attributes:
+        num_docs: Documents summed over.
+        num_tokens: Their tokens.
+        sums: What the prior's M-step takes, float64 sums of the posteriors' moments by name.
+        word_counts: ``(num_topics, num_words)`` float64 expected tokens.
+        objective: Sum of the guide's objective, nats.
+        num_unconverged: Documents whose solver did not meet its tolerance.
+    """
+
+    num_docs: float
+    num_tokens: float
+    sums: dict[str, Tensor]
+    word_counts: Tensor
+    objective: float
+    num_unconverged: int
+
+    def __add__(self, other: Statistics) -> Statistics:
+        """Statistics of both sets of documents."""
+        return Statistics(
+            self.num_docs + other.num_docs,
+            self.num_tokens + other.num_tokens,
+            {name: value + other.sums[name] for name, value in self.sums.items()},
+            self.word_counts + other.word_counts,
+            self.objective + other.objective,
+            self.num_unconverged + other.num_unconverged,
+        )
+
+    def scaled(self, weight: float) -> Statistics:
+        """Statistics in which every document counts ``weight``."""
+        return Statistics(
+            weight * self.num_docs,
+            weight * self.num_tokens,
+            {name: weight * value for name, value in self.sums.items()},
+            weight * self.word_counts,
+            weight * self.objective,
+            self.num_unconverged,
+        )
+
+    def blended(self, new: Statistics, weight: float) -> Statistics:
+        """A running average: (1 − weight) × these + weight × new (*Cappé & Moulines 2009*)."""
+        return self.scaled(1.0 - weight) + new.scaled(weight)
+
+    def maximise(self, model: TopicModel) -> None:
+        """The M-step: set the model's parameters to their maximisers, priors included."""
+        model.prior.m_step(self.num_docs, **self.sums)
+        model.topics.m_step(self.word_counts)
+
+
+@torch.no_grad()
+def expected_statistics(
+    guide: Guide[Any], batch: DocumentBatch, posterior: Posterior, **temperatures: float
+) -> Statistics:
+    """Statistics of a batch under its posterior.
+
+    Args:
+        guide: The guide that solved the posterior.
+        batch: Non-empty documents (an empty one would count as a document of the prior).
+        posterior: Their posterior.
+        **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides that
+            have them.
+    """
+    batch = guide.model.check_batch(batch)
+    return Statistics(
+        num_docs=float(batch.num_docs),
+        num_tokens=float(batch.counts.double().sum()),
+        sums=guide.model.prior.statistics(posterior, batch),
+        word_counts=guide.word_counts(batch, posterior, **temperatures),
+        objective=float(posterior.objective.sum()),
+        num_unconverged=int((~posterior.converged).sum()),
+    )
+
+
+@torch.no_grad()
+def sampled_statistics(
+    model: TopicModel,
+    batch: DocumentBatch,
+    latents: dict[str, Tensor],
+    logits: Tensor,
+    log_likelihood: Tensor,
+    used: Tensor,
+) -> Statistics:
+    """Statistics of a batch at draws of its latent variables, averaged over chains.
+
+    A document of which no chain is used is not counted.
+
+    Args:
+        model: The model.
+        batch: Non-empty documents, on its device.
+        latents: ``(num_chains, num_docs, dim)`` values by the names of the sites.
+        logits: ``(num_chains, num_docs, num_topics)`` logits of theta at these.
+        log_likelihood: ``(num_chains, num_docs)`` nats at these.
+        used: ``(num_chains, num_docs)`` bool, the chains to average.
+
+    Returns:
+        The statistics; the objective is the log likelihood, and documents with chains left out
+        count as unconverged.
+    """
+    num_unconverged = int((~used).any(0).sum())
+    counted = used.any(0).nonzero().squeeze(-1)
+    if len(counted) < batch.num_docs:
+        batch = batch.select(counted)
+        latents = {site: value[:, counted] for site, value in latents.items()}
+        logits, log_likelihood = logits[:, counted], log_likelihood[:, counted]
+        used = used[:, counted]
+    weights = used.double() / used.sum(0).clamp_min(1)
+    draws = Draws(latents, logits, weights)
+    # Word counts are linear in the counts: a chain's weight goes there.
+    rows = batch.repeat(len(weights))
+    rows = replace(rows, counts=rows.counts * weights.flatten().to(rows.dtype)[rows.row_index])
+    theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
+    word_counts = expected_counts(theta, model.topics.probs, rows, word_counts=True).word_counts
+    assert word_counts is not None
+    return Statistics(
+        num_docs=float(batch.num_docs),
+        num_tokens=float(batch.counts.double().sum()),
+        sums=model.prior.statistics(draws, batch),
+        word_counts=word_counts.double(),
+        objective=float((weights * log_likelihood).sum()),
+        num_unconverged=num_unconverged,
+    )

@@ -1,0 +1,242 @@
+"""Variational EM for topic models, over any guide."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
+from torch_lntm.guides import GUIDES, Guide
+from torch_lntm.inference.em.loop import StopReason
+from torch_lntm.inference.em.phases import (
+    Start,
+    VariationalRun,
+    VariationalSettings,
+    fill_prior_means,
+)
+from torch_lntm.inference.em.tempering import ANNEALING, Annealing
+from torch_lntm.models import TopicModel
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit leaves besides the fitted model.
+
+    Attributes:
+        history: One JSON-able record per epoch or iteration: ``phase``, ``iteration``,
+            ``objective`` (nats per token: the guide's own objective, in the phases ``"score"``,
+            ``"annealing"`` and ``"em"`` plus the parameters' log prior), ``seconds`` since the
+            start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
+            elsewhere the parameters change between batches.
+        stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
+            tolerance; ``"max_iterations"`` or ``"interrupted"``.
+        num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
+        means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
+            documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
+        objective_name: What the objective is.
+        seconds: Time the fit took, that of interrupted runs it continued included.
+    """
+
+    history: list[dict[str, Any]]
+    stop_reason: StopReason
+    num_unconverged: int
+    means: Tensor
+    objective_name: str
+    seconds: float
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
+        return (
+            f"FitResult({self.stop_reason} after {self.seconds:.1f} s, iteration "
+            f"{last['iteration']}, {last['objective']:.4f} nats per token "
+            f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
+        )
+
+
+class VariationalEM:
+    """Fit a topic model by variational EM.
+
+    Three phases. The *start* finds topics with a stepwise EM for a stand-in with a
+    Dirichlet prior (LDA), which costs a few sparse passes per update. The *stepwise* phase runs
+    the model's own posterior on mini-batches, the M-step seeing a running average of the
+    statistics (Cappé & Moulines 2009); the noise of both keeps the fit out of poor local optima,
+    to which EM is prone. *EM* proper
+    then alternates full E-steps and closed-form M-steps (*Khan & Bouchard 2009, eqs 39–42*) until
+    the objective's relative change is below ``tolerance``. How the documents are batched does not
+    change an EM iteration.
+
+    Args:
+        model: The model to fit, in place.
+        guide: The guide whose posterior the E-step solves, over the same model.
+        max_iterations: Bound on the M-steps of EM; one more E-step follows the last. 0 stops after
+            the stochastic phases and an E-step.
+        tolerance: Relative change of the objective at which EM has converged. The default stops
+            after a few iterations, because on held-out words more of them do harm: the stochastic
+            phases' topics generalise better than those of a tightly converged EM
+            (``benchmarks/defaults.py``). Use 1e-5 for the optimum of the objective itself.
+        start: ``"lda"``, the start above; ``"documents"``, one epoch of it, from topics
+            made of a few random documents each; ``"model"``, the model as it is.
+        start_epochs: Epochs of the start; by default enough for 320 updates, within 3 to 40.
+        stepwise_epochs: Epochs of the stepwise phase, 0 for none; by default enough for 80
+            updates, within 2 to 10, and none with annealing or from ``start="model"``.
+        restarts: Runs of the first two phases from different seeds; EM continues the one with
+            the best objective.
+        annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
+            and EM, or ``"ahmed-xing"`` for the paper's.
+        max_docs: Documents solved at once, to bound memory; changes results by rounding only. By
+            default from the number of topics.
+        seed: Seed of the start's documents and of the batches.
+        progress: Show progress bars on standard error.
+
+    Raises:
+        ConfigError: A setting that cannot be used.
+        IncompatibleGuideError: The guide belongs to another model.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        guide: Guide,
+        *,
+        max_iterations: int = 100,
+        tolerance: float = 3e-3,
+        start: Start = "lda",
+        start_epochs: int | None = None,
+        stepwise_epochs: int | None = None,
+        restarts: int = 1,
+        annealing: Annealing | str | None = None,
+        max_docs: int | None = None,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> None:
+        if not isinstance(guide, Guide):
+            raise ConfigError(
+                f"guide is {guide!r}; expected a guide of this model, such as "
+                "torch_lntm.guides.make_guide(None, model)"
+            )
+        if guide.model is not model:
+            raise IncompatibleGuideError(
+                f"{type(guide).__name__} was made for another model; make one for this: "
+                f"{type(guide).__name__}(model)"
+            )
+        if start not in get_args(Start):
+            raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(Start))}")
+        if isinstance(annealing, str):
+            if annealing not in ANNEALING:
+                raise ConfigError(
+                    f"annealing {annealing!r}; expected one of {', '.join(ANNEALING)} or a schedule"
+                )
+            annealing = ANNEALING[annealing]
+        if annealing is not None and not guide.anneals:
+            raise ConfigError(
+                f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
+                f"got {type(guide).__name__}"
+            )
+        for name, value, least in (
+            ("max_iterations", max_iterations, 0),
+            ("start_epochs", start_epochs, 1),
+            ("stepwise_epochs", stepwise_epochs, 0),
+            ("restarts", restarts, 1),
+            ("max_docs", max_docs, 1),
+        ):
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}; expected at least {least}")
+        if not tolerance >= 0:
+            raise ConfigError(f"tolerance is {tolerance}; expected a number >= 0")
+        if start_epochs is not None and start != "lda":
+            raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")
+        if restarts > 1 and start == "model":
+            raise ConfigError("restarts from start='model' are all the same; use restarts=1")
+        self.model = model
+        self.guide = guide
+        self.settings = VariationalSettings(
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            start=start,
+            start_epochs=start_epochs,
+            stepwise_epochs=stepwise_epochs,
+            restarts=restarts,
+            annealing=annealing,
+            max_docs=max_docs,
+            seed=seed,
+            progress=progress,
+        )
+
+    @torch.no_grad()
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+    ) -> FitResult:
+        """Fit the model to a corpus.
+
+        Ctrl-C ends the fit at the parameters of the last finished epoch or iteration, with
+        ``stop_reason`` ``"interrupted"``.
+
+        Args:
+            corpus: The documents, or a matrix of counts; empty ones take no part.
+            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
+                there, to the same result as without the interruption. It is left in place.
+            checkpoint_seconds: Least time between two saves.
+
+        Returns:
+            The result; the fitted parameters are in the model.
+
+        Raises:
+            CorpusError: The corpus has no tokens.
+            ConfigError: The corpus has another vocabulary than the model, or the checkpoint
+                belongs to another fit.
+            NumericalError: The objective left the real numbers.
+        """
+        corpus = check_corpus(self.model, corpus)
+        run = VariationalRun(self.model, self.guide, self.settings, corpus)
+        path = None if checkpoint is None else Path(checkpoint)
+        stop_reason = run.run(path, checkpoint_seconds)
+        self.model.prior.canonicalise_()
+        state = run.state
+        means = state.documents.get("means")
+        unfinished = means is None or state.phase == "start"
+        if means is None or unfinished:
+            means = torch.zeros(corpus.num_docs, self.model.latent_dim, dtype=self.model.dtype)
+        rows = np.arange(corpus.num_docs) if unfinished else np.flatnonzero(corpus.lengths == 0)
+        fill_prior_means(self.model, corpus, rows, means)
+        unconverged = state.history[-1]["unconverged"] if state.history else None
+        return FitResult(
+            history=state.history,
+            stop_reason=stop_reason,
+            num_unconverged=len(run.order) if unconverged is None else unconverged,
+            means=means,
+            objective_name=self.guide.objective,
+            seconds=state.seconds,
+        )
+
+
+def check_corpus(model: TopicModel, documents: Corpus) -> Corpus:
+    """The documents to fit a model to, as a corpus.
+
+    Args:
+        model: The model.
+        documents: A corpus, or a matrix of counts.
+
+    Raises:
+        ConfigError: They are over another number of words.
+        CorpusError: They cannot be used, or there are no tokens.
+    """
+    corpus = as_corpus(documents)
+    if corpus.num_words != model.num_words:
+        raise ConfigError(
+            f"the corpus has {corpus.num_words} words and the model {model.num_words}; re-index "
+            "the corpus with corpus.with_vocabulary(model.vocabulary)"
+        )
+    if corpus.num_tokens == 0:
+        raise CorpusError("the corpus has no tokens; there is nothing to fit")
+    return corpus

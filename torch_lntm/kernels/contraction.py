@@ -1,0 +1,276 @@
+"""The trilinear form Σ_dv r_dv t_d·φ_v over the stored counts, and its derivatives of every order.
+
+Here r ``(nnz,)`` is one number for each stored count, t ``(num_docs, num_topics)`` has a row for
+each document and φ ``(num_words, num_topics)`` a row for each word. The derivative of the form in
+one factor is a sparse product of the other two:
+
+    in r   a sampled matrix product   t_d·φ_v
+    in t   a sum over words           Σ_v r_dv φ_v
+    in φ   a sum over documents       Σ_d r_dv t_d
+
+Nothing of size documents × words or stored counts × topics is formed. Sums over words run in CSR
+order and sums over documents in the transposed order, without atomics, so a result is reproducible
+on its device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+
+with warnings.catch_warnings():
+    # Torch announces once per process that its sparse CSR support is in beta; what is used of it
+    # is tested here, and a user of topic models can do nothing about it.
+    warnings.simplefilter("ignore", UserWarning)
+    torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
+
+
+def sampled_product(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
+    """``(nnz,)`` products t_d·φ_v at the stored counts."""
+    pattern = torch.sparse_csr_tensor(
+        batch.row_offsets,
+        batch.word_index,
+        weights.new_zeros(batch.nnz),
+        size=tuple(batch.shape),
+        check_invariants=False,
+    )
+    return torch.sparse.sampled_addmm(pattern, weights, words.mT, beta=0.0).values()
+
+
+def sum_over_words(ratio: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
+    """``(num_docs, num_topics)`` Σ_v r_dv φ_v."""
+    if batch.nnz == 0:
+        return words.new_zeros(batch.num_docs, words.shape[1])
+    return F.embedding_bag(
+        batch.word_index,
+        words,
+        batch.row_offsets,
+        mode="sum",
+        per_sample_weights=ratio,
+        include_last_offset=True,
+    )
+
+
+def sum_over_docs(ratio: Tensor, weights: Tensor, batch: DocumentBatch) -> Tensor:
+    """``(num_words, num_topics)`` Σ_d r_dv t_d."""
+    if batch.nnz == 0:
+        return weights.new_zeros(batch.num_words, weights.shape[1])
+    order, doc_index, word_offsets = batch.by_word
+    return F.embedding_bag(
+        doc_index,
+        weights,
+        word_offsets,
+        mode="sum",
+        per_sample_weights=ratio[order],
+        include_last_offset=True,
+    )
+
+
+def document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
+    """``(num_docs,)`` float64 sums of values ``(nnz,)`` within each document."""
+    return torch.segment_reduce(
+        values.double(), "sum", offsets=batch.row_offsets, axis=0, initial=0.0
+    )
+
+
+def _one_by_one(
+    function: Callable[..., Tensor], info: Any, in_dims: tuple[int | None, ...], args: Any
+) -> tuple[Tensor, int]:
+    """The vmap rule of a function whose sparse operations take one problem at a time."""
+    results = [
+        function(
+            *(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True))
+        )
+        for i in range(info.batch_size)
+    ]
+    return torch.stack(results), 0
+
+
+class _Contraction(torch.autograd.Function):
+    """The derivative of the trilinear form in the factor given as None.
+
+    It is linear in each of the other two factors, so that its own derivatives are contractions
+    again.
+    """
+
+    @staticmethod
+    def forward(
+        ratio: Tensor | None, weights: Tensor | None, words: Tensor | None, batch: DocumentBatch
+    ) -> Tensor:
+        if ratio is None:
+            assert weights is not None
+            assert words is not None
+            return sampled_product(weights, words, batch)
+        if weights is None:
+            assert words is not None
+            return sum_over_words(ratio.contiguous(), words.contiguous(), batch)
+        return sum_over_docs(ratio, weights.contiguous(), batch)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *factors, ctx.batch = inputs
+        ctx.absent = next(i for i, factor in enumerate(factors) if factor is None)
+        ctx.save_for_backward(*factors)
+        ctx.save_for_forward(*factors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradients: list[Tensor | None] = [None] * 4
+        for i in range(3):
+            if i != ctx.absent and ctx.needs_input_grad[i]:
+                factors = list(ctx.saved_tensors)
+                factors[ctx.absent], factors[i] = grad, None
+                gradients[i] = _contract(*factors, ctx.batch)
+        return tuple(gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        terms = []
+        for i in range(3):
+            if tangents[i] is not None:
+                factors = list(ctx.saved_tensors)
+                factors[i] = tangents[i]
+                terms.append(_Contraction.apply(*factors, ctx.batch))
+        return torch.stack(terms).sum(0)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        return _one_by_one(_Contraction.apply, info, in_dims, args)
+
+
+def _contract(*factors_and_batch: Any) -> Tensor:
+    """A contraction within a backward pass, recorded only where that is itself differentiated."""
+    record = torch.is_grad_enabled()
+    return (_Contraction.apply if record else _Contraction.forward)(*factors_and_batch)
+
+
+class _WordsHandle(torch.autograd.Function):
+    """A placeholder ``(nnz,)`` with the sampled product's derivative in the words; never read."""
+
+    @staticmethod
+    def forward(words: Tensor, hidden: tuple[Tensor], batch: DocumentBatch) -> Tensor:
+        return words.new_empty(batch.nnz)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, (ctx.weights,), ctx.batch = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _contract(grad, ctx.weights, None, ctx.batch), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return _Contraction.apply(None, ctx.weights, tangent, ctx.batch)
+
+
+class _FlooredProduct(torch.autograd.Function):
+    """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v also below it.
+
+    So gradients agree with expected counts, and an optimiser can raise a probability from below
+    the floor. ``words`` may be the handle of ``hidden`` words.
+    """
+
+    @staticmethod
+    def forward(
+        weights: Tensor,
+        words: Tensor,
+        hidden: tuple[Tensor] | None,
+        batch: DocumentBatch,
+        floor: float,
+    ) -> Tensor:
+        return sampled_product(weights, *(hidden or (words,)), batch).clamp_min_(floor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        weights, words, ctx.hidden, ctx.batch, _ = inputs
+        ctx.save_for_backward(weights, words)
+        ctx.save_for_forward(weights, words)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weights, words = ctx.saved_tensors
+        grad_weights = grad_words = None
+        if ctx.needs_input_grad[0]:
+            grad_weights = _contract(grad, None, *(ctx.hidden or (words,)), ctx.batch)
+        if ctx.needs_input_grad[1]:
+            grad_words = grad if ctx.hidden else _contract(grad, weights, None, ctx.batch)
+        return grad_weights, grad_words, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, weights_tangent: Any, words_tangent: Any, *_: None) -> Tensor:
+        weights, words = ctx.saved_tensors
+        terms = []
+        if weights_tangent is not None:
+            hidden = ctx.hidden or (words,)
+            terms.append(_Contraction.apply(None, weights_tangent, *hidden, ctx.batch))
+        if words_tangent is not None and ctx.hidden:
+            terms.append(words_tangent)
+        elif words_tangent is not None:
+            terms.append(_Contraction.apply(None, weights, words_tangent, ctx.batch))
+        return torch.stack(terms).sum(0)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        return _one_by_one(_FlooredProduct.apply, info, in_dims, args)
+
+
+class _LogLikelihood(torch.autograd.Function):
+    """Σ_v c_dv log s_dv of floored s. At the floor s counts as constant in second derivatives."""
+
+    @staticmethod
+    def forward(s: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
+        return document_sums(batch.counts * s.log(), batch)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        s, ctx.batch, ctx.floor = inputs
+        ctx.save_for_backward(s)
+        ctx.save_for_forward(s)
+
+    @staticmethod
+    def _ratio(ctx: Any) -> Tensor:
+        (s,) = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # 1 / floor² is not finite.
+            s = torch.where(s > ctx.floor, s, ctx.floor)
+        return ctx.batch.counts / s
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ratio = _LogLikelihood._ratio(ctx)
+        return grad.to(ratio.dtype)[ctx.batch.row_index] * ratio, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        terms = (tangent * _LogLikelihood._ratio(ctx)).double()
+        ones = terms.new_ones(ctx.batch.num_words, 1)
+        return _Contraction.apply(terms, None, ones, ctx.batch).squeeze(1)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        return _one_by_one(_LogLikelihood.apply, info, in_dims, args)
+
+
+def log_likelihood(weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
+    """Σ_v c_dv log max(t_d·φ_v, floor) ``(num_docs,)`` float64, with derivatives of every order.
+
+    Samplers of documents' latent variables ask autograd for no gradient of the topics, which would
+    cost them as much again. A Python function cannot see which of its gradients are asked for, but
+    autograd leaves out a node that leads to nothing asked for. So the derivative in the words has a
+    node of its own, except under the transforms of ``torch.func``, which must see every input.
+    """
+    wrapped = any(torch.func.debug_unwrap(x) is not x for x in (weights, words))
+    if wrapped or not (weights.requires_grad and words.requires_grad):
+        s = _FlooredProduct.apply(weights, words, None, batch, floor)
+    else:
+        handle = _WordsHandle.apply(words, (weights,), batch)
+        s = _FlooredProduct.apply(weights, handle, (words,), batch, floor)
+    return _LogLikelihood.apply(s, batch, floor)

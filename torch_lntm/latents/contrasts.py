@@ -1,0 +1,257 @@
+"""The K − 1 contrasts of eta that the softmax can see, whitened by the prior.
+
+Softmax ignores the shift that all K logits share, so integrals over eta are integrals over the
+K − 1 contrasts Q·logits, Q the rows of an orthonormal basis orthogonal to 1. There the free and the
+anchored parameterisation are one problem, and a proposal cannot waste itself on the direction that
+the likelihood does not have. With QF = LU, F the prior's factor lifted to logits and L triangular,
+the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.latents.identified import Grid, IdentifiedSpace
+from torch_lntm.latents.linalg import contrast_basis, triangular_factor
+from torch_lntm.latents.normal import NormalSpace, standard_normal_log_density
+from torch_lntm.latents.proposals import Proposal, elliptical_draws
+
+if TYPE_CHECKING:
+    from typing import Self
+
+#: Distance of a grid's points at its centre, in standard deviations of the posterior as given. A
+#: third would do for a normal integrand; ridges and second modes of real ones can be ten times
+#: finer.
+CENTRAL_STEP = 0.03
+
+
+class NormalMoments(Protocol):
+    """What is read of a normal posterior of eta."""
+
+    @property
+    def mean(self) -> Tensor:
+        """``(num_docs, latent_dim)``."""
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """``(num_docs, latent_dim, latent_dim)`` lower triangular."""
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastSpace(IdentifiedSpace):
+    """A normal prior of eta in whitened contrasts w, where it is standard normal; float64.
+
+    Attributes:
+        basis: ``(num_topics - 1, num_topics)`` Q.
+        loc: ``(num_topics - 1,)`` contrasts of the prior mean, or one row a document.
+        tril: ``(num_topics - 1, num_topics - 1)`` L.
+        anchored: eta has one component less than there are topics.
+    """
+
+    basis: Tensor
+    loc: Tensor
+    tril: Tensor
+    anchored: bool
+
+    sites = ("eta",)
+    proposals = {  # noqa: RUF012
+        "student_t": "Student-t({degrees_of_freedom:g})",
+        "gaussian": "normal",
+    }
+    reference = "laplace"
+    has_grid = True
+    variable = "centred logits"
+
+    @classmethod
+    def of(cls, space: NormalSpace) -> Self:
+        """The contrasts of a normal prior of eta."""
+        lifted = space.tril
+        if space.anchored:
+            lifted = torch.cat([lifted, lifted.new_zeros(1, space.eta_dim)])
+        basis = contrast_basis(len(lifted)).to(lifted.device)
+        loc = space.lift(space.loc.double()) @ basis.mT
+        return cls(basis, loc, triangular_factor(basis @ lifted), space.anchored)
+
+    @property
+    def dim(self) -> int:
+        """See :attr:`LatentSpace.dim`."""
+        return len(self.basis)
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return self.basis.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See :attr:`LatentSpace.dtype`."""
+        return self.loc.dtype
+
+    @cached_property
+    def _centre_logits(self) -> Tensor:
+        """Centred logits at w = 0, ``(num_topics,)`` or one row a document."""
+        return self.loc @ self.basis
+
+    @cached_property
+    def _loading(self) -> Tensor:
+        """``(num_topics - 1, num_topics)`` change of the logits with w."""
+        return self.tril.mT @ self.basis
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`."""
+        return self._eta(self._centre_logits)
+
+    def _eta(self, logits: Tensor) -> Tensor:
+        """The eta of centred logits."""
+        return logits[..., :-1] - logits[..., -1:] if self.anchored else logits
+
+    def logits(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.logits`; centred."""
+        return self._centre_logits + z @ self._loading
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        return standard_normal_log_density(z)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`."""
+        return -z
+
+    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.pull`."""
+        return gradient @ self.basis.mT @ self.tril
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        return noise.normal(noise.fold_in(key, 0), self.dim).to(self.dtype)
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`; of a free eta the one whose mean over topics is 0."""
+        return {"eta": self._eta(self.logits(z))}
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.locate`."""
+        centred = latents["eta"].to(self.dtype) @ self._contrasts.mT - self.loc
+        return torch.linalg.solve_triangular(self.tril.mT, centred, upper=True, left=False)
+
+    @property
+    def _contrasts(self) -> Tensor:
+        """What takes eta to its contrasts: the anchored topic's logit adds nothing."""
+        return self.basis[:, :-1] if self.anchored else self.basis
+
+    def project(self, mean: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:
+        """A normal distribution of eta as one of w.
+
+        Args:
+            mean: ``(num_docs, latent_dim)`` mean of eta.
+            scale_tril: ``(num_docs, latent_dim, latent_dim)`` factor of the covariance of eta.
+
+        Returns:
+            ``(loc, tril)`` of w, ``(num_docs, dim)`` and ``(num_docs, dim, dim)`` lower
+            triangular, float64.
+        """
+        loc = self.locate({"eta": mean})
+        factor = torch.linalg.solve_triangular(
+            self.tril, self._contrasts @ scale_tril.double(), upper=False
+        )
+        return loc, triangular_factor(factor)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"eta": latent})
+
+    @property
+    def standardiser(self) -> Tensor:
+        """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
+        return self._contrasts.mT @ self.basis / self._loading.square().sum(0).sqrt()
+
+    def proper(self, posterior: NormalMoments) -> Tensor:
+        """See :meth:`IdentifiedSpace.proper`."""
+        tril = posterior.scale_tril
+        finite = torch.isfinite(posterior.mean).all(1) & torch.isfinite(tril).all(2).all(1)
+        return finite & (tril.diagonal(dim1=-2, dim2=-1) > 0).all(1)
+
+    def proposal(
+        self,
+        name: str,
+        posterior: NormalMoments,
+        row: int,
+        words: Tensor,
+        counts: Tensor,
+        degrees_of_freedom: float,
+    ) -> Proposal:
+        """See :meth:`IdentifiedSpace.proposal`.
+
+        A normal proposal narrower than the posterior has weights of infinite variance. The
+        Student-t of the same centre and scale does not.
+        """
+        space, loc, tril = self._around(posterior, row)
+        nu = degrees_of_freedom if name == "student_t" else math.inf
+        return Proposal(space, partial(elliptical_draws, loc, tril, nu))
+
+    def grid(
+        self,
+        posterior: NormalMoments,
+        row: int,
+        depth: Callable[[Tensor], Tensor],
+        num_points: int,
+    ) -> Grid:
+        """See :meth:`IdentifiedSpace.grid`; evenly spaced points if they cover all.
+
+        Otherwise their distances grow in proportion to that from the centre. The prior's density at
+        w is lower than at the centre c by more than a depth D where |w|² > 2D + |c|².
+        """
+        _, centre, tril = self._around(posterior, row)
+        radius = (2.0 * depth(centre) + centre.square().sum()).sqrt()
+        radius = radius + torch.linalg.vector_norm(centre)
+        reach = float(radius * torch.linalg.matrix_norm(torch.linalg.inv(tril), 2))
+        spread = _spread(reach, CENTRAL_STEP * (num_points - 1) / 2)
+        ends = torch.full_like(centre, math.asinh(reach / spread))
+        return Grid(centre, spread * tril, ends)
+
+    def _around(self, posterior: NormalMoments, row: int) -> tuple[Self, Tensor, Tensor]:
+        """One document's space, and centre and scale of its posterior there."""
+        space = self.select(torch.tensor([row], device=self.loc.device))
+        rows = slice(row, row + 1)
+        loc, tril = space.project(posterior.mean[rows], posterior.scale_tril[rows])
+        return space, loc[0], tril[0]
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`."""
+        if self.loc.dim() == 1:
+            return self  # keeps what is cached
+        return type(self)(self.basis, self.loc[rows], self.tril, self.anchored)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """See :meth:`LatentSpace.to`."""
+        basis, loc, tril = (value.to(dtype) for value in (self.basis, self.loc, self.tril))
+        return type(self)(basis, loc, tril, self.anchored)
+
+
+def _spread(reach: float, target: float) -> float:
+    """The s at which points s·sinh(t), t evenly spaced up to asinh(reach/s), have the right step.
+
+    Args:
+        reach: Distance of the last point from the centre.
+        target: Distance it would have if all steps were as long as that at the centre.
+
+    Returns:
+        s with s·asinh(reach/s) = target, or so large that the points are evenly spaced in effect.
+    """
+    low, high = 0.0, 1e4 * reach
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        if middle == 0.0 or middle * math.asinh(reach / middle) < target:
+            low = middle
+        else:
+            high = middle
+    return high

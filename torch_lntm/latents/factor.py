@@ -1,0 +1,321 @@
+"""Priors of eta through a few independent sources, in coordinates that cost nothing to map.
+
+The prior is eta = μ + A s + ε, ε ~ N(0, Λ⁻¹) with Λ diagonal, and sources s that are standard
+normal or Laplace, ½e^{−|s|} each (*Putthividhya, Attias & Nagarajan 2009, §2*). The coordinates are
+z = (s, e) with eta = μ + A s + Λ^{-½}e: there are L more of them than eta has, so that no map costs
+more than num_topics × num_sources a document.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.latents.linalg import inverse_cholesky, triangular_factor
+from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
+from torch_lntm.latents.space import LatentSpace
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True, eq=False)
+class FactorSpace(LatentSpace):
+    """z = (s, e) of sources and noise; see the module.
+
+    Attributes:
+        loc: ``(num_topics,)`` μ, or ``(num_docs, num_topics)`` where it depends on the document.
+        mixing: ``(num_topics, num_sources)`` A.
+        noise_precision: ``(num_topics,)`` diagonal of Λ, positive.
+    """
+
+    loc: Tensor
+    mixing: Tensor
+    noise_precision: Tensor
+
+    sites = ("source", "eta")
+    #: Variance of a source under its prior.
+    source_variance: ClassVar[float]
+    #: Whether the sources of all documents have the same posterior covariance given eta.
+    shares_source_covariance: ClassVar[bool]
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return self.mixing.shape[0]
+
+    @property
+    def num_sources(self) -> int:
+        """Number of sources L."""
+        return self.mixing.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """See :attr:`LatentSpace.dim`."""
+        return self.num_sources + self.num_topics
+
+    @property
+    def eta_dim(self) -> int:
+        """Dimension of eta."""
+        return self.num_topics
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See :attr:`LatentSpace.dtype`."""
+        return self.loc.dtype
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`."""
+        return self.loc
+
+    @abstractmethod
+    def source_scale(self, second_moment: Tensor) -> Tensor | None:
+        """|η|^½ of the normals N(0, |η|) that stand for the sources' priors in a posterior.
+
+        Args:
+            second_moment: ``(num_docs, num_sources)`` float64 E s².
+
+        Returns:
+            Of the same shape; None where sources are standard normal themselves.
+        """
+
+    @abstractmethod
+    def source_divergence(self, second_moment: Tensor, root: Tensor) -> Tensor:
+        """KL(q(s) ‖ p(s)) of a normal q(s), or the least upper bound on it that is tractable.
+
+        Args:
+            second_moment: ``(num_docs, num_sources)`` float64 E s².
+            root: ``(num_docs, num_sources, num_sources)`` float64 Cholesky factor of q's
+                covariance.
+
+        Returns:
+            ``(num_docs,)`` float64 nats.
+        """
+
+    def unit_metric(self) -> Metric:
+        """See :meth:`LatentSpace.unit_metric`; e moves against the sources, eta stands still."""
+        size = self.num_sources
+        factor = torch.eye(self.dim, dtype=torch.float64, device=self.loc.device)
+        factor[size:, :size] = -self.mixing.double() / self.noise_std[:, None]
+        factor[size:, size:] = self.noise_std.reciprocal().diag_embed()
+        return DenseMetric(factor.to(self.dtype))
+
+    @cached_property
+    def noise_std(self) -> Tensor:
+        """λ^{-½} ``(num_topics,)`` float64."""
+        return self.noise_precision.double().rsqrt()
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """AᵀΛA ``(num_sources, num_sources)`` float64."""
+        scaled = self.mixing.double() / self.noise_std[:, None]
+        return scaled.mT @ scaled
+
+    @cached_property
+    def source_tril(self) -> Tensor:
+        """Lower Cholesky factor of (AᵀΛA + I)⁻¹ ``(num_sources, num_sources)``, float64."""
+        return self.source_tril_at(self.gram.new_ones(1, self.num_sources), None)[0]
+
+    def source_tril_at(self, scale: Tensor, index: Tensor | None) -> Tensor:
+        """Lower Cholesky factors of B⁻¹ = (AᵀΛA + diag 1/|η|)⁻¹ (*eq. 13*).
+
+        Args:
+            scale: ``(num_docs, num_sources)`` float64 |η|^½.
+            index: ``(num_docs,)`` corpus positions, to name documents in an error; None for none.
+
+        Returns:
+            ``(num_docs, num_sources, num_sources)`` float64.
+        """
+        # In s/|η|^½, where the precision is at least I. Reversed, X is upper triangular in the end.
+        precision = (scale[:, :, None] * self.gram * scale[:, None, :]).flip(1, 2)
+        precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        if index is None:
+            index = torch.arange(len(scale), device=scale.device)
+        return scale[:, :, None] * inverse_cholesky(precision, index).mT.flip(1, 2)
+
+    def lift(self, eta: Tensor) -> Tensor:
+        """Logits of eta: eta itself."""
+        return eta
+
+    def logits(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.logits`."""
+        return self.unwhiten(z)
+
+    def sources(self, eta: Tensor, tril: Tensor) -> Tensor:
+        """B⁻¹AᵀΛ(eta − μ), the best sources of given eta (*eqs 9 and 12*).
+
+        Args:
+            eta: ``(..., num_docs, num_topics)``.
+            tril: ``(..., num_sources, num_sources)`` lower factor of B⁻¹.
+
+        Returns:
+            ``(..., num_docs, num_sources)`` float64.
+        """
+        weighted = (eta.double() - self.loc) * self.noise_precision.double()
+        projected = weighted @ self.mixing.double()
+        return (tril @ (tril.mT @ projected[..., None])).squeeze(-1)
+
+    def noise(self, eta: Tensor, source: Tensor) -> Tensor:
+        """Λ^½(eta − μ − A s) ``(..., num_docs, num_topics)`` float64."""
+        residual = eta.double() - self.loc - source.double() @ self.mixing.double().mT
+        return residual / self.noise_std
+
+    def whiten(self, eta: Tensor) -> Tensor:
+        """The shortest z ``(..., num_docs, dim)`` of eta ``(..., num_docs, num_topics)``."""
+        source = self.sources(eta, self.source_tril)
+        return torch.cat([source, self.noise(eta, source)], -1).to(eta.dtype)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; with the sources that are best if they are Gaussian."""
+        return self.whiten(latent)
+
+    def unwhiten(self, z: Tensor) -> Tensor:
+        """The eta μ + A s + Λ^{-½}e of z = (s, e) ``(..., num_docs, dim)``."""
+        return self.loc + self.push(z)
+
+    def push(self, z: Tensor) -> Tensor:
+        """A s + Λ^{-½}e ``(..., num_topics)`` of z ``(..., dim)``."""
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        return source @ self.mixing.mT.to(z.dtype) + noise * self.noise_std.to(z.dtype)
+
+    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""
+        noise = gradient * self.noise_std.to(gradient.dtype)
+        return torch.cat([gradient @ self.mixing.to(gradient.dtype), noise], -1)
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`."""
+        return {"source": z[..., : self.num_sources], "eta": self.unwhiten(z)}
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.locate`."""
+        eta, source = latents["eta"], latents["source"]
+        return torch.cat([source.to(eta), self.noise(eta, source).to(eta)], -1)
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`."""
+        if self.loc.dim() == 1:
+            return self  # keeps what is cached
+        return type(self)(self.loc[rows], self.mixing, self.noise_precision)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """See :meth:`LatentSpace.to`."""
+        parameters = (self.loc, self.mixing, self.noise_precision)
+        return type(self)(*(parameter.to(dtype) for parameter in parameters))
+
+
+class GaussianFactorSpace(FactorSpace, EtaSpace):
+    """With standard normal sources, which make eta normal: N(loc, AAᵀ + Λ⁻¹)."""
+
+    posterior_metrics = {"taylor": "taylor"}  # noqa: RUF012
+    source_variance = 1.0
+    shares_source_covariance = True
+
+    def source_scale(self, second_moment: Tensor) -> Tensor | None:
+        """See :meth:`FactorSpace.source_scale`; None."""
+        return None
+
+    def source_divergence(self, second_moment: Tensor, root: Tensor) -> Tensor:
+        """See :meth:`FactorSpace.source_divergence`; exact."""
+        log_det = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return 0.5 * (second_moment.sum(-1) - self.num_sources) - log_det
+
+    @cached_property
+    def log_det(self) -> Tensor:
+        """log|AAᵀ + Λ⁻¹|, scalar float64."""
+        log_std = self.noise_std.log().sum()
+        return 2.0 * (log_std - self.source_tril.diagonal().log().sum())
+
+    def source_posterior(self, eta: Tensor) -> tuple[Tensor, Tensor]:
+        """The sources given eta, N(B⁻¹AᵀΛ(eta − μ), B⁻¹) with B = AᵀΛA + I: exact.
+
+        Args:
+            eta: ``(..., num_docs, num_topics)``.
+
+        Returns:
+            Mean ``(..., num_docs, num_sources)`` and Cholesky factor of the covariance, which all
+            eta share, ``(num_sources, num_sources)``; both in the dtype of ``eta``.
+        """
+        tril = self.source_tril
+        return self.sources(eta, tril).to(eta.dtype), tril.to(eta.dtype)
+
+    def source_moments(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+        """Posterior means and standard deviations of the sources from the moments of eta.
+
+        p(s | eta) is normal, with a mean that is affine in eta and one covariance.
+
+        Args:
+            mean: ``(num_docs, num_topics)``.
+            covariance: ``(num_docs, num_topics, num_topics)``.
+
+        Returns:
+            ``(num_docs, num_sources)`` each.
+        """
+        source, tril = self.source_posterior(mean)
+        unit = torch.eye(self.num_topics, dtype=mean.dtype, device=mean.device)
+        weighted = unit * self.noise_precision
+        gain = (tril @ (tril.mT @ (weighted @ self.mixing)[..., None])).squeeze(-1)
+        spread = torch.einsum("il,dij,jl->dl", gain, covariance, gain)
+        return source, (tril.square().sum(-1) + spread).sqrt()
+
+    @cached_property
+    def _marginal(self) -> NormalSpace:
+        factor = torch.cat([self.mixing.double(), self.noise_std.diag_embed()], 1)
+        return NormalSpace(self.loc, triangular_factor(factor))
+
+    def marginal(self) -> NormalSpace:
+        """See :meth:`EtaSpace.marginal`; with the sources integrated out."""
+        return self._marginal
+
+    def compact(self) -> NormalSpace:
+        """See :meth:`LatentSpace.compact`; the marginal, with the sources integrated out."""
+        return self._marginal
+
+
+class LaplaceFactorSpace(FactorSpace):
+    """With Laplace sources of density ½ exp(−|s|); eta is not normal."""
+
+    posterior_metrics = {"taylor": "factor"}  # noqa: RUF012
+    source_variance = 2.0
+    shares_source_covariance = False
+
+    def source_scale(self, second_moment: Tensor) -> Tensor | None:
+        """See :meth:`FactorSpace.source_scale`.
+
+        The dual −|s| ≥ −|η|/2 − s²/(2|η|) is best at |η| = sqrt(E s²) (*eqs 2–3 and 14*).
+        """
+        return second_moment.pow(0.25)
+
+    def source_divergence(self, second_moment: Tensor, root: Tensor) -> Tensor:
+        """See :meth:`FactorSpace.source_divergence`; the dual's bound, E|s| ≤ sqrt(E s²)."""
+        log_det = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        constant = math.log(2.0) - 0.5 * math.log(2.0 * math.pi * math.e)
+        return second_moment.sqrt().sum(-1) + self.num_sources * constant - log_det
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        z = z.double()
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        laplace = -source.abs().sum(-1) - self.num_sources * math.log(2.0)
+        return laplace + standard_normal_log_density(noise)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`; it jumps where a source is 0."""
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        return -torch.cat([source.sign(), noise], -1)
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        z = noise.normal(noise.fold_in(key, 0), self.dim)
+        z[..., : self.num_sources] = noise.laplace(noise.fold_in(key, 1), self.num_sources)
+        return z.to(self.dtype)

@@ -1,0 +1,155 @@
+"""Dirichlet priors of theta in coordinates in which they are smooth and near standard normal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.latents.space import LatentSpace
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class LogGamma(NamedTuple):
+    """Logs of gamma variates as a function of z, each of the shape of z.
+
+    Attributes:
+        value: x(z).
+        slope: x′(z), positive.
+        curvature: x″(z).
+    """
+
+    value: Tensor
+    slope: Tensor
+    curvature: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class GammaSpace(LatentSpace):
+    """theta ~ Dirichlet(α) as softmax(x(z)), x_k(z_k) the log of a Gamma(α_k) variate.
+
+    Under small α the variates' logs have a tail of length 1/α to the left of a steep wall, which
+
+        x(z) = log Φ(z)/α + z/√(1 + α) + log(1 + α)
+
+    evens out: as α → 0 the tail is that of log U/α, U uniform, which the first term makes normal;
+    as α → ∞ x is normal around log α with variance 1/α, to which the others tend. The density of z
+    is exact whatever x(z).
+
+    Attributes:
+        concentration: ``(num_topics,)`` float64 α.
+        dtype: Floating-point type of draws; what depends on α is computed in float64.
+    """
+
+    concentration: Tensor
+    dtype: torch.dtype = torch.float64  # type: ignore[assignment]
+
+    sites = ("theta",)
+    conjugate = True
+
+    @property
+    def dim(self) -> int:
+        """See :attr:`LatentSpace.dim`."""
+        return len(self.concentration)
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return len(self.concentration)
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`; α/Σα."""
+        return (self.concentration / self.concentration.sum()).to(self.dtype)
+
+    @cached_property
+    def _log_normaliser(self) -> Tensor:
+        """Log |dx| terms apart, the density of x is exp(αx − e^x)/Γ(α)."""
+        return torch.lgamma(self.concentration).sum()
+
+    def log_gamma(self, z: Tensor) -> LogGamma:
+        """The function x of z ``(..., num_topics)``, with derivatives, float64."""
+        alpha, z = self.concentration, z.double()
+        log_cdf = torch.special.log_ndtr(z)
+        ratio = torch.exp(-0.5 * (z.square() + math.log(2.0 * math.pi)) - log_cdf)
+        slope = (1.0 + alpha).rsqrt()
+        return LogGamma(
+            log_cdf / alpha + slope * z + torch.log1p(alpha),
+            ratio / alpha + slope,
+            -ratio * (z + ratio) / alpha,
+        )
+
+    def whiten(self, x: Tensor) -> Tensor:
+        """The z ``(..., num_topics)`` of logs of gamma variates, by bisection, float64."""
+        # log Φ(−50) is −1254: no log of a uniform number.
+        low, high = torch.full_like(x, -50.0), torch.full_like(x, 50.0)
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = self.log_gamma(middle).value < x
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)
+
+    def logits(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.logits`."""
+        return self.log_gamma(z).value.to(z.dtype)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        x = self.log_gamma(z)
+        terms = self.concentration * x.value - x.value.exp() + x.slope.log()
+        return terms.sum(-1) - self._log_normaliser
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`."""
+        x = self.log_gamma(z)
+        slopes = (self.concentration - x.value.exp()) * x.slope + x.curvature / x.slope
+        return slopes.to(z.dtype)
+
+    def pull(self, gradient: Tensor, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.pull`."""
+        return self.log_gamma(z).slope.to(gradient.dtype) * gradient
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        shapes = self.concentration.expand(*key.shape, self.dim)
+        return self.whiten(noise.log_gamma(key, shapes)).to(self.dtype)
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`."""
+        return {"theta": torch.softmax(self.logits(z), -1)}
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.locate`.
+
+        The variates' sum, Gamma(Σα), is independent of theta and is drawn. A proportion too small
+        for its dtype is drawn from below the smallest number, where its law is a power.
+        """
+        assert key is not None, "theta does not determine z: locate needs keys"
+        theta = latents["theta"]
+        smallest = torch.finfo(theta.dtype).tiny
+        shape = self.concentration.sum().expand(*key.shape, 1)
+        total = noise.log_gamma(noise.fold_in(key, 0), shape)
+        beyond = noise.uniform(noise.fold_in(key, 1), self.dim).log() / self.concentration
+        log_theta = theta.double().clamp_min(smallest).log()
+        log_theta = torch.where(theta > smallest, log_theta, log_theta + beyond)
+        return self.whiten(log_theta + total).to(self.dtype)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`; itself, which all documents share."""
+        return self
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """See :meth:`LatentSpace.to`."""
+        return type(self)(self.concentration, dtype)

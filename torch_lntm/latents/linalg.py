@@ -1,0 +1,79 @@
+"""Factorisations that latent spaces, posteriors and metrics share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from torch_lntm.errors import NumericalError
+
+
+def contrast_basis(num_topics: int) -> Tensor:
+    """Orthonormal contrasts (Helmert's) of ``num_topics`` logits.
+
+    Args:
+        num_topics: K, at least 2.
+
+    Returns:
+        ``(num_topics - 1, num_topics)`` float64; rows are orthonormal and sum to 0.
+    """
+    rows = torch.arange(1, num_topics, dtype=torch.float64)[:, None]
+    column = torch.arange(num_topics)
+    basis = (column < rows).double() - rows * (column == rows)
+    return basis / (rows * (rows + 1)).sqrt()
+
+
+def triangular_factor(factor: Tensor) -> Tensor:
+    """The lower triangular G with GGᵀ = AAᵀ and a positive diagonal, without forming AAᵀ.
+
+    Args:
+        factor: ``(..., n, m)`` A, n ≤ m.
+
+    Returns:
+        ``(..., n, n)``; a diagonal entry is 0 where A does not have full rank.
+    """
+    upper = torch.linalg.qr(factor.mT, mode="r").R
+    sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(factor)
+    return (sign[..., None] * upper).mT
+
+
+def inverse_cholesky(
+    precision: Tensor, index: Tensor, recompute: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """R⁻¹ for the lower Cholesky factors of precisions B = RRᵀ ≥ I.
+
+    A precision whose largest eigenvalue exceeds the reciprocal of the rounding unit has lost its
+    small ones when it was formed. Its rounded entries are of no use; it has to be formed anew.
+
+    Args:
+        precision: ``(num_docs, dim, dim)``.
+        index: ``(num_docs,)`` corpus positions, to name documents in an error.
+        recompute: Forms the precisions of some of the documents, int64 rows, in float64. Those that
+            cannot be factored are factored in this form.
+
+    Returns:
+        ``(num_docs, dim, dim)`` lower triangular, in the dtype of ``precision``.
+
+    Raises:
+        NumericalError: A precision is not positive definite, in float64 either where ``recompute``
+            is given.
+    """
+    chol, info = torch.linalg.cholesky_ex(precision)
+    failed = (info != 0).nonzero().squeeze(-1)
+    if failed.numel():
+        if recompute is None:
+            documents = index[failed].tolist()
+            raise NumericalError(
+                f"posterior precision of {len(documents)} document(s) is not positive definite, "
+                f"first at position {documents[0]}; check the prior covariance and the topics for "
+                "extreme values",
+                documents,
+            )
+        again = inverse_cholesky(recompute(failed), index[failed])
+    eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device).expand_as(chol)
+    inverse = torch.linalg.solve_triangular(chol, eye, upper=False)
+    if failed.numel():
+        inverse[failed] = again.to(inverse.dtype)
+    return inverse

@@ -1,0 +1,199 @@
+"""Normal priors of eta in whitened coordinates.
+
+The prior covariance is factored once in float64, Σ = LLᵀ, and z = L⁻¹(eta − μ) is standard normal.
+A document's posterior precision in z is B = I + (something positive for the data). Since B ≥ I
+whatever Σ, its Cholesky factor exists in float32 where that of Σ⁻¹ + N·H does not.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.space import LatentSpace
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class EtaSpace(LatentSpace):
+    """Coordinates in which eta is normal: z is standard normal and eta affine in it.
+
+    This is what solvers of normal posteriors ask for. z may have more components than eta.
+    """
+
+    @property
+    @abstractmethod
+    def eta_dim(self) -> int:
+        """Dimension of eta: K, or K − 1 if anchored."""
+
+    @abstractmethod
+    def lift(self, eta: Tensor) -> Tensor:
+        """Logits ``(..., num_topics)`` of eta ``(..., eta_dim)``."""
+
+    @abstractmethod
+    def whiten(self, eta: Tensor) -> Tensor:
+        """The shortest z ``(..., num_docs, dim)`` of eta ``(..., num_docs, eta_dim)``."""
+
+    @abstractmethod
+    def unwhiten(self, z: Tensor) -> Tensor:
+        """Eta ``(..., num_docs, eta_dim)`` of z ``(..., num_docs, dim)``."""
+
+    @abstractmethod
+    def push(self, z: Tensor) -> Tensor:
+        """Change ``(..., num_topics)`` of the logits with z ``(..., dim)``."""
+
+    @abstractmethod
+    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
+        """As :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""
+
+    @abstractmethod
+    def marginal(self) -> NormalSpace:
+        """The same prior of eta with a dense factor."""
+
+    def logits(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.logits`."""
+        return self.lift(self.unwhiten(z))
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; the shortest one."""
+        return self.whiten(latent)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        return standard_normal_log_density(z)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`."""
+        return -z
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        return noise.normal(noise.fold_in(key, 0), self.dim).to(self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class NormalSpace(EtaSpace):
+    """eta ~ Normal(loc, LLᵀ) in z = L⁻¹(eta − loc).
+
+    Attributes:
+        loc: ``(eta_dim,)`` mean, or ``(num_docs, eta_dim)`` where it depends on the document.
+        tril: ``(eta_dim, eta_dim)`` float64 Cholesky factor L of the covariance.
+        anchored: Logits are eta with a 0 appended, instead of eta itself.
+    """
+
+    loc: Tensor
+    tril: Tensor
+    anchored: bool = False
+
+    sites = ("eta",)
+    posterior_metrics = {"laplace": "laplace", "taylor": "taylor"}  # noqa: RUF012
+    default_metric = "laplace"
+
+    @property
+    def dim(self) -> int:
+        """See :attr:`LatentSpace.dim`."""
+        return self.tril.shape[0]
+
+    @property
+    def eta_dim(self) -> int:
+        """See :attr:`EtaSpace.eta_dim`."""
+        return self.tril.shape[0]
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return self.eta_dim + self.anchored
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See :attr:`LatentSpace.dtype`."""
+        return self.loc.dtype
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`."""
+        return self.loc
+
+    @cached_property
+    def scale(self) -> Tensor:
+        """L in the dtype of ``loc``."""
+        return self.tril.to(self.dtype)
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """``(num_topics, eta_dim)`` L lifted to logits: with a row of zeros if anchored."""
+        if not self.anchored:
+            return self.scale
+        return torch.cat([self.scale, self.scale.new_zeros(1, self.eta_dim)])
+
+    @cached_property
+    def precision(self) -> Tensor:
+        """Σ⁻¹ ``(eta_dim, eta_dim)``, computed in float64."""
+        return torch.cholesky_inverse(self.tril).to(self.dtype)
+
+    def unit_metric(self) -> Metric:
+        """See :meth:`LatentSpace.unit_metric`; W = L⁻¹."""
+        eye = torch.eye(self.dim, dtype=torch.float64, device=self.loc.device)
+        factor = torch.linalg.solve_triangular(self.tril, eye, upper=False)
+        return DenseMetric(factor.to(self.dtype))
+
+    def lift(self, eta: Tensor) -> Tensor:
+        """See :meth:`EtaSpace.lift`."""
+        if not self.anchored:
+            return eta
+        return torch.cat([eta, eta.new_zeros(*eta.shape[:-1], 1)], -1)
+
+    def whiten(self, eta: Tensor) -> Tensor:
+        """See :meth:`EtaSpace.whiten`; L⁻¹(eta − loc), computed in float64."""
+        centred = (eta - self.loc).double()
+        z = torch.linalg.solve_triangular(self.tril.mT, centred, upper=True, left=False)
+        return z.to(eta.dtype)
+
+    def unwhiten(self, z: Tensor) -> Tensor:
+        """See :meth:`EtaSpace.unwhiten`; loc + Lz."""
+        return self.loc + z @ self.scale.mT
+
+    def push(self, z: Tensor) -> Tensor:
+        """See :meth:`EtaSpace.push`."""
+        return z @ self.factor.mT
+
+    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
+        """See :meth:`EtaSpace.pull`."""
+        return gradient @ self.factor
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`."""
+        return {"eta": self.unwhiten(z)}
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.locate`."""
+        return self.whiten(latents["eta"])
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`."""
+        if self.loc.dim() == 1:
+            return self  # keeps what is cached
+        return type(self)(self.loc[rows], self.tril, self.anchored)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """See :meth:`LatentSpace.to`."""
+        return type(self)(self.loc.to(dtype), self.tril, self.anchored)
+
+    def marginal(self) -> NormalSpace:
+        """See :meth:`EtaSpace.marginal`; itself."""
+        return self
+
+
+def standard_normal_log_density(z: Tensor) -> Tensor:
+    """Log density ``(...)`` of independent standard normals ``(..., dim)``, float64 nats."""
+    return -0.5 * (z.double().square().sum(-1) + z.shape[-1] * math.log(2.0 * math.pi))

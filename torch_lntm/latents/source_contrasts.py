@@ -1,0 +1,242 @@
+"""Sources and contrasts of eta together, for sources that do not integrate out.
+
+With eta = μ + A s + ε the contrasts of eta are c = Qμ + QA s + Ue, Q the rows of an orthonormal
+basis orthogonal to 1, UUᵀ = QΛ⁻¹Qᵀ, and e standard normal. In the coordinates u = (s, e) the prior
+is a product, p(s) N(e; 0, I), and the logits are affine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.latents.factor import LaplaceFactorSpace
+from torch_lntm.latents.identified import IdentifiedSpace
+from torch_lntm.latents.linalg import contrast_basis, triangular_factor
+from torch_lntm.latents.normal import standard_normal_log_density
+from torch_lntm.latents.proposals import Proposal, elliptical_draws
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class SourceMoments(Protocol):
+    """What is read of a posterior of sources and eta."""
+
+    @property
+    def mean(self) -> Tensor:
+        """``(num_docs, num_topics)`` mean of eta."""
+
+    @property
+    def source_mean(self) -> Tensor:
+        """``(num_docs, num_sources)`` mean of the sources."""
+
+    @property
+    def source_second_moment(self) -> Tensor:
+        """``(num_docs, num_sources)`` E s²."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceContrastSpace(IdentifiedSpace):
+    """Laplace sources and contrasts of eta in u = (s, e); see the module. Float64.
+
+    Attributes:
+        basis: ``(num_topics - 1, num_topics)`` Q.
+        loc: ``(num_topics - 1,)`` contrasts Qμ, or one row a document.
+        mixing: ``(num_topics - 1, num_sources)`` QA.
+        noise_tril: ``(num_topics - 1, num_topics - 1)`` U.
+    """
+
+    basis: Tensor
+    loc: Tensor
+    mixing: Tensor
+    noise_tril: Tensor
+
+    sites = ("source", "eta")
+    # No normal: against Laplace sources its weights never have a finite variance.
+    proposals = {  # noqa: RUF012
+        "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
+    }
+    reference = "factor"
+    variable = "centred logits"
+
+    @classmethod
+    def of(cls, space: LaplaceFactorSpace) -> Self:
+        """The sources and contrasts of a factor prior with Laplace sources."""
+        basis = contrast_basis(space.num_topics).to(space.loc.device)
+        return cls(
+            basis,
+            space.loc.double() @ basis.mT,
+            basis @ space.mixing.double(),
+            triangular_factor(basis * space.noise_precision.double().rsqrt()),
+        )
+
+    @property
+    def num_sources(self) -> int:
+        """Number of sources L."""
+        return self.mixing.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """See :attr:`LatentSpace.dim`."""
+        return self.num_sources + len(self.basis)
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return self.basis.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See :attr:`LatentSpace.dtype`."""
+        return self.loc.dtype
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`."""
+        return self.loc @ self.basis
+
+    @cached_property
+    def loading(self) -> Tensor:
+        """``(dim, num_topics)`` change of the logits with u."""
+        return torch.cat([self.mixing.mT, self.noise_tril.mT]) @ self.basis
+
+    def logits(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.logits`; centred."""
+        return self.centre + z @ self.loading
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        laplace = -source.double().abs().sum(-1) - self.num_sources * math.log(2.0)
+        return laplace + standard_normal_log_density(noise)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`."""
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        return -torch.cat([source.sign(), noise], -1)
+
+    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.pull`."""
+        return gradient @ self.loading.mT
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        z = noise.normal(noise.fold_in(key, 0), self.dim)
+        z[..., : self.num_sources] = noise.laplace(noise.fold_in(key, 1), self.num_sources)
+        return z.to(self.dtype)
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`; the eta whose mean over topics is 0."""
+        return {"source": z[..., : self.num_sources], "eta": self.logits(z)}
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.locate`."""
+        source = latents["source"].to(self.dtype)
+        residual = (
+            latents["eta"].to(self.dtype) @ self.basis.mT - self.loc - source @ self.mixing.mT
+        )
+        noise = torch.linalg.solve_triangular(self.noise_tril.mT, residual, upper=True, left=False)
+        return torch.cat([source, noise], -1)
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`; with sources of 0."""
+        source = latent.new_zeros(*latent.shape[:-1], self.num_sources)
+        return self.locate({"source": source, "eta": latent})
+
+    @property
+    def standardiser(self) -> Tensor:
+        """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
+        spread = self.loading.square()
+        sources = LaplaceFactorSpace.source_variance * spread[: self.num_sources].sum(0)
+        variance = sources + spread[self.num_sources :].sum(0)
+        return self.basis.mT @ self.basis / variance.sqrt()
+
+    def proper(self, posterior: SourceMoments) -> Tensor:
+        """See :meth:`IdentifiedSpace.proper`."""
+        # A sum is finite only where all of its terms are.
+        second = posterior.source_second_moment
+        total = posterior.mean.sum(1).double() + posterior.source_mean.sum(1) + second.sum(1)
+        return torch.isfinite(total) & (second > 0).all(1)
+
+    def proposal(
+        self,
+        name: str,
+        posterior: SourceMoments,
+        row: int,
+        words: Tensor,
+        counts: Tensor,
+        degrees_of_freedom: float,
+    ) -> Proposal:
+        """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
+
+        Draws lie around the posterior's means but do not have its covariance: under a mean field
+        neither sources and eta nor eta's components move together, under :meth:`approximate` they
+        do. A joint normal or Student-t may be read either way round, as sources and then eta given
+        them (*Putthividhya et al. 2009, §3.2.1*) or as eta first.
+        """
+        space = self.select(torch.tensor([row], device=self.loc.device))
+        loc, tril = space.approximate(
+            posterior.mean[row : row + 1].double(),
+            posterior.source_mean[row : row + 1].double(),
+            posterior.source_second_moment[row].double().sqrt(),
+            words,
+            counts,
+        )
+        return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
+
+    def approximate(
+        self, eta: Tensor, source: Tensor, source_scale: Tensor, words: Tensor, counts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A normal approximation of one document's posterior of u around a given point.
+
+        The prior of a source is replaced by the normal N(0, |η|) of its dual (*Putthividhya et al.
+        2009, eqs 2–3*), and the log likelihood by its second-order expansion at the point, less the
+        directions in which it is convex. Unlike the mean field it knows how eta's components and
+        the sources move together.
+
+        Args:
+            eta: ``(1, num_topics)`` eta of the point.
+            source: ``(1, num_sources)`` its sources.
+            source_scale: ``(num_sources,)`` |η| = sqrt(E s²), positive.
+            words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
+            counts: ``(nnz,)`` their counts.
+
+        Returns:
+            ``(loc, tril)``, mean ``(dim,)`` and Cholesky factor of the covariance ``(dim, dim)``.
+        """
+        loc = self.locate({"source": source, "eta": eta})
+        scale = torch.cat([source_scale.sqrt(), source_scale.new_ones(len(self.basis))])
+        # In u/scale the normal prior is standard, so the precision is at least I.
+        loading = scale[:, None] * self.loading
+        data = loading @ _information(self.logits(loc)[0], words, counts) @ loading.mT
+        values, vectors = torch.linalg.eigh(data)
+        root = scale[:, None] * vectors * (1.0 + values.clamp_min(0.0)).rsqrt()
+        return loc[0], triangular_factor(root)
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`."""
+        if self.loc.dim() == 1:
+            return self  # keeps what is cached
+        return type(self)(self.basis, self.loc[rows], self.mixing, self.noise_tril)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """See :meth:`LatentSpace.to`."""
+        values = (self.basis, self.loc, self.mixing, self.noise_tril)
+        return type(self)(*(value.to(dtype) for value in values))
+
+
+def _information(logits: Tensor, words: Tensor, counts: Tensor) -> Tensor:
+    """Minus the Hessian of one document's log likelihood in the logits, ``(K, K)``."""
+    theta = torch.softmax(logits, -1)
+    joint = theta * words
+    rho = joint / joint.sum(1, keepdim=True).clamp_min(torch.finfo(joint.dtype).tiny)
+    complete = counts.sum() * (theta.diag() - torch.outer(theta, theta))
+    return complete - (counts @ rho).diag() + rho.mT @ (counts[:, None] * rho)

@@ -1,0 +1,82 @@
+"""A model bound to a batch: the density of the documents in the coordinates of a latent space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.kernels import PaddedWords, SparseWords
+from torch_lntm.latents.space import LatentSpace
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentTarget:
+    """Log prior and log likelihood of the z of each document, of as many chains as z has.
+
+    What :meth:`torch_lntm.models.TopicModel.bind` returns, and all that samplers, annealed
+    importance sampling and integrals see of a model.
+
+    Attributes:
+        space: The coordinates, and the prior in them.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        batch: The documents.
+        padded: Keep the words padded to those of the longest document. With many chains dense
+            products of them are several times faster than sparse ones, at the price of memory for
+            ``num_docs × longest × (num_topics + num_chains)`` numbers: for small batches of
+            documents of similar size.
+    """
+
+    space: LatentSpace
+    topics: Tensor
+    batch: DocumentBatch
+    padded: bool = False
+
+    @property
+    def dim(self) -> int:
+        """Dimension of z."""
+        return self.space.dim
+
+    @cached_property
+    def _words(self) -> PaddedWords | SparseWords:
+        if self.padded:
+            return PaddedWords(self.topics, self.batch)
+        return SparseWords(self.topics, self.batch)
+
+    def theta(self, z: Tensor) -> Tensor:
+        """Topic proportions ``(..., num_docs, num_topics)``."""
+        return torch.softmax(self.space.logits(z), -1)
+
+    def log_prior(self, z: Tensor) -> Tensor:
+        """Log density of z ``(..., num_docs)``, float64 nats."""
+        return self.space.log_density(z)
+
+    def prior_gradient(self, z: Tensor) -> Tensor:
+        """Its gradient in z ``(..., num_docs, dim)``."""
+        return self.space.gradient(z)
+
+    def draw_prior(self, key: Tensor) -> Tensor:
+        """Prior draws of z ``(..., num_docs, dim)`` of keys ``(..., num_docs)``."""
+        return self.space.draw(key).to(self.topics.dtype)
+
+    def log_joint(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Log prior density of z and log likelihood, each ``(..., num_docs)`` nats."""
+        return self.log_prior(z), self._words.log_likelihood(self.theta(z))
+
+    def likelihood(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Log p(w | z) ``(..., num_docs)`` float64 nats and its gradient in z."""
+        theta = self.theta(z)
+        value, topic_counts = self._words.expected_counts(theta)
+        return value, self._gradient(z, theta, topic_counts)
+
+    def likelihood_gradient(self, z: Tensor) -> Tensor:
+        """The gradient alone ``(..., num_docs, dim)``, which costs less."""
+        theta = self.theta(z)
+        return self._gradient(z, theta, self._words.expected_topic_counts(theta))
+
+    def _gradient(self, z: Tensor, theta: Tensor, topic_counts: Tensor) -> Tensor:
+        in_logits = topic_counts - self.batch.lengths[:, None] * theta
+        return self.space.pull(in_logits, z)

@@ -1,0 +1,1 @@
+"""Priors of documents' topic proportions."""

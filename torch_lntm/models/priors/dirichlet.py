@@ -1,0 +1,167 @@
+"""The Dirichlet prior of the generative aspect model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Dirichlet
+from torch import Tensor, nn
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.latents import GammaSpace, StickSpace
+from torch_lntm.models.priors.prior import DocumentPrior
+from torch_lntm.posteriors import Moments
+from torch_lntm.solvers.concentration import fit_concentration
+
+#: What stands for a proportion of zero in the start's log proportions.
+MIN_PROPORTION = 1e-4
+
+
+class DirichletPrior(DocumentPrior):
+    """theta ~ Dirichlet(concentration) (*Minka & Lafferty 2002, §2*).
+
+    Args:
+        num_topics: Number of topics K.
+        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
+            is learned it counts for fits from ``start="model"``; other starts estimate it anew.
+        symmetric: Keep one number for all topics when the concentration is learned.
+        learn_concentration: Whether M-steps and ``SVI`` change it.
+        dtype: Floating-point type.
+
+    Raises:
+        ConfigError: A concentration that is not positive, of another shape, or not symmetric
+            where it should be.
+    """
+
+    kind = "lda"
+    latent = "theta"
+    default_posterior = "vb"
+
+    def __init__(
+        self,
+        num_topics: int,
+        *,
+        concentration: float | Sequence[float] | Tensor | None = None,
+        symmetric: bool = False,
+        learn_concentration: bool = True,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.num_topics = num_topics
+        self.symmetric = symmetric
+        self.learn_concentration = learn_concentration
+        log_concentration = torch.empty(1 if symmetric else num_topics, dtype=dtype)
+        if learn_concentration:
+            self.log_concentration: Tensor = nn.Parameter(log_concentration)
+        else:
+            self.register_buffer("log_concentration", log_concentration)
+        self.set_(1.0 / num_topics if concentration is None else concentration)
+
+    @property
+    def concentration(self) -> Tensor:
+        """Concentration ``(num_topics,)``, differentiable."""
+        return self.log_concentration.exp().expand(self.num_topics)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of :func:`torch_lntm.models.lda` that are this prior's."""
+        settings = {"symmetric": self.symmetric, "learn_concentration": self.learn_concentration}
+        if self.learn_concentration:
+            return settings
+        return {**settings, "concentration": self.concentration.tolist()}
+
+    @torch.no_grad()
+    def set_(self, concentration: float | Sequence[float] | Tensor) -> None:
+        """Set the concentration in place.
+
+        Raises:
+            ConfigError: It is not positive and finite, of another shape, or has different entries
+                though the prior is symmetric.
+        """
+        values = torch.as_tensor(concentration, dtype=torch.float64)
+        if values.dim() == 0:
+            values = values.expand(self.num_topics)
+        if tuple(values.shape) != (self.num_topics,):
+            raise ConfigError(
+                f"concentration of shape {tuple(values.shape)}; expected a number or "
+                f"({self.num_topics},)"
+            )
+        held = values.to(self.log_concentration.dtype)
+        if not torch.isfinite(held).all() or not (held > 0).all():
+            raise ConfigError(f"concentration {concentration}; expected positive, finite numbers")
+        if self.symmetric and not torch.allclose(values, values[0]):
+            raise ConfigError("concentration has different entries; expected one with symmetric")
+        self.log_concentration.copy_(values[: len(self.log_concentration)].log())
+
+    def theta(self, latent: Tensor) -> Tensor:
+        """The proportions are their own latent variable."""
+        return latent
+
+    @property
+    def space_type(self) -> type[GammaSpace]:
+        """See :attr:`DocumentPrior.space_type`."""
+        return GammaSpace
+
+    def space(self, batch: DocumentBatch) -> GammaSpace:
+        """See :meth:`DocumentPrior.space`; logs of gamma variates, nearly standard normal."""
+        concentration = self.concentration.detach().double()
+        return GammaSpace(concentration, self.log_concentration.dtype)
+
+    def identified(self, batch: DocumentBatch) -> StickSpace:
+        """See :meth:`DocumentPrior.identified`; the logits of broken sticks."""
+        return StickSpace.of(self.concentration.detach())
+
+    def emit(self, batch: DocumentBatch) -> Tensor:
+        """Emit the site ``"theta"``; see :meth:`DocumentPrior.emit`."""
+        return pyro.sample("theta", Dirichlet(self.concentration))
+
+    def log_prior(self) -> Tensor:
+        """0: the concentration is fitted by maximum likelihood."""
+        return self.log_concentration.new_zeros((), dtype=torch.float64)
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """See :meth:`DocumentPrior.statistics`.
+
+        Returns:
+            ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
+        """
+        return {"log_theta_sum": moments.expected_log_theta().sum(0)}
+
+    @torch.no_grad()
+    def m_step(self, num_docs: float, **sums: Tensor) -> None:
+        """Set the concentration to its maximiser, by Newton (*Minka & Lafferty 2002, eq. 30*).
+
+        Args:
+            num_docs: Number of documents summed over (not counting empty ones).
+            **sums: ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
+        """
+        if self.learn_concentration and num_docs > 0:
+            self._fit(sums["log_theta_sum"].double() / num_docs)
+
+    def _fit(self, mean_log_theta: Tensor) -> None:
+        start = self.concentration.detach().double().to(mean_log_theta.device)
+        self.set_(fit_concentration(mean_log_theta, start, symmetric=self.symmetric))
+
+    def start_latents(self, theta: Tensor) -> Tensor:
+        """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""
+        return theta.clamp_min(MIN_PROPORTION)
+
+    def contrast_covariance(self) -> Tensor:
+        """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.
+
+        That of log theta is diag Ψ′(α) − Ψ′(Σα), and centring removes the second part.
+        """
+        spread = torch.polygamma(1, self.concentration.detach().double()).diag_embed()
+        spread = spread - spread.mean(0)
+        return spread - spread.mean(1, keepdim=True)
+
+    def extra_repr(self) -> str:
+        """Sizes, for ``repr``."""
+        return (
+            f"{self.num_topics} topics, symmetric={self.symmetric}, "
+            f"learn_concentration={self.learn_concentration}"
+        )

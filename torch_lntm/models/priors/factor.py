@@ -1,0 +1,361 @@
+"""The prior of independent factor topic models: eta as a linear mixture of a few sources."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import pyro
+import torch
+from pyro.distributions import Laplace, Normal, TorchDistribution
+from torch import Tensor, nn
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.latents import (
+    ContrastSpace,
+    FactorSpace,
+    GaussianFactorSpace,
+    IdentifiedSpace,
+    LaplaceFactorSpace,
+    SourceContrastSpace,
+)
+from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
+from torch_lntm.posteriors import Moments
+
+Source = Literal["gaussian", "laplace"]
+
+_SPACES: dict[str, type[GaussianFactorSpace] | type[LaplaceFactorSpace]] = {
+    "gaussian": GaussianFactorSpace,
+    "laplace": LaplaceFactorSpace,
+}
+
+
+class IndependentFactorPrior(DocumentPrior):
+    """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
+
+    *Putthividhya et al. 2009, §2.* The sources are standard normal, or Laplace with density
+    ½ exp(−abs(s)) and so variance 2; the noise is normal with a precision per topic. With
+    Gaussian sources eta is Normal(loc, AAᵀ + Λ⁻¹).
+
+    The parameters have a prior, written as in :class:`~torch_lntm.models.LogisticNormalPrior` by
+    its weight: ``pseudo_documents`` documents of independent logits with variance
+    ``pseudo_variance``, whose sources have their prior variance and nothing to do with the logits.
+    It shrinks the columns of A and keeps the noise from vanishing.
+
+    The same distribution of theta has several descriptions. :meth:`canonicalise_`, which a fit
+    ends with, chooses one: Gaussian sources are rotated to the principal axes of A with its
+    columns centred (Laplace sources cannot be rotated), sources are in the order of the norms of
+    their centred columns, and the entry of largest size in each is positive. The sources' scale
+    is that of their prior.
+
+    Args:
+        num_topics: Number of topics K.
+        num_sources: Number of sources L, below K: eta has no more than K - 1 contrasts.
+        source: ``"gaussian"`` or ``"laplace"``.
+        loc: ``(num_topics,)`` mean of eta; zero by default.
+        mixing: ``(num_topics, num_sources)`` A; by default small random numbers.
+        noise_precision: ``(num_topics,)`` diagonal of Λ; 1 by default.
+        pseudo_documents: Weight of the parameters' prior; 2 by default, which is weak: the
+            factors themselves restrain the covariance. 0 gives maximum likelihood.
+        pseudo_variance: Variance of the logits that this prior stands for.
+        dtype: Floating-point type.
+        generator: Source of the default mixing matrix.
+
+    Raises:
+        ConfigError: A shape or value that cannot be used.
+    """
+
+    kind = "iftm"
+    latent = "eta"
+    default_posterior = "factor"
+
+    def __init__(
+        self,
+        num_topics: int,
+        num_sources: int,
+        *,
+        source: Source = "gaussian",
+        loc: Tensor | None = None,
+        mixing: Tensor | None = None,
+        noise_precision: Tensor | None = None,
+        pseudo_documents: float | None = None,
+        pseudo_variance: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if source not in get_args(Source):
+            raise ConfigError(f"source {source!r}; expected one of {', '.join(get_args(Source))}")
+        if not 1 <= num_sources < num_topics:
+            raise ConfigError(
+                f"num_sources is {num_sources}; expected 1 to {num_topics - 1}: {num_topics} "
+                f"topics have {num_topics - 1} contrasts, which more sources cannot be told "
+                "apart by"
+            )
+        self.num_topics = num_topics
+        self.num_sources = num_sources
+        self.source: Source = source
+        self.pseudo_documents = 2.0 if pseudo_documents is None else float(pseudo_documents)
+        self.pseudo_variance = float(pseudo_variance)
+        if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
+            raise ConfigError(
+                f"the prior of the parameters has pseudo_documents={pseudo_documents} and "
+                f"pseudo_variance={pseudo_variance}; expected >= 0 and > 0"
+            )
+        self.loc = nn.Parameter(torch.zeros(num_topics, dtype=dtype))
+        self.mixing = nn.Parameter(torch.empty(num_topics, num_sources, dtype=dtype))
+        self.log_noise_precision = nn.Parameter(torch.zeros(num_topics, dtype=dtype))
+        if mixing is None:
+            noise = torch.randn(num_topics, num_sources, generator=generator, dtype=torch.float64)
+            mixing = 0.1 * noise
+        self.set_(loc=loc, mixing=mixing, noise_precision=noise_precision)
+
+    @property
+    def source_variance(self) -> float:
+        """Prior variance of a source: 1 if Gaussian, 2 if Laplace."""
+        return self.space_type.source_variance
+
+    @property
+    def noise_precision(self) -> Tensor:
+        """Diagonal of Λ ``(num_topics,)``."""
+        return self.log_noise_precision.exp()
+
+    @property
+    def covariance(self) -> Tensor:
+        """Marginal covariance of eta ``(num_topics, num_topics)``: AAᵀ × Var s + Λ⁻¹."""
+        mixing = self.mixing.double()
+        noise = (-self.log_noise_precision.double()).exp().diag_embed()
+        return (self.source_variance * mixing @ mixing.mT + noise).to(self.loc.dtype)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of :func:`torch_lntm.models.iftm` that are this prior's."""
+        return {
+            "num_sources": self.num_sources,
+            "source": self.source,
+            "pseudo_documents": self.pseudo_documents,
+            "pseudo_variance": self.pseudo_variance,
+        }
+
+    @torch.no_grad()
+    def set_(
+        self,
+        *,
+        loc: Tensor | None = None,
+        mixing: Tensor | None = None,
+        noise_precision: Tensor | None = None,
+    ) -> None:
+        """Set some of the parameters in place.
+
+        Raises:
+            ConfigError: Another shape, a non-finite entry, a noise precision that is not positive,
+                or a source whose column of A is zero: no EM step would ever move it.
+        """
+        if loc is not None:
+            self.loc.copy_(_finite(loc, "loc", (self.num_topics,)))
+        if mixing is not None:
+            mixing = _finite(mixing, "mixing", (self.num_topics, self.num_sources))
+            zero = (mixing == 0).all(0).nonzero().flatten().tolist()
+            if zero:
+                raise ConfigError(
+                    f"mixing: the column of source {zero[0]} is zero, and EM never moves it from "
+                    "there; give it small random values, or take fewer sources"
+                )
+            self.mixing.copy_(mixing)
+        if noise_precision is not None:
+            noise_precision = _finite(noise_precision, "noise_precision", (self.num_topics,))
+            held = noise_precision.to(self.loc.dtype)
+            if not torch.isfinite(held).all() or not (held > 0).all():
+                raise ConfigError(
+                    f"noise_precision must be positive and finite in {self.loc.dtype}; got "
+                    f"{float(noise_precision.min())} to {float(noise_precision.max())}"
+                )
+            self.log_noise_precision.copy_(noise_precision.double().log())
+
+    def theta(self, latent: Tensor) -> Tensor:
+        """Topic proportions ``(..., num_topics)`` from eta ``(..., num_topics)``."""
+        return torch.softmax(latent, -1)
+
+    @property
+    def space_type(self) -> type[GaussianFactorSpace] | type[LaplaceFactorSpace]:
+        """See :attr:`DocumentPrior.space_type`."""
+        return _SPACES[self.source]
+
+    def space(self, batch: DocumentBatch) -> FactorSpace:
+        """See :meth:`DocumentPrior.space`; z = (s, e), sources and whitened noise."""
+        parameters = (self.loc, self.mixing, self.noise_precision)
+        return self.space_type(*(parameter.detach() for parameter in parameters))
+
+    def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
+        """See :meth:`DocumentPrior.identified`; contrasts of eta, with sources if Laplace."""
+        space = self.space(batch)
+        if isinstance(space, GaussianFactorSpace):
+            return ContrastSpace.of(space.marginal())
+        assert isinstance(space, LaplaceFactorSpace)
+        return SourceContrastSpace.of(space)
+
+    def _sources(self) -> TorchDistribution:
+        zero, one = self.loc.new_zeros(self.num_sources), self.loc.new_ones(self.num_sources)
+        family = Normal if self.source == "gaussian" else Laplace
+        return family(zero, one).to_event(1)
+
+    def _eta_given(self, source: Tensor) -> TorchDistribution:
+        # Samplers move a float32 model's source in the double precision of its log densities.
+        mean = self.loc + source @ self.mixing.mT.to(source.dtype)
+        return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
+
+    def emit(self, batch: DocumentBatch) -> Tensor:
+        """Emit the sites ``"source"`` and ``"eta"``; see :meth:`DocumentPrior.emit`."""
+        source = pyro.sample("source", self._sources())
+        return pyro.sample("eta", self._eta_given(source))
+
+    def log_prior(self) -> Tensor:
+        """Log density, up to a constant, of the prior of A and Λ (scalar).
+
+        ½ pseudo_documents × Σ_k [log λ_k − λ_k (pseudo_variance + Var s × a_kᵀa_k)].
+        """
+        log_precision = self.log_noise_precision.double()
+        spread = self.mixing.double().square().sum(1) * self.source_variance
+        terms = log_precision - log_precision.exp() * (self.pseudo_variance + spread)
+        return 0.5 * self.pseudo_documents * terms.sum()
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """See :meth:`DocumentPrior.statistics`.
+
+        Returns:
+            The sums that :meth:`m_step` describes: those of sources and eta, or where the moments
+            are of eta alone, sources integrated out, ``latent_sum`` and ``latent_outer``.
+        """
+        eta_sum, sources = moments.mean.double().sum(0), moments.source_sums()
+        if sources is None:
+            return {"latent_sum": eta_sum, "latent_outer": moments.outer_sum()}
+        return {
+            "eta_sum": eta_sum,
+            "eta_square": moments.square_sum(),
+            "source_sum": sources.source,
+            "eta_source": sources.eta_source,
+            "source_outer": sources.outer,
+        }
+
+    @torch.no_grad()
+    def m_step(self, num_docs: float, **sums: Tensor) -> None:
+        """Set A, loc and Λ to their joint maximisers (*Putthividhya et al. 2009, eqs 15–17*).
+
+        The paper's updates of A and loc each use the other; solved together they are a regression
+        of eta on the sources and 1. Its eq. 17 leaves out a_kᵀB⁻¹a_k, which the residual sum of
+        squares below contains.
+
+        Args:
+            num_docs: Number of documents summed over (not counting empty ones).
+            **sums: ``eta_sum`` ``(K,)``, ``eta_square`` ``(K,)``, ``source_sum`` ``(L,)``,
+                ``eta_source`` ``(K, L)`` and ``source_outer`` ``(L, L)``: Σ_d E of eta, of its
+                squares, of the sources, and of the products. Or, of a posterior of eta alone,
+                ``latent_sum`` and ``latent_outer``: the sources' moments then follow from those of
+                eta at the present parameters.
+        """
+        if num_docs == 0:
+            return
+        if "latent_outer" in sums:
+            sums = self._with_sources(num_docs, sums["latent_sum"], sums["latent_outer"])
+        pseudo = self.pseudo_documents * self.source_variance
+        outer = sums["source_outer"].double().clone()
+        outer.diagonal().add_(pseudo)
+        mean = sums["source_sum"].double()[:, None]
+        design = torch.cat(
+            [
+                torch.cat([outer, mean], 1),
+                torch.cat([mean.mT, mean.new_full((1, 1), num_docs)], 1),
+            ]
+        )
+        response = torch.cat([sums["eta_source"].double(), sums["eta_sum"].double()[:, None]], 1)
+        weights = torch.linalg.solve(design, response, left=False)
+        # At the maximiser of A and loc the residual, their prior included, is what is left.
+        residual = sums["eta_square"].double() - (weights * response).sum(1)
+        residual += self.pseudo_documents * self.pseudo_variance
+        variance = residual / (self.pseudo_documents + num_docs)
+        floor = torch.finfo(self.loc.dtype).eps * sums["eta_square"].double() / num_docs
+        self.loc.copy_(weights[:, -1])
+        self.mixing.copy_(weights[:, :-1])
+        self.log_noise_precision.copy_(-torch.maximum(variance, floor).log())
+
+    def _with_sources(
+        self, num_docs: float, latent_sum: Tensor, latent_outer: Tensor
+    ) -> dict[str, Tensor]:
+        """Moments of sources and eta from those of eta, by p(s | eta) of Gaussian sources."""
+        if self.source != "gaussian":
+            raise ConfigError("moments of eta alone determine those of Gaussian sources only")
+        loc, mixing = self.loc.double(), self.mixing.double()
+        weighted = mixing.mT * self.log_noise_precision.double().exp()
+        eye = torch.eye(self.num_sources, dtype=loc.dtype, device=loc.device)
+        covariance = torch.linalg.inv(weighted @ mixing + eye)
+        gain = covariance @ weighted  # E[s | eta] = gain (eta − loc)
+        total, outer = latent_sum.double(), latent_outer.double()
+        shifted = outer - torch.outer(total, loc)  # Σ eta (eta − loc)ᵀ
+        scatter = shifted - torch.outer(loc, total - num_docs * loc)
+        return {
+            "eta_sum": total,
+            "eta_square": outer.diagonal(),
+            "source_sum": gain @ (total - num_docs * loc),
+            "eta_source": shifted @ gain.mT,
+            "source_outer": num_docs * covariance + gain @ scatter @ gain.mT,
+        }
+
+    def start_latents(self, theta: Tensor) -> Tensor:
+        """See :meth:`DocumentPrior.start_latents`; centred log proportions."""
+        return centred_logits(theta)
+
+    @torch.no_grad()
+    def start(self, num_docs: float, **sums: Tensor) -> None:
+        """See :meth:`DocumentPrior.start`; principal factors of the centred log proportions."""
+        loc = sums["latent_sum"] / num_docs
+        covariance = sums["latent_outer"] / num_docs - torch.outer(loc, loc)
+        values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+        values, vectors = values.flip(0), vectors.flip(1)
+        # Variance 0.1 stays with the noise, so that no source starts at a column of zeros.
+        rest = values[self.num_sources :].mean().clamp_min(0.0)
+        gain = (values[: self.num_sources] - rest).clamp_min(0.01)
+        mixing = vectors[:, : self.num_sources] * gain.sqrt()
+        noise = (covariance.diagonal() - mixing.square().sum(1)).clamp_min(0.0) + 0.1
+        mixing = mixing / math.sqrt(self.source_variance)
+        self.set_(loc=loc, mixing=mixing, noise_precision=1.0 / noise)
+
+    def centred_mixing(self) -> Tensor:
+        """A with the mean of each column taken off, float64: what the softmax can see of it."""
+        mixing = self.mixing.detach().double()
+        return mixing - mixing.mean(0)
+
+    def contrast_covariance(self) -> Tensor:
+        """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64."""
+        mixing = self.centred_mixing()
+        noise = (-self.log_noise_precision.detach().double()).exp().diag_embed()
+        noise = noise - noise.mean(0)
+        noise = noise - noise.mean(1, keepdim=True)
+        return self.source_variance * mixing @ mixing.mT + noise
+
+    @torch.no_grad()
+    def canonicalise_(self) -> None:
+        """Rotate, order and sign the sources by the convention of the class's docstring."""
+        mixing = self.mixing.double()
+        if self.source == "gaussian":
+            mixing = mixing @ torch.linalg.svd(self.centred_mixing(), full_matrices=False).Vh.mT
+        centred = mixing - mixing.mean(0)
+        order = centred.norm(dim=0).argsort(descending=True, stable=True)
+        mixing, centred = mixing[:, order], centred[:, order]
+        largest = centred.gather(0, centred.abs().argmax(0, keepdim=True))
+        self.mixing.copy_(mixing * torch.where(largest < 0, -1.0, 1.0))
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        return (
+            f"{self.num_topics} topics, {self.num_sources} {self.source} sources, "
+            f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
+        )
+
+
+def _finite(value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of the right shape with finite entries."""
+    tensor = torch.as_tensor(value)
+    if tuple(tensor.shape) != shape or not torch.isfinite(tensor).all():
+        raise ConfigError(f"{name}: got shape {tuple(tensor.shape)}; expected {shape}, all finite")
+    return tensor

@@ -1,0 +1,191 @@
+"""The logistic-normal prior of a document's topic proportions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.models.priors.normal import NormalPrior
+
+
+class LogisticNormalPrior(NormalPrior):
+    """eta ~ Normal(loc, covariance), theta = softmax(eta), with a prior on the covariance.
+
+    The covariance has an inverse-Wishart prior, written by its weight: ``pseudo_documents``
+    documents of K independent logits with variance ``pseudo_variance``. The mode of the covariance
+    given D documents with scatter S is then (pseudo_documents × P + S) / (pseudo_documents + D),
+    P = pseudo_variance × I (× (I + 11ᵀ) if anchored, which is the same distribution of theta). In
+    the usual symbols Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. It keeps
+    the maximum-likelihood covariance from running away.
+
+    Args:
+        num_topics: Number of topics K.
+        anchored: Fix the last topic's component at 0.
+        loc: ``(latent_dim,)`` prior mean; zero by default.
+        covariance: ``(latent_dim, latent_dim)`` prior covariance; by default that of K independent
+            unit normals, less the last in the anchored case.
+        pseudo_documents: Weight of the covariance's prior; by default 2K + 2, a weak proper
+            prior. 0 gives maximum likelihood.
+        pseudo_variance: Variance that the covariance's prior stands for.
+        dtype: Floating-point type.
+
+    Raises:
+        ConfigError: A shape or value that cannot be used.
+    """
+
+    kind = "ctm"
+
+    def __init__(
+        self,
+        num_topics: int,
+        *,
+        anchored: bool = False,
+        loc: Tensor | None = None,
+        covariance: Tensor | None = None,
+        pseudo_documents: float | None = None,
+        pseudo_variance: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(num_topics, anchored=anchored)
+        self.pseudo_documents = float(
+            2 * num_topics + 2 if pseudo_documents is None else pseudo_documents
+        )
+        self.pseudo_variance = float(pseudo_variance)
+        if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
+            raise ConfigError(
+                f"the covariance's prior has pseudo_documents={pseudo_documents} and "
+                f"pseudo_variance={pseudo_variance}; expected >= 0 and > 0"
+            )
+        dim = self.latent_dim
+        self.loc = nn.Parameter(torch.zeros(dim, dtype=dtype))
+        self._add_scale()
+        if covariance is None:
+            # Differences to the last of K unit normals have covariance I + 11ᵀ.
+            covariance = torch.eye(dim) + (torch.ones(dim, dim) if anchored else 0)
+        self.set_(loc=torch.zeros(dim) if loc is None else loc, covariance=covariance)
+
+    def _add_scale(self) -> None:
+        """Make the parameters that hold the covariance."""
+        dim = self.latent_dim
+        self.unconstrained_tril = nn.Parameter(self.loc.new_empty(dim, dim))
+
+    def location(self, batch: DocumentBatch) -> Tensor:
+        """See :meth:`NormalPrior.location`; ``loc``."""
+        return self.loc
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of :func:`torch_lntm.models.ctm` that are this prior's."""
+        return {
+            "anchored": self.anchored,
+            "pseudo_documents": self.pseudo_documents,
+            "pseudo_variance": self.pseudo_variance,
+        }
+
+    @property
+    def scale_tril(self) -> Tensor:
+        """Lower Cholesky factor of the covariance ``(latent_dim, latent_dim)``, differentiable."""
+        raw = self.unconstrained_tril
+        return raw.tril(-1) + raw.diagonal().exp().diag_embed()
+
+    @torch.no_grad()
+    def set_(self, *, loc: Tensor | None = None, covariance: Tensor | None = None) -> None:
+        """Set the mean, the covariance or both in place.
+
+        Raises:
+            ConfigError: Another shape, a non-finite entry, or a covariance that is not symmetric
+                positive definite.
+        """
+        dim = self.latent_dim
+        if loc is not None:
+            loc = torch.as_tensor(loc)
+            if tuple(loc.shape) != (dim,) or not torch.isfinite(loc).all():
+                raise ConfigError(
+                    f"prior mean: got shape {tuple(loc.shape)}; expected ({dim},) finite numbers"
+                )
+            self.loc.copy_(loc)
+        if covariance is not None:
+            covariance = torch.as_tensor(covariance).double()
+            if tuple(covariance.shape) != (dim, dim) or not torch.isfinite(covariance).all():
+                raise ConfigError(
+                    f"prior covariance: got shape {tuple(covariance.shape)}; expected "
+                    f"({dim}, {dim}) finite numbers"
+                )
+            scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
+            if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
+                raise ConfigError("prior covariance is not symmetric; pass (C + C.T) / 2")
+            tril, info = torch.linalg.cholesky_ex((covariance + covariance.mT) / 2)
+            if int(info) != 0:
+                raise ConfigError(
+                    "prior covariance is not positive definite: its leading block of size "
+                    f"{int(info)} is singular or indefinite; add a small multiple of the identity"
+                )
+            self._write_scale(tril)
+
+    def _write_scale(self, tril: Tensor) -> None:
+        """Set the parameters to a Cholesky factor of the covariance, float64."""
+        raw = tril.tril(-1) + tril.diagonal().log().diag_embed()
+        self.unconstrained_tril.copy_(raw)
+
+    def _restricted(self, covariance: Tensor) -> Tensor:
+        """The maximiser among the covariances that this prior can have, given that of all."""
+        return covariance
+
+    def m_step(self, num_docs: float, **sums: Tensor) -> None:
+        """Set mean and covariance to their maximisers (*Khan & Bouchard 2009, eqs 39–40*).
+
+        The covariance maximises the likelihood times its inverse-Wishart prior.
+
+        Args:
+            num_docs: Number of documents summed over (not counting empty ones).
+            **sums: ``latent_sum`` ``(latent_dim,)`` Σ_d E[eta_d] and ``latent_outer``
+                ``(latent_dim, latent_dim)`` Σ_d E[eta_d eta_dᵀ].
+        """
+        if num_docs == 0:
+            return
+        mean = sums["latent_sum"] / num_docs
+        scatter = sums["latent_outer"] - num_docs * torch.outer(mean, mean)
+        prior = self.pseudo_documents * self._prior_covariance()
+        covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
+        self.set_(loc=mean, covariance=self._restricted(covariance))
+
+    def start(self, num_docs: float, **sums: Tensor) -> None:
+        """See :meth:`DocumentPrior.start`; the moments of the log proportions, plus 0.1 I.
+
+        The covariance's prior takes no part: the start is rough as it is.
+        """
+        mean = sums["latent_sum"] / num_docs
+        covariance = sums["latent_outer"] / num_docs - torch.outer(mean, mean)
+        covariance = (covariance + covariance.mT) / 2
+        covariance.diagonal().add_(0.1)
+        self.set_(loc=mean, covariance=self._restricted(covariance))
+
+    def _prior_covariance(self) -> Tensor:
+        """What the covariance's prior stands for, float64: the same contrasts in both forms."""
+        eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)
+        # Differences to the last of K independent components have covariance I + 11ᵀ.
+        return self.pseudo_variance * (eye + 1.0 if self.anchored else eye)
+
+    def log_prior(self) -> Tensor:
+        """Log density, up to a constant, of the inverse-Wishart prior at the covariance (scalar).
+
+        −½ pseudo_documents × (log|Σ| + tr Σ⁻¹S), S the covariance that the prior stands for.
+        """
+        tril = self.scale_tril.double()
+        if self.pseudo_documents == 0:
+            return tril.new_zeros(())
+        root = torch.linalg.cholesky(self._prior_covariance())
+        whitened = torch.linalg.solve_triangular(tril, root, upper=False)
+        log_det = 2 * tril.diagonal().log().sum()
+        return -0.5 * self.pseudo_documents * (log_det + whitened.square().sum())
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        return (
+            f"{self.num_topics} topics, anchored={self.anchored}, "
+            f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
+        )

@@ -1,0 +1,147 @@
+"""DocumentPrior: the prior of a document's topic proportions, as every algorithm meets it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.latents import IdentifiedSpace, LatentSpace
+from torch_lntm.posteriors import Moments
+
+
+class DocumentPrior(nn.Module):
+    """The prior of a document's topic proportions, with its parameters.
+
+    A document's proportions are a function of one latent variable, eta or theta itself, at the
+    site that :attr:`latent` names; there may be other sites above it. A prior says
+
+    * in :meth:`emit`, how these sites are drawn, as a Pyro program: the definition of the model;
+    * in :meth:`space` and :meth:`identified`, the same in coordinates at the present parameters,
+      for solvers, samplers and integrals;
+    * in :meth:`statistics` and :meth:`m_step`, what an M-step needs of the documents' posteriors,
+      and what it does with it;
+    * in :meth:`start_latents` and :meth:`start`, how to begin from rough proportions.
+
+    ``torch_lntm.testing.check_prior`` checks that these agree. A normal prior of eta derives from
+    :class:`~torch_lntm.models.NormalPrior`, which has most of them.
+
+    Attributes:
+        num_topics: Number of topics K.
+    """
+
+    #: The site that :meth:`theta` is a function of.
+    latent: ClassVar[str]
+    #: Name of the guide to take where none is chosen.
+    default_posterior: ClassVar[str]
+    num_topics: int
+
+    @property
+    def latent_dim(self) -> int:
+        """Dimension of the variable at the site :attr:`latent`."""
+        return self.num_topics
+
+    @property
+    def space_type(self) -> type[LatentSpace]:
+        """The class of what :meth:`space` returns, by which guides and samplers know what fits."""
+        raise NotImplementedError
+
+    def space(self, batch: DocumentBatch) -> LatentSpace:
+        """Whitened coordinates of the documents' latent variables at the present parameters.
+
+        Args:
+            batch: The documents; a prior that depends on covariates reads ``batch.covariates``.
+
+        Returns:
+            The space, without gradients.
+        """
+        raise NotImplementedError
+
+    def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
+        """Coordinates of what the likelihood can see, for integrals; float64.
+
+        Args:
+            batch: As for :meth:`space`.
+        """
+        raise NotImplementedError
+
+    def emit(self, batch: DocumentBatch) -> Tensor:
+        """Emit the documents' sites as a Pyro program, within their plate.
+
+        Args:
+            batch: As for :meth:`space`.
+
+        Returns:
+            The value of the site :attr:`latent`, ``(num_docs, latent_dim)``.
+        """
+        raise NotImplementedError
+
+    def theta(self, latent: Tensor) -> Tensor:
+        """Topic proportions ``(..., num_topics)`` from the latent ``(..., latent_dim)``."""
+        raise NotImplementedError
+
+    def log_prior(self) -> Tensor:
+        """Log density, up to a constant, of the parameters' own prior (scalar, float64 nats)."""
+        return torch.zeros((), dtype=torch.float64)
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """What :meth:`m_step` needs of some documents, as sums over them.
+
+        Args:
+            moments: Expectations of their latent variables, from a posterior or from draws.
+            batch: The documents.
+
+        Returns:
+            Float64 tensors by names of the prior's choice; sums of disjoint sets add up.
+        """
+        raise NotImplementedError
+
+    def m_step(self, num_docs: float, **sums: Tensor) -> None:
+        """Set the parameters to their maximisers.
+
+        Args:
+            num_docs: Number of documents summed over (not counting empty ones).
+            **sums: What :meth:`statistics` gave, added over documents.
+        """
+        raise NotImplementedError
+
+    def start_latents(self, theta: Tensor) -> Tensor:
+        """The latent variables ``(num_docs, latent_dim)`` that rough proportions belong to.
+
+        Args:
+            theta: ``(num_docs, num_topics)`` positive proportions.
+        """
+        raise NotImplementedError
+
+    def start(self, num_docs: float, **sums: Tensor) -> None:
+        """Set the parameters from rough latent variables; by default as :meth:`m_step` does.
+
+        Args:
+            num_docs: Number of documents summed over.
+            **sums: What :meth:`statistics` made of :meth:`start_latents`, taken for certain.
+        """
+        self.m_step(num_docs, **sums)
+
+    def contrast_covariance(self) -> Tensor:
+        """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
+
+        Centring removes the shift that softmax ignores, so this is identified. Its rows sum to 0.
+        Where the prior mean depends on the document, this is the covariance around it.
+        """
+        raise NotImplementedError
+
+    def canonicalise_(self) -> None:
+        """Choose, among parameters that mean the same, those that are stated as the convention."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """JSON-able arguments of the model's constructor that are this prior's."""
+        return {}
+
+
+def centred_logits(theta: Tensor) -> Tensor:
+    """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
+    logits = theta.clamp_min(1e-4).log()
+    return logits - logits.mean(-1, keepdim=True)

@@ -1,0 +1,112 @@
+"""Random numbers as functions of keys, the same on every device and in every batch.
+
+Nothing here draws from a generator. A key is a 64-bit integer; :func:`document_keys` makes one for
+every chain or draw of every document from a seed and the document's position in the corpus, and
+:func:`fold_in` makes new keys from old ones. A document's random numbers therefore depend neither
+on who shares its batch nor on how many documents there are.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+# SplitMix64's increment and multipliers (Steele, Lea & Flood 2014), as signed integers.
+_INCREMENT = 0x9E3779B97F4A7C15 - 2**64
+_MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+#: Attempts of a rejection sampler that accepts at least 95 %. All of them fail only for shapes that
+#: are NaN, whose variates are NaN.
+_ATTEMPTS = 64
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    """Logical right shift, which torch's of signed integers is not."""
+    return (bits >> count) & ((1 << (64 - count)) - 1)
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """SplitMix64's output function: a bijection of 64 bits, each of which changes all others."""
+    bits = (bits ^ _shifted(bits, 30)) * _MULTIPLIERS[0]
+    bits = (bits ^ _shifted(bits, 27)) * _MULTIPLIERS[1]
+    return bits ^ _shifted(bits, 31)
+
+
+def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
+    """New keys from keys and integers.
+
+    A key is either folded into or drawn from, never both, because both read the same bits.
+
+    Args:
+        key: ``(...,)`` int64.
+        data: Nonnegative integers, broadcast with ``key``.
+    """
+    # The product wraps around: it must not be one of Python's integers.
+    step = data if isinstance(data, Tensor) else torch.full_like(key[..., :1], data)
+    return _mixed(key + (step + 1) * _INCREMENT)
+
+
+def document_keys(seed: int, index: Tensor, num_draws: int) -> Tensor:
+    """A key for every chain or draw of every document ``(num_draws, num_docs)``.
+
+    Args:
+        seed: Any integer.
+        index: ``(num_docs,)`` int64 positions of the documents in their corpus.
+        num_draws: Number of chains or draws.
+    """
+    root = torch.full_like(index, seed % 2**63)
+    draws = torch.arange(num_draws, device=index.device)[:, None]
+    return fold_in(fold_in(root, index)[None], draws)
+
+
+def _uniform_of_bits(bits: Tensor) -> Tensor:
+    """Float64 in (0, 1), from the 52 highest bits: neither end can be reached."""
+    return (_shifted(bits, 12).double() + 0.5) * 2.0**-52
+
+
+def uniform(key: Tensor, size: int) -> Tensor:
+    """Uniform numbers in (0, 1) ``(..., size)`` float64 of keys ``(...,)``."""
+    return _uniform_of_bits(fold_in(key[..., None], torch.arange(size, device=key.device)))
+
+
+def normal(key: Tensor, size: int) -> Tensor:
+    """Standard normal numbers ``(..., size)`` float64 of keys ``(...,)``, by Box and Muller."""
+    radius, angle = uniform(key, 2 * math.ceil(size / 2)).chunk(2, -1)
+    radius, angle = (-2.0 * radius.log()).sqrt(), 2.0 * math.pi * angle
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)[..., :size]
+
+
+def laplace(key: Tensor, size: int) -> Tensor:
+    """Numbers of density ½ exp(−|x|) ``(..., size)`` float64 of keys ``(...,)``, by inversion."""
+    centred = uniform(key, size) - 0.5
+    return -centred.sign() * torch.log1p(-2.0 * centred.abs())
+
+
+def log_gamma(key: Tensor, shapes: Tensor) -> Tensor:
+    """Logs of gamma variates; the variates themselves underflow where their shapes are small.
+
+    The rejection of *Marsaglia & Tsang 2000* with shape a + 1 accepts at least 95 %, and
+    G(a) = G(a + 1) U^(1/a) in distribution.
+
+    Args:
+        key: ``(...,)`` keys.
+        shapes: ``(..., size)`` float64 a.
+
+    Returns:
+        ``(..., size)`` float64.
+    """
+    size = shapes.shape[-1]
+    d = shapes + 2.0 / 3.0
+    result = torch.full_like(d, torch.nan)
+    for attempt in range(1, _ATTEMPTS):
+        again = fold_in(key, attempt)
+        x = normal(fold_in(again, 0), size)
+        v = (1.0 + x / (3.0 * d.sqrt())).pow(3)
+        log_v = v.clamp_min(torch.finfo(v.dtype).tiny).log()
+        log_u = uniform(fold_in(again, 1), size).log()
+        taken = (v > 0) & (log_u < 0.5 * x.square() + d * (1.0 - v + log_v))
+        result = torch.where(result.isnan() & taken, d.log() + log_v, result)
+        if not bool(result.isnan().any()):
+            break
+    return result + uniform(fold_in(key, 0), size).log() / shapes

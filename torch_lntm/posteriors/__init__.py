@@ -1,0 +1,19 @@
+"""Posteriors of documents: what a solver or a sampler returns."""
+
+from torch_lntm.posteriors.dirichlet import DirichletPosterior
+from torch_lntm.posteriors.draws import Draws
+from torch_lntm.posteriors.factor import FactorPosterior
+from torch_lntm.posteriors.low_rank import LowRankPosterior
+from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.posteriors.posterior import Moments, Posterior, SourceSums
+
+__all__ = [
+    "DirichletPosterior",
+    "Draws",
+    "FactorPosterior",
+    "LowRankPosterior",
+    "Moments",
+    "NormalPosterior",
+    "Posterior",
+    "SourceSums",
+]

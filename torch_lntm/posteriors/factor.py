@@ -1,0 +1,81 @@
+"""Posteriors of sources and eta as independent normals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_lntm.latents.factor import FactorSpace
+from torch_lntm.latents.metrics import FactorMetric, Metric
+from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.posteriors.posterior import SourceSums
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class FactorPosterior(NormalPosterior):
+    """q(s) q(eta) of a batch of documents; the normal posterior of eta is diagonal.
+
+    Attributes:
+        space: The coordinates of the prior that it was solved under.
+        source_mean: ``(num_docs, num_sources)`` s̄.
+        source_root: ``(num_docs, num_sources, num_sources)`` float64 lower Cholesky factor of B⁻¹,
+            the covariance of the sources. (The paper writes N(s; s̄, B) for a B that is the
+            precision.) With Gaussian sources all documents share one, of which this is a view.
+    """
+
+    space: FactorSpace
+    source_mean: Tensor
+    source_root: Tensor
+
+    @property
+    def source_tril(self) -> Tensor:
+        """``source_root`` in the dtype of the means."""
+        return self.source_root.to(self.mean.dtype)
+
+    @property
+    def source_covariance(self) -> Tensor:
+        """B⁻¹ ``(num_docs, num_sources, num_sources)``."""
+        return (self.source_root @ self.source_root.mT).to(self.mean.dtype)
+
+    @property
+    def source_second_moment(self) -> Tensor:
+        """E s² ``(num_docs, num_sources)``, float64."""
+        return self.source_mean.double().square() + self.source_root.square().sum(-1)
+
+    @property
+    def source_std(self) -> Tensor:
+        """Posterior standard deviations of the sources ``(num_docs, num_sources)``."""
+        return self.source_root.square().sum(-1).sqrt().to(self.mean.dtype)
+
+    def kl(self) -> Tensor:
+        """KL(q(s) q(eta) ‖ p(s) p(eta | s)) of each document ``(num_docs,)`` float64 nats.
+
+        With Laplace sources the dual's upper bound on it, in which E|s_l| is sqrt(E s_l²).
+        """
+        assert self.std is not None
+        root = self.source_root
+        residual = self.space.noise(self.mean, self.source_mean)
+        ratio = self.std.double() / self.space.noise_std
+        spread = (root * (self.space.gram @ root)).sum((-2, -1))
+        eta = 0.5 * (ratio.square() - 1.0 - 2.0 * ratio.log() + residual.square()).sum(-1)
+        divergence = self.space.source_divergence(self.source_second_moment, root)
+        return eta + 0.5 * spread + divergence
+
+    def metric(self, lengths: Tensor) -> Metric:
+        """See :meth:`NormalPosterior.metric`; sources by the normals that stand for their prior."""
+        space = self.space
+        return FactorMetric.of(
+            space.mixing,
+            space.noise_precision,
+            lengths[:, None] * self.theta_mode(),
+            space.source_scale(self.source_second_moment),
+            self.index,
+        )
+
+    def source_sums(self) -> SourceSums:
+        """See :meth:`Moments.source_sums`; *Putthividhya et al. 2009, eqs 15–17*."""
+        mean, source = self.mean.double(), self.source_mean.double()
+        spread = torch.einsum("dij,dkj->ik", self.source_root, self.source_root)
+        return SourceSums(source.sum(0), mean.mT @ source, source.mT @ source + spread)

@@ -1,0 +1,154 @@
+"""Normal posteriors of eta."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.errors import ConfigError
+from torch_lntm.latents.factor import FactorSpace
+from torch_lntm.latents.metrics import DenseMetric, Metric
+from torch_lntm.latents.normal import EtaSpace
+from torch_lntm.posteriors.posterior import Posterior, Rows
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class NormalPosterior(Posterior):
+    """Normal posteriors of the eta of a batch of documents.
+
+    The covariance is held as a factor: either ``whitened``, the inverse Cholesky factor X of the
+    whitened precision with its coordinates in reverse order (V = L̃ XᵀX L̃ᵀ, L̃ = L with its columns
+    reversed; reversing makes L̃Xᵀ triangular, so the Cholesky factor of V needs no factorisation),
+    or ``std`` where the posterior is diagonal.
+
+    Attributes:
+        space: The coordinates of the prior that it was solved under.
+        mean: ``(num_docs, latent_dim)``.
+        whitened: ``(num_docs, latent_dim, latent_dim)`` or None.
+        std: ``(num_docs, latent_dim)`` or None.
+        fallback: ``(num_docs,)`` bool, documents whose covariance is not the one asked for (an
+            indefinite Laplace information, replaced by Taylor's); None where it cannot happen.
+    """
+
+    space: EtaSpace | FactorSpace
+    mean: Tensor
+    whitened: Tensor | None = None
+    std: Tensor | None = None
+    fallback: Tensor | None = None
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`Posterior.num_topics`."""
+        return self.space.num_topics
+
+    @property
+    def _marginal_tril(self) -> Tensor:
+        """Cholesky factor of the prior covariance, float64."""
+        return cast(EtaSpace, self.space).marginal().tril
+
+    @cached_property
+    def scale_tril(self) -> Tensor:
+        """Lower Cholesky factor of the covariance ``(num_docs, latent_dim, latent_dim)``."""
+        if self.whitened is None:
+            assert self.std is not None
+            return torch.diag_embed(self.std)
+        scale = self._marginal_tril.to(self.mean.dtype)
+        return (scale.flip(1) @ self.whitened.mT).flip(2)
+
+    @property
+    def covariance(self) -> Tensor:
+        """See :attr:`Posterior.covariance`."""
+        return self.scale_tril @ self.scale_tril.mT
+
+    @cached_property
+    def variance(self) -> Tensor:
+        """See :attr:`Posterior.variance`."""
+        if self.std is not None:
+            return self.std.square()
+        return self.scale_tril.square().sum(-1)
+
+    def covariance_sum(self) -> Tensor:
+        """See :meth:`Moments.covariance_sum`; no document's covariance is formed."""
+        if self.whitened is None:
+            return self.variance.double().sum(0).diag_embed()
+        stacked = self.whitened.flatten(0, 1)
+        scale = self._marginal_tril.flip(1)
+        return scale @ (stacked.mT @ stacked).double() @ scale.mT
+
+    def square_sum(self) -> Tensor:
+        """See :meth:`Moments.square_sum`."""
+        return (self.mean.double().square() + self.variance.double()).sum(0)
+
+    def expected_log_theta(self) -> Tensor:
+        """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it."""
+        raise ConfigError("a normal posterior of eta does not determine E log theta")
+
+    def theta(self, latent: Tensor) -> Tensor:
+        """See :meth:`Posterior.theta`."""
+        return torch.softmax(self.space.lift(latent), -1)
+
+    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+        """See :meth:`Posterior.topic_weights`; ∝ exp(T·E eta_k).
+
+        *Ahmed & Xing 2007, eq. 12; Khan & Bouchard 2009, eq. 31; Putthividhya et al. 2009, eq. 5*.
+        """
+        return torch.softmax(temperature * self.space.lift(self.mean), -1)
+
+    def kl(self) -> Tensor:
+        """KL(posterior ‖ prior) of each document ``(num_docs,)`` float64 nats.
+
+        ½[tr B⁻¹ + |L⁻¹(m − μ)|² − dim + log|B|], B the whitened precision.
+        """
+        z = self.space.whiten(self.mean).double()
+        if self.whitened is not None:
+            x = self.whitened.double()
+            trace = x.square().sum((-2, -1))
+            log_det = -2.0 * x.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        else:
+            assert self.std is not None
+            tril = self._marginal_tril
+            trace = self.std.double().square() @ torch.cholesky_inverse(tril).diagonal()
+            log_det = 2.0 * (tril.diagonal().log().sum() - self.std.double().log().sum(-1))
+        return 0.5 * (trace + z.square().sum(-1) - self.space.eta_dim + log_det)
+
+    def log_prob(self, eta: Tensor) -> Tensor:
+        """Log density ``(..., num_docs)`` of eta ``(..., num_docs, latent_dim)``, nats."""
+        constant = 0.5 * self.space.eta_dim * math.log(2 * math.pi)
+        if self.std is not None:
+            z = (eta - self.mean) / self.std
+            return -0.5 * z.square().sum(-1) - constant - self.std.log().sum(-1)
+        centred = (eta - self.mean)[..., None]
+        z = torch.linalg.solve_triangular(self.scale_tril, centred, upper=False).squeeze(-1)
+        log_det = self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -0.5 * z.square().sum(-1) - constant - log_det
+
+    def metric(self, lengths: Tensor) -> Metric:
+        """The mass matrix of chains in z that suits this posterior, its covariance of z.
+
+        Args:
+            lengths: ``(num_docs,)`` tokens of the documents.
+        """
+        # z = Xᵀr with its coordinates in reverse order.
+        assert self.whitened is not None
+        return DenseMetric(self.whitened.mT.flip(1).contiguous())
+
+    def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
+        """See :meth:`Posterior.draw`."""
+        return self.mean[rows].double() + self._deviations(noise.normal(key, self.noise_dim), rows)
+
+    @property
+    def noise_dim(self) -> int:
+        """Standard normal numbers that a draw of eta takes."""
+        return self.space.eta_dim
+
+    def _deviations(self, noise: Tensor, rows: Rows) -> Tensor:
+        """What standard normal noise ``(..., num_rows, noise_dim)`` adds to the means, float64."""
+        if self.std is not None:
+            return noise * self.std[rows].double()
+        return torch.einsum("dij,...dj->...di", self.scale_tril[rows].double(), noise)

@@ -1,0 +1,1 @@
+"""Samplers and integrals of documents' latent variables, in any latent space."""

@@ -1,0 +1,171 @@
+"""Gibbs sampling of the topic proportions of many documents under a Dirichlet prior.
+
+Given theta, every token has a topic of its own, p(z = k) ∝ theta_k φ_kw. Given the number n_k of
+tokens of each topic, theta ~ Dirichlet(α + n). Both are exact draws: there is nothing to tune, and
+no proposal is rejected. All documents and chains move together. Noise is a function of the keys of
+:mod:`torch_lntm.noise`, so a document's draws do not depend on its batch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.corpus.batch import DocumentBatch
+
+#: Smallest theta_k and φ_kw that tokens' topics are drawn with: their product is positive.
+_SMALLEST, _SMALLEST_PHI = 1e-260, 1e-45
+#: Numbers held at once while tokens draw their topics.
+_MAX_NUMBERS = 2**22
+#: Largest stored count whose tokens draw their topics one by one. The topics of a larger count are
+#: one multinomial draw.
+_MAX_TOKENS = 1000
+#: What is folded into a key for the topics of the tokens and for theta.
+_TOPICS, _THETA = 0, 1
+
+
+class _Entries(NamedTuple):
+    """Stored counts of a batch.
+
+    Attributes:
+        row: ``(num_entries,)`` int64 document.
+        word: ``(num_entries,)`` int64 word.
+        count: ``(num_entries,)`` int64 tokens.
+        place: ``(num_entries,)`` int64 position of the first token in its document.
+    """
+
+    row: Tensor
+    word: Tensor
+    count: Tensor
+    place: Tensor
+
+    def select(self, which: Tensor | slice) -> _Entries:
+        """Some of the entries."""
+        return _Entries(*(part[which] for part in self))
+
+
+def gibbs(
+    batch: DocumentBatch,
+    topics: Tensor,
+    concentration: Tensor,
+    *,
+    num_chains: int,
+    num_samples: int,
+    warmup_sweeps: int,
+    sweeps: int = 1,
+    seed: int = 0,
+) -> Tensor:
+    """Draws of theta from the posterior of every document.
+
+    Chains start from uniform draws of theta. A prior of small concentration would start them where
+    some topics are too rare to be tried.
+
+    Memory does not depend on how large the counts are.
+
+    Args:
+        batch: Documents of whole counts.
+        topics: ``(num_topics, num_words)``.
+        concentration: ``(num_topics,)`` α.
+        num_chains: Chains of each document.
+        num_samples: Draws of each chain.
+        warmup_sweeps: Sweeps before the first draw.
+        sweeps: Sweeps from draw to draw.
+        seed: Seed of all noise.
+
+    Returns:
+        ``(num_chains, num_samples, num_docs, num_topics)`` float64, on the CPU.
+    """
+    alpha, phi = concentration.double(), topics.double().mT.clamp_min(_SMALLEST_PHI)
+    entries = _entries(batch)
+    few = entries.select(entries.count <= _MAX_TOKENS)
+    many = entries.select(entries.count > _MAX_TOKENS)
+    chunks = _chunks(few, _MAX_NUMBERS // (num_chains * len(alpha)))
+    keys = noise.document_keys(seed, batch.index, num_chains)
+
+    def dirichlet(key: Tensor, gamma: Tensor) -> Tensor:
+        return torch.softmax(noise.log_gamma(noise.fold_in(key, _THETA), gamma), -1)
+
+    shape = (num_chains, batch.num_docs, len(alpha))
+    theta = dirichlet(noise.fold_in(keys, 0), alpha.new_ones(shape))
+    draws = torch.empty(num_chains, num_samples, *shape[1:], dtype=torch.float64)
+    for sweep in range(1, warmup_sweeps + num_samples * sweeps + 1):
+        key = noise.fold_in(keys, sweep)
+        topic_keys, floored = noise.fold_in(key, _TOPICS), theta.clamp_min(_SMALLEST)
+        topic_counts = torch.zeros(shape, dtype=torch.int64, device=theta.device)
+        for chunk in chunks:
+            topic_counts += _token_by_token(topic_keys, floored, phi, chunk)
+        if len(many.count):
+            topic_counts += _at_once(topic_keys, floored, phi, many)
+        theta = dirichlet(key, alpha + topic_counts)
+        drawn, rest = divmod(sweep - warmup_sweeps, sweeps)
+        if drawn > 0 and rest == 0:
+            draws[:, drawn - 1] = theta.cpu()
+    return draws
+
+
+def _entries(batch: DocumentBatch) -> _Entries:
+    """The stored counts of a batch, as whole numbers."""
+    count = batch.counts.round().long()
+    before = count.cumsum(0) - count
+    first = torch.cat([before, before.new_zeros(1)])[batch.row_offsets[:-1]]
+    return _Entries(batch.row_index, batch.word_index, count, before - first[batch.row_index])
+
+
+def _chunks(entries: _Entries, max_tokens: int) -> list[_Entries]:
+    """The entries in parts of about so many tokens, and at least one entry."""
+    part = (entries.count.cumsum(0) - entries.count) // max(1, max_tokens)
+    sizes = part.unique_consecutive(return_counts=True)[1].tolist()
+    return [_Entries(*parts) for parts in zip(*(x.split(sizes) for x in entries), strict=True)]
+
+
+def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries) -> Tensor:
+    """Tokens of each topic, each token drawn from a uniform number of its own.
+
+    Args:
+        keys: ``(num_chains, num_docs)``.
+        theta: ``(num_chains, num_docs, num_topics)`` positive float64.
+        phi: ``(num_words, num_topics)`` float64.
+        entries: The counts.
+
+    Returns:
+        ``(num_chains, num_docs, num_topics)`` int64.
+    """
+    num_chains, num_docs, num_topics = theta.shape
+    count = entries.count
+    row, word, first = (
+        part.repeat_interleave(count)
+        for part in (entries.row, entries.word, entries.place - count.cumsum(0) + count)
+    )
+    place = first + torch.arange(len(row), device=row.device)
+    cumulative = (theta[:, row] * phi[word]).cumsum(-1)
+    u = noise.uniform(noise.fold_in(keys[:, row], place), 1)
+    # The last topic with a share is as far as a product rounded up can go.
+    total = cumulative[..., -1:]
+    threshold = torch.minimum(u * total, total * (1.0 - 1e-15))
+    topic = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
+    chain = torch.arange(num_chains, device=row.device)[:, None]
+    cells = (chain * num_docs + row) * num_topics + topic
+    return torch.bincount(cells.flatten(), minlength=theta.numel()).view_as(theta)
+
+
+def _at_once(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries) -> Tensor:
+    """As :func:`_token_by_token`, by one multinomial draw for each count of each chain.
+
+    Its noise comes from a counter-based generator under the key of the count's first token.
+    """
+    found = torch.zeros(theta.shape, dtype=torch.int64)
+    for row, word, count, place in zip(*(part.tolist() for part in entries), strict=True):
+        weights = theta[:, row] * phi[word]
+        # NumPy draws one topic after another and gives the last one the rest. In ascending order
+        # the rest loses no digits, and no token can be left for a topic without a share.
+        share, order = (weights / weights.sum(-1, keepdim=True)).cpu().sort(-1)
+        seeds = noise.fold_in(keys[:, row], place).tolist()
+        for chain, seed in enumerate(seeds):
+            generator = np.random.Generator(np.random.Philox(key=seed % 2**64))
+            drawn = torch.from_numpy(generator.multinomial(count, share[chain].numpy()))
+            found[chain, row, order[chain]] += drawn
+    return found.to(theta.device)

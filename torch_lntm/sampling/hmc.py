@@ -1,0 +1,174 @@
+"""Hamiltonian Monte Carlo for the latent variables of many documents at once.
+
+Every document has chains of its own: its own acceptance, step size and metric. All of them move
+together, as tensors ``(num_chains, num_docs, dim)`` over one batch. (One acceptance for a whole
+corpus falls to zero as the corpus grows.)
+
+The position is z, the coordinates of a :class:`~torch_lntm.latents.LatentSpace`. The target is
+p(z)·p(w | z)^T, T the inverse temperature of the likelihood. A metric is a factor W of the inverse
+mass matrix WWᵀ. The momentum r is kept in the coordinates W makes, where it is standard normal:
+
+    r ← r + ½ε Wᵀ∇        z ← z + ε W r        r ← r + ½ε Wᵀ∇
+
+with ∇ in closed form (*Neal 2011, MCMC using Hamiltonian dynamics, §5.2.3 and §5.4.1*). Where the
+density of z has a kink, as that of Laplace sources at 0, the step stays reversible and keeps
+volumes, so the chains stay exact.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.errors import NumericalError
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.latents.metrics import Metric
+
+#: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
+MAX_ENERGY_ERROR = 1000.0
+
+
+class HMCState(NamedTuple):
+    """Where the chains are.
+
+    Attributes:
+        position: ``(num_chains, num_docs, dim)`` z.
+        log_prior: ``(num_chains, num_docs)`` float64 nats.
+        log_likelihood: ``(num_chains, num_docs)`` float64 nats.
+        likelihood_gradient: ``(num_chains, num_docs, dim)``, of the log likelihood in z.
+    """
+
+    position: Tensor
+    log_prior: Tensor
+    log_likelihood: Tensor
+    likelihood_gradient: Tensor
+
+
+class HMCInfo(NamedTuple):
+    """What a transition did, each ``(num_chains, num_docs)``.
+
+    Attributes:
+        acceptance: Acceptance probability, float64; 0 if divergent.
+        accepted: The proposal was taken, bool.
+        energy_error: Energy at the end less that at the start, nats, float64.
+        divergent: The energy error is above 1000 nats or not a number, bool.
+    """
+
+    acceptance: Tensor
+    accepted: Tensor
+    energy_error: Tensor
+    divergent: Tensor
+
+
+def evaluate(target: DocumentTarget, position: Tensor) -> HMCState:
+    """The state at z ``(num_chains, num_docs, dim)``."""
+    return HMCState(position, target.log_prior(position), *target.likelihood(position))
+
+
+def init(target: DocumentTarget, position: Tensor) -> HMCState:
+    """The state at z ``(num_chains, num_docs, dim)``, where chains can start.
+
+    Raises:
+        NumericalError: Something is not finite there; names it and the documents.
+    """
+    state = evaluate(target, position)
+    for name, values in zip(HMCState._fields, state, strict=True):
+        finite = (
+            torch.isfinite(values).flatten(2).all(-1) if values.dim() > 2 else values.isfinite()
+        )
+        bad = ~finite.all(0)
+        if bool(bad.any()):
+            documents = target.batch.index[bad].tolist()
+            raise NumericalError(
+                f"the {name.replace('_', ' ')} of {len(documents)} document(s) is not finite where "
+                f"their chains start, first at position {documents[0]}",
+                documents,
+            )
+    return state
+
+
+def leapfrog(
+    target: DocumentTarget,
+    state: HMCState,
+    momentum: Tensor,
+    step_size: Tensor,
+    metric: Metric,
+    num_steps: int,
+    temperature: float | Tensor = 1.0,
+) -> tuple[HMCState, Tensor]:
+    """Follow the Hamiltonian flow for some steps.
+
+    Args:
+        target: The target.
+        state: Where to start.
+        momentum: ``(num_chains, num_docs, dim)`` r.
+        step_size: ``(num_chains, num_docs)`` ε.
+        metric: W.
+        num_steps: Steps, at least 1.
+        temperature: T, a number or ``(num_chains, num_docs)``.
+
+    Returns:
+        The state and momentum at the end. Only there is the density computed.
+    """
+    z, r = state.position, momentum
+    epsilon = step_size.to(z.dtype)[..., None]
+    heat = temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
+
+    def kick(likelihood_gradient: Tensor) -> Tensor:
+        return epsilon * metric.pull(target.prior_gradient(z) + heat * likelihood_gradient)
+
+    r = r + 0.5 * kick(state.likelihood_gradient)
+    for _ in range(num_steps - 1):
+        z = z + epsilon * metric.push(r)
+        r = r + kick(target.likelihood_gradient(z))
+    z = z + epsilon * metric.push(r)
+    end = evaluate(target, z)
+    return end, r + 0.5 * kick(end.likelihood_gradient)
+
+
+def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """The Hamiltonian ``(num_chains, num_docs)`` float64 nats: −log target + ½|r|²."""
+    potential = -state.log_prior - temperature * state.log_likelihood
+    return potential + 0.5 * momentum.double().square().sum(-1)
+
+
+def step(
+    key: Tensor,
+    target: DocumentTarget,
+    state: HMCState,
+    step_size: Tensor,
+    metric: Metric,
+    num_steps: int,
+    temperature: float | Tensor = 1.0,
+) -> tuple[HMCState, HMCInfo]:
+    """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
+
+    Args:
+        key: ``(num_chains, num_docs)`` keys of this transition.
+        target: The target.
+        state: Where the chains are.
+        step_size: ``(num_chains, num_docs)`` ε.
+        metric: W.
+        num_steps: Leapfrog steps.
+        temperature: T, a number or ``(num_chains, num_docs)``.
+
+    Returns:
+        Where they are now, and what happened. Nothing waits for the device.
+    """
+    momentum = noise.normal(noise.fold_in(key, 0), target.dim).to(state.position.dtype)
+    end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
+    error = energy(end, final, temperature) - energy(state, momentum, temperature)
+    divergent = ~(error.isfinite() & (error <= MAX_ENERGY_ERROR))
+    acceptance = torch.where(divergent, 0.0, (-error).clamp_max(0.0).exp())
+    accepted = noise.uniform(noise.fold_in(key, 1), 1).squeeze(-1) < acceptance
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(accepted[..., None] if new.dim() > 2 else accepted, new, old)
+
+    return (
+        HMCState(*map(choose, end, state)),
+        HMCInfo(acceptance, accepted, error, divergent),
+    )

@@ -1,0 +1,109 @@
+"""The documents that a solver still works on, and when one of them is done.
+
+The documents of a batch converge at different speeds. A solver holds the ones that it works on in
+tensors of their own, and takes those that have stopped out, so that they cost nothing any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class ActiveSet:
+    """Which documents of a batch a solver works on, and how each of them ended.
+
+    Retiring documents copies the tensors of all held ones, so that a held document may have
+    stopped already: it is retired together with others.
+
+    Args:
+        num_docs: Documents of the batch.
+        device: Where their tensors are.
+        sizes: ``(num_docs,)`` cost of holding each document; 1 if not given.
+        idle_share: Largest share of the held documents' cost that stopped documents may have. With
+            0 every document is retired as soon as it stops.
+
+    Attributes:
+        rows: ``(num_held,)`` int64 positions of the held documents in the batch.
+        working: ``(num_docs,)`` bool, the document has not stopped.
+        converged: ``(num_docs,)`` bool, the document stopped because it met the tolerance.
+        iterations: ``(num_docs,)`` int64 iterations that the document was worked on.
+        finished: No document is left to work on, as the last :meth:`retire` found.
+    """
+
+    def __init__(
+        self,
+        num_docs: int,
+        device: torch.device,
+        *,
+        sizes: Tensor | None = None,
+        idle_share: float = 0.0,
+    ) -> None:
+        self.rows = torch.arange(num_docs, device=device)
+        self.working = torch.ones_like(self.rows, dtype=torch.bool)
+        self.converged = torch.zeros_like(self.working)
+        self.iterations = torch.zeros_like(self.rows)
+        self.finished = num_docs == 0
+        self._sizes = torch.ones_like(self.rows) if sizes is None else sizes
+        self._held_size = num_docs if sizes is None else int(sizes.sum())
+        self._idle_share = idle_share
+
+    def step(self, converged: Tensor, failed: Tensor | None = None) -> None:
+        """End an iteration of the held documents; the converged and the failed ones stop.
+
+        Args:
+            converged: ``(num_held,)`` bool, the document has met the tolerance.
+            failed: ``(num_held,)`` bool, the document has not, but cannot be improved any more.
+        """
+        working = self.working[self.rows]
+        self.iterations[self.rows] += working
+        self.converged[self.rows] |= converged & working
+        stopped = converged if failed is None else converged | failed
+        self.working[self.rows] = working & ~stopped
+
+    def retire(self, *held: Any) -> tuple[Any, ...]:
+        """Take the stopped documents out if they cost more than ``idle_share`` allows.
+
+        Args:
+            *held: What the solver has of the held documents: tensors with a row for each, objects
+                whose ``select`` takes rows, or None.
+
+        Returns:
+            The same of the documents that are held now.
+        """
+        working = self.working[self.rows]
+        # What the host waits for in an iteration, in one transfer.
+        counts = torch.stack([working.sum(), (working * self._sizes[self.rows]).sum()])
+        left, size = counts.tolist()
+        self.finished = left == 0
+        crowded = size < self._held_size and size <= (1.0 - self._idle_share) * self._held_size
+        if self.finished or not crowded:
+            return held
+        keep = working.nonzero().squeeze(-1)
+        self.rows, self._held_size = self.rows[keep], size
+        return tuple(_select(part, keep) for part in held)
+
+
+def _select(part: Any, rows: Tensor) -> Any:
+    if part is None:
+        return None
+    return part[rows] if isinstance(part, Tensor) else part.select(rows)
+
+
+def settled(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:
+    """Where an iteration that cannot lower a bound has nothing more to gain.
+
+    A bound that fell by more than rounding makes it is a failure, not convergence.
+
+    Args:
+        gain: ``(num_docs,)`` float64 gain of the bound in the last iteration, nats.
+        tolerance: Gain below which a document has converged.
+        rounding: ``(num_docs,)`` float64, the most that rounding may have changed the gain by.
+
+    Returns:
+        ``(num_docs,)`` bool where the document has converged, and where it has failed.
+    """
+    fell = gain < -rounding.clamp_min(tolerance)
+    return (gain <= tolerance) & ~fell, fell

@@ -1,0 +1,211 @@
+"""Batched ascent in the mean of eta: the step that all four logistic-normal posteriors share.
+
+For every document it maximises, in whitened coordinates z with m = μ + Lz,
+
+    f(z) = loglik(e^m) − N·lse(m + h) − ½|z|²
+
+where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0 this is the log joint with the
+topic assignments summed out, whose maxima are Taylor's fixed points and Laplace's modes; with h
+half the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function
+of the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
+
+At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
+likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
+
+Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h), by
+conjugate gradients. That is Newton's step with the complete-data information (*Ahmed & Xing 2007,
+eqs 9–10*), positive definite everywhere, so always uphill; a backtracking line search makes every
+accepted step raise f. Conjugate gradients cost a few products with the shared factor per document
+where a Cholesky factorisation of its own would cost num_topics³. A document that has converged
+leaves the batch.
+
+F may have more columns than rows (the sources and noise of a factor model); the ascent then stays
+among the shortest z of each m if it starts there, because its gradients do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.kernels import expected_counts
+from torch_lntm.solvers.active import ActiveSet
+
+SUFFICIENT_INCREASE = 1e-4
+MAX_HALVINGS = 15
+
+
+class Coordinates(Protocol):
+    """What the ascent asks of a latent space: coordinates z in which logits are affine."""
+
+    def lift(self, eta: Tensor) -> Tensor:
+        """Logits ``(..., num_topics)`` of eta ``(..., eta_dim)``."""
+
+    def unwhiten(self, z: Tensor) -> Tensor:
+        """Eta ``(..., num_docs, eta_dim)`` of z ``(..., num_docs, dim)``."""
+
+    def push(self, z: Tensor) -> Tensor:
+        """Change of the logits ``(..., num_topics)`` with z ``(..., dim)``."""
+
+    def pull(self, gradient: Tensor) -> Tensor:
+        """Gradients in z ``(..., dim)`` from those in the logits ``(..., num_topics)``."""
+
+    def select(self, rows: Tensor) -> Coordinates:
+        """The coordinates of some of the documents."""
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The function of the module's docstring for one batch.
+
+    Attributes:
+        batch: Documents.
+        topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
+        space: Coordinates in which the prior is ½|z|².
+        half_variance: ``(num_docs, num_topics)`` h, or None for 0.
+        temperature: Inverse temperature T.
+    """
+
+    batch: DocumentBatch
+    topics: Tensor
+    space: Coordinates
+    half_variance: Tensor | None = None
+    temperature: float = 1.0
+
+    def select(self, rows: Tensor) -> Objective:
+        """The objective of some of the documents."""
+        h = None if self.half_variance is None else self.half_variance[rows]
+        return Objective(
+            self.batch.select(rows), self.topics, self.space.select(rows), h, self.temperature
+        )
+
+    def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Value, gradient and curvature weights at z ``(num_docs, dim)``.
+
+        Returns:
+            f ``(num_docs,)`` float64, ∇f ``(num_docs, dim)`` and p ``(num_docs, num_topics)``.
+        """
+        lengths = self.batch.lengths
+        logits = self.space.lift(self.space.unwhiten(z))
+        tempered = self.temperature * logits
+        theta = torch.softmax(tempered, -1)
+        counts = expected_counts(theta, self.topics, self.batch)
+        shifted = logits if self.half_variance is None else logits + self.half_variance
+        p = torch.softmax(shifted, -1)
+        # loglik is taken at softmax weights, which cannot overflow; lse gives back the rest.
+        scale = (counts.log_likelihood + lengths * torch.logsumexp(tempered, -1).double()) / (
+            self.temperature
+        )
+        value = scale - lengths * torch.logsumexp(shifted, -1).double()
+        value = value - 0.5 * z.double().square().sum(-1)
+        gradient = self.space.pull(counts.topic_counts - lengths[:, None] * p) - z
+        return value, gradient, p
+
+
+def _conjugate_gradients(
+    space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
+) -> Tensor:
+    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
+    x = torch.zeros_like(rhs)
+    residual = rhs.clone()
+    direction = residual.clone()
+    weight = lengths[:, None] * p
+    norm = residual.square().sum(-1)
+    target = tolerance**2 * norm
+    tiny = torch.finfo(rhs.dtype).tiny
+    for _ in range(max_steps):
+        active = norm > target
+        if not bool(active.any()):
+            break
+        lifted = space.push(direction)
+        lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
+        product = direction + space.pull(lifted)
+        step = torch.where(active, norm / (direction * product).sum(-1).clamp_min(tiny), 0.0)
+        x += step[:, None] * direction
+        residual -= step[:, None] * product
+        new_norm = residual.square().sum(-1)
+        direction = torch.where(
+            active[:, None], residual + (new_norm / norm.clamp_min(tiny))[:, None] * direction, 0.0
+        )
+        norm = torch.where(active, new_norm, norm)
+    return x
+
+
+def maximise_mean(
+    objective: Objective,
+    start: Tensor,
+    *,
+    tolerance: float,
+    max_iterations: int,
+    cg_tolerance: float = 0.05,
+    cg_steps: int = 30,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Raise f from ``start`` until each document converges or the iterations are used up.
+
+    Args:
+        objective: What to maximise.
+        start: ``(num_docs, dim)`` whitened starting points.
+        tolerance: A document has converged when its Newton decrement ∇f·δ, about twice the gain
+            left, is below this many nats, or below what rounding lets the line search see.
+        max_iterations: Bound on the steps of each document.
+        cg_tolerance: Relative residual at which a direction is good enough.
+        cg_steps: Bound on the conjugate-gradient steps of one direction.
+
+    Returns:
+        z ``(num_docs, dim)``, f ``(num_docs,)`` float64, converged ``(num_docs,)`` bool and
+        iterations ``(num_docs,)`` int64.
+    """
+    z = start.clone()
+    value, gradient, p = objective.evaluate(z)
+    active = ActiveSet(len(z), z.device)
+    epsilon = torch.finfo(z.dtype).eps
+    current, position, state = objective, z, (value, gradient, p)
+    for _ in range(max_iterations):
+        f, g, weights = state
+        lengths = current.batch.lengths
+        delta = _conjugate_gradients(current.space, weights, lengths, g, cg_tolerance, cg_steps)
+        decrement = (g * delta).sum(-1).double()
+        rounding = 4.0 * epsilon * f.abs()
+        position, state, moved = _line_search(current, position, state, delta, decrement, rounding)
+        # A converged document takes its last step as well: it is already paid for. One that cannot
+        # move has converged only if rounding hides what a step would gain.
+        z[active.rows], value[active.rows] = position, state[0]
+        active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), ~moved)
+        current, position, *rest = active.retire(current, position, *state)
+        state = (rest[0], rest[1], rest[2])
+        if active.finished:
+            break
+    return z, value, active.converged, active.iterations
+
+
+def _line_search(
+    objective: Objective,
+    z: Tensor,
+    state: tuple[Tensor, Tensor, Tensor],
+    delta: Tensor,
+    decrement: Tensor,
+    rounding: Tensor,
+) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Halve the steps of the documents that do not gain enough; those that never do stay put."""
+    position = z + delta
+    value, gradient, p = objective.evaluate(position)
+    moved = value >= state[0] + SUFFICIENT_INCREASE * decrement - rounding
+    step = 1.0
+    for _ in range(MAX_HALVINGS):
+        bad = (~moved).nonzero().squeeze(-1)
+        if bad.numel() == 0:
+            return position, (value, gradient, p), moved
+        step /= 2.0
+        trial = z[bad] + step * delta[bad]
+        part = objective.select(bad).evaluate(trial)
+        position[bad], value[bad], gradient[bad], p[bad] = trial, *part
+        gain = SUFFICIENT_INCREASE * step * decrement[bad] - rounding[bad]
+        moved[bad] = part[0] >= state[0][bad] + gain
+    bad = (~moved).nonzero().squeeze(-1)
+    position[bad] = z[bad]
+    value[bad], gradient[bad], p[bad] = state[0][bad], state[1][bad], state[2][bad]
+    return position, (value, gradient, p), moved

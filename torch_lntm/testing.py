@@ -1,0 +1,414 @@
+"""Contracts: what a prior and a guide must satisfy to work everywhere, as checks to call in tests.
+
+``check_prior(prior, batch)`` compares everything that a prior says of itself with the one place
+that defines it, its Pyro program. ``check_guide(guide, batch)`` checks what engines, evaluators and
+``SVI`` rely on. Both raise an ``AssertionError`` that names what does not hold. They are for small
+batches, such as five documents over ten words and three topics, in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.guides import Guide
+from torch_lntm.latents import LatentSpace
+from torch_lntm.latents.linalg import contrast_basis
+from torch_lntm.models import DocumentPrior, TopicModel, Topics
+from torch_lntm.posteriors import Draws
+
+#: Relative and absolute error of numbers that should be equal.
+RTOL, ATOL = 1e-6, 1e-8
+#: Standard errors that means of draws may be off: 24 of them fail falsely once in 100,000 checks.
+STANDARD_ERRORS = 5.5
+
+
+def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
+    """Check that a prior's spaces, statistics and M-step agree with its Pyro program.
+
+    Args:
+        prior: The prior, in float64; it is not changed.
+        batch: Documents, with the covariates that the prior asks for.
+        exact_m_step: The M-step maximises. Then it may not lower the density of what it was given.
+
+    Raises:
+        AssertionError: Something does not agree; the message says what.
+    """
+    prior = copy.deepcopy(prior).double()
+    batch = batch.to(dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    topics = Topics(prior.num_topics, batch.num_words, dtype=torch.float64, generator=generator)
+    model = TopicModel(prior, topics)
+    space = prior.space(batch)
+    _check(isinstance(space, prior.space_type), "space() returns another type than space_type")
+    _check_space(space, model, batch, "space")
+    _check_program_density(space, model, batch)
+    _check_draws(space, model, batch)
+    identified = prior.identified(batch)
+    _check_space(identified, model, batch, "identified")
+    _check_identified_density(identified, model, batch)
+    _check_joint(model, batch)
+    _check_statistics(model, batch, exact_m_step)
+
+
+def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
+    """Check what engines, evaluators and ``SVI`` rely on of a guide.
+
+    Args:
+        guide: The guide, of a model in float64.
+        batch: Documents over the model's vocabulary, at least two of them.
+
+    Raises:
+        AssertionError: Something does not hold; the message says what.
+    """
+    model = guide.model
+    batch = model.check_batch(batch)
+    posterior = guide.posterior(batch)
+    rows, dim = batch.num_docs, model.latent_dim
+    for name, shape in (
+        ("mean", (rows, dim)),
+        ("covariance", (rows, dim, dim)),
+        ("variance", (rows, dim)),
+        ("converged", (rows,)),
+        ("iterations", (rows,)),
+        ("objective", (rows,)),
+        ("index", (rows,)),
+    ):
+        value = getattr(posterior, name)
+        _check(tuple(value.shape) == shape, f"{name} has shape {tuple(value.shape)}, not {shape}")
+        if value.is_floating_point():
+            _check(bool(torch.isfinite(value).all()), f"{name} is not finite")
+    _check(bool((posterior.index == batch.index).all()), "index is not the batch's")
+    _equal(posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6)
+    _equal(posterior.covariance.double().sum(0), posterior.covariance_sum(), "covariance_sum", 1e-6)
+    for name, theta in (
+        ("theta_mode", posterior.theta_mode()),
+        ("theta_mean", posterior.theta_mean(50)),
+        ("theta_samples", posterior.theta_samples(3)),
+        ("topic_weights", posterior.topic_weights()),
+    ):
+        _check(bool((theta >= 0).all()), f"{name} has negative entries")
+        _equal(theta.sum(-1), torch.ones_like(theta[..., 0]), f"{name} adds up to 1", 1e-6)
+    again = guide.posterior(batch, posterior.warm_start)
+    _check(
+        int(again.iterations.sum()) <= int(posterior.iterations.sum()),
+        "a warm start takes more iterations than none",
+    )
+    one = batch.select(torch.tensor([1], device=batch.device))
+    alone = guide.posterior(one)
+    _equal(alone.mean, posterior.mean[1:2], "a posterior depends on who shares its batch", 1e-4)
+    _equal(
+        type(alone).theta_samples(alone, 3)[:, 0],
+        posterior.theta_samples(3)[:, 1],
+        "draws depend on who shares the batch",
+        1e-2,
+    )
+    counts = guide.word_counts(batch, posterior)
+    _check(bool((counts >= 0).all()), "word_counts has negative entries")
+    total = float(batch.counts.sum())
+    _check(abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts is not of all tokens")
+    statistics = model.prior.statistics(posterior, batch)
+    _check(all(torch.isfinite(x).all() for x in statistics.values()), "statistics are not finite")
+    _check_emission(guide, batch)
+
+
+def _check_emission(guide: Guide[Any], batch: DocumentBatch) -> None:
+    """The guide emits the sites of the program, and SVI's loss is a number."""
+    model = guide.model
+    wanted = {name: site["value"].shape for name, site in _latent_sites(model, batch).items()}
+    trace = poutine.trace(guide).get_trace(batch)
+    found = {
+        name: site["value"].shape
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample" and not site["is_observed"] and name != "documents"
+    }
+    _check(found == wanted, f"the guide emits {found}, the model {wanted}")
+    loss = Trace_ELBO().loss(model, guide, batch)
+    _check(math.isfinite(loss), f"the loss of SVI is {loss}")
+
+
+# -- the program ---------------------------------------------------------------------------------
+
+
+def _latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, dict[str, Any]]:
+    """The documents' latent sites of the program, in its order."""
+    trace = poutine.trace(model).get_trace(batch)
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not isinstance(site["fn"], pyro.poutine.subsample_messenger._Subsample)
+        and name not in ("topics_prior", "document_prior")
+    }
+
+
+def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]) -> Tensor:
+    """Log density ``(num_docs,)`` of the program's latent sites at given values."""
+    conditioned = poutine.condition(model, data=latents)
+    trace = poutine.trace(conditioned).get_trace(batch)
+    trace.compute_log_prob()
+    # Sites are scaled from the batch to the corpus; a density is that of the batch.
+    return sum(
+        (trace.nodes[name]["fn"].log_prob(trace.nodes[name]["value"]) for name in latents),
+        torch.zeros(()),
+    )
+
+
+def _draw(space: LatentSpace, batch: DocumentBatch, seed: int = 0) -> Tensor:
+    """A draw of z ``(num_docs, dim)``."""
+    return space.draw(noise.document_keys(seed, batch.index, 1))[0].double()
+
+
+# -- spaces --------------------------------------------------------------------------------------
+
+
+def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, what: str) -> None:
+    """Shapes, derivatives and selections of one space."""
+    z = _draw(space, batch)
+    rows = batch.num_docs
+    _check(tuple(z.shape) == (rows, space.dim), f"{what}: draw has shape {tuple(z.shape)}")
+    _check(space.sites[-1] == model.prior.latent, f"{what}: the main site is not the last")
+    logits, latents = space.logits(z), space.latents(z)
+    _check(tuple(logits.shape) == (rows, model.num_topics), f"{what}: logits {tuple(logits.shape)}")
+    _check(tuple(latents) == space.sites, f"{what}: latents() has other sites than `sites`")
+    theta = model.prior.theta(latents[model.prior.latent])
+    _equal(torch.softmax(logits, -1), theta, f"{what}: logits() and latents() differ in theta")
+    density = space.log_density(z)
+    _check(tuple(density.shape) == (rows,), f"{what}: log_density has shape {tuple(density.shape)}")
+    gradient = torch.autograd.functional.jacobian(lambda x: space.log_density(x).sum(), z)
+    _equal(space.gradient(z), gradient, f"{what}: gradient() is not that of log_density()")
+    weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
+    pulled = torch.autograd.functional.jacobian(lambda x: (space.logits(x) * weights).sum(), z)
+    _equal(space.pull(weights, z), pulled, f"{what}: pull() is not the chain rule of logits()")
+    keys = noise.document_keys(1, batch.index, 1)[0]
+    placed = space.place(latents[model.prior.latent], keys)
+    _equal(
+        model.prior.theta(space.latents(placed)[model.prior.latent]),
+        theta,
+        f"{what}: place() gives the main site another value",
+        1e-5,
+    )
+    some = torch.tensor([rows - 1, 0])
+    part = space.select(some)
+    _equal(part.logits(z[some]), logits[some], f"{what}: select() changes logits()")
+    _equal(part.log_density(z[some]), density[some], f"{what}: select() changes log_density()")
+
+
+def _by_document(
+    function: Callable[[LatentSpace, Tensor], Tensor], space: LatentSpace, z: Tensor
+) -> Tensor:
+    """Jacobians ``(num_docs, out, dim)`` of a function of each document's z."""
+    rows = []
+    for d in range(len(z)):
+        part = space.select(torch.tensor([d]))
+        rows.append(
+            torch.autograd.functional.jacobian(
+                lambda x, part=part: function(part, x[None])[0], z[d]
+            )
+        )
+    return torch.stack(rows)
+
+
+def _check_program_density(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
+    """Density of z less the Jacobian of the sites equals the program's, where z and sites match."""
+    z = _draw(space, batch)
+    latents = space.latents(z)
+    emitted = _latent_sites(model, batch)
+    _check(set(emitted) == set(space.sites), f"the program has the sites {', '.join(emitted)}")
+    if sum(value.shape[-1] for value in latents.values()) != space.dim or _on_simplex(model):
+        return
+    _equal(space.locate(latents), z, "locate() is not the inverse of latents()")
+
+    def sites(part: LatentSpace, x: Tensor) -> Tensor:
+        return torch.cat(list(part.latents(x).values()), -1)
+
+    jacobian = torch.linalg.slogdet(_by_document(sites, space, z)).logabsdet
+    _equal(
+        space.log_density(z) - jacobian,
+        _site_log_prob(model, batch, latents),
+        "log_density() less the Jacobian of latents() is not the program's density",
+    )
+
+
+def _on_simplex(model: TopicModel) -> bool:
+    """Whether the main site is theta itself."""
+    return model.prior.latent == "theta"
+
+
+def _check_identified_density(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
+    """The density of what the likelihood sees is the program's, the rest integrated out."""
+    z = _draw(space, batch)
+    latents = space.latents(z)
+    if _on_simplex(model):
+        # Density on the simplex is in all coordinates but one.
+        jacobian = _by_document(lambda part, x: part.latents(x)["theta"][..., :-1], space, z)
+        found = space.log_density(z) - torch.linalg.slogdet(jacobian).logabsdet
+        expected = _site_log_prob(model, batch, latents)
+    else:
+        found, expected = _affine_densities(space, model, batch, z)
+    _equal(found, expected, "identified(): log_density() is not the program's", 1e-5)
+
+
+def _affine_densities(
+    space: LatentSpace, model: TopicModel, batch: DocumentBatch, z: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log densities of the contrasts of the logits and of the space's other sites, twice.
+
+    Once from the space, once from the program, whose other directions are integrated out. That is
+    exact where its density is log-quadratic in them, as that of a normal eta is.
+    """
+    basis = contrast_basis(model.num_topics).to(z)
+    others = space.sites[:-1]
+    sizes = {name: s["value"].shape[-1] for name, s in _latent_sites(model, batch).items()}
+
+    def seen(part: LatentSpace, x: Tensor) -> Tensor:
+        values = part.latents(x)
+        return torch.cat([*(values[name] for name in others), part.logits(x) @ basis.mT], -1)
+
+    found = space.log_density(z) - torch.linalg.slogdet(_by_document(seen, space, z)).logabsdet
+    prior = model.prior.space(batch)
+    at = {**prior.latents(_draw(prior, batch)), **space.latents(z)}
+    eta = at[model.prior.latent]
+    lifting = torch.autograd.functional.jacobian(
+        lambda x: model.prior.lift(x) if hasattr(model.prior, "lift") else x, eta[0]
+    )
+    # Directions of (sites) that are not seen: of eta those without contrasts, and absent sites.
+    contrasts = basis @ lifting
+    null = torch.linalg.svd(contrasts, full_matrices=True).Vh[len(basis) :]
+    scale = 0.5 * torch.linalg.slogdet(contrasts @ contrasts.mT).logabsdet
+    absent = [name for name in sizes if name not in space.sites]
+    expected = []
+    for d in range(batch.num_docs):
+        one = batch.select(torch.tensor([d]))
+
+        def density(free: Tensor, d: int = d, one: DocumentBatch = one) -> Tensor:
+            values = {name: value[d : d + 1] for name, value in at.items()}
+            main = model.prior.latent
+            values[main] = values[main] + free[: len(null)] @ null
+            start = len(null)
+            for name in absent:
+                values[name] = free[None, start : start + sizes[name]]
+                start += sizes[name]
+            return _site_log_prob(model, one, values).sum()
+
+        origin = z.new_zeros(len(null) + sum(sizes[name] for name in absent))
+        value = density(origin)
+        if len(origin):
+            gradient = torch.autograd.functional.jacobian(density, origin)
+            hessian = torch.autograd.functional.hessian(density, origin)
+            step = torch.linalg.solve(-hessian, gradient)
+            value = value + 0.5 * gradient @ step
+            value = value + 0.5 * len(origin) * math.log(2.0 * math.pi)
+            value = value - 0.5 * torch.linalg.slogdet(-hessian).logabsdet
+        expected.append(value - scale)
+    return found, torch.stack(expected)
+
+
+def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
+    """Draws of the space have the mean and the spread of the program's."""
+    num_draws = 4000
+    keys = noise.document_keys(2, batch.index, num_draws)
+    ours = space.latents(space.draw(keys).double())
+    with pyro.plate("draws", num_draws, dim=-2), torch.random.fork_rng():
+        torch.manual_seed(0)
+        trace = poutine.trace(poutine.block(model, hide=["counts"])).get_trace(batch)
+    for site in space.sites:
+        theirs = trace.nodes[site]["value"].detach()
+        for what, f in (("means", lambda x: x), ("squares", torch.square)):
+            one, two = f(ours[site]), f(theirs)
+            error = ((one.var(0) + two.var(0)) / num_draws).sqrt()
+            distance = (one.mean(0) - two.mean(0)).abs()
+            _check(
+                bool((distance <= STANDARD_ERRORS * error + ATOL).all()),
+                f"draw() and the program differ in the {what} of {site}",
+            )
+
+
+def _check_joint(model: TopicModel, batch: DocumentBatch) -> None:
+    """``bind().log_joint`` is the traced joint."""
+    target = model.bind(batch)
+    z = _draw(target.space, batch)
+    log_prior, log_likelihood = target.log_joint(z)
+    _equal(log_prior, target.space.log_density(z), "log_joint()'s prior is not the space's")
+    latents = target.space.latents(z)
+    conditioned = poutine.condition(model, data=latents)
+    trace = poutine.trace(conditioned).get_trace(batch)
+    counts = trace.nodes["counts"]
+    expected = counts["fn"].log_prob(counts["value"])
+    _equal(log_likelihood, expected, "log_joint()'s likelihood is not the program's")
+    value, gradient = target.likelihood(z)
+    _equal(value, expected, "likelihood() is not the program's")
+    slope = torch.autograd.functional.jacobian(
+        lambda x: model_log_likelihood(model, batch, target.space, x), z
+    )
+    _equal(gradient, slope, "likelihood()'s gradient is not its own")
+
+
+def model_log_likelihood(
+    model: TopicModel, batch: DocumentBatch, space: LatentSpace, z: Tensor
+) -> Tensor:
+    """Log likelihood of a small batch, summed, by dense products that share no kernel."""
+    theta = torch.softmax(space.logits(z), -1)
+    words = (theta @ model.topics.probs.detach()).log()
+    return (batch.to_csr().to_dense() * words).sum()
+
+
+# -- statistics ----------------------------------------------------------------------------------
+
+
+def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: bool) -> None:
+    """Statistics add up over documents, and an M-step does not lower what it maximises."""
+    prior, space = model.prior, model.prior.space(batch)
+    z = _draw(space, batch)
+
+    def moments(rows: Tensor) -> Draws:
+        part, at = space.select(rows), z[rows]
+        latents = {name: value[None] for name, value in part.latents(at).items()}
+        weights = torch.ones(1, len(rows), dtype=torch.float64)
+        return Draws(latents, part.logits(at)[None], weights)
+
+    rows = torch.arange(batch.num_docs)
+    whole = prior.statistics(moments(rows), batch)
+    parts = [
+        prior.statistics(moments(part), batch.select(part))
+        for part in rows.split(max(1, batch.num_docs // 2))
+    ]
+    for name, value in whole.items():
+        total = torch.stack([part[name] for part in parts]).sum(0)
+        _equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
+    if not exact_m_step:
+        return
+    latents = space.latents(z)
+    with torch.no_grad():
+        before = float(_site_log_prob(model, batch, latents).sum() + prior.log_prior())
+        prior.m_step(float(batch.num_docs), **whole)
+        after = float(_site_log_prob(model, batch, latents).sum() + prior.log_prior())
+    _check(
+        after >= before - 1e-6 * abs(before),
+        f"m_step() lowers the log density of what it was given, from {before} to {after}",
+    )
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
+
+
+def _equal(found: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
+    found, expected = found.detach().double(), expected.detach().double()
+    worst = float((found - expected).abs().max()) if found.numel() else 0.0
+    _check(
+        found.shape == expected.shape and torch.allclose(found, expected, rtol=rtol, atol=rtol),
+        f"{message} (largest difference {worst:.3g})",
+    )
