@@ -293,7 +293,7 @@ class Fit(OnDocuments):
         result: FitResult,
         config: dict[str, Any],
         metadata: dict[str, Any],
-        split: Split | None,
+        split: Split[Corpus] | None,
         scores: list[Score] | None,
     ) -> None:
         """Save the run, complete or not at all."""
@@ -317,7 +317,7 @@ class Fit(OnDocuments):
             ) from error
         unfinished.discard()
 
-    def _show_finished(self, run: Run, split: Split | None, fixed: dict[str, Any]) -> int:
+    def _show_finished(self, run: Run, split: Split[Corpus] | None, fixed: dict[str, Any]) -> int:
         """Print a run that this very command saved before, and finish its scores."""
         say(f"{run.path} holds this very fit already; --overwrite fits it again")
         scores_file = run.path / "evaluation.json"
@@ -325,7 +325,7 @@ class Fit(OnDocuments):
         if scores_file.exists():
             scores = lntm.reports.read_scores(scores_file)
         elif split is not None:
-            guide: Guide = run.guide()
+            guide: Guide[Any] = run.guide()
             scores = self.complete(guide, split.test, split.train)
             lntm.reports.write_scores(scores_file, scores)
         partial = run.path.with_name(f"{run.path.name}.partial")

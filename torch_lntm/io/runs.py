@@ -54,7 +54,7 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
 
-    def guide(self, **settings: Any) -> Guide:
+    def guide(self, **settings: Any) -> Guide[Any]:
         """The guide of the posterior that the model was fitted by.
 
         A model that was fitted to samples gets the default guide of its kind.
@@ -68,7 +68,7 @@ class Run:
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
-    def split(self, corpus: Corpus) -> Split | None:
+    def split(self, corpus: Corpus) -> Split[Corpus] | None:
         """The training and the held-out documents of this run, if any were held out.
 
         Args:
@@ -93,7 +93,7 @@ def save_run(
     config: Mapping[str, Any],
     *,
     metadata: Mapping[str, Any] | None = None,
-    split: Split | None = None,
+    split: Split[Corpus] | None = None,
     evaluation: Sequence[Mapping[str, Any]] | None = None,
     overwrite: bool = False,
 ) -> Path:

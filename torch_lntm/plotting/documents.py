@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from torch_lntm import noise
 from torch_lntm.errors import ConfigError
-from torch_lntm.guides import Posterior
 from torch_lntm.plotting.style import NEGATIVE, library
+from torch_lntm.posteriors import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +53,10 @@ def document_proportions(
         raise ConfigError(f"document {document} of a posterior of {num_docs} documents")
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    draws = posterior.draw_theta(document % num_docs, num_samples, (seed,)).cpu()
+    row = slice(document % num_docs, document % num_docs + 1)
+    position = posterior.index[row]
+    key = noise.document_keys(seed, position, num_samples)
+    draws = posterior.theta(posterior.draw(key, row))[:, 0].cpu()
     tail = (1 - level) / 2
     lower, upper = torch.quantile(draws, torch.tensor([tail, 1 - tail]).double(), dim=0).numpy()
     mean = draws.mean(0).numpy()
@@ -68,7 +72,7 @@ def document_proportions(
     ax.set_yticks(rows, [names[k] for k in shown], fontsize=9)
     ax.set_xlim(0, min(1.0, 1.05 * float(upper.max())))
     ax.set_ylim(-0.6, len(shown) - 0.4)
-    ax.set_title(f"Document {document % num_docs}", fontsize=10)
+    ax.set_title(f"Document {int(position)}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
     ax.grid(axis="x", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)

@@ -66,13 +66,7 @@ def completion_scores(*results: CompletionResult) -> list[Score]:
 
 def likelihood_scores(estimate: LikelihoodEstimate) -> list[Score]:
     """Perplexity and log likelihood of whole documents."""
-    how = {
-        "importance": "importance sampling, {} draws of {}",
-        "ais": "annealed importance sampling, {} chains, {}",
-        "quadrature": "quadrature, {} points",
-    }
-    method = how[estimate.method].format(estimate.num_samples, estimate.proposal)
-    about = (method, estimate.num_docs, int(estimate.lengths.sum()))
+    about = (estimate.description, estimate.num_docs, int(estimate.lengths.sum()))
     return [
         Score(
             "perplexity",

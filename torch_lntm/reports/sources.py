@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -14,7 +15,6 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.models.factor import SOURCE_VARIANCE
 from torch_lntm.reports.tables import TableFormat, check_text, signed, to_csv, words_of
 
 
@@ -40,7 +40,8 @@ class SourceSummary:
 
     Attributes:
         source: Its number, from 0: its column of the mixing matrix A.
-        distribution: ``"gaussian"`` (variance 1) or ``"laplace"`` (variance 2).
+        distribution: ``"gaussian"`` or ``"laplace"``.
+        variance: Its prior variance: 1 if Gaussian, 2 if Laplace.
         share: The part of the variance of the centred logits that it explains; the rest of the sum
             over sources to 1 is the noise's.
         positive: The topics that rise most with the source, the first one most.
@@ -49,6 +50,7 @@ class SourceSummary:
 
     source: int
     distribution: str
+    variance: float
     share: float
     positive: tuple[SourceTopic, ...]
     negative: tuple[SourceTopic, ...]
@@ -79,7 +81,7 @@ def summarise_sources(
     require(1, num_topics=num_topics, num_words=num_words)
     words = [words_of(model, row) for row in model.topics.top_words(num_words)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
-    variance = SOURCE_VARIANCE[prior.source] * loadings.square().sum(0)
+    variance = prior.source_variance * loadings.square().sum(0)
     shares = variance / prior.contrast_covariance().trace().cpu()
     order = loadings.argsort(dim=0, stable=True, descending=True)
     summaries = []
@@ -91,6 +93,7 @@ def summarise_sources(
             SourceSummary(
                 source=source,
                 distribution=prior.source,
+                variance=prior.source_variance,
                 share=float(shares[source]),
                 positive=tuple(t for t in topics if t.loading > 0)[:num_topics],
                 negative=tuple(t for t in reversed(topics) if t.loading < 0)[:num_topics],
@@ -124,11 +127,11 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
         "loading: what one unit of the source adds to a topic's logit, less the mean over topics",
     ]
     if summaries:
-        kind = summaries[0].distribution
+        kind, variance = summaries[0].distribution, summaries[0].variance
         axes = "rotates them to the principal axes of the loadings, "
         rotated = axes if kind == "gaussian" else ""
         lines.append(
-            f"sources: {kind}, variance {SOURCE_VARIANCE[kind]:.0f}; a fit {rotated}orders them by "
+            f"sources: {kind}, variance {variance:g}; a fit {rotated}orders them by "
             "share and makes the largest loading of each positive"
         )
     lines.append("source   share  loading  topic  top words")
@@ -141,7 +144,7 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
 
 
 def source_activity(
-    guide: Guide, corpus: Corpus, *, max_docs: int | None = None, progress: bool = False
+    guide: Guide[Any], corpus: Corpus, *, max_docs: int | None = None, progress: bool = False
 ) -> SourceActivity:
     """How active the sources of an independent factor topic model are in every document.
 
