@@ -39,6 +39,17 @@ def test_reading_is_bounded(tmp_path, name):
         files.read_bytes(path, 99_999)
 
 
+def test_a_file_that_is_too_large_is_not_begun(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_bytes(b"x" * 100)
+
+    def refuse(*args):
+        raise AssertionError("read it")
+
+    monkeypatch.setattr(files, "_read_pieces", refuse)
+    with pytest.raises(FileError, match="holds more than 99 bytes"):
+        files.read_bytes(tmp_path / "a.txt", 99)
+
+
 def test_decompression_stops_at_the_bound(tmp_path):
     # Half a GiB, of which no more than the bound and a piece may be in memory.
     path = tmp_path / "bomb.gz"
@@ -168,6 +179,9 @@ def test_only_the_named_arrays_are_read(tmp_path):
     np.testing.assert_array_equal(found["a"], [0, 1, 2])
     with pytest.raises(FileError, match=r"a\.npz: holds more than 1000 bytes"):
         files.read_arrays(path, "a", optional=["b"], max_bytes=1000)
+    small = archive(tmp_path / "small.npz", a=npy(np.arange(3)), b=npy(np.arange(3)))
+    with pytest.raises(FileError, match=r"small\.npz: holds more than 200 bytes"):
+        files.read_arrays(small, "a", "b", max_bytes=200)
 
 
 @pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,)", "(2,)", "(0,)"])

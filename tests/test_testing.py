@@ -102,7 +102,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
             return kind(space.loc, space.tril, space.anchored)
 
         def identified(self, batch):
-            return super(Broken, self).identified(batch)
+            return super().identified(batch)
 
     return Broken()
 

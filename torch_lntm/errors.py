@@ -44,8 +44,8 @@ class ConfigError(LNTMError, ValueError):
 class FileError(CorpusError, ConfigError, OSError):
     """A file that cannot be read or written, or is damaged; names it, and the line.
 
-    It is an error of the corpus or configuration that the file holds, too, so that whoever reads
-    one catches one error.
+    It is a ``CorpusError`` and a ``ConfigError`` as well, because a file holds the one or the
+    other: a caller that reads a corpus, or a run, has one error to catch.
     """
 
 

@@ -126,7 +126,7 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch) -> None:
     """The guide emits the sites of the program, and SVI's loss is a number."""
     model = guide.model
     wanted = {name: site["value"].shape for name, site in _latent_sites(model, batch).items()}
-    trace = poutine.trace(guide).get_trace(batch)
+    trace: Any = poutine.trace(guide).get_trace(batch)
     found = {
         name: site["value"].shape
         for name, site in trace.nodes.items()
@@ -140,9 +140,9 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch) -> None:
 # -- the program ---------------------------------------------------------------------------------
 
 
-def _latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, dict[str, Any]]:
+def _latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:
     """The documents' latent sites of the program, in its order."""
-    trace = poutine.trace(model).get_trace(batch)
+    trace: Any = poutine.trace(model).get_trace(batch)
     return {
         name: site
         for name, site in trace.nodes.items()
@@ -156,7 +156,7 @@ def _latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, dict[str
 def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]) -> Tensor:
     """Log density ``(num_docs,)`` of the program's latent sites at given values."""
     conditioned = poutine.condition(model, data=latents)
-    trace = poutine.trace(conditioned).get_trace(batch)
+    trace: Any = poutine.trace(conditioned).get_trace(batch)
     trace.compute_log_prob()
     # Sites are scaled from the batch to the corpus; a density is that of the batch.
     return sum(
@@ -280,9 +280,7 @@ def _affine_densities(
     prior = model.prior.space(batch)
     at = {**prior.latents(_draw(prior, batch)), **space.latents(z)}
     eta = at[model.prior.latent]
-    lifting = torch.autograd.functional.jacobian(
-        lambda x: model.prior.lift(x) if hasattr(model.prior, "lift") else x, eta[0]
-    )
+    lifting = torch.autograd.functional.jacobian(getattr(model.prior, "lift", lambda x: x), eta[0])
     # Directions of (sites) that are not seen: of eta those without contrasts, and absent sites.
     contrasts = basis @ lifting
     null = torch.linalg.svd(contrasts, full_matrices=True).Vh[len(basis) :]
@@ -322,7 +320,7 @@ def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) ->
     ours = space.latents(space.draw(keys).double())
     with pyro.plate("draws", num_draws, dim=-2), torch.random.fork_rng():
         torch.manual_seed(0)
-        trace = poutine.trace(poutine.block(model, hide=["counts"])).get_trace(batch)
+        trace: Any = poutine.trace(poutine.block(model, hide=["counts"])).get_trace(batch)
     for site in space.sites:
         theirs = trace.nodes[site]["value"].detach()
         for what, f in (("means", lambda x: x), ("squares", torch.square)):
@@ -343,19 +341,19 @@ def _check_joint(model: TopicModel, batch: DocumentBatch) -> None:
     _equal(log_prior, target.space.log_density(z), "log_joint()'s prior is not the space's")
     latents = target.space.latents(z)
     conditioned = poutine.condition(model, data=latents)
-    trace = poutine.trace(conditioned).get_trace(batch)
+    trace: Any = poutine.trace(conditioned).get_trace(batch)
     counts = trace.nodes["counts"]
     expected = counts["fn"].log_prob(counts["value"])
     _equal(log_likelihood, expected, "log_joint()'s likelihood is not the program's")
     value, gradient = target.likelihood(z)
     _equal(value, expected, "likelihood() is not the program's")
     slope = torch.autograd.functional.jacobian(
-        lambda x: model_log_likelihood(model, batch, target.space, x), z
+        lambda x: _log_likelihood(model, batch, target.space, x), z
     )
     _equal(gradient, slope, "likelihood()'s gradient is not its own")
 
 
-def model_log_likelihood(
+def _log_likelihood(
     model: TopicModel, batch: DocumentBatch, space: LatentSpace, z: Tensor
 ) -> Tensor:
     """Log likelihood of a small batch, summed, by dense products that share no kernel."""

@@ -28,6 +28,7 @@ import pyro
 import torch
 from pyro.infer import HMC, MCMC, NUTS
 from torch import Tensor
+from torch_lntm.inference.document_hmc import MassMatrix, effective_sample_size
 
 import torch_lntm as lntm
 from studies.machine import Stopwatch
@@ -35,7 +36,6 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.inference.document_hmc import MassMatrix, effective_sample_size
 from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
 from torch_lntm.models import LogisticNormalPrior, TopicModel
 from torch_lntm.solvers import hmc

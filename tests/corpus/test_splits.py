@@ -153,6 +153,19 @@ def test_holding_out_tokens_takes_no_memory_for_each():
     np.testing.assert_array_equal(observed.lengths, np.rint(0.3 * corpus.lengths))
 
 
+def test_long_documents_are_drawn_in_few_steps(monkeypatch):
+    steps = []
+    draw = splits._hypergeometric
+
+    def counted(*args):
+        steps.append(args)
+        return draw(*args)
+
+    monkeypatch.setattr(splits, "_hypergeometric", counted)
+    Corpus.from_matrix(np.ones((2, 5_000), int)).hold_out_words()
+    assert len(steps) <= 14  # 2**13 is more than 5,000 words
+
+
 def test_neighbouring_documents_are_drawn_independently():
     # Correlation of 20,000 independent pairs: |z| beyond 5 has a rate of 6e-7.
     corpus = Corpus.from_matrix(np.full((40_000, 2), 4))

@@ -15,6 +15,7 @@ from oracles.problems import Problem, make_batch, random_problem
 from scipy import stats
 from scipy.special import softmax
 from torch import Tensor
+from torch_lntm.inference.run import STEPWISE_EXPONENT
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
@@ -26,7 +27,6 @@ from torch_lntm.inference import (
     monte_carlo_em,
     sampled_statistics,
 )
-from torch_lntm.inference.run import STEPWISE_EXPONENT
 from torch_lntm.models import TopicModel, ctm, lntm
 from torch_lntm.solvers import hmc
 

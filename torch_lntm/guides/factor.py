@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pyro
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides.guide import Guide
 from torch_lntm.latents import FactorSpace
+from torch_lntm.models import IndependentFactorPrior
 from torch_lntm.posteriors import FactorPosterior
 from torch_lntm.solvers.bounds import gaussian_bound
 from torch_lntm.solvers.factor import factor
@@ -76,5 +77,6 @@ class FactorGuide(Guide[FactorPosterior]):
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`; K (L + 1) and L²."""
-        num_topics, num_sources = self.model.prior.mixing.shape
+        prior = cast(IndependentFactorPrior, self.model.prior)
+        num_topics, num_sources = prior.num_topics, prior.num_sources
         return float((num_topics + num_sources) * (num_sources + 1))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
@@ -25,7 +26,7 @@ class Effort(TypedDict):
     max_iterations: int
 
 
-P = TypeVar("P", bound=Posterior)
+P = TypeVar("P", bound=Posterior, default=Posterior)
 #: The guides by name: every subclass of :class:`Guide` that has one.
 GUIDES: dict[str, type[Guide[Any]]] = {}
 

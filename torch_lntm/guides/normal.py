@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides.guide import Guide
-from torch_lntm.latents import EtaSpace, GaussianFactorSpace, NormalSpace
+from torch_lntm.latents import EtaSpace, GaussianFactorSpace, LatentSpace, NormalSpace
 from torch_lntm.posteriors import LowRankPosterior, NormalPosterior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound
@@ -44,7 +44,7 @@ class NormalGuide(Guide[NormalPosterior]):
     """
 
     anneals = True
-    space_type = EtaSpace
+    space_type: ClassVar[type[LatentSpace]] = EtaSpace  # type: ignore[type-abstract]
     needs = "a normal prior of eta"
     _solver: ClassVar[Callable[..., NormalPosterior]]
 

@@ -10,7 +10,8 @@ from torch_lntm.inference.documents import (
     source_prior,
     transform,
 )
-from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM, MonteCarloResult
+from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
+from torch_lntm.inference.em.monte_carlo_run import MonteCarloResult
 from torch_lntm.inference.em.statistics import (
     Statistics,
     expected_statistics,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -32,17 +30,7 @@ class SparseWords:
     def _rows(self, num_chains: int) -> DocumentBatch:
         """All documents once for each chain."""
         if self._repeated[0] != num_chains:
-            batch = self.batch
-            shifts = batch.nnz * torch.arange(num_chains, device=batch.device)[:, None]
-            offsets = (batch.row_offsets[:-1] + shifts).flatten()
-            repeated = replace(
-                batch,
-                row_offsets=torch.cat([offsets, offsets.new_full((1,), num_chains * batch.nnz)]),
-                word_index=batch.word_index.repeat(num_chains),
-                counts=batch.counts.repeat(num_chains),
-                index=batch.index.repeat(num_chains),
-            )
-            self._repeated = (num_chains, repeated)
+            self._repeated = (num_chains, self.batch.repeat(num_chains))
         return self._repeated[1]
 
     def log_likelihood(self, theta: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class GammaSpace(LatentSpace):
     """
 
     concentration: Tensor
-    dtype: torch.dtype = torch.float64  # type: ignore[assignment]
+    dtype: torch.dtype = torch.float64
 
     sites = ("theta",)
     conjugate = True

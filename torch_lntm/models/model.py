@@ -28,7 +28,6 @@ class _WeakKey(weakref.ref[nn.Parameter]):
         return super().__new__(cls, parameter, _forget)
 
     def __init__(self, parameter: nn.Parameter) -> None:
-        super().__init__(parameter, _forget)
         self._hash = hash(parameter)
 
     def __hash__(self) -> int:
@@ -222,7 +221,7 @@ class TopicModel(nn.Module):
                 low precision, a handler gives a param site a value of another shape, or
                 ``torch.jit`` traces the program.
         """
-        if torch.jit.is_tracing():
+        if torch._C._get_tracing_state() is not None:
             raise ConfigError(
                 "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
                 "JitTrace_ELBO, and NUTS or HMC without jit_compile"

@@ -34,13 +34,13 @@ class _Entries(NamedTuple):
     Attributes:
         row: ``(num_entries,)`` int64 document.
         word: ``(num_entries,)`` int64 word.
-        count: ``(num_entries,)`` int64 tokens.
+        tokens: ``(num_entries,)`` int64 tokens.
         place: ``(num_entries,)`` int64 position of the first token in its document.
     """
 
     row: Tensor
     word: Tensor
-    count: Tensor
+    tokens: Tensor
     place: Tensor
 
     def select(self, which: Tensor | slice) -> _Entries:
@@ -81,8 +81,8 @@ def gibbs(
     """
     alpha, phi = concentration.double(), topics.double().mT.clamp_min(_SMALLEST_PHI)
     entries = _entries(batch)
-    few = entries.select(entries.count <= _MAX_TOKENS)
-    many = entries.select(entries.count > _MAX_TOKENS)
+    few = entries.select(entries.tokens <= _MAX_TOKENS)
+    many = entries.select(entries.tokens > _MAX_TOKENS)
     chunks = _chunks(few, _MAX_NUMBERS // (num_chains * len(alpha)))
     keys = noise.document_keys(seed, batch.index, num_chains)
 
@@ -98,7 +98,7 @@ def gibbs(
         topic_counts = torch.zeros(shape, dtype=torch.int64, device=theta.device)
         for chunk in chunks:
             topic_counts += _token_by_token(topic_keys, floored, phi, chunk)
-        if len(many.count):
+        if len(many.tokens):
             topic_counts += _at_once(topic_keys, floored, phi, many)
         theta = dirichlet(key, alpha + topic_counts)
         drawn, rest = divmod(sweep - warmup_sweeps, sweeps)
@@ -117,7 +117,7 @@ def _entries(batch: DocumentBatch) -> _Entries:
 
 def _chunks(entries: _Entries, max_tokens: int) -> list[_Entries]:
     """The entries in parts of about so many tokens, and at least one entry."""
-    part = (entries.count.cumsum(0) - entries.count) // max(1, max_tokens)
+    part = (entries.tokens.cumsum(0) - entries.tokens) // max(1, max_tokens)
     sizes = part.unique_consecutive(return_counts=True)[1].tolist()
     return [_Entries(*parts) for parts in zip(*(x.split(sizes) for x in entries), strict=True)]
 
@@ -135,7 +135,7 @@ def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries)
         ``(num_chains, num_docs, num_topics)`` int64.
     """
     num_chains, num_docs, num_topics = theta.shape
-    count = entries.count
+    count = entries.tokens
     row, word, first = (
         part.repeat_interleave(count)
         for part in (entries.row, entries.word, entries.place - count.cumsum(0) + count)

@@ -168,7 +168,7 @@ def test_columns_of_numbers_become_numbers(tmp_path):
         tmp_path / "toy.csv",
         "text,count,share,code,word,none,label,year,\n"
         "cat,1,0.5,007,NA,,1,1990,x\n"
-        "dog,-2,1e3,12,b,,02,,y\n"
+        "dog,-2,1e3,12,b,,2.50,,y\n"
         "emu,3,NA,1,,,3,2000,z\n",
     )
     metadata = read_corpus(path).metadata
@@ -178,7 +178,7 @@ def test_columns_of_numbers_become_numbers(tmp_path):
     assert metadata["code"].tolist() == ["007", "12", "1"]
     assert metadata["word"].tolist() == ["NA", "b", None]
     assert metadata["none"].tolist() == [None] * 3
-    assert metadata["label"].tolist() == ["1", "02", "3"]
+    assert metadata["label"].tolist() == ["1", "2.50", "3"]
     assert metadata["column_9"].tolist() == ["x", "y", "z"]
     np.testing.assert_array_equal(metadata["year"], [1990, np.nan, 2000])
 

@@ -23,7 +23,7 @@ _COORDINATE_LINES = {
 _MATRIX_MARKET_BANNER = re.compile(
     rb"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real)\s+general\s*", re.IGNORECASE
 )
-# A file of few entries may announce this many documents and words, any file so many an entry.
+# Any file may announce _FREE_SIZE documents or words, a large one _SIZE_PER_ENTRY for each entry.
 _FREE_SIZE, _SIZE_PER_ENTRY = 1 << 20, 100
 
 
@@ -99,8 +99,8 @@ def read_uci(path: Path, num_words: int | None, max_bytes: int | None) -> Archiv
 def read_matrix_market(path: Path, num_words: int | None, max_bytes: int | None) -> Archive:
     """Matrix Market coordinates.
 
-    Not by scipy's reader, which takes ``2.5`` for 2 in a file of integers and overlooks whatever
-    follows the count on a line.
+    Scipy's reader is not used here. It takes ``2.5`` for 2 in a file of integers, and overlooks
+    what follows the count on a line.
     """
     lines = _read_rows(path, max_bytes).split(b"\n")
     banner = _MATRIX_MARKET_BANNER.fullmatch(lines[0])

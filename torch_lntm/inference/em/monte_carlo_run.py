@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -277,7 +277,7 @@ class MonteCarloRun(ResumableFit):
 
     def _maximise(self, found: Statistics) -> None:
         """Update the parameters from the statistics of a mini-batch."""
-        state, topics = self.state, self.model.topics
+        state, topics = self.state, cast(Any, self.model.topics)
         found = found.scaled(len(self.occupied) / found.num_docs)
         state.updates += 1
         weight = float(state.updates) ** -STEPWISE_EXPONENT
