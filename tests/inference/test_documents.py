@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from support.known import TOPICS, WORDS, make_corpus, make_factor_model, make_model
+from support.known import TOPICS, make_corpus, make_factor_model, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
