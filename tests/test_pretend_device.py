@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.costs import Cost
-from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor
+from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor, suspended
 from torch import Tensor
 
 
@@ -484,3 +484,13 @@ def test_the_backward_pass_is_counted(cuda: PretendDevice) -> None:
         loss.backward()
     assert 2 <= cost.launches <= 3
     assert cost.waits == 0
+
+
+def test_it_can_be_suspended(cuda: PretendDevice) -> None:
+    tensor = there()
+    with suspended():
+        assert not torch.cuda.is_available()
+        assert type(torch.zeros(2)) is Tensor
+    assert (tensor + 1).device == DEVICE
+    with pytest.raises(PretendDeviceError, match="same device"):
+        tensor + HERE
