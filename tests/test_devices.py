@@ -151,7 +151,7 @@ def test_posterior(accelerator: torch.device, family: str, guide: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
         solver = make_guide(guide, model)
-        batch = CORPUS[:4].batch(device, torch.float64)
+        batch = CORPUS[:4].batch(device=device, dtype=torch.float64)
         posterior = solver.posterior(batch)
         values = {
             "mean": posterior.mean,
@@ -229,7 +229,7 @@ def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
     model = make_model(family, accelerator)
     svi = SVI(model, make_guide(guide, model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     pyro.set_rng_seed(0)
-    batch = CORPUS[3:5].batch(accelerator, torch.float64)
+    batch = CORPUS[3:5].batch(device=accelerator, dtype=torch.float64)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     losses = [svi.step(batch), svi.evaluate_loss(batch)]
     check({"losses": losses}, None, CPU)
@@ -240,7 +240,7 @@ def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
 @each_family
 def test_predictive(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
-    batch = CORPUS[:3].batch(accelerator, torch.float64)
+    batch = CORPUS[:3].batch(device=accelerator, dtype=torch.float64)
     latent = model.prior.latent
     guide = make_guide(DEFAULTS[family], model)
     draws = Predictive(model, guide=guide, num_samples=1, return_sites=(latent,))(batch)
@@ -280,7 +280,7 @@ def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> No
             model, num_chains=2, mass_matrix=metric, num_steps=2, seed=1
         )
         samples = kernel.run(
-            CORPUS[:3].batch(device), num_samples=4, warmup_steps=2, progress=False
+            CORPUS[:3].batch(device=device), num_samples=4, warmup_steps=2, progress=False
         )
         names = ("eta", "source", "index", "acceptance", "step_size", "moved")
         return {}, {name: getattr(samples, name) for name in names}
@@ -292,7 +292,7 @@ def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> No
 def test_diagnostics_of_document_hmc(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
     kernel = lntm.inference.DocumentHMC(model, num_chains=2, num_steps=2)
-    samples = kernel.run(CORPUS[:2].batch(accelerator), 8, warmup_steps=4, progress=False)
+    samples = kernel.run(CORPUS[:2].batch(device=accelerator), 8, warmup_steps=4, progress=False)
     moved = samples.moved.any(0)
     quantities = ("theta", "eta") if samples.source is None else ("theta", "eta", "source")
     # Theta is a function of the model's, as draws are kept on the CPU.
@@ -315,7 +315,7 @@ def test_document_hmc_in_mcmc(accelerator: torch.device, family: str) -> None:
         disable_progbar=True,
     )
     pyro.set_rng_seed(0)
-    mcmc.run(CORPUS[:3].batch(accelerator))
+    mcmc.run(CORPUS[:3].batch(device=accelerator))
     draws = mcmc.get_samples()
     assert draws["eta"].shape == (2, 3, model.latent_dim)
     check(draws, None, accelerator)
@@ -327,7 +327,7 @@ def test_nuts(accelerator: torch.device, family: str) -> None:
     kernel = NUTS(model, max_tree_depth=2)
     mcmc = MCMC(kernel, num_samples=1, warmup_steps=1, disable_progbar=True)
     pyro.set_rng_seed(0)
-    mcmc.run(CORPUS[:2].batch(accelerator, torch.float64))
+    mcmc.run(CORPUS[:2].batch(device=accelerator, dtype=torch.float64))
     check(mcmc.get_samples(), None, accelerator)
 
 
@@ -335,7 +335,7 @@ def test_nuts(accelerator: torch.device, family: str) -> None:
 def test_bound_density(accelerator: torch.device, family: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
-        batch = CORPUS[:3].batch(device, torch.float64)
+        batch = CORPUS[:3].batch(device=device, dtype=torch.float64)
         trace = pyro.poutine.trace(model).get_trace(batch)
         latents = {
             name: torch.full_like(trace.nodes[name]["value"], 0.3)
@@ -495,7 +495,7 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")
     model = make_model(family, accelerator)
-    posterior = make_guide(DEFAULTS[family], model).posterior(CORPUS[:2].batch(accelerator))
+    posterior = make_guide(DEFAULTS[family], model).posterior(CORPUS[:2].batch(device=accelerator))
     labels = lntm.plotting.topic_labels(model)
     assert labels == lntm.plotting.topic_labels(make_model(family, CPU))
     try:

@@ -470,7 +470,7 @@ def test_the_site_is_the_innermost_line_of_the_package(cuda: PretendDevice) -> N
     from torch_lntm.corpus import Corpus
     from torch_lntm.kernels import expected_counts
 
-    batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(DEVICE)
+    batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(device=DEVICE)
     cuda.reset()
     expected_counts(torch.ones(2, 2, device="cuda"), torch.ones(2, 3, device="cuda"), batch)
     assert any(site.startswith("torch_lntm/kernels/") for site in cuda.sites)
