@@ -15,7 +15,6 @@ from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from scipy import optimize, stats
 from scipy.special import log_softmax, softmax
-from torch_lntm.inference.document_hmc import effective_sample_size
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
