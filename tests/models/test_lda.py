@@ -123,4 +123,4 @@ def test_settings_rebuild_the_model(symmetric, learn) -> None:
     again = lda(**model.config)
     again.load_state_dict(model.state_dict())
     torch.testing.assert_close(again.prior.concentration, model.prior.concentration)
-    torch.testing.assert_close(model.prior.mean, torch.full((3,), 1 / 3))
+    torch.testing.assert_close(model.prior.concentration, torch.full((3,), 2.0))
