@@ -282,8 +282,8 @@ def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> No
         samples = kernel.run(
             CORPUS[:3].batch(device=device), num_samples=4, warmup_steps=2, progress=False
         )
-        names = ("eta", "source", "index", "acceptance", "step_size", "moved")
-        return {}, {name: getattr(samples, name) for name in names}
+        names = ("index", "acceptance", "step_size", "moved")
+        return {}, {**samples.latents, **{name: getattr(samples, name) for name in names}}
 
     compare(accelerator, work)
 
@@ -294,7 +294,7 @@ def test_diagnostics_of_document_hmc(accelerator: torch.device, family: str) -> 
     kernel = lntm.inference.DocumentHMC(model, num_chains=2, num_steps=2)
     samples = kernel.run(CORPUS[:2].batch(device=accelerator), 8, warmup_steps=4, progress=False)
     moved = samples.moved.any(0)
-    quantities = ("theta", "eta") if samples.source is None else ("theta", "eta", "source")
+    quantities = ("theta", *samples.latents)
     # Theta is a function of the model's, as draws are kept on the CPU.
     for quantity in quantities:
         summaries = {
@@ -463,13 +463,13 @@ def test_correlations(accelerator: torch.device, family: str) -> None:
 
 @each_family
 def test_reports(accelerator: torch.device, family: str) -> None:
-    report = lntm.report
+    report = lntm.reports
 
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
         guide = make_guide(DEFAULTS[family], model)
-        documents = report.document_topics(guide, CORPUS[:4])
-        mean = report.document_topics(guide, CORPUS[:4], estimate="mean", num_samples=5)
+        documents = lntm.inference.transform(guide, CORPUS[:4])
+        mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
         shares = report.topic_shares(documents.theta, CORPUS[:4])
         scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
         host = {
