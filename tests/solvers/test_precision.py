@@ -212,13 +212,17 @@ def divided(device: torch.device, gap: float, dtype: str, name: str = "taylor") 
 
 @ALL
 def test_a_topic_below_the_probability_floor_is_found(device, name) -> None:
-    counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1]])
+    # The last one is long besides, so that float64 is needed from the start.
+    counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1], [9000, 0, 9000, 0]])
     single, double = (divided(device, 80.0, t, name) for t in ("float32", "float64"))
     got, exact = (solve(name, m, counts, tolerance=1e-6) for m in (single, double))
     assert bool(got.converged.all())
     torch.testing.assert_close(got.theta_mode().double(), exact.theta_mode(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=1e-3)
     assert 0.1 < float(got.theta_mode()[1, 0]) < 0.5
+    # Alone, too.
+    part = solve(name, single, counts[:3], tolerance=1e-6)
+    torch.testing.assert_close(part.theta_mode(), got.theta_mode()[:3], rtol=1e-4, atol=1e-5)
 
 
 @ALL
