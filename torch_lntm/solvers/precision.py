@@ -162,13 +162,10 @@ def _joined(
         place: ``(num_docs,)`` positions among those of the first followed by those of the second.
         loc: That of the latent space of all documents.
     """
-    values = {
-        field.name: (getattr(first, field.name), getattr(second, field.name))
-        for field in fields(first)
-    }
     joined = {
-        name: torch.cat([one, other.to(one)])[place]
-        for name, (one, other) in values.items()
-        if isinstance(one, Tensor)
+        field.name: torch.cat([value, getattr(second, field.name).to(value)])[place]
+        for field in fields(first)
+        if isinstance(value := getattr(first, field.name), Tensor)
     }
-    return replace(first, space=replace(first.space, loc=loc), **joined)
+    space = replace(cast(Any, first.space), loc=loc)
+    return replace(first, space=space, **joined)
