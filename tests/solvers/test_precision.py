@@ -12,7 +12,7 @@ from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.latents import LaplaceFactorSpace, NormalSpace
 from torch_lntm.latents.linalg import inverse_cholesky
-from torch_lntm.models import TopicModel, ctm, iftm
+from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.precision import has_lost_words, needs_float64
@@ -154,6 +154,26 @@ def test_one_word_a_million_times_under_a_wide_prior(device) -> None:
         got, exact = solve(name, single, counts), solve(name, double, counts)
         assert got.converged.tolist() == exact.converged.tolist()
         torch.testing.assert_close(got.objective, exact.objective, rtol=1e-5, atol=0.05)
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> None:
+    rng = np.random.default_rng(0)
+    topics = torch.from_numpy(rng.dirichlet(np.ones(15), 5)).float()
+    counts = rng.multinomial(1_000_000, rng.dirichlet(np.ones(15)), 2).astype(float)
+    counts[1] = (2.0**31 - 1) * (np.arange(15) == 7)
+    settings = {
+        "loc": torch.tensor([-50.0, 50.0, -50.0, 50.0, -50.0]),
+        "std": torch.logspace(-4, 2, 5),
+        "topics": topics,
+    }
+    single, double = (
+        lntm(5, 15, dtype=dtype, **settings).to(device) for dtype in ("float32", "float64")
+    )
+    got, exact = solve(name, single, counts), solve(name, double, counts)
+    assert got.converged.tolist() == exact.converged.tolist()
+    torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(got.mean.double(), exact.mean, rtol=1e-3, atol=1e-3)
 
 
 # Factorisation.

@@ -99,7 +99,7 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
 
     Args:
         batch: Documents.
-        space: Their latent space, a :class:`NormalSpace` or a :class:`FactorSpace`.
+        space: Their latent space, an ``EtaSpace`` or a ``FactorSpace``.
         tolerance: Nats that a solver means to be sure of.
     """
     rounding = batch.lengths.double() * torch.finfo(batch.dtype).eps
@@ -107,7 +107,7 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
         variance = space.mixing.double().square().sum(-1) * space.source_variance
         variance = variance + space.noise_std.square()
     else:
-        variance = space.tril.square().sum(-1)
+        variance = space.marginal().tril.square().sum(-1)
     return (rounding > max(MAX_ROUNDING_ERROR, tolerance)) | (
         rounding * variance.amax() > MAX_CONDITION
     )
