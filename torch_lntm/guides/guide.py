@@ -242,7 +242,8 @@ class Guide(ABC, Generic[P]):
             topic_temperature: That of the topics, T′.
 
         Returns:
-            ``(num_topics, num_words)`` float64, summing to about the number of tokens.
+            ``(num_topics, num_words)`` float64. They sum to the number of tokens, except for the
+            second-order counts of :class:`~torch_lntm.guides.EPGuide`.
         """
         batch = self.model.check_batch(batch)
         weights = posterior.topic_weights(temperature).to(batch.counts)

@@ -5,9 +5,9 @@ For every document it maximises, in whitened coordinates z with m = μ + Lz,
     f(z) = loglik(e^m) − N·lse(m + h) − ½|z|²
 
 where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0 this is the log joint with the
-topic assignments summed out, whose maxima are Taylor's fixed points and Laplace's modes; with h
-half the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function
-of the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
+topic assignments summed out; its maxima are Taylor's fixed points and Laplace's modes. With h half
+the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function of
+the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
 
 At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
@@ -35,8 +35,12 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
 from torch_lntm.solvers.active import ActiveSet
 
+#: Share of the gain that a step promises which it has to make.
 SUFFICIENT_INCREASE = 1e-4
+#: Bound on the halvings of a step.
 MAX_HALVINGS = 15
+#: Steps of conjugate gradients on a GPU between two waits for what the host has to know of them.
+CG_STEPS_PER_WAIT = 8
 
 
 class Coordinates(Protocol):
@@ -107,9 +111,19 @@ class Objective:
 
 
 def _conjugate_gradients(
-    space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
+    space: Coordinates,
+    p: Tensor,
+    lengths: Tensor,
+    rhs: Tensor,
+    tolerance: float,
+    max_steps: int,
+    interval: int,
 ) -> Tensor:
-    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
+    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
+
+    Steps of a document that is solved change nothing, so that it is enough to look every
+    ``interval`` steps whether all are.
+    """
     x = torch.zeros_like(rhs)
     residual = rhs.clone()
     direction = residual.clone()
@@ -117,21 +131,21 @@ def _conjugate_gradients(
     norm = residual.square().sum(-1)
     target = tolerance**2 * norm
     tiny = torch.finfo(rhs.dtype).tiny
-    for _ in range(max_steps):
-        active = norm > target
-        if not bool(active.any()):
+    for i in range(max_steps):
+        solved = ~(norm > target)
+        if i % interval == 0 and bool(solved.all()):
             break
         lifted = space.push(direction)
         lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
         product = direction + space.pull(lifted)
-        step = torch.where(active, norm / (direction * product).sum(-1).clamp_min(tiny), 0.0)
+        step = norm / (direction * product).sum(-1).clamp_min(tiny)
+        step.masked_fill_(solved, 0.0)
         x += step[:, None] * direction
         residual -= step[:, None] * product
         new_norm = residual.square().sum(-1)
-        direction = torch.where(
-            active[:, None], residual + (new_norm / norm.clamp_min(tiny))[:, None] * direction, 0.0
-        )
-        norm = torch.where(active, new_norm, norm)
+        direction = residual + (new_norm / norm.clamp_min(tiny))[:, None] * direction
+        direction.masked_fill_(solved[:, None], 0.0)
+        norm = torch.where(solved, norm, new_norm)
     return x
 
 
@@ -163,11 +177,14 @@ def maximise_mean(
     value, gradient, p = objective.evaluate(z)
     active = ActiveSet(len(z), z.device)
     epsilon = torch.finfo(z.dtype).eps
+    interval = CG_STEPS_PER_WAIT if z.is_cuda else 1
     current, position, state = objective, z, (value, gradient, p)
     for _ in range(max_iterations):
         f, g, weights = state
         lengths = current.batch.lengths
-        delta = _conjugate_gradients(current.space, weights, lengths, g, cg_tolerance, cg_steps)
+        delta = _conjugate_gradients(
+            current.space, weights, lengths, g, cg_tolerance, cg_steps, interval
+        )
         decrement = (g * delta).sum(-1).double()
         rounding = 4.0 * epsilon * f.abs()
         position, state, moved = _line_search(current, position, state, delta, decrement, rounding)
