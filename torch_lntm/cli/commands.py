@@ -246,11 +246,12 @@ class Evaluate(OnDocuments):
         if "likelihood" in metrics and test.num_tokens == 0:
             say("the documents have no words: there is no likelihood per token")
         elif "likelihood" in metrics:
+            draws = {"num_samples": self.num_samples} if method == "importance" else {}
             estimate = lntm.evaluation.log_likelihood(
                 run.model,
                 test,
                 method,
-                num_samples=self.num_samples,
+                **draws,
                 seed=self.seed,
                 progress=self.shows_progress,
             )
