@@ -137,7 +137,7 @@ def test_printed_updates_reach_the_guides_fixed_points(
     posterior = printed(
         batch,
         model.topics.probs.detach(),
-        model.prior.solver_prior(),
+        model.prior.space(batch),
         relative_tolerance=1e-13,
         max_iterations=1000,
     )
@@ -157,7 +157,7 @@ def test_printed_taylor_iteration_does_not_converge_on_some_documents() -> None:
     posterior = taylor_as_printed(
         batch,
         model.topics.probs.detach(),
-        model.prior.solver_prior(),
+        model.prior.space(batch),
         relative_tolerance=1e-6,
         max_iterations=300,
     )
@@ -175,7 +175,7 @@ def test_printed_coordinate_ascent_never_lowers_the_bound() -> None:
         blei_lafferty_as_printed(
             batch,
             model.topics.probs.detach(),
-            model.prior.solver_prior(),
+            model.prior.space(batch),
             relative_tolerance=1e-12,
             max_iterations=n,
         ).objective

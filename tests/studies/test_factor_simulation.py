@@ -107,13 +107,14 @@ def test_models_differ_in_what_their_names_say() -> None:
         model = candidate.make(8, 20, **candidate.options)
         guide = make_guide(candidate.posterior, model)
         weight = getattr(model.prior, "pseudo_documents", None)
-        priors[name] = (model.prior.family, guide.name, weight)
+        source = model.config.get("source")
+        priors[name] = (model.name, source, guide.name, weight)
     assert priors == {
-        "ctm": ("ctm", "taylor", 18.0),
-        "iftm": ("iftm(source='gaussian')", "factor", 2.0),
-        "lda": ("lda", "vb", None),
-        "ctm-ml": ("ctm", "blei-lafferty", 0.0),
-        "ctm-taylor-ml": ("ctm", "taylor", 0.0),
+        "ctm": ("ctm", None, "taylor", 18.0),
+        "iftm": ("iftm", "gaussian", "factor", 2.0),
+        "lda": ("lda", None, "vb", None),
+        "ctm-ml": ("ctm", None, "blei-lafferty", 0.0),
+        "ctm-taylor-ml": ("ctm", None, "taylor", 0.0),
     }
     assert {name for pair in CONTRASTS for name in pair} <= set(CANDIDATES)
 
