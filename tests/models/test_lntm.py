@@ -22,6 +22,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import GUIDES, make_guide
 from torch_lntm.inference import DocumentHMC
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.models import CONSTRUCTORS, NormalTopics, TopicModel, ctm, lntm
 
 DTYPES = [torch.float32, torch.float64]
