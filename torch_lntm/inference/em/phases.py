@@ -420,6 +420,8 @@ def fill_prior_means(
     model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
 ) -> None:
     """Write the prior mean of some documents' latent variable into their rows of ``means``."""
+    if not len(rows):
+        return
     for batch in corpus.batches(MAX_STEP_DOCS, order=rows, dtype=model.dtype):
         centre = model.prior.space(model.check_batch(batch)).centre
         means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
