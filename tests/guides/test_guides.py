@@ -10,9 +10,9 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from oracles.pairs import FAMILIES, PAIRS, each_pair, make_counts, make_model
-from oracles.problems import make_batch, random_problem
 from pyro import poutine
+from support.pairs import FAMILIES, PAIRS, each_pair, make_counts, make_model
+from support.problems import make_batch, random_problem
 from torch import nn
 
 from torch_lntm.errors import ConfigError, IncompatibleGuideError

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracles.pairs import make_counts, make_model
-from oracles.problems import Problem, make_batch, random_problem
 from scipy import stats
 from scipy.special import softmax
+from support.pairs import make_counts, make_model
+from support.problems import Problem, make_batch, random_problem
 from torch import Tensor
 from torch_lntm.inference.run import STEPWISE_EXPONENT
 

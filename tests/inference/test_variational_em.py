@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracles.pairs import each_pair
+from support.pairs import each_pair
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, synthetic_topics

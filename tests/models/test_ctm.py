@@ -10,10 +10,10 @@ import pyro
 import pytest
 import torch
 from oracles import gaussian as oracle
-from oracles.problems import make_batch, random_problem
 from pyro import poutine
 from scipy import optimize, stats
 from scipy.special import log_softmax, softmax
+from support.problems import make_batch, random_problem
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError

@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from oracles.pairs import make_counts, make_model
-from oracles.problems import make_batch
 from pyro import poutine
 from scipy import optimize, stats
 from scipy.special import digamma, gammaln, polygamma
+from support.pairs import make_counts, make_model
+from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import lda

@@ -9,19 +9,19 @@ import pyro
 import pytest
 import torch
 from oracles import gaussian as oracle
-from oracles.pairs import make_counts, make_model
-from oracles.problems import make_batch, random_problem
 from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from scipy import optimize, stats
 from scipy.special import log_softmax, softmax
-from torch_lntm.inference.document_hmc import effective_sample_size
+from support.pairs import make_counts, make_model
+from support.problems import make_batch, random_problem
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
 from torch_lntm.guides import GUIDES, make_guide
 from torch_lntm.inference import DocumentHMC
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.models import CONSTRUCTORS, NormalTopics, TopicModel, ctm, lntm
 
 DTYPES = [torch.float32, torch.float64]

@@ -52,16 +52,6 @@ def make_counts(lengths: tuple[int, ...] = (30, 1, 8, 60, 3), seed: int = 0) -> 
     return np.stack([rng.multinomial(n, rng.dirichlet(np.ones(NUM_WORDS))) for n in lengths])
 
 
-PAIRS = [
-    (family, name)
-    for name, guide in GUIDES.items()
-    for family in FAMILIES
-    if guide.fits(make_model(family))
-]
-
-each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
-
-
 #: The guides of this package that fit each family; ``GUIDES`` may hold those of other tests too.
 PAIRS = [
     (family, name)
