@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, NumericalError
 from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
-from torch_lntm.inference import Annealing, FitResult, VariationalEM, sufficient_statistics
+from torch_lntm.inference import Annealing, FitResult, VariationalEM, expected_statistics
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 
 EXACT = {"tolerance": 1e-12, "max_iterations": 300}
@@ -246,7 +246,7 @@ def test_empty_documents_take_no_part_and_stay_in_the_output(family: str, name: 
     b, result = fit(padded, name, family, max_iterations=2)
     assert_same(a, b, rtol=0, atol=0)
     assert result.means.shape == (63, 3)
-    assert torch.equal(result.means[0], b.prior.mean.detach())
+    assert torch.equal(result.means[0], b.prior.loc.detach())
 
 
 @each_pair
@@ -255,9 +255,9 @@ def test_statistics_add_up(family: str, name: str) -> None:
     model = make_model(family, 3, corpus.num_words, dtype="float64")
     guide = make_guide(name, model, tolerance=1e-12, max_iterations=500)
     batch = corpus.batch(dtype=torch.float64)
-    whole = sufficient_statistics(guide, batch, guide.posterior(batch))
+    whole = expected_statistics(guide, batch, guide.posterior(batch))
     halves = [batch.select(torch.arange(0, 50, 2)), batch.select(torch.arange(1, 50, 2))]
-    first, second = (sufficient_statistics(guide, h, guide.posterior(h)) for h in halves)
+    first, second = (expected_statistics(guide, h, guide.posterior(h)) for h in halves)
     total, doubled = first + second, whole.scaled(2.0)
     assert total.sums.keys() == whole.sums.keys()
     for item, value in {**vars(whole), **whole.sums}.items():
@@ -392,7 +392,7 @@ def test_kept_sites_make_later_iterations_cheap(monkeypatch: pytest.MonkeyPatch)
     _, kept = fit(corpus, "ep", "lda", **options)
     with_sites = sum(passes)
     passes.clear()
-    monkeypatch.setattr("torch_lntm.inference.run.MAX_KEPT_NUMBERS", 0)
+    monkeypatch.setattr("torch_lntm.inference.em.phases.MAX_KEPT_NUMBERS", 0)
     _, cold = fit(corpus, "ep", "lda", **options)
     assert with_sites < 0.7 * sum(passes)
     # One M-step on, both fits are in the same place. Later, documents whose propagation has not
