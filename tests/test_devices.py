@@ -458,6 +458,52 @@ def test_correlations(accelerator: torch.device, family: str) -> None:
     compare(accelerator, work)
 
 
+@each_family
+def test_reports(accelerator: torch.device, family: str) -> None:
+    report = lntm.report
+
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        guide = make_guide(DEFAULTS[family], model)
+        documents = report.document_topics(guide, CORPUS[:4])
+        mean = report.document_topics(guide, CORPUS[:4], estimate="mean", num_samples=5)
+        shares = report.topic_shares(documents.theta, CORPUS[:4])
+        scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
+        host = {
+            "theta": documents.theta,
+            "mean": mean.theta,
+            "shares": shares,
+            "topics": report.format_topics(report.summarise_topics(model, shares)),
+            "scores": report.format_scores(scores),
+        }
+        if family.endswith("iftm"):
+            activity = report.source_activity(guide, CORPUS[:4])
+            host["activity"] = activity.mean
+            host["ends"] = report.most_active_documents(activity, 0)
+            host["sources"] = report.format_sources(report.summarise_sources(model))
+        return {}, host
+
+    compare(accelerator, work)
+
+
+@each_family
+def test_pictures(accelerator: torch.device, family: str) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    model = make_model(family, accelerator)
+    posterior = make_guide(DEFAULTS[family], model).posterior(CORPUS[:2].batch(accelerator))
+    labels = lntm.plotting.topic_labels(model)
+    assert labels == lntm.plotting.topic_labels(make_model(family, CPU))
+    try:
+        assert lntm.plotting.correlation_heatmap(model).images
+        proportions = lntm.plotting.document_proportions(posterior, 1, labels=labels)
+        assert len(proportions.lines) > 0
+        if family.endswith("iftm"):
+            assert lntm.plotting.source_plot(model).has_data()
+    finally:
+        pyplot.close("all")
+
+
 @pytest.mark.parametrize(
     ("model", "posteriors"),
     [

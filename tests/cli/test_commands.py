@@ -327,23 +327,20 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
 
 
-def test_transform_carries_the_documents_columns(run_folder, counts, monkeypatch):
-    metadata = {
-        "id": np.array([f"d{d}" for d in range(40)], dtype=object),
-        "year": np.arange(1900, 1940),
-        "tokens": np.full(40, np.nan),
-    }
-    metadata["id"][3] = None
-    monkeypatch.setattr(lntm.Corpus, "metadata", metadata, raising=False)
+def test_transform_carries_the_documents_columns(run_folder, counts):
+    corpus = lntm.read_corpus(counts)
+    names = [f"d{d}" for d in range(40)]
+    names[3] = None
+    columns = {"id": names, "year": range(1900, 1940), "tokens": [float("nan"), *[0.5] * 39]}
+    corpus.with_metadata(columns).save("more.npz")
     for out in ("x.csv", "x.npz"):
-        assert main(["transform", run_folder, counts, "--out", out]) == 0
+        assert main(["transform", run_folder, "more.npz", "--out", out]) == 0
     rows = rows_of(Path("x.csv").read_text())
-    assert list(rows[0])[:4] == ["document", "id", "year", "metadata.tokens"]
+    assert set(rows[0]) > {"document", "id", "year", "metadata.tokens", "label", "tokens"}
     assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
     assert rows[5]["year"] == "1905"
-    assert rows[5]["metadata.tokens"] == ""
-    corpus = lntm.read_corpus(counts)
+    assert [row["metadata.tokens"] for row in rows[:2]] == ["", "0.5"]
     assert [int(row["tokens"]) for row in rows] == corpus.lengths.tolist()
     with np.load("x.npz", allow_pickle=False) as arrays:
         assert arrays["metadata.year"].tolist() == list(range(1900, 1940))
-        assert arrays["metadata.id"][:4].tolist() == ["d0", "d1", "d2", ""]
+        assert arrays["metadata.id"][:5].tolist() == ["d0", "d1", "d2", "", "d4"]

@@ -193,6 +193,18 @@ def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys
         assert ("continuing" in capsys.readouterr().err) == (where == "checkpoint")
 
 
+@pytest.mark.parametrize("name", [None, "disk/checkpoint"])
+def test_what_the_system_refuses_in_a_fit_is_one_line(counts, name, monkeypatch, capsys):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", full)
+    assert main(["fit", counts, "--out", "run", *QUICK]) == 1
+    where = "" if name is None else f"{name}: "
+    expected = f"error: {where}No space left on device; free some space and run the same command"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(expected)
+
+
 def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
     Path("file").write_text("")
     assert main(["fit", counts, "--out", "file/run", *QUICK]) == 1

@@ -71,7 +71,7 @@ class DocumentTopics:
 
 @torch.no_grad()
 def transform(
-    guide: Guide,
+    guide: Guide[Any],
     corpus: Corpus,
     estimate: Estimate = "mode",
     *,
@@ -121,19 +121,8 @@ def transform(
     theta, converged, *moments = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     sources = SourceActivity(moments[0], moments[1], converged) if moments else None
     return DocumentTopics(
-        theta, converged, corpus.lengths, estimate, sources, document_columns(corpus)
+        theta, converged, corpus.lengths, estimate, sources, dict(corpus.metadata)
     )
-
-
-def document_columns(corpus: Corpus) -> dict[str, NDArray[Any]]:
-    """What identifies the documents of a corpus: the columns of its metadata, or its labels."""
-    columns = {
-        str(name): np.asarray(values) for name, values in getattr(corpus, "metadata", {}).items()
-    }
-    labels = getattr(corpus, "labels", None)
-    if labels is not None:
-        columns.setdefault("label", np.asarray(labels))
-    return columns
 
 
 def has_sources(model: TopicModel) -> bool:

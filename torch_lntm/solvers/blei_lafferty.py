@@ -9,10 +9,12 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
+@in_sufficient_precision
 def blei_lafferty(
     batch: DocumentBatch,
     topics: Tensor,

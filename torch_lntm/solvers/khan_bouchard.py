@@ -12,10 +12,12 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
+@in_sufficient_precision
 def khan_bouchard(
     batch: DocumentBatch,
     topics: Tensor,

@@ -11,6 +11,7 @@ from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.taylor import exact_information
 
 
@@ -44,6 +45,7 @@ def observed_information(
     return precision
 
 
+@in_sufficient_precision
 def laplace(
     batch: DocumentBatch,
     topics: Tensor,

@@ -19,6 +19,8 @@ from torch_lntm.solvers.active import ActiveSet
 #: the plain step before it left more than half the way to go.
 LONG_STEP = 3.0
 LONG_BELOW = 0.01
+#: Smallest mean of theta to start from, the same for every dtype.
+LOWEST_START = 1e-7
 #: Topics' log weights relative to the document's largest; below, float32 is near its smallest.
 LOWEST_LOG_WEIGHT = -40.0
 #: Share of the held documents that must have converged before they are taken out together.
@@ -64,7 +66,7 @@ def vb(
     topics = topics.mT.contiguous().mT
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
-    gamma = start.double().clamp_min(torch.finfo(topics.dtype).eps) * total[:, None]
+    gamma = start.double().clamp_min(LOWEST_START) * total[:, None]
     active = ActiveSet(batch.num_docs, gamma.device, idle_share=IDLE_SHARE)
     tolerance = max(tolerance, 8.0 * torch.finfo(topics.dtype).eps)
 

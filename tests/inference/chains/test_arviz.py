@@ -12,8 +12,9 @@ from pyro.infer import MCMC
 from support.pairs import make_counts, make_model
 from support.problems import make_batch, random_problem
 
+from torch_lntm import errors
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference.chains import DocumentHMC, DocumentSamples, arviz, to_arviz
+from torch_lntm.inference.chains import DocumentHMC, DocumentSamples, to_arviz
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_without_arviz_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(arviz, "import_module", missing)
+    monkeypatch.setattr(errors, "import_module", missing)
     with pytest.raises(ConfigError, match=r"needs arviz.*pip install 'torch-lntm\[arviz\]'"):
         to_arviz(draw(num_samples=4))
 
@@ -115,7 +116,7 @@ def test_without_inference_data_it_is_a_data_tree(monkeypatch: pytest.MonkeyPatc
     """As from ArviZ 1.0 on, which needs a later Python than the oldest supported."""
     xarray = pytest.importorskip("xarray")
     modules = {"arviz": ModuleType("arviz"), "xarray": xarray}
-    monkeypatch.setattr(arviz, "import_module", modules.__getitem__)
+    monkeypatch.setattr(errors, "import_module", modules.__getitem__)
     data = to_arviz(draw(num_samples=4))
     assert isinstance(data, xarray.DataTree)
     assert data["posterior/theta"].dims == ("chain", "draw", "document", "topic")

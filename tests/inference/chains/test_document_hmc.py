@@ -23,7 +23,7 @@ from torch_lntm.errors import (
     ConvergenceWarning,
     IncompatibleGuideError,
     NumericalError,
-    UnreliableEstimate,
+    UnreliableEstimateWarning,
 )
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.inference.chains import Chains, DocumentHMC, DocumentSamples, diagnostics
@@ -204,7 +204,8 @@ def test_lda_agrees_with_enumeration(alpha: list[float], device: torch.device) -
     model = lda(
         3, 5, concentration=torch.tensor(alpha), topics=torch.from_numpy(topics), dtype="float64"
     ).to(device)
-    samples = quiet(DocumentHMC(model, num_chains=30, num_steps=8), make_batch(counts, device))
+    kernel = DocumentHMC(model, num_chains=30, num_steps=8)
+    samples = quiet(kernel, make_batch(counts, device), 250, 100)
     theta = samples.theta()
     torch.testing.assert_close(theta.sum(-1), torch.ones_like(theta[..., 0]))
     chains = torch.cat([theta, theta.square()], -1).mean(1)
@@ -563,6 +564,23 @@ def test_chains_continue_where_they_ended(family: str) -> None:
         torch.testing.assert_close(later.step_size, whole.step_size)
 
 
+@pytest.mark.parametrize(
+    ("family", "mass_matrix", "num_steps"),
+    [
+        ("ctm", "laplace", 5),
+        ("lntm", "laplace", 5),
+        ("iftm(source='gaussian')", "prior", 30),
+        ("iftm(source='laplace')", "prior", 30),
+        ("lda", "prior", 30),
+    ],
+)
+def test_defaults_are_the_spaces(family: str, mass_matrix: str, num_steps: int) -> None:
+    settings = DocumentHMC(make_model(family)).settings
+    assert (settings.mass_matrix, settings.num_steps) == (mass_matrix, num_steps)
+    if mass_matrix == "prior" and family != "lda":
+        assert DocumentHMC(make_model(family), mass_matrix="taylor").settings.num_steps == 5
+
+
 def test_mass_matrices_start_where_they_are_told_to() -> None:
     model, batch = make_model("ctm"), make_batch(make_counts())
     settings = DocumentHMC(model, mass_matrix="laplace").settings
@@ -606,7 +624,8 @@ def test_warnings_name_the_line_that_asked() -> None:
     counts = np.zeros((2, NUM_WORDS))
     counts[1, 0] = 1e6
     model = make_model("ctm", dtype="float32")
-    with pytest.warns(UnreliableEstimate, match="first at position 1, of up to 1000000") as said:
+    expected = "first at position 1, of up to 1000000"
+    with pytest.warns(UnreliableEstimateWarning, match=expected) as said:
         quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
     assert {warning.filename for warning in said} == {__file__}
 

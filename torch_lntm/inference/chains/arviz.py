@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import import_extra
 from torch_lntm.inference.chains.samples import DocumentSamples
 
 
@@ -33,7 +32,9 @@ def to_arviz(samples: DocumentSamples) -> Any:
     Raises:
         ConfigError: ArviZ is missing.
     """
-    arviz, xarray = _require("arviz"), _require("xarray")
+    arviz, xarray = (
+        import_extra(module, "arviz", "the export to ArviZ") for module in ("arviz", "xarray")
+    )
     num_chains, num_draws = samples.num_chains, samples.num_samples
     coords = {
         "chain": range(num_chains),
@@ -68,14 +69,3 @@ def to_arviz(samples: DocumentSamples) -> Any:
     if hasattr(arviz, "InferenceData"):
         return arviz.InferenceData(**groups)
     return xarray.DataTree.from_dict(groups)
-
-
-def _require(module: str) -> Any:
-    """An optional module, or the error that names what to install."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"the export to ArviZ needs {module}, which cannot be imported ({error}); install it "
-            "by pip install 'torch-lntm[arviz]'"
-        ) from error

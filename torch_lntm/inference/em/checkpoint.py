@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
@@ -53,6 +56,17 @@ class FitState:
     statistics: Statistics | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
     optimizer: dict[str, Tensor] = field(default_factory=dict)
+
+
+def corpus_identity(corpus: Corpus) -> dict[str, Any]:
+    """JSON-able fingerprints of the counts of a corpus and of its covariates."""
+    return {
+        "corpus": corpus.fingerprint(),
+        "covariates": {
+            name: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+            for name, array in corpus.covariates.items()
+        },
+    }
 
 
 def write_checkpoint(

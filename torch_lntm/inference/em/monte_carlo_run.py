@@ -19,7 +19,7 @@ from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
 from torch_lntm.inference.chains.settings import HMCSettings
-from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start, fill_prior_means
@@ -309,7 +309,7 @@ class MonteCarloRun(ResumableFit):
         settings = self.settings
         return {
             "engine": "MonteCarloEM",
-            "corpus": self.corpus.fingerprint(),
+            **corpus_identity(self.corpus),
             "model": repr(self.model.construction),
             "chains": repr(settings.chains),
             **{

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
-from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.start import document_topics, lda_epoch
@@ -404,7 +404,7 @@ class VariationalRun(ResumableFit):
         """See :meth:`ResumableFit.identity`."""
         settings = self.settings
         return {
-            "corpus": self.corpus.fingerprint(),
+            **corpus_identity(self.corpus),
             "model": repr(self.model.construction),
             "guide": repr(self.guide),
             "start": settings.start,
@@ -420,6 +420,8 @@ def fill_prior_means(
     model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
 ) -> None:
     """Write the prior mean of some documents' latent variable into their rows of ``means``."""
+    if not len(rows):
+        return
     for batch in corpus.batches(MAX_STEP_DOCS, order=rows, dtype=model.dtype):
         centre = model.prior.space(model.check_batch(batch)).centre
         means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
