@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from oracles.problems import make_batch
+from support.problems import make_batch
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.distributions import WordCounts

@@ -7,9 +7,9 @@ import math
 import pyro
 import pytest
 import torch
-from oracles.pairs import FAMILIES, PAIRS, each_pair
-from oracles.pairs import make_model as make_any_model
 from pyro.infer import HMC, MCMC, NUTS, SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from support.pairs import FAMILIES, PAIRS, each_pair
+from support.pairs import make_model as make_any_model
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, synthetic_topics

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from oracles import mixture as oracle
-from oracles.problems import make_batch
+from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import (

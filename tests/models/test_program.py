@@ -13,7 +13,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from oracles.pairs import FAMILIES, PAIRS, make_model
 from pyro import poutine
 from pyro.infer import (
     MCMC,
@@ -31,6 +30,7 @@ from pyro.infer.inspect import (
 )
 from pyro.nn import PyroSample
 from pyro.nn.module import to_pyro_module_
+from support.pairs import FAMILIES, PAIRS, make_model
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

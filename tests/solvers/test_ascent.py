@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from oracles.problems import make_batch, random_problem
+from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
 from torch_lntm.solvers.ascent import Objective, _conjugate_gradients, maximise_mean

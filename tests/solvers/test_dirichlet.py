@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from oracles import dirichlet as oracle
-from oracles.problems import make_batch
 from scipy.optimize import minimize
 from scipy.special import digamma, gammaln, log_expit, logsumexp
 from scipy.stats import kstest
 from sklearn.decomposition import LatentDirichletAllocation
+from support.problems import make_batch
 from torch.distributions import Dirichlet, kl_divergence
 
 from torch_lntm.errors import NumericalError

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from oracles import gaussian as oracle
-from oracles.problems import Problem, make_batch, random_problem
 from pyro import poutine
 from scipy.special import softmax
+from support.problems import Problem, make_batch, random_problem
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from torch_lntm.errors import NumericalError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from oracles.factor import random_factor_problem
-from oracles.problems import Problem, make_batch, random_problem
+from support.problems import Problem, make_batch, random_problem
 
 from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from oracles.pairs import FAMILIES, make_model
+from support.pairs import FAMILIES, make_model
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pyro
 import torch
@@ -66,7 +66,6 @@ class IndependentFactorPrior(DocumentPrior):
         ConfigError: A shape or value that cannot be used.
     """
 
-    kind = "iftm"
     latent = "eta"
     default_posterior = "factor"
 
@@ -127,16 +126,6 @@ class IndependentFactorPrior(DocumentPrior):
         mixing = self.mixing.double()
         noise = (-self.log_noise_precision.double()).exp().diag_embed()
         return (self.source_variance * mixing @ mixing.mT + noise).to(self.loc.dtype)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.iftm` that are this prior's."""
-        return {
-            "num_sources": self.num_sources,
-            "source": self.source,
-            "pseudo_documents": self.pseudo_documents,
-            "pseudo_variance": self.pseudo_variance,
-        }
 
     @torch.no_grad()
     def set_(

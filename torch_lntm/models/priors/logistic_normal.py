@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -36,8 +34,6 @@ class LogisticNormalPrior(NormalPrior):
     Raises:
         ConfigError: A shape or value that cannot be used.
     """
-
-    kind = "ctm"
 
     def __init__(
         self,
@@ -76,15 +72,6 @@ class LogisticNormalPrior(NormalPrior):
     def location(self, batch: DocumentBatch) -> Tensor:
         """See :meth:`NormalPrior.location`; ``loc``."""
         return self.loc
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.ctm` that are this prior's."""
-        return {
-            "anchored": self.anchored,
-            "pseudo_documents": self.pseudo_documents,
-            "pseudo_variance": self.pseudo_variance,
-        }
 
     @property
     def scale_tril(self) -> Tensor:
