@@ -74,7 +74,7 @@ def test_a_failed_search_below_rounding_is_convergence() -> None:
     assert converged.tolist() == [True, True]
 
 
-def test_conjugate_gradients_that_are_looked_at_seldom_take_the_same_steps(device) -> None:
+def test_conjugate_gradients_solve_every_document(device) -> None:
     rng = np.random.default_rng(0)
     tril = torch.from_numpy(np.linalg.cholesky(np.diag(np.logspace(-1, 2, 8)) + 0.5)).to(device)
     space = NormalSpace(torch.zeros(8, dtype=torch.float64, device=device), tril)
@@ -82,17 +82,13 @@ def test_conjugate_gradients_that_are_looked_at_seldom_take_the_same_steps(devic
     lengths = torch.tensor([0.0, 1.0, 30.0, 1000.0, 5.0], dtype=torch.float64, device=device)
     rhs = torch.from_numpy(rng.normal(size=(5, 8))).to(device)
     rhs[4] = 0.0
-    first, *others = (
-        _conjugate_gradients(space, p, lengths, rhs, 1e-8, 64, interval) for interval in (1, 3, 64)
-    )
-    for other in others:
-        assert torch.equal(other, first)
+    found = _conjugate_gradients(space, p, lengths, rhs, 1e-8, 64)
     factor = space.factor.cpu().numpy()
     for d in range(5):
         q = p[d].cpu().numpy()
         information = np.eye(8)
         information += float(lengths[d]) * factor.T @ (np.diag(q) - np.outer(q, q)) @ factor
-        product = information @ first[d].cpu().numpy()
+        product = information @ found[d].cpu().numpy()
         np.testing.assert_allclose(product, rhs[d].cpu().numpy(), atol=1e-6)
 
 

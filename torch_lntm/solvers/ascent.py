@@ -39,8 +39,6 @@ from torch_lntm.solvers.active import ActiveSet
 SUFFICIENT_INCREASE = 1e-4
 #: Bound on the halvings of a step.
 MAX_HALVINGS = 15
-#: Steps of conjugate gradients on a GPU between two waits for what the host has to know of them.
-CG_STEPS_PER_WAIT = 8
 
 
 class Coordinates(Protocol):
@@ -117,13 +115,8 @@ def _conjugate_gradients(
     rhs: Tensor,
     tolerance: float,
     max_steps: int,
-    interval: int,
 ) -> Tensor:
-    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
-
-    Steps of a document that is solved change nothing, so that it is enough to look every
-    ``interval`` steps whether all are.
-    """
+    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
     x = torch.zeros_like(rhs)
     residual = rhs.clone()
     direction = residual.clone()
@@ -131,9 +124,9 @@ def _conjugate_gradients(
     norm = residual.square().sum(-1)
     target = tolerance**2 * norm
     tiny = torch.finfo(rhs.dtype).tiny
-    for i in range(max_steps):
+    for _ in range(max_steps):
         solved = ~(norm > target)
-        if i % interval == 0 and bool(solved.all()):
+        if bool(solved.all()):
             break
         lifted = space.push(direction)
         lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
@@ -177,14 +170,11 @@ def maximise_mean(
     value, gradient, p = objective.evaluate(z)
     active = ActiveSet(len(z), z.device)
     epsilon = torch.finfo(z.dtype).eps
-    interval = CG_STEPS_PER_WAIT if z.is_cuda else 1
     current, position, state = objective, z, (value, gradient, p)
     for _ in range(max_iterations):
         f, g, weights = state
         lengths = current.batch.lengths
-        delta = _conjugate_gradients(
-            current.space, weights, lengths, g, cg_tolerance, cg_steps, interval
-        )
+        delta = _conjugate_gradients(current.space, weights, lengths, g, cg_tolerance, cg_steps)
         decrement = (g * delta).sum(-1).double()
         rounding = 4.0 * epsilon * f.abs()
         position, state, moved = _line_search(current, position, state, delta, decrement, rounding)

@@ -102,15 +102,14 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
         space: Their latent space, an ``EtaSpace`` or a ``FactorSpace``.
         tolerance: Nats that a solver means to be sure of.
     """
-    rounding = batch.lengths.double() * torch.finfo(batch.dtype).eps
+    rounding = torch.finfo(batch.dtype).eps
     if isinstance(space, FactorSpace):
         variance = space.mixing.double().square().sum(-1) * space.source_variance
         variance = variance + space.noise_std.square()
     else:
         variance = space.marginal().tril.square().sum(-1)
-    return (rounding > max(MAX_ROUNDING_ERROR, tolerance)) | (
-        rounding * variance.amax() > MAX_CONDITION
-    )
+    longest = (MAX_CONDITION / variance.amax()).clamp_max(max(MAX_ROUNDING_ERROR, tolerance))
+    return batch.lengths > longest / rounding
 
 
 def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Tensor:
