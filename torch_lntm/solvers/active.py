@@ -46,7 +46,7 @@ class ActiveSet:
         self.converged = torch.zeros_like(self.working)
         self.iterations = torch.zeros_like(self.rows)
         self.finished = num_docs == 0
-        self._sizes = torch.ones_like(self.rows) if sizes is None else sizes
+        self._sizes = sizes
         self._held_size = num_docs if sizes is None else int(sizes.sum())
         self._idle_share = idle_share
 
@@ -75,8 +75,11 @@ class ActiveSet:
         """
         working = self.working[self.rows]
         # What the host waits for in an iteration, in one transfer.
-        counts = torch.stack([working.sum(), (working * self._sizes[self.rows]).sum()])
-        left, size = counts.tolist()
+        if self._sizes is None:
+            left = size = int(working.sum())
+        else:
+            counts = torch.stack([working.sum(), (working * self._sizes[self.rows]).sum()])
+            left, size = counts.tolist()
         self.finished = left == 0
         crowded = size < self._held_size and size <= (1.0 - self._idle_share) * self._held_size
         if self.finished or not crowded:
