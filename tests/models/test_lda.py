@@ -95,9 +95,12 @@ def test_bad_input(options, message) -> None:
 @pytest.mark.parametrize("learn", [False, True])
 def test_settings_rebuild_the_model(symmetric, learn) -> None:
     model = lda(3, 4, symmetric=symmetric, concentration=2.0, learn_concentration=learn)
-    # A fixed concentration is a setting, on which two fits must agree.
-    assert ("concentration" in model.config) == (not learn)
+    model.prior.set_(0.7)
     again = lda(**model.config)
+    assert again.config == model.config
+    assert again.prior.concentration.tolist() == pytest.approx([2.0] * 3)
     again.load_state_dict(model.state_dict())
     torch.testing.assert_close(again.prior.concentration, model.prior.concentration)
-    torch.testing.assert_close(model.prior.mean, torch.full((3,), 1 / 3))
+    assert ("prior.log_concentration" in dict(again.named_parameters())) == learn
+    centre = again.prior.space(make_batch(np.ones((1, 4)))).centre
+    assert centre.tolist() == pytest.approx([1 / 3] * 3)

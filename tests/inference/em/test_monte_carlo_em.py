@@ -193,25 +193,33 @@ def test_the_running_average_weighs_mini_batches_as_written() -> None:
 @pytest.mark.slow
 @pytest.mark.stat
 def test_parameters_are_recovered_better_than_by_variational_em() -> None:
+    """Over four corpora: topics, and the covariance of their contrasts.
+
+    In twelve other corpora the ratio of the covariances' errors was 0.31 on average, with a
+    standard deviation of 0.15, so that a mean of four is above 2/3 by chance in 1 of 10⁵ runs. The
+    ratio of the topics' errors was between 0.4 and 0.6 in all of them.
+    """
     truth = ctm(3, 30, covariance=COVARIANCE, topics=TOPICS)
-    corpus = truth.generate([60] * 500, seed=1)[0]
-    errors = []
-    for name in ("variational", "monte carlo"):
-        model = ctm(3, 30)
-        if name == "variational":
-            guide = LaplaceGuide(model)
-            VariationalEM(model, guide, tolerance=1e-5, progress=False).fit(corpus)
-        else:
-            fit_monte_carlo(model, corpus, max_epochs=25)
-        order = (model.topics.probs[:, None] - TOPICS).abs().sum(-1).argmin(0)
-        assert sorted(order.tolist()) == [0, 1, 2]
-        found = model.prior.contrast_covariance()[order][:, order]
-        expected = truth.prior.contrast_covariance()
-        spread = float((found - expected).norm() / expected.norm())
-        errors.append((matched_error(model), spread))
-    assert errors[1][0] < errors[0][0]
-    assert errors[1][1] < 0.5 * errors[0][1]
-    assert errors[1][1] < 0.2
+    expected = truth.prior.contrast_covariance()
+    ratios = []
+    for seed in range(4):
+        corpus = truth.generate([60] * 500, seed=seed)[0]
+        errors = []
+        for engine in ("monte carlo", "variational"):
+            model = ctm(3, 30)
+            if engine == "variational":
+                guide = LaplaceGuide(model)
+                VariationalEM(model, guide, tolerance=1e-5, progress=False).fit(corpus)
+            else:
+                fit_monte_carlo(model, corpus, max_epochs=25)
+            order = (model.topics.probs[:, None] - TOPICS).abs().sum(-1).argmin(0)
+            assert sorted(order.tolist()) == [0, 1, 2]
+            found = model.prior.contrast_covariance()[order][:, order]
+            errors.append((matched_error(model), float((found - expected).norm())))
+        ratios.append([mine / other for mine, other in zip(*errors, strict=True)])
+    topics, covariance = np.mean(ratios, 0)
+    assert topics < 0.8
+    assert covariance < 2 / 3
 
 
 @pytest.mark.parametrize("update", ["exact", "gradient"])

@@ -51,10 +51,10 @@ def recorded(guide: Any) -> list[tuple[DocumentBatch, Any]]:
 @each_pair
 def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> None:
     monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
-    corpus = make_corpus(12)
+    corpus = make_corpus(7)
     options = {"start": "model", "max_iterations": 1, "tolerance": 0.0}
     whole, a = fit(corpus, name, family, **options)
-    parts, b = fit(corpus, name, family, max_docs=5, **options)
+    parts, b = fit(corpus, name, family, max_docs=3, **options)
     # The solver stops anywhere within its tolerance of the posterior.
     assert_same(whole, parts, rtol=1e-5, atol=1e-6)
     assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
@@ -215,32 +215,40 @@ def test_topics_and_correlations_are_recovered(anchored) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("name", ["factor", "taylor"])
 def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
-    """Its contrasts: neither A alone nor the shift of all logits is identified."""
+    """Its contrasts: neither A alone nor the shift of all logits is identified.
+
+    In ten other corpora the relative error was 0.17 (factor) and 0.20 (taylor) on average, most of
+    it the approximations' bias, with a standard deviation of 0.03: a false failure is a matter of 5
+    of these.
+    """
     truth = source_truth("gaussian")
-    corpus, _ = truth.generate([400] * 1500, seed=2)
+    corpus, _ = truth.generate([400] * 700, seed=2)
     model = fit_from(truth, corpus, name)
     expected, found = truth.prior.contrast_covariance(), model.prior.contrast_covariance()
-    assert (found - expected).norm() < 0.2 * expected.norm()
+    assert (found - expected).norm() < 0.35 * expected.norm()
     correlation = truth.topic_correlation()
     pairs = tuple(torch.triu_indices(6, 6, 1))
     assert (model.topic_correlation()[pairs] - correlation[pairs]).abs().mean() < 0.1
 
 
 @pytest.mark.slow
+@pytest.mark.stat
 def test_laplace_sources_are_recovered_up_to_sign_and_order() -> None:
+    """The bound makes them too small: in nine other corpora, by a factor of 0.78 ± 0.03."""
     truth = source_truth("laplace")
-    corpus, _ = truth.generate([400] * 1500, seed=2)
+    corpus, _ = truth.generate([400] * 700, seed=2)
     model = fit_from(truth, corpus, "factor")
     truth.prior.canonicalise_()
     columns, expected = model.prior.centred_mixing(), truth.prior.centred_mixing()
     cosine = (columns.mT @ expected) / columns.norm(dim=0)[:, None] / expected.norm(dim=0)
-    assert cosine.abs().max(0).values.min() > 0.95
+    assert cosine.abs().max(0).values.min() > 0.97
     assert sorted(cosine.abs().argmax(0).tolist()) == [0, 1]
     # A rotation by 45 degrees, which Gaussian sources could not tell, would leave 0.71.
     norms = columns.norm(dim=0)[cosine.abs().argmax(0)]
-    torch.testing.assert_close(norms, expected.norm(dim=0), rtol=0.25, atol=0.0)
+    torch.testing.assert_close(norms, expected.norm(dim=0), rtol=0.4, atol=0.0)
 
 
 def source_truth(source: Any) -> TopicModel:
