@@ -10,6 +10,7 @@ import torch
 from scipy import optimize, stats
 from scipy.special import digamma, gammaln, polygamma
 from support.pairs import make_model, prior_draws, start_prior
+from support.problems import make_batch
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import lda

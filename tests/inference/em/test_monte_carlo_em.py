@@ -332,6 +332,28 @@ def test_a_chain_that_never_moves_is_reported_and_left_out(monkeypatch) -> None:
     assert torch.equal(result.means[3], torch.zeros(3, dtype=torch.float64))
 
 
+def count_epochs(monkeypatch) -> Callable[[], int]:
+    """Returns the number of epochs that have begun."""
+    epoch, begun = monte_carlo_run.MonteCarloRun._epoch, []
+
+    def counted(self: Any, bar: Any) -> Any:
+        begun.append(self)
+        return epoch(self, bar)
+
+    monkeypatch.setattr(monte_carlo_run.MonteCarloRun, "_epoch", counted)
+    return lambda: len(begun)
+
+
+def test_a_chain_counts_as_stuck_that_stands_still_since_warm_up(monkeypatch) -> None:
+    begun = count_epochs(monkeypatch)
+    hold(monkeypatch, lambda chain, position: (position == 3) & (begun() > 2))
+    epochs = {"max_epochs": 4, "warmup_epochs": 2, "num_transitions": 10, "start": "model"}
+    with pytest.warns(ConvergenceWarning, match="in 20 transitions, at positions 3;"):
+        result = fit_monte_carlo(ctm(3, 30), make_corpus(12), **epochs)
+    assert [record["stuck"] for record in result.history] == [0, 0, 1, 1]
+    assert result.moved[0].tolist() == [d != 3 for d in range(12)]
+
+
 def test_means_leave_out_chains_that_never_moved(monkeypatch) -> None:
     corpus = make_corpus(12)
     hold(monkeypatch, lambda chain, position: (chain < 2) & (position == 3))
@@ -345,19 +367,13 @@ def test_means_leave_out_chains_that_never_moved(monkeypatch) -> None:
 
 def test_a_first_epoch_in_which_nothing_moves_is_no_error(monkeypatch) -> None:
     """There is nothing to learn from it: the model stays, and the fit goes on."""
-    epoch, begun = monte_carlo_run.MonteCarloRun._epoch, 0
-
-    def counted(self: Any, bar: Any) -> Any:
-        nonlocal begun
-        begun += 1
-        return epoch(self, bar)
-
-    monkeypatch.setattr(monte_carlo_run.MonteCarloRun, "_epoch", counted)
-    hold(monkeypatch, lambda chain, position: torch.tensor(begun == 1))
+    begun = count_epochs(monkeypatch)
+    first = 1
+    hold(monkeypatch, lambda chain, position: torch.tensor(begun() == first))
     corpus = make_corpus(12, empty=(2,))
     options = {"num_transitions": 10, "start": "model"}
     for epochs in (1, 4):
-        begun = 0
+        first = begun() + 1
         model, before = ctm(3, 30), ctm(3, 30)
         with warnings.catch_warnings():
             # Of the chains that have not moved, in the fit that ends there.
