@@ -62,8 +62,8 @@ def describe() -> dict[str, Any]:
     """When, where and with what code a study runs."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "torch_lntm", "studies")),
+        "commit": git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(git("status", "--porcelain", "--", "torch_lntm", "studies")),
         "machine": {
             "cpu": _cpu_name(),
             "cores": os.cpu_count(),
@@ -86,9 +86,10 @@ def _versions() -> dict[str, str]:
     return {name: installed[name] for name in PACKAGES if name in installed}
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str, folder: Path = ROOT) -> str | None:
+    """What a git command prints in a folder; None where it fails, or there is no git."""
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
     except OSError:  # there is no git
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -106,7 +106,7 @@ def logistic_normal_mode(
 
 
 def score(
-    fit: dict[str, NDArray[Any]], hold_out: lntm.corpus.WordHoldOut
+    fit: dict[str, NDArray[Any]], hold_out: lntm.corpus.WordHoldOut[lntm.Corpus]
 ) -> tuple[CompletionResult, CompletionResult, str]:
     """Completion under the system's own prior, and under the best Dirichlet prior of the grid."""
     observed, held_out = hold_out

@@ -25,7 +25,7 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
-from torch_lntm.inference import Statistics, sufficient_statistics
+from torch_lntm.inference import Statistics, expected_statistics
 from torch_lntm.models import TopicModel, ctm, iftm, lda
 
 #: Gain in nats at which the documents' posteriors have converged; of LDA, relative change of gamma.
@@ -96,7 +96,7 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
 
 
 def em_iterations(
-    guide: Guide, corpus: Corpus, means: torch.Tensor, tolerance: float, repeats: int
+    guide: Guide[Any], corpus: Corpus, means: torch.Tensor, tolerance: float, repeats: int
 ) -> dict[str, float]:
     """CPU seconds of EM iterations that start from the documents' last means.
 
@@ -126,7 +126,7 @@ def em_iterations(
                 )
                 means[batch.index] = posterior.mean.to(means)
                 iterations += int(posterior.iterations.sum())
-                parts.append(sufficient_statistics(guide, batch, posterior))
+                parts.append(expected_statistics(guide, batch, posterior))
         with Stopwatch() as m_step:
             reduce(Statistics.__add__, parts).maximise(guide.model)
         e_seconds.append(e_step.cpu_seconds)

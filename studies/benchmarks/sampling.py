@@ -28,7 +28,6 @@ import pyro
 import torch
 from pyro.infer import HMC, MCMC, NUTS
 from torch import Tensor
-from torch_lntm.inference.document_hmc import MassMatrix, effective_sample_size
 
 import torch_lntm as lntm
 from studies.machine import Stopwatch
@@ -36,12 +35,15 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.inference import DocumentHMC
+from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
-from torch_lntm.models import LogisticNormalPrior, TopicModel
-from torch_lntm.solvers import hmc
+from torch_lntm.latents import DocumentTarget
+from torch_lntm.latents.metrics import DenseMetric, Metric, UnitMetric
+from torch_lntm.models import TopicModel
+from torch_lntm.sampling import hmc
 
 #: Metrics, and leapfrog steps that suit them.
-METRICS: tuple[tuple[MassMatrix, int], ...] = (
+METRICS: tuple[tuple[str, int], ...] = (
     ("identity", 20),
     ("prior", 20),
     ("taylor", 10),
@@ -88,19 +90,19 @@ def record_of(
 
 
 def document_hmc(
-    model: TopicModel, batch: DocumentBatch, metric: MassMatrix, num_steps: int, num_samples: int
+    model: TopicModel, batch: DocumentBatch, metric: str, num_steps: int, num_samples: int
 ) -> dict[str, Any]:
     """DocumentHMC's figures; two runs from one warm-up, so that only the draws are timed."""
     warm = DocumentHMC(model, mass_matrix=metric, num_steps=num_steps).run(
         batch, 1, WARMUP_STEPS, progress=False
     )
     kernel = DocumentHMC(model, mass_matrix=metric, num_steps=num_steps, step_size=warm.step_size)
-    start = {"eta": warm.eta[:, -1]}
+    start = {"eta": warm.latents["eta"][:, -1]}
     with Stopwatch() as watch:
         samples = kernel.run(batch, num_samples, 0, initial_params=start, progress=False)
     return record_of(
         f"DocumentHMC {metric}",
-        samples.eta,
+        samples.latents["eta"],
         watch.cpu_seconds,
         num_samples * num_steps,
         num_steps=num_steps,
@@ -163,13 +165,14 @@ def stock(
     )
 
 
-def target_of(model: TopicModel, batch: DocumentBatch) -> hmc.DocumentTarget:
-    """The density that DocumentHMC moves in."""
-    assert isinstance(model.prior, LogisticNormalPrior)
-    return hmc.DocumentTarget(batch, model.topics.probs.detach(), model.prior.solver_prior())
+def laplace_metric(model: TopicModel, batch: DocumentBatch) -> DenseMetric:
+    """The mass matrices of DocumentHMC's ``"laplace"``."""
+    metric = lntm.guides.LaplaceGuide(model).posterior(batch).metric(batch.lengths)
+    assert isinstance(metric, DenseMetric)
+    return metric
 
 
-def nuts_of_one(target: hmc.DocumentTarget, factor: Tensor, num_samples: int) -> tuple[Tensor, int]:
+def nuts_of_one(target: DocumentTarget, factor: Tensor, num_samples: int) -> tuple[Tensor, int]:
     """Pyro's NUTS on one document in coordinates r, z = W r: eta's draws, and their gradients."""
     calls = first = 0
 
@@ -177,8 +180,7 @@ def nuts_of_one(target: hmc.DocumentTarget, factor: Tensor, num_samples: int) ->
         nonlocal calls
         calls += 1
         z = params["r"] @ factor.mT
-        theta = torch.softmax(target.prior.lift(target.prior.unwhiten(z)), -1)
-        words = mixture_log_likelihood(theta[None], target.topics, target.batch)
+        words = mixture_log_likelihood(target.theta(z[None]), target.topics, target.batch)
         return (0.5 * z.square().sum() - words.sum()).to(z.dtype)
 
     def hook(kernel: Any, params: dict[str, Tensor], stage: str, count: int) -> None:
@@ -195,18 +197,18 @@ def nuts_of_one(target: hmc.DocumentTarget, factor: Tensor, num_samples: int) ->
         disable_progbar=True,
     )
     mcmc.run()
-    return target.prior.unwhiten(mcmc.get_samples()["r"] @ factor.mT), calls - first
+    z = mcmc.get_samples()["r"] @ factor.mT
+    return target.space.latents(z[:, None])["eta"][:, 0], calls - first
 
 
 def per_gradient(model: TopicModel, batch: DocumentBatch, num_samples: int) -> list[dict[str, Any]]:
     """Effective samples per gradient of DocumentHMC and of NUTS with the same metric."""
     pyro.set_rng_seed(0)
-    metric = hmc.posterior_metric(lntm.guides.LaplaceGuide(model).posterior(batch))
+    metric = laplace_metric(model, batch)
     sizes, gradients = [], []
     for row in range(batch.num_docs):
         one = batch.select(torch.tensor([row]))
-        target = target_of(model, one)
-        eta, count = nuts_of_one(target, metric.factor[row], num_samples)
+        eta, count = nuts_of_one(model.bind(one), metric.factor[row], num_samples)
         sizes.append(float(slowest(eta[None, :, None])))
         gradients.append(count)
     ratio = np.array(sizes) / gradients
@@ -222,7 +224,7 @@ def per_gradient(model: TopicModel, batch: DocumentBatch, num_samples: int) -> l
         samples = DocumentHMC(model, mass_matrix="laplace", num_steps=num_steps).run(
             batch, num_samples, 300, progress=False
         )
-        each = slowest(samples.eta) / (num_samples * num_steps)
+        each = slowest(samples.latents["eta"]) / (num_samples * num_steps)
         rows.append(
             {
                 "sampler": f"DocumentHMC, {num_steps} steps",
@@ -249,13 +251,13 @@ def leapfrog_cost(model: TopicModel, batch: DocumentBatch) -> dict[str, float]:
         return 1e3 * best / REPEATS
 
     result = {"sparse operation": milliseconds(lambda: expected_topic_counts(theta, topics, batch))}
-    target = target_of(model, batch)
+    target = model.bind(batch)
     state = hmc.init(target, torch.zeros(1, batch.num_docs, target.dim))
     momentum, step_size = torch.zeros_like(state.position), torch.full_like(state.log_prior, 0.1)
-    laplace = hmc.posterior_metric(lntm.guides.LaplaceGuide(model).posterior(batch))
-    for name, metric in (("prior", hmc.UnitMetric()), ("laplace", laplace)):
+    metrics: dict[str, Metric] = {"prior": UnitMetric(), "laplace": laplace_metric(model, batch)}
+    for name, metric in metrics.items():
 
-        def steps(count: int, metric: hmc.Metric = metric) -> None:
+        def steps(count: int, metric: Metric = metric) -> None:
             hmc.leapfrog(target, state, momentum, step_size, metric, count)
 
         # The difference leaves out what a trajectory costs at its end.

@@ -27,9 +27,11 @@ from studies.papers.ahmed_xing_updates import blei_lafferty_as_printed, taylor_a
 from studies.tables import entry, mean_and_error, table
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.guides import GaussianPosterior, make_guide
+from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.models import LogisticNormalPrior, TopicModel
+from torch_lntm.latents import NormalSpace
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import NormalPosterior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -177,7 +179,8 @@ def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list
     corpus, latents = model.generate([cell.num_tokens] * settings.num_docs, seed=seed)
     batch = corpus.batch(dtype=torch.float64)
     theta = model.theta(latents["eta"]).detach()
-    scale = float(model.bind(batch).log_joint(latents)[1].detach().abs().mean())
+    target = model.bind(batch)
+    scale = float(target.log_joint(target.space.locate(latents))[1].abs().mean())
 
     solved = {}
     for name in settings.posteriors:
@@ -224,21 +227,22 @@ def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list
 
 def _solve(
     settings: SimulationSettings, name: str, model: TopicModel, batch: DocumentBatch, scale: float
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """The posterior of a name; ``scale`` is the nats that the relative tolerance is relative to."""
     if name in AS_PRINTED:
-        assert isinstance(model.prior, LogisticNormalPrior)
+        space = model.prior.space(batch)
+        assert isinstance(space, NormalSpace)
         return AS_PRINTED[name](
             batch,
             model.topics.probs.detach(),
-            model.prior.solver_prior(),
+            space,
             relative_tolerance=settings.relative_tolerance,
             max_iterations=settings.max_iterations,
         )
     tolerance = settings.relative_tolerance * scale
     guide = make_guide(name, model, tolerance=tolerance, max_iterations=settings.max_iterations)
     posterior = guide.posterior(batch)
-    assert isinstance(posterior, GaussianPosterior)
+    assert isinstance(posterior, NormalPosterior)
     return posterior
 
 

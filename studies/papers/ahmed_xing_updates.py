@@ -9,17 +9,14 @@ plain and dense; use the guides to fit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.guides import GaussianPosterior
 from torch_lntm.kernels import expected_counts
-
-if TYPE_CHECKING:
-    from torch_lntm.solvers.gaussian import GaussianPrior
+from torch_lntm.latents import NormalSpace
+from torch_lntm.posteriors import NormalPosterior
 
 #: Newton decrement, nats, at which the numerical maximisation in λ ends.
 _NEWTON_TOLERANCE = 1e-6
@@ -34,20 +31,21 @@ _LARGEST_STEP = 3.0
 def taylor_as_printed(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    space: NormalSpace,
     *,
     relative_tolerance: float,
     max_iterations: int,
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """The fixed-point iteration of *Ahmed & Xing 2007, eqs 9, 10 and 12*, undamped.
 
     One iteration is eq. 12 (the responsibilities, through the topic counts) and then eqs 9 and 10.
     Nothing makes it an ascent, and on some documents it never settles.
 
     Args:
-        batch: Documents, in the dtype of ``prior.loc``; float64 to see a relative change of 1e-6.
+        batch: Documents, in the dtype of ``space.loc``; float64 to see a relative change of 1e-6.
         topics: ``(num_topics, num_words)``.
-        prior: Prior of eta; every document starts at its mean.
+        space: The prior of eta in whitened coordinates, one mean for all documents, which they
+            start at.
         relative_tolerance: Relative change of the objective between iterations at which a document
             has converged.
         max_iterations: Bound on the iterations.
@@ -55,43 +53,51 @@ def taylor_as_printed(
     Returns:
         The posterior; its objective is that of :class:`torch_lntm.guides.TaylorGuide`.
     """
-    precision, dim = prior.precision, prior.dim
+    precision, dim = space.precision, space.dim
 
     def step(current: DocumentBatch, mean: Tensor, unused: Tensor) -> tuple[Tensor, Tensor]:
-        g = torch.softmax(prior.lift(mean), -1)
+        g = torch.softmax(space.lift(mean), -1)
         counts = expected_counts(g, topics, current).topic_counts[:, :dim]
         g, lengths = g[:, :dim], current.lengths[:, None]
         hessian = lengths[:, None] * (g.diag_embed() - g[:, :, None] * g[:, None, :])
-        linear = prior.loc @ precision + counts - lengths * g
+        linear = space.loc @ precision + counts - lengths * g
         linear = linear + (hessian @ mean[..., None]).squeeze(-1)
         return torch.linalg.solve(precision + hessian, linear), unused
 
     def objective(current: DocumentBatch, mean: Tensor, unused: Tensor) -> Tensor:
-        theta = torch.softmax(prior.lift(mean), -1)
+        theta = torch.softmax(space.lift(mean), -1)
         likelihood = expected_counts(theta, topics, current).log_likelihood
-        information = _information(prior, theta, current.lengths)
+        information = _information(space, theta, current.lengths)
         log_det = 2.0 * torch.linalg.cholesky(information).diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return likelihood - 0.5 * (prior.whiten(mean).square().sum(-1) + log_det)
+        return likelihood - 0.5 * (space.whiten(mean).square().sum(-1) + log_det)
 
-    start = prior.loc.expand(batch.num_docs, dim)
+    start = space.loc.expand(batch.num_docs, dim)
     mean, _, value, iterations, converged = _iterate(
         batch, start, start, step, objective, relative_tolerance, max_iterations
     )
-    theta = torch.softmax(prior.lift(mean), -1)
-    chol = torch.linalg.cholesky(_information(prior, theta, batch.lengths))
+    theta = torch.softmax(space.lift(mean), -1)
+    chol = torch.linalg.cholesky(_information(space, theta, batch.lengths))
     identity = torch.eye(dim, dtype=chol.dtype).expand_as(chol)
     whitened = torch.linalg.solve_triangular(chol, identity, upper=False)
-    return GaussianPosterior(prior, mean, converged, iterations, value, whitened=whitened)
+    return NormalPosterior(
+        space=space,
+        mean=mean,
+        index=batch.index,
+        converged=converged,
+        iterations=iterations,
+        objective=value,
+        whitened=whitened,
+    )
 
 
 def blei_lafferty_as_printed(
     batch: DocumentBatch,
     topics: Tensor,
-    prior: GaussianPrior,
+    space: NormalSpace,
     *,
     relative_tolerance: float,
     max_iterations: int,
-) -> GaussianPosterior:
+) -> NormalPosterior:
     """Coordinate ascent on the bound of *Ahmed & Xing 2007, eqs 13–15*, one parameter at a time.
 
     One iteration maximises the bound in the responsibilities, ζ, λ, ζ, ν² and ζ in turn, each with
@@ -103,32 +109,32 @@ def blei_lafferty_as_printed(
     Returns:
         The posterior; its objective is the tangent bound on log p(w).
     """
-    precision = prior.precision
+    precision = space.precision
     diagonal = precision.diagonal()
-    log_det = 2.0 * prior.tril.diagonal().log().sum()
+    log_det = 2.0 * space.tril.diagonal().log().sum()
 
     def log_zeta(mean: Tensor, variance: Tensor) -> Tensor:
-        return torch.logsumexp(prior.lift(mean + 0.5 * variance), -1)
+        return torch.logsumexp(space.lift(mean + 0.5 * variance), -1)
 
     def step(current: DocumentBatch, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        theta = torch.softmax(prior.lift(mean), -1)
-        counts = expected_counts(theta, topics, current).topic_counts[:, : prior.dim]
+        theta = torch.softmax(space.lift(mean), -1)
+        counts = expected_counts(theta, topics, current).topic_counts[:, : space.dim]
         log_lengths = current.lengths.log()
         log_rate = (log_lengths - log_zeta(mean, variance))[:, None] + 0.5 * variance
-        mean = _maximise_lambda(mean, counts, log_rate, prior.loc, precision)
+        mean = _maximise_lambda(mean, counts, log_rate, space.loc, precision)
         log_rate = (log_lengths - log_zeta(mean, variance))[:, None] + mean
         return mean, _maximise_variance(diagonal.expand_as(mean), log_rate)
 
     def objective(current: DocumentBatch, mean: Tensor, variance: Tensor) -> Tensor:
-        logits = prior.lift(mean)
+        logits = space.lift(mean)
         counts = expected_counts(torch.softmax(logits, -1), topics, current)
         # loglik is taken at softmax weights; lse gives back the rest.
         normaliser = torch.logsumexp(logits, -1) - log_zeta(mean, variance)
         entropy = (variance.log() + 1.0).sum(-1) - variance @ diagonal - log_det
-        penalty = prior.whiten(mean).square().sum(-1)
+        penalty = space.whiten(mean).square().sum(-1)
         return counts.log_likelihood + current.lengths * normaliser + 0.5 * (entropy - penalty)
 
-    start = prior.loc.expand(batch.num_docs, prior.dim)
+    start = space.loc.expand(batch.num_docs, space.dim)
     mean, variance, value, iterations, converged = _iterate(
         batch,
         start,
@@ -138,7 +144,15 @@ def blei_lafferty_as_printed(
         relative_tolerance,
         max_iterations,
     )
-    return GaussianPosterior(prior, mean, converged, iterations, value, std=variance.sqrt())
+    return NormalPosterior(
+        space=space,
+        mean=mean,
+        index=batch.index,
+        converged=converged,
+        iterations=iterations,
+        objective=value,
+        std=variance.sqrt(),
+    )
 
 
 _Step = Callable[[DocumentBatch, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -178,13 +192,13 @@ def _iterate(
     return mean, variance, value, iterations, converged
 
 
-def _information(prior: GaussianPrior, theta: Tensor, lengths: Tensor) -> Tensor:
+def _information(space: NormalSpace, theta: Tensor, lengths: Tensor) -> Tensor:
     """I + N·Lᵀ(diag θ − θθᵀ)L ``(num_docs, dim, dim)``, coordinates reversed, Σ = LLᵀ.
 
     The posterior precision in coordinates in which the prior is standard normal, in the order that
-    :class:`torch_lntm.guides.GaussianPosterior` holds it.
+    :class:`torch_lntm.posteriors.NormalPosterior` holds it.
     """
-    factor = prior.factor.flip(1)
+    factor = space.factor.flip(1)
     centred = factor - (theta @ factor)[:, None, :]
     information = centred.mT @ (centred * (lengths[:, None] * theta)[..., None])
     information.diagonal(dim1=-2, dim2=-1).add_(1.0)

@@ -226,7 +226,7 @@ def _fit(
 def _score(
     settings: FactorSettings,
     name: str,
-    guide: Guide,
+    guide: Guide[Any],
     test: Corpus,
     fold: int,
     *,

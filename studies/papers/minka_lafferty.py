@@ -12,7 +12,7 @@ from scipy.special import logsumexp, roots_jacobi
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import DirichletGuide, EPGuide
-from torch_lntm.inference import Statistics, sufficient_statistics
+from torch_lntm.inference import Statistics, expected_statistics
 from torch_lntm.models import TopicModel, lda
 
 AspectGuide = DirichletGuide | EPGuide
@@ -62,8 +62,8 @@ def em_updates(guide: AspectGuide, batch: DocumentBatch) -> Iterator[tuple[float
     while True:
         before = model.topics.probs.detach()
         posterior = guide.posterior(batch, init, max_iterations=PASSES)
-        init = posterior.sites if guide.keeps_sites else posterior.mean
-        statistics = sufficient_statistics(guide, batch, posterior)
+        init = posterior.warm_start
+        statistics = expected_statistics(guide, batch, posterior)
         statistics.maximise(model)
         yield float((model.topics.probs.detach() - before).abs().max()), statistics
 

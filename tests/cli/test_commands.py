@@ -101,7 +101,8 @@ def test_transform_under_a_dirichlet(counts, posterior):
     with np.load("x.npz", allow_pickle=False) as arrays:
         assert "sources" not in arrays
         np.testing.assert_allclose(arrays["theta"], mean.numpy(), atol=1e-4)
-        prior = run.model.prior.mean.detach().numpy()
+        concentration = run.model.prior.concentration.detach().numpy()
+        prior = concentration / concentration.sum()
         np.testing.assert_allclose(arrays["theta"][7], prior, rtol=1e-5)  # the empty document
 
 
@@ -211,7 +212,7 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
     assert main(["evaluate", run_folder, counts]) == 1
     expected = f"posterior {posterior!r}; expected one of"
     if posterior == "vb":
-        expected = "DirichletGuide is not for ctm. The models and guides that go together:"
+        expected = "DirichletGuide needs a Dirichlet prior of theta, which LogisticNormalPrior does"
     assert capsys.readouterr().err.startswith(f"error: {expected}")
 
 
@@ -285,7 +286,7 @@ def test_transform_reads_as_the_fit_did(workplace, capsys):
 def test_the_format_of_a_name_that_tells_none_is_the_fits(texts, capsys):
     Path("texts").write_bytes(Path(texts).read_bytes())
     assert main(["fit", "texts", "--format", "txt", "--out", "run", *QUICK]) == 0
-    Path("new").write_text("the cat\nstocks")
+    Path("new").write_text("dog cat\nstocks")
     assert main(["transform", "run", "new", "--out", "x.csv"]) == 0
     assert len(rows_of(Path("x.csv").read_text())) == 2
 
@@ -314,11 +315,11 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert main(["fit", "-", "--format", "txt", "--out", "run", *QUICK]) == 0
     assert lntm.load_run("run").metadata["corpus"]["name"] == "stdin"
     capsys.readouterr()
-    feed("the cat and the dog\n\nstocks and bonds")
+    feed("cat dog cat\n\nstocks bonds")
     assert main(["transform", "run", "-", "--out", "-"]) == 0
     out, err = capsys.readouterr()
     rows = rows_of(out)
-    assert [row["tokens"] for row in rows] == ["5", "0", "3"]
+    assert [row["tokens"] for row in rows] == ["3", "0", "2"]
     assert "wrote 3 documents to standard output: 1 empty" in err
     assert main(["evaluate", "run"]) == 1
     assert "does not say what its corpus was; give CORPUS" in capsys.readouterr().err

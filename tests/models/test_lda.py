@@ -96,6 +96,7 @@ def test_bad_input(options, message) -> None:
 @pytest.mark.parametrize("learn", [False, True])
 def test_settings_rebuild_the_model(symmetric, learn) -> None:
     model = lda(3, 4, symmetric=symmetric, concentration=2.0, learn_concentration=learn)
+    assert model.config["concentration"] == 2.0
     model.prior.set_(0.7)
     again = lda(**model.config)
     assert again.config == model.config

@@ -9,7 +9,7 @@ import torch
 from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
-from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.ascent import Objective, _conjugate_gradients, maximise_mean
 from torch_lntm.solvers.khan_bouchard import _sweep
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
@@ -72,6 +72,24 @@ def test_a_failed_search_below_rounding_is_convergence() -> None:
     )
     assert z.tolist() == [[0.0], [0.0]]
     assert converged.tolist() == [True, True]
+
+
+def test_conjugate_gradients_solve_every_document(device) -> None:
+    rng = np.random.default_rng(0)
+    tril = torch.from_numpy(np.linalg.cholesky(np.diag(np.logspace(-1, 2, 8)) + 0.5)).to(device)
+    space = NormalSpace(torch.zeros(8, dtype=torch.float64, device=device), tril)
+    p = torch.from_numpy(rng.dirichlet(np.ones(8), 5)).to(device)
+    lengths = torch.tensor([0.0, 1.0, 30.0, 1000.0, 5.0], dtype=torch.float64, device=device)
+    rhs = torch.from_numpy(rng.normal(size=(5, 8))).to(device)
+    rhs[4] = 0.0
+    found = _conjugate_gradients(space, p, lengths, rhs, 1e-8, 64)
+    factor = space.factor.cpu().numpy()
+    for d in range(5):
+        q = p[d].cpu().numpy()
+        information = np.eye(8)
+        information += float(lengths[d]) * factor.T @ (np.diag(q) - np.outer(q, q)) @ factor
+        product = information @ found[d].cpu().numpy()
+        np.testing.assert_allclose(product, rhs[d].cpu().numpy(), atol=1e-6)
 
 
 def test_the_prior_s_part_of_the_objective_is_summed_in_double_precision(device) -> None:

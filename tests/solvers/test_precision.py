@@ -12,7 +12,7 @@ from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.latents import LaplaceFactorSpace, NormalSpace
 from torch_lntm.latents.linalg import inverse_cholesky
-from torch_lntm.models import TopicModel, ctm, iftm
+from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.precision import has_lost_words, needs_float64
@@ -156,6 +156,26 @@ def test_one_word_a_million_times_under_a_wide_prior(device) -> None:
         torch.testing.assert_close(got.objective, exact.objective, rtol=1e-5, atol=0.05)
 
 
+@pytest.mark.parametrize("name", NORMAL)
+def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> None:
+    rng = np.random.default_rng(0)
+    topics = torch.from_numpy(rng.dirichlet(np.ones(15), 5)).float()
+    counts = rng.multinomial(1_000_000, rng.dirichlet(np.ones(15)), 2).astype(float)
+    counts[1] = (2.0**31 - 1) * (np.arange(15) == 7)
+    settings = {
+        "loc": torch.tensor([-50.0, 50.0, -50.0, 50.0, -50.0]),
+        "std": torch.logspace(-4, 2, 5),
+        "topics": topics,
+    }
+    single, double = (
+        lntm(5, 15, dtype=dtype, **settings).to(device) for dtype in ("float32", "float64")
+    )
+    got, exact = solve(name, single, counts), solve(name, double, counts)
+    assert got.converged.tolist() == exact.converged.tolist()
+    torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(got.mean.double(), exact.mean, rtol=1e-3, atol=1e-3)
+
+
 # Factorisation.
 
 
@@ -212,13 +232,17 @@ def divided(device: torch.device, gap: float, dtype: str, name: str = "taylor") 
 
 @ALL
 def test_a_topic_below_the_probability_floor_is_found(device, name) -> None:
-    counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1]])
+    # The last one is long besides, so that float64 is needed from the start.
+    counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1], [9000, 0, 9000, 0]])
     single, double = (divided(device, 80.0, t, name) for t in ("float32", "float64"))
     got, exact = (solve(name, m, counts, tolerance=1e-6) for m in (single, double))
     assert bool(got.converged.all())
     torch.testing.assert_close(got.theta_mode().double(), exact.theta_mode(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=1e-3)
     assert 0.1 < float(got.theta_mode()[1, 0]) < 0.5
+    # Alone, too.
+    part = solve(name, single, counts[:3], tolerance=1e-6)
+    torch.testing.assert_close(part.theta_mode(), got.theta_mode()[:3], rtol=1e-4, atol=1e-5)
 
 
 @ALL

@@ -137,7 +137,7 @@ def test_printed_updates_reach_the_guides_fixed_points(
     posterior = printed(
         batch,
         model.topics.probs.detach(),
-        model.prior.solver_prior(),
+        model.prior.space(batch),
         relative_tolerance=1e-13,
         max_iterations=1000,
     )
@@ -157,7 +157,7 @@ def test_printed_taylor_iteration_does_not_converge_on_some_documents() -> None:
     posterior = taylor_as_printed(
         batch,
         model.topics.probs.detach(),
-        model.prior.solver_prior(),
+        model.prior.space(batch),
         relative_tolerance=1e-6,
         max_iterations=300,
     )
@@ -175,7 +175,7 @@ def test_printed_coordinate_ascent_never_lowers_the_bound() -> None:
         blei_lafferty_as_printed(
             batch,
             model.topics.probs.detach(),
-            model.prior.solver_prior(),
+            model.prior.space(batch),
             relative_tolerance=1e-12,
             max_iterations=n,
         ).objective
@@ -200,8 +200,9 @@ def test_sampled_mean_of_theta_agrees_with_quadrature() -> None:
     documents = corpus.batch(dtype=torch.float64)
     grid = torch.linspace(-20.0, 20.0, 8001, dtype=torch.float64)
     eta = grid[:, None, None].expand(-1, 2, 1)
-    log_joint = sum(part.detach() for part in model.bind(documents).log_joint({"eta": eta}))
-    weights = torch.softmax(log_joint, 0)
+    target = model.bind(documents)
+    log_prior, log_likelihood = target.log_joint(target.space.locate({"eta": eta}))
+    weights = torch.softmax(log_prior + log_likelihood, 0)
     exact = (weights[..., None] * model.theta(eta)).sum(0)
     chains = documents.select(torch.arange(2).repeat_interleave(100))
     chains = replace(chains, index=torch.arange(200))

@@ -89,7 +89,10 @@ def test_the_truth_predicts_better_than_any_fit(result: FactorResult) -> None:
 def test_perplexity_falls_with_the_observed_share(result: FactorResult) -> None:
     for name in (*TINY.models, TRUTH):
         least, half, most = (result.perplexity(name, share)[0] for share in (0.1, 0.5, 0.9))
-        assert least > half > most
+        # Nine tenths leave 720 tokens to predict. Their perplexity has a standard error of 4 %,
+        # too large to tell it from that of a half, but not from that of a tenth.
+        assert least > half
+        assert least > most
 
 
 @pytest.mark.slow
@@ -107,13 +110,14 @@ def test_models_differ_in_what_their_names_say() -> None:
         model = candidate.make(8, 20, **candidate.options)
         guide = make_guide(candidate.posterior, model)
         weight = getattr(model.prior, "pseudo_documents", None)
-        priors[name] = (model.prior.family, guide.name, weight)
+        source = model.config.get("source")
+        priors[name] = (model.name, source, guide.name, weight)
     assert priors == {
-        "ctm": ("ctm", "taylor", 18.0),
-        "iftm": ("iftm(source='gaussian')", "factor", 2.0),
-        "lda": ("lda", "vb", None),
-        "ctm-ml": ("ctm", "blei-lafferty", 0.0),
-        "ctm-taylor-ml": ("ctm", "taylor", 0.0),
+        "ctm": ("ctm", None, "taylor", 18.0),
+        "iftm": ("iftm", "gaussian", "factor", 2.0),
+        "lda": ("lda", None, "vb", None),
+        "ctm-ml": ("ctm", None, "blei-lafferty", 0.0),
+        "ctm-taylor-ml": ("ctm", None, "taylor", 0.0),
     }
     assert {name for pair in CONTRASTS for name in pair} <= set(CANDIDATES)
 
@@ -150,17 +154,23 @@ def test_every_document_is_tested_once_and_never_trained_on_then() -> None:
 
 @pytest.mark.slow
 def test_a_fit_has_not_seen_its_test_documents(result: FactorResult) -> None:
-    train, test = split_folds(TINY, draw_corpus(TINY, draw_model(TINY)))[0]
+    truth = draw_model(TINY)
+    train, test = split_folds(TINY, draw_corpus(TINY, truth))[0]
     model = CANDIDATES["lda"].make(8, 60)
     guide = make_guide("vb", model)
     VariationalEM(model, guide, tolerance=1e-5, max_iterations=4, progress=False).fit(train)
-    scores = [
-        document_completion(model, guide, part, predictive="mean", num_samples=200).nats_per_token
-        for part in (train, test)
-    ]
-    assert scores[1] == pytest.approx(result.select("lda", 8)[0].completion, abs=1e-9)
-    # Memorising is easy with 60 documents.
-    assert scores[0] > scores[1] + 0.02
+    fitted, true = (
+        [
+            document_completion(
+                scored.model, scored, part, predictive="mean", num_samples=200
+            ).nats_per_token
+            for part in (train, test)
+        ]
+        for scored in (guide, make_guide("taylor", truth))
+    )
+    assert fitted[1] == pytest.approx(result.select("lda", 8)[0].completion, abs=1e-9)
+    # Memorising is easy with 60 documents. The truth says how hard the documents of a part are.
+    assert fitted[0] - true[0] > fitted[1] - true[1] + 0.02
 
 
 @pytest.mark.slow

@@ -109,11 +109,12 @@ def test_the_tutorials_settings_are_the_tutorials(
     train, _ = zhusuan_nips.read_parts(settings)
     model = zhusuan_nips.fit_model(settings, METHODS["tutorial"], train)
     (engine,) = engines
-    assert engine.topic_update == "gradient"
-    assert engine.start == "model"
-    assert engine.kernel.mass_matrix == "identity"
-    assert engine.kernel.num_steps == 5
-    assert engine.max_epochs == 12
+    settings = engine.settings
+    assert settings.topic_update == "gradient"
+    assert settings.start == "model"
+    assert settings.chains.mass_matrix == "identity"
+    assert settings.chains.num_steps == 5
+    assert settings.max_epochs == 12
     assert model.config["topic_scale"] == 10.0
     assert model.config["pseudo_documents"] == 0.0
 

@@ -84,7 +84,7 @@ class Parts:
         return model.to("cuda")
 
     def _batch(self) -> Any:
-        return self._corpus.batch("cuda")
+        return self._corpus.batch(device="cuda")
 
     def _cost(self, work: Callable[[], object]) -> Cost:
         with warnings.catch_warnings(), self._device.measure() as cost:

@@ -62,9 +62,9 @@ class WordCounts(Tensor):
     def __new__(
         cls, batches: DocumentBatch | Sequence[DocumentBatch], leading: Sequence[int] = ()
     ) -> WordCounts:
-        """Make what is seen from outside: shape, dtype and device, over a single entry of NaN."""
+        """Make what is seen from outside: the shape and dtype, over a single entry of NaN."""
         held = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
-        outside = torch.full((), math.nan, dtype=held[0].dtype, device=held[0].device)
+        outside = torch.full((), math.nan, dtype=held[0].dtype)
         counts = outside.expand(*leading, *held[0].shape).as_subclass(cls)
         counts.batches = held
         return counts
@@ -135,6 +135,10 @@ class WordCounts(Tensor):
             attribute = _attribute(func)
             if func in _IDENTITIES or attribute == "data":
                 return counts
+            if attribute == "device":
+                return counts.batches[0].device
+            if attribute == "is_cuda":
+                return counts.batches[0].device.type == "cuda"
             if func in _METADATA or (attribute is not None and attribute not in _VIEWS):
                 with torch._C.DisableTorchFunctionSubclass():
                     return func(*args, **kwargs)

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.budget import docs_at_once
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, require
 from torch_lntm.guides import Guide
 from torch_lntm.latents import GaussianFactorSpace
@@ -84,7 +84,7 @@ def transform(
 
     Args:
         guide: A guide over the model.
-        corpus: Documents over the model's vocabulary.
+        corpus: Documents over the model's vocabulary, or a matrix of their counts.
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`.
         num_samples: Draws for ``"mean"``.
         seed: Seed of these draws.
@@ -101,7 +101,7 @@ def transform(
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require(1, num_samples=num_samples, max_docs=max_docs)
     require(0, seed=seed)
-    model = guide.model
+    model, corpus = guide.model, as_corpus(corpus, allow_empty=True)
     if max_docs is None:
         per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
         if estimate == "mean":

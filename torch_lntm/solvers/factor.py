@@ -207,8 +207,9 @@ def factor(
     """
     sources = _Sources.start(space, batch.index)
     z = sources.whiten(start)
-    # As if every topic were equally likely; see blei_lafferty. Then, at no pass over the words,
-    # what suits the starting means: warm ones are spared most of their rounds.
+    # The variances start as if every topic were equally likely; see blei_lafferty. They are then
+    # fitted to the starting means, without a pass over the words, which saves warm starts most of
+    # their rounds.
     variance = 1.0 / (space.noise_precision + batch.lengths[:, None] / space.num_topics)
     precision = space.noise_precision.expand_as(variance)
     for _ in range(START_STEPS):
@@ -237,7 +238,7 @@ def factor(
         size = new_bound.abs() + current.lengths * eta.abs().amax(-1)
         active.step(*settled(gain, tolerance, epsilon * size))
         current, part, position, half, eta = active.retire(current, part, position, half, eta)
-        # The last round ends with the means, so that the bound is the posterior's.
+        # The last round ends with the means: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
         part = part.updated(position, current.index)

@@ -20,11 +20,11 @@ def observed_information(
 ) -> Tensor:
     """Whitened negative Hessians of log p(w, eta), in float64.
 
-    I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ_v − ρ_vρ_vᵀ))C, where C = F − 1(θᵀF) is centred, as in
-    :func:`~torch_lntm.solvers.taylor.complete_information`: the second part ignores what all topics
-    share too, but not to the last digit. Coordinates are reversed.
+    I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ_v − ρ_vρ_vᵀ))C, where C = F − 1(θᵀF) is centred as in
+    :func:`~torch_lntm.solvers.taylor.complete_information`. The second part ignores a shift that
+    all topics share anyway, but only up to rounding. Coordinates are reversed.
 
-    Semi-definite at a local maximum; indefinite at most other points.
+    The result is semi-definite at a local maximum and indefinite at most other points.
 
     Args:
         batch: Documents.
@@ -62,7 +62,7 @@ def laplace(
     not positive definite (the ascent stopped short of a maximum), the document keeps Taylor's
     precision and is marked in ``fallback``.
 
-    Under a factor prior the mode costs less, but the observed information has no low-rank form: the
+    Under a factor prior the mode costs less, but the observed information has no low-rank form. The
     covariance is dense, and the posterior's space is that of eta's marginal prior.
 
     Returns:

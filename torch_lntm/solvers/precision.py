@@ -99,18 +99,17 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
 
     Args:
         batch: Documents.
-        space: Their latent space, a :class:`NormalSpace` or a :class:`FactorSpace`.
+        space: Their latent space, an ``EtaSpace`` or a ``FactorSpace``.
         tolerance: Nats that a solver means to be sure of.
     """
-    rounding = batch.lengths.double() * torch.finfo(batch.dtype).eps
+    rounding = torch.finfo(batch.dtype).eps
     if isinstance(space, FactorSpace):
         variance = space.mixing.double().square().sum(-1) * space.source_variance
         variance = variance + space.noise_std.square()
     else:
-        variance = space.tril.square().sum(-1)
-    return (rounding > max(MAX_ROUNDING_ERROR, tolerance)) | (
-        rounding * variance.amax() > MAX_CONDITION
-    )
+        variance = space.marginal().tril.square().sum(-1)
+    longest = (MAX_CONDITION / variance.amax()).clamp_max(max(MAX_ROUNDING_ERROR, tolerance))
+    return batch.lengths > longest / rounding
 
 
 def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Tensor:
@@ -162,13 +161,10 @@ def _joined(
         place: ``(num_docs,)`` positions among those of the first followed by those of the second.
         loc: That of the latent space of all documents.
     """
-    values = {
-        field.name: (getattr(first, field.name), getattr(second, field.name))
-        for field in fields(first)
-    }
     joined = {
-        name: torch.cat([one, other.to(one)])[place]
-        for name, (one, other) in values.items()
-        if isinstance(one, Tensor)
+        field.name: torch.cat([value, getattr(second, field.name).to(value)])[place]
+        for field in fields(first)
+        if isinstance(value := getattr(first, field.name), Tensor)
     }
-    return replace(first, space=replace(first.space, loc=loc), **joined)
+    space = replace(cast(Any, first.space), loc=loc)
+    return replace(first, space=space, **joined)

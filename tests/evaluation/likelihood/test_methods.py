@@ -12,9 +12,9 @@ from support.pairs import FAMILIES, make_model
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.evaluation import AIS, Importance, LikelihoodMethod, Quadrature, log_likelihood
-from torch_lntm.evaluation.checks import float64_topics
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.models import TopicModel, ctm, lda
+from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 
 
@@ -134,27 +134,60 @@ def test_a_prior_that_does_not_say_what_is_identified() -> None:
         log_likelihood(model, corpus)
 
 
-def test_probabilities_are_normalised_in_float64() -> None:
-    # A softmax over a long vocabulary in float32 does not add up to 1 by more than rounding.
-    num_words = 50_000
-    rng = np.random.default_rng(0)
-    for model in (lda(2, num_words), ctm(2, num_words)):
-        model.topics.m_step(torch.tensor(rng.poisson(0.01, (2, num_words)).astype(float)))
-        topics = float64_topics(model)
-        assert topics.dtype == torch.float64
-        total = topics.sum(1)
-        torch.testing.assert_close(total, torch.ones(2).double(), atol=1e-12, rtol=0)
-
-
-def test_a_corpus_s_likelihoods_add_up_to_one_in_float32() -> None:
-    # One-token documents, one of each word: their probabilities are those of a distribution.
+def test_float32_topics_over_a_long_vocabulary_are_normalised() -> None:
+    # A softmax in float32 over so many words does not add up to 1 by more than rounding.
     num_words = 30_000
     model = ctm(2, num_words)
     model.topics.m_step(torch.tensor(np.random.default_rng(0).poisson(0.01, (2, num_words)) * 1.0))
     single = torch.zeros(1, num_words)
     single[0, 0] = 1.0
-    words = float64_topics(model)
+    words = torch.softmax(model.topics.logits.detach().double(), 0).mT
     estimate = log_likelihood(model, Corpus.from_matrix(single.int().numpy()), "quadrature")
     # The prior is symmetric in the topics, so that each has probability 1/2.
     expected = words[:, 0].mean().log()
     torch.testing.assert_close(estimate.log_likelihood[0], expected, atol=1e-9, rtol=0)
+
+
+class Shifted(NormalPrior):
+    """A prior that is not in the package: its mean is the documents' covariate times a slope."""
+
+    kind = "shifted"
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.slope = torch.nn.Parameter(torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64))
+        self.std = torch.tensor([0.7, 1.3, 1.0], dtype=torch.float64)
+
+    def location(self, batch):
+        return batch.covariates["x"][:, None] * self.slope
+
+    @property
+    def scale_tril(self):
+        return self.std.diag()
+
+
+@pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
+def test_a_prior_with_covariates_and_each_of_its_documents_alone() -> None:
+    # False-failure rate under 1e-4: eight z-scores below 4.5.
+    topics = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(8), 3))
+    inner = ctm(3, 8, topics=topics, dtype="float64")
+    model = TopicModel(Shifted(), inner.topics)
+    x = np.array([-1.0, 0.0, 0.5, 2.0])
+    counts = np.random.default_rng(1).poisson(2.0, (4, 8))
+    corpus = Corpus.from_matrix(counts).with_covariates({"x": x})
+    truth = log_likelihood(model, corpus, "quadrature", max_docs=3).log_likelihood
+    for d in range(4):
+        alone = ctm(
+            3,
+            8,
+            loc=model.prior.slope.detach() * float(x[d]),
+            covariance=model.prior.std.square().diag(),
+            topics=topics,
+            dtype="float64",
+        )
+        expected = log_likelihood(alone, counts[d : d + 1], "quadrature").log_likelihood
+        torch.testing.assert_close(truth[d : d + 1], expected, atol=1e-8, rtol=0)
+    for method in (Importance(), AIS(num_chains=40, num_temperatures=15)):
+        estimate = method.estimate(model, corpus, max_docs=3)
+        z = (estimate.log_likelihood - truth).expm1() / estimate.standard_error
+        assert float(z.abs().max()) < 4.5

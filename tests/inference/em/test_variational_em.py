@@ -176,6 +176,27 @@ def test_restarts_keep_the_best_one(monkeypatch) -> None:
     assert several.history[-1]["objective"] == pytest.approx(max(scores), rel=1e-6)
 
 
+@pytest.mark.parametrize("best", range(3))
+def test_the_best_restart_goes_on_wherever_it_comes(best, monkeypatch) -> None:
+    seen: list[tuple[dict[str, Tensor], Tensor]] = []
+    objective = VariationalRun._objective
+
+    def scored(self: VariationalRun, statistics: Any) -> float:
+        seen.append((self.snapshot(), self.state.documents["means"].clone()))
+        # The three scores; then EM's first E-step.
+        return objective(self, statistics) + (10.0 if len(seen) == best + 1 else 0.0)
+
+    monkeypatch.setattr(VariationalRun, "_objective", scored)
+    monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
+    model, result = fit(make_corpus(), restarts=3, **options)
+    assert len(seen) == 4
+    parameters_then, means = seen[best]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, parameters_then[name])
+    torch.testing.assert_close(result.means, means, rtol=1e-6, atol=1e-6)
+
+
 # -- recovery ------------------------------------------------------------------------------------
 
 

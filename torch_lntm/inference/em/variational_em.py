@@ -103,7 +103,7 @@ class VariationalEM:
     def __init__(
         self,
         model: TopicModel,
-        guide: Guide,
+        guide: Guide[Any],
         *,
         max_iterations: int = 100,
         tolerance: float = 3e-3,

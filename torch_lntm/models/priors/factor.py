@@ -11,7 +11,7 @@ from pyro.distributions import Laplace, Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.latents import (
     ContrastSpace,
     FactorSpace,
@@ -258,7 +258,12 @@ class IndependentFactorPrior(DocumentPrior):
             ]
         )
         response = torch.cat([sums["eta_source"].double(), sums["eta_sum"].double()[:, None]], 1)
-        weights = torch.linalg.solve(design, response, left=False)
+        weights, info = torch.linalg.solve_ex(design, response, left=False)
+        if int(info) != 0:
+            raise NumericalError(
+                f"{num_docs:g} documents do not determine the prior's mixing matrix, whose own "
+                f"prior has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
+            )
         # At the maximiser of A and loc the residual, their prior included, is what is left.
         residual = sums["eta_square"].double() - (weights * response).sum(1)
         residual += self.pseudo_documents * self.pseudo_variance
