@@ -4,102 +4,53 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from oracles import dirichlet
 from scipy import stats
-from scipy.special import softmax
-from support.pairs import make_counts, make_model
-from support.problems import Problem, make_batch, random_problem
+from scipy.special import digamma, softmax
+from support.fits import (
+    COVARIANCE,
+    TOPICS,
+    assert_same,
+    fit_monte_carlo,
+    make_corpus,
+    matched_error,
+    without_times,
+)
+from support.pairs import FAMILIES, make_counts, make_model
+from support.problems import Problem, random_problem
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, synthetic_topics
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
+from torch_lntm.errors import (
+    ConfigError,
+    ConvergenceWarning,
+    CorpusError,
+    IncompatibleGuideError,
+    NumericalError,
+)
 from torch_lntm.guides import LaplaceGuide
 from torch_lntm.inference import (
     MonteCarloEM,
-    MonteCarloResult,
     VariationalEM,
-    sampled_statistics,
 )
 from torch_lntm.inference.em import monte_carlo_run
 from torch_lntm.inference.em.phases import STEPWISE_EXPONENT
-from torch_lntm.models import TopicModel, ctm, lntm
+from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
-
-
-def make_corpus(num_docs: int = 40, length: int = 40) -> Corpus:
-    covariance = torch.tensor([[1.5, 0.9, 0.0], [0.9, 1.5, 0.0], [0.0, 0.0, 1.5]])
-    topics = synthetic_topics(3, 30, 0.2, seed=7)
-    truth = ctm(3, 30, loc=torch.tensor([0.5, 0.0, -0.5]), covariance=covariance, topics=topics)
-    lengths = torch.randint(1, 2 * length, (num_docs,), generator=torch.Generator().manual_seed(0))
-    lengths[5] = 0
-    return truth.generate(lengths, seed=1)[0]
 
 
 def corpus_of(problem: Problem) -> Corpus:
     return Corpus.from_matrix(problem.counts.astype(int))
 
 
-def fit(model: TopicModel, corpus: Corpus, **options: Any) -> MonteCarloResult:
-    names = ("checkpoint", "checkpoint_seconds")
-    fit_options = {name: options.pop(name) for name in names if name in options}
-    engine = MonteCarloEM(model, progress=False, **options)
-    return engine.fit(corpus, **fit_options)
-
-
-# -- statistics ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='laplace')"])
-def test_statistics_are_means_over_the_chains_that_are_used(family: str, device: str) -> None:
-    """Summed up in plain loops; the last document has no chain left."""
-    model, counts = make_model(family).to(device), make_counts((30, 1, 8, 5))
-    rng = np.random.default_rng(1)
-    eta, source = rng.normal(size=(3, 4, 4)), rng.normal(size=(3, 4, 2))
-    loglik = rng.normal(size=(3, 4))
-    used = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]], dtype=bool)
-    latents = {"eta": torch.from_numpy(eta).to(device)}
-    if "iftm" in family:
-        latents["source"] = torch.from_numpy(source).to(device)
-    found = sampled_statistics(
-        model,
-        make_batch(counts, device),
-        latents,
-        torch.from_numpy(loglik).to(device),
-        torch.from_numpy(used).to(device),
-    )
-    topics = model.topics.probs.detach().cpu().numpy()
-    sums: dict[str, Any] = dict.fromkeys(
-        ("eta", "square", "outer", "source", "cross", "inner"), 0.0
-    )
-    words, objective = np.zeros_like(topics), 0.0
-    for d in range(3):
-        for c in np.flatnonzero(used[:, d]):
-            w, e, s = 1 / used[:, d].sum(), eta[c, d], source[c, d]
-            sums["eta"] = sums["eta"] + w * e
-            sums["square"] = sums["square"] + w * e**2
-            sums["outer"] = sums["outer"] + w * np.outer(e, e)
-            sums["source"] = sums["source"] + w * s
-            sums["cross"] = sums["cross"] + w * np.outer(e, s)
-            sums["inner"] = sums["inner"] + w * np.outer(s, s)
-            joint = softmax(e)[:, None] * topics
-            words += w * counts[d] * joint / joint.sum(0)
-            objective += w * loglik[c, d]
-    expected = {"latent_sum": "eta", "latent_outer": "outer"}
-    if "iftm" in family:
-        expected = {"eta_sum": "eta", "eta_square": "square", "source_sum": "source"}
-        expected |= {"eta_source": "cross", "source_outer": "inner"}
-    assert set(found.sums) == set(expected)
-    for name, key in expected.items():
-        np.testing.assert_allclose(found.sums[name].tolist(), sums[key], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(found.word_counts.tolist(), words, rtol=1e-10, atol=1e-12)
-    assert (found.num_docs, found.num_tokens) == (3, counts[:3].sum())
-    assert found.objective == pytest.approx(objective)
-    assert found.num_unconverged == 3
+# -- E-steps -------------------------------------------------------------------------------------
 
 
 def grid_moments(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +74,7 @@ def grid_moments(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
 def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str) -> None:
     problem = random_problem(3, lengths=(30, 1, 3, 60), anchored=True)
     model = problem.model(device, pseudo_documents=3.0, pseudo_variance=0.5, topic_smoothing=0.2)
-    result = fit(
+    result = fit_monte_carlo(
         model,
         corpus_of(problem),
         num_chains=300,
@@ -150,12 +101,44 @@ def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str
     np.testing.assert_allclose(model.topics.probs.tolist(), expected_topics, rtol=1e-8)
 
 
+def test_draws_of_theta_have_the_posterior_s_mean_and_the_m_step_is_theirs(device) -> None:
+    rng = np.random.default_rng(0)
+    alpha, topics = np.array([0.4, 1.0, 2.5]), rng.dirichlet(np.ones(15), 3)
+    counts = make_counts((30, 1, 3, 60))
+    settings = {"concentration": torch.from_numpy(alpha), "topics": torch.from_numpy(topics)}
+    model = lda(3, 15, dtype="float64", topic_smoothing=0.2, **settings).to(device)
+    result = fit_monte_carlo(
+        model,
+        Corpus.from_matrix(counts),
+        num_chains=300,
+        num_transitions=60,
+        max_epochs=1,
+        start="model",
+    )
+    theta = result.chains["theta"].numpy()
+    expected = [dirichlet.posterior_mean(c, topics, alpha) for c in counts]
+    error = theta.std(0) / math.sqrt(len(theta))
+    # 12 means of 300 independent draws at 5 standard errors: 7e-6 to fail falsely.
+    assert (np.abs(theta.mean(0) - expected) < 5 * error).all()
+
+    # The concentration has the mean of log theta of the draws, the topics their words.
+    fitted = model.prior.concentration.detach().cpu().numpy()
+    np.testing.assert_allclose(
+        digamma(fitted) - digamma(fitted.sum()), np.log(theta).mean((0, 1)), rtol=1e-6
+    )
+    joint = theta[..., None] * topics
+    words = (counts[:, None] * joint / joint.sum(2, keepdims=True)).mean(0).sum(0) + 0.2
+    np.testing.assert_allclose(
+        model.topics.probs.tolist(), words / words.sum(1, keepdims=True), rtol=1e-8
+    )
+
+
 # -- M-steps -------------------------------------------------------------------------------------
 
 
 def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None:
     """What Adam is given in an epoch: each batch times num_docs/batch, the prior once."""
-    corpus = make_corpus()
+    corpus = make_corpus(40, empty=(5,))
     model = lntm(3, 30, topic_scale=0.5, dtype="float64", seed=1)
     topics = model.topics
     given: list[Tensor] = []
@@ -179,7 +162,7 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
     # 39 documents with tokens, in 3 batches of 13; nothing moves the topics.
     monkeypatch.setattr(type(topics), "m_step", lambda self, counts: None)
     epochs = {"max_epochs": 2, "warmup_epochs": 2, "num_transitions": 30}
-    fit(model, corpus, batch_size=13, start="model", **epochs)
+    fit_monte_carlo(model, corpus, batch_size=13, start="model", **epochs)
     assert len(given) == len(received) == 3
     counts = torch.stack(given).mean(0)
     np.testing.assert_allclose(float(counts.sum()), corpus.num_tokens, rtol=1e-10)
@@ -192,13 +175,13 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
 
 def test_the_running_average_weighs_mini_batches_as_written() -> None:
     """After two epochs of one batch the prior's mean is a mixture of both epochs' draws."""
-    corpus = make_corpus()
+    corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
     options: dict[str, Any] = {"dtype": "float64", "seed": 1}
     means = []
     for epochs in (1, 2):
         model = ctm(3, 30, **options)
-        result = fit(
+        result = fit_monte_carlo(
             model, corpus, max_epochs=epochs, warmup_epochs=2, num_transitions=30, start="model"
         )
         means.append(result.chains["eta"][0, occupied].mean(0))
@@ -207,44 +190,44 @@ def test_the_running_average_weighs_mini_batches_as_written() -> None:
     torch.testing.assert_close(model.prior.loc.detach(), expected)
 
 
-def matched_error(model: TopicModel, truth: Tensor) -> float:
-    """Mean total variation of the topics, each to its closest."""
-    found = model.topics.probs.detach().double()
-    distance = 0.5 * (found[:, None] - truth[None]).abs().sum(-1)
-    assert sorted(distance.argmin(0).tolist()) == [0, 1, 2]
-    return float(distance.min(0).values.mean())
-
-
+@pytest.mark.slow
+@pytest.mark.stat
 def test_parameters_are_recovered_better_than_by_variational_em() -> None:
-    topics = synthetic_topics(3, 30, 0.2, seed=7)
-    covariance = torch.tensor([[1.5, 0.9, 0.0], [0.9, 1.5, 0.0], [0.0, 0.0, 1.5]])
-    truth = ctm(3, 30, covariance=covariance, topics=topics)
-    corpus = truth.generate([60] * 500, seed=1)[0]
-    errors = []
-    for name in ("variational", "monte carlo"):
-        model = ctm(3, 30)
-        if name == "variational":
-            guide = LaplaceGuide(model)
-            VariationalEM(model, guide, tolerance=1e-5, progress=False).fit(corpus)
-        else:
-            fit(model, corpus, max_epochs=25)
-        order = (model.topics.probs[:, None] - topics).abs().sum(-1).argmin(0)
-        found = model.prior.contrast_covariance()[order][:, order]
-        expected = truth.prior.contrast_covariance()
-        spread = float((found - expected).norm() / expected.norm())
-        errors.append((matched_error(model, topics.double()), spread))
-    assert errors[1][0] < errors[0][0]
-    assert errors[1][1] < 0.5 * errors[0][1]
-    assert errors[1][1] < 0.2
+    """Over four corpora: topics, and the covariance of their contrasts.
+
+    In twelve other corpora the ratio of the covariances' errors was 0.31 on average, with a
+    standard deviation of 0.15, so that a mean of four is above 2/3 by chance in 1 of 10⁵ runs. The
+    ratio of the topics' errors was between 0.4 and 0.6 in all of them.
+    """
+    truth = ctm(3, 30, covariance=COVARIANCE, topics=TOPICS)
+    expected = truth.prior.contrast_covariance()
+    ratios = []
+    for seed in range(4):
+        corpus = truth.generate([60] * 500, seed=seed)[0]
+        errors = []
+        for engine in ("monte carlo", "variational"):
+            model = ctm(3, 30)
+            if engine == "variational":
+                guide = LaplaceGuide(model)
+                VariationalEM(model, guide, tolerance=1e-5, progress=False).fit(corpus)
+            else:
+                fit_monte_carlo(model, corpus, max_epochs=25)
+            order = (model.topics.probs[:, None] - TOPICS).abs().sum(-1).argmin(0)
+            assert sorted(order.tolist()) == [0, 1, 2]
+            found = model.prior.contrast_covariance()[order][:, order]
+            errors.append((matched_error(model), float((found - expected).norm())))
+        ratios.append([mine / other for mine, other in zip(*errors, strict=True)])
+    topics, covariance = np.mean(ratios, 0)
+    assert topics < 0.8
+    assert covariance < 2 / 3
 
 
 @pytest.mark.parametrize("update", ["exact", "gradient"])
-def test_the_tutorial_s_model_finds_its_topics(update: str) -> None:
-    truth = synthetic_topics(3, 30, 0.2, seed=7)
-    corpus = lntm(3, 30, topics=truth, std=torch.full((3,), 1.5)).generate([60] * 300, seed=1)[0]
+def test_the_tutorial_s_model_finds_its_topics(update) -> None:
+    corpus = lntm(3, 30, topics=TOPICS, std=torch.full((3,), 1.5)).generate([60] * 300, seed=1)[0]
     model = lntm(3, 30, pseudo_documents=0.0)
-    result = fit(model, corpus, topic_update=update, max_epochs=20)
-    assert matched_error(model, truth.double()) < 0.1
+    result = fit_monte_carlo(model, corpus, topic_update=update, max_epochs=20)
+    assert matched_error(model) < 0.1
     assert result.history[-1]["acceptance"] > 0.7
 
 
@@ -253,11 +236,11 @@ def test_the_tutorial_s_model_finds_its_topics(update: str) -> None:
 
 def test_chains_do_not_depend_on_who_shares_their_mini_batch(device: str) -> None:
     """In the first epoch, which has no M-step before its end."""
-    corpus, results = make_corpus(), []
+    corpus, results = make_corpus(40, empty=(5,)), []
     for batch_size in (1, 7, 100):
         model = ctm(3, 30, dtype="float64", seed=1).to(device)
         options = {"num_transitions": 30, "max_epochs": 1, "start": "model"}
-        results.append(fit(model, corpus, batch_size=batch_size, **options))
+        results.append(fit_monte_carlo(model, corpus, batch_size=batch_size, **options))
     for other in results[1:]:
         torch.testing.assert_close(
             results[0].chains["eta"], other.chains["eta"], rtol=1e-9, atol=1e-9, equal_nan=True
@@ -270,14 +253,14 @@ def test_chains_do_not_depend_on_who_shares_their_mini_batch(device: str) -> Non
 def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str) -> None:
     corpus = make_corpus(100)
     for batch_size in (10, 100):
-        model = ctm(3, 30, topics=synthetic_topics(3, 30, 0.2, seed=7))
+        model = ctm(3, 30, topics=TOPICS)
         options = {"max_epochs": 12, "mass_matrix": mass_matrix, "start": "model"}
-        result = fit(model, corpus, batch_size=batch_size, **options)
+        result = fit_monte_carlo(model, corpus, batch_size=batch_size, **options)
         assert 0.7 < result.history[-1]["acceptance"] < 0.97
 
 
 def test_step_sizes_adapt_in_warm_up_only() -> None:
-    result = fit(ctm(3, 30), make_corpus(), max_epochs=6, warmup_epochs=3)
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(40, empty=(5,)), max_epochs=6, warmup_epochs=3)
     assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 3
     sizes = [r["step_size"] for r in result.history]
     assert len(set(sizes[:3])) == 3
@@ -286,10 +269,10 @@ def test_step_sizes_adapt_in_warm_up_only() -> None:
 
 
 def test_empty_documents_take_no_part() -> None:
-    corpus = make_corpus()
+    corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
-    result = fit(model, corpus, max_epochs=1, num_transitions=30, start="model")
+    result = fit_monte_carlo(model, corpus, max_epochs=1, num_transitions=30, start="model")
     eta = result.chains["eta"][0]
     assert bool(eta[5].isnan().all())
     assert bool(eta[occupied].isfinite().all())
@@ -301,43 +284,110 @@ def test_empty_documents_take_no_part() -> None:
     assert result.history[0]["latent_mean"] == pytest.approx(float(eta[occupied].mean()))
 
 
-@pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_one_document_of_one_word(family: str) -> None:
     model = make_model(family, dtype="float32")
     corpus = Corpus.from_matrix(np.eye(15, dtype=int)[:1])
-    result = fit(model, corpus, max_epochs=4, num_chains=2)
+    result = fit_monte_carlo(model, corpus, max_epochs=4, num_chains=2)
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert all(math.isfinite(r["objective"]) for r in result.history)
 
 
 def test_a_vocabulary_of_one_word() -> None:
     model = lntm(2, 1)
-    result = fit(model, Corpus.from_matrix(np.array([[3], [1]])), max_epochs=2)
+    result = fit_monte_carlo(model, Corpus.from_matrix(np.array([[3], [1]])), max_epochs=2)
     assert result.history[-1]["perplexity"] == pytest.approx(1.0)
 
 
-def test_a_chain_that_never_moves_is_reported_and_left_out(monkeypatch) -> None:
-    corpus = make_corpus()
+def hold(monkeypatch, held: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Refuses proposals where ``held(chain, position)`` is true."""
     step = hmc.step
 
-    def stubborn(key: Tensor, target: hmc.DocumentTarget, state: hmc.HMCState, *rest: Any) -> Any:
+    def stubborn(key: Tensor, target: Any, state: hmc.HMCState, *rest: Any) -> Any:
         new, info = step(key, target, state, *rest)
-        held = (target.batch.index == 3).expand(info.accepted.shape)
+        stays = held(torch.arange(len(info.accepted))[:, None], target.batch.index)
+        stays = stays.expand(info.accepted.shape)
         chosen = [
-            torch.where(held if n.dim() < 3 else held[..., None], o, n)
+            torch.where(stays if n.dim() < 3 else stays[..., None], o, n)
             for n, o in zip(new, state, strict=True)
         ]
-        return hmc.HMCState(*chosen), info._replace(accepted=info.accepted & ~held)
+        return hmc.HMCState(*chosen), info._replace(accepted=info.accepted & ~stays)
 
     monkeypatch.setattr(hmc, "step", stubborn)
+
+
+def test_a_chain_that_never_moves_is_reported_and_left_out(monkeypatch) -> None:
+    corpus = make_corpus(40, empty=(5,))
+    hold(monkeypatch, lambda chain, position: position == 3)
     model = ctm(3, 30, dtype="float64", pseudo_documents=0.0)
-    with pytest.warns(UserWarning, match=r"1 chain\(s\) of 1 document\(s\) .* at positions 3;"):
-        result = fit(model, corpus, max_epochs=1, num_transitions=30, start="model")
+    message = r"1 chain\(s\) of 1 document\(s\) .* in 30 .* at positions 3; statistics and means"
+    with pytest.warns(ConvergenceWarning, match=message):
+        result = fit_monte_carlo(model, corpus, max_epochs=1, num_transitions=30, start="model")
     used = [d for d in np.flatnonzero(corpus.lengths) if d != 3]
     torch.testing.assert_close(model.prior.loc.detach(), result.chains["eta"][0, used].mean(0))
     assert result.history[0]["stuck"] == result.num_unconverged == 1
     assert not bool(result.moved[0, 3])
     assert bool(result.moved[0, used].all())
+    # It has the mean that it started with, of the prior.
+    assert torch.equal(result.means[3], torch.zeros(3, dtype=torch.float64))
+
+
+def count_epochs(monkeypatch) -> Callable[[], int]:
+    """Returns the number of epochs that have begun."""
+    epoch, begun = monte_carlo_run.MonteCarloRun._epoch, []
+
+    def counted(self: Any, bar: Any) -> Any:
+        begun.append(self)
+        return epoch(self, bar)
+
+    monkeypatch.setattr(monte_carlo_run.MonteCarloRun, "_epoch", counted)
+    return lambda: len(begun)
+
+
+def test_a_chain_counts_as_stuck_that_stands_still_since_warm_up(monkeypatch) -> None:
+    begun = count_epochs(monkeypatch)
+    hold(monkeypatch, lambda chain, position: (position == 3) & (begun() > 2))
+    epochs = {"max_epochs": 4, "warmup_epochs": 2, "num_transitions": 10, "start": "model"}
+    with pytest.warns(ConvergenceWarning, match="in 20 transitions, at positions 3;"):
+        result = fit_monte_carlo(ctm(3, 30), make_corpus(12), **epochs)
+    assert [record["stuck"] for record in result.history] == [0, 0, 1, 1]
+    assert result.moved[0].tolist() == [d != 3 for d in range(12)]
+
+
+def test_means_leave_out_chains_that_never_moved(monkeypatch) -> None:
+    corpus = make_corpus(12)
+    hold(monkeypatch, lambda chain, position: (chain < 2) & (position == 3))
+    engine = {"num_chains": 4, "num_transitions": 30, "max_epochs": 1, "start": "model"}
+    with pytest.warns(ConvergenceWarning, match=r"2 chain\(s\) of 1 document\(s\)"):
+        result = fit_monte_carlo(ctm(3, 30), corpus, **engine)
+    eta = result.chains["eta"]
+    torch.testing.assert_close(result.means[3], eta[2:, 3].mean(0))
+    torch.testing.assert_close(result.means[4], eta[:, 4].mean(0))
+
+
+def test_a_first_epoch_in_which_nothing_moves_is_no_error(monkeypatch) -> None:
+    """There is nothing to learn from it: the model stays, and the fit goes on."""
+    begun = count_epochs(monkeypatch)
+    first = 1
+    hold(monkeypatch, lambda chain, position: torch.tensor(begun() == first))
+    corpus = make_corpus(12, empty=(2,))
+    options = {"num_transitions": 10, "start": "model"}
+    for epochs in (1, 4):
+        first = begun() + 1
+        model, before = ctm(3, 30), ctm(3, 30)
+        with warnings.catch_warnings():
+            # Of the chains that have not moved, in the fit that ends there.
+            warnings.simplefilter("ignore" if epochs == 1 else "error", ConvergenceWarning)
+            result = fit_monte_carlo(model, corpus, max_epochs=epochs, **options)
+        assert all(math.isfinite(record["objective"]) for record in result.history)
+        assert all(math.isfinite(record["perplexity"]) for record in result.history)
+        assert result.history[0]["stuck"] == 11
+        assert bool(torch.isfinite(result.means).all())
+        if epochs == 1:
+            assert_same(model, before)
+        else:
+            assert result.history[-1]["stuck"] == 0
+            assert not torch.equal(model.topics.probs, before.topics.probs)
 
 
 # -- interruption --------------------------------------------------------------------------------
@@ -346,6 +396,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "exact": ("ctm", {"num_chains": 2}),
     "gradient": ("lntm", {"topic_update": "gradient"}),
     "sources": ("iftm(source='laplace')", {"mass_matrix": "taylor"}),
+    "aspect": ("lda", {}),
 }
 
 
@@ -368,7 +419,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
 
         error = options.pop("error", KeyboardInterrupt)
         patch.setattr(monte_carlo_run.MonteCarloRun, "_visit", counted)
-        return model, fit(model, corpus, **options)
+        return model, fit_monte_carlo(model, corpus, **options)
 
 
 def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any]) -> None:
@@ -376,8 +427,7 @@ def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any])
         assert torch.equal(a, b)
     for site, draws in one[1].chains.items():
         assert torch.equal(draws.nan_to_num(), other[1].chains[site].nan_to_num())
-    left, right = ([{**r, "seconds": 0} for r in x[1].history] for x in (one, other))
-    assert left == right
+    assert list(without_times(one[1])) == list(without_times(other[1]))
 
 
 @pytest.mark.parametrize("visits", [3, 9])
@@ -435,7 +485,7 @@ def test_a_parameter_that_is_not_a_number_is_named(name: str) -> None:
     model = make_model("ctm")
     model.get_parameter(name).data.view(-1)[0] = torch.nan
     with pytest.raises(NumericalError, match=name.replace(".", r"\.")):
-        fit(model, Corpus.from_matrix(make_counts()), start="model")
+        fit_monte_carlo(model, Corpus.from_matrix(make_counts()), start="model")
 
 
 @pytest.mark.parametrize(
@@ -459,12 +509,15 @@ def test_settings_that_cannot_be_are_named(options: dict[str, Any], named: str) 
 
 
 def test_models_and_corpora_that_cannot_be() -> None:
-    with pytest.raises(IncompatibleGuideError, match="lda"):
-        MonteCarloEM(make_model("lda"))
+    model = make_model("ctm")
+    model.prior = torch.nn.Identity()
+    with pytest.raises(IncompatibleGuideError, match="Identity"):
+        MonteCarloEM(model)
     with pytest.raises(ConfigError, match="30 words and the model 15"):
-        fit(make_model("ctm"), make_corpus())
+        fit_monte_carlo(make_model("ctm"), make_corpus(4))
+    nothing = Corpus.from_matrix(np.zeros((2, 30), dtype=int), allow_empty=True)
     with pytest.raises(CorpusError, match="no tokens"):
-        fit(ctm(3, 30), make_corpus()[[5]])
+        fit_monte_carlo(ctm(3, 30), nothing)
 
 
 def test_a_progress_bar_says_how_the_chains_fare(capsys) -> None:
@@ -489,35 +542,3 @@ def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
     assert history[10]["step_size"] < 1.15 * history[9]["step_size"]
     assert history[10]["acceptance"] > 0.75
     assert history[-1]["stuck"] == 0
-
-
-def test_a_first_epoch_that_moves_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A chain that a single transition did not move counts as stuck.
-    monkeypatch.setattr("torch_lntm.inference.em.monte_carlo_run.FEWEST_TRANSITIONS", 0)
-    corpus = lntm(3, 20, topics=synthetic_topics(3, 20, 0.1, seed=0)).generate([3000], seed=0)[0]
-    for seed in range(30):
-        model = lntm(3, 20)
-        engine = MonteCarloEM(
-            model, num_transitions=1, max_epochs=3, start="model", seed=seed, progress=False
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result = engine.fit(corpus)
-        assert all(bool(torch.isfinite(value).all()) for value in model.parameters())
-        assert bool(torch.isfinite(result.means).all())
-
-
-def test_means_leave_out_chains_that_never_moved() -> None:
-    corpus = lntm(3, 20, topics=synthetic_topics(3, 20, 0.1, seed=0)).generate([3000] * 6, seed=0)[
-        0
-    ]
-    engine = MonteCarloEM(
-        lntm(3, 20), num_chains=4, num_transitions=1, max_epochs=4, start="model", progress=False
-    )
-    with pytest.warns(UserWarning, match="statistics and means leave them out"):
-        result = engine.fit(corpus)
-    eta, moved = result.chains["eta"], result.moved
-    some = moved.any(0) & ~moved.all(0)
-    assert bool(some.any())
-    for d in some.nonzero().flatten().tolist():
-        torch.testing.assert_close(result.means[d], eta[moved[:, d], d].mean(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,29 @@ from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, iftm
 EXACT = {"tolerance": 1e-12, "max_iterations": 300}
 
 
+def recorded(guide: Any) -> list[tuple[DocumentBatch, Any]]:
+    """A list that grows by each batch that a guide solves and its posterior."""
+    solved: list[tuple[DocumentBatch, Any]] = []
+    solve = guide._solve
+
+    def recording(batch: DocumentBatch, *args: Any, **settings: Any) -> Any:
+        solved.append((batch, solve(batch, *args, **settings)))
+        return solved[-1][1]
+
+    guide._solve = recording
+    return solved
+
+
 # -- iterations ----------------------------------------------------------------------------------
 
 
 @each_pair
 def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> None:
     monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
-    corpus = make_corpus(12)
+    corpus = make_corpus(7)
     options = {"start": "model", "max_iterations": 1, "tolerance": 0.0}
     whole, a = fit(corpus, name, family, **options)
-    parts, b = fit(corpus, name, family, max_docs=5, **options)
+    parts, b = fit(corpus, name, family, max_docs=3, **options)
     # The solver stops anywhere within its tolerance of the posterior.
     assert_same(whole, parts, rtol=1e-5, atol=1e-6)
     assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
@@ -75,18 +88,19 @@ def test_em_never_lowers_the_bound(family, name, monkeypatch) -> None:
 
 
 @each_pair
-def test_the_objective_is_the_guide_s_and_the_parameters_log_prior(family, name, monkeypatch):
-    monkeypatch.setattr(GUIDES[name], "em_effort", {"tolerance": 1e-8, "max_iterations": 300})
+def test_the_objective_is_the_guide_s_and_the_parameters_log_prior(family, name) -> None:
+    """That of the last E-step, which all documents share."""
     corpus = make_corpus(10, empty=(4,))
-    model, result = fit(corpus, name, family, start="model", max_iterations=2, tolerance=0.0)
-    guide = make_guide(name, model, **GUIDES[name].em_effort)
-    occupied = corpus.batch(np.flatnonzero(corpus.lengths), dtype=torch.float64)
-    documents = float(guide.posterior(occupied).objective.sum())
-    log_prior = float(model.log_prior())
-    if family != "lda":
-        assert abs(log_prior) > 1.0
-    found = result.history[-1]["objective"] * corpus.num_tokens
-    assert found == pytest.approx(documents + log_prior, abs=1e-4)
+    model = new_model(family, 3, 30, dtype="float64")
+    guide = make_guide(name, model)
+    solved = recorded(guide)
+    engine = VariationalEM(model, guide, start="model", max_iterations=2, progress=False)
+    result = engine.fit(corpus)
+    log_prior = float(model.log_prior().detach())
+    assert abs(log_prior) > 1.0
+    expected = float(solved[-1][1].objective.sum()) + log_prior
+    assert result.history[-1]["objective"] * corpus.num_tokens == pytest.approx(expected)
+    assert result.num_unconverged == int((~solved[-1][1].converged).sum())
 
 
 def test_what_converged_means() -> None:
@@ -120,30 +134,24 @@ def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
     assert [r["iteration"] for r in short.history if r["phase"] == "em"] == [1, 2]
 
 
-def test_kept_sites_make_later_iterations_cheap(monkeypatch) -> None:
-    """Without them expectation propagation starts from nothing in each iteration."""
-    passes: list[int] = []
-    solve = EPGuide.posterior
-
-    def counting(self: EPGuide, *args: Any, **kwargs: Any) -> Any:
-        posterior = solve(self, *args, **kwargs)
-        passes.append(int(posterior.iterations.sum()))
-        return posterior
-
-    monkeypatch.setattr(EPGuide, "posterior", counting)
+def test_kept_sites_leave_little_to_do(monkeypatch) -> None:
+    """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
+    monkeypatch.setattr("torch_lntm.inference.em.phases.Statistics.maximise", lambda *_: None)
     monkeypatch.setattr(EPGuide, "em_effort", {"tolerance": 1e-3, "max_iterations": 100})
     corpus = make_corpus()
-    options = {"start": "model", "max_iterations": 6, "tolerance": 0.0}
-    _, kept = fit(corpus, "ep", "lda", **options)
-    with_sites = sum(passes)
-    passes.clear()
-    monkeypatch.setattr("torch_lntm.inference.em.phases.MAX_KEPT_NUMBERS", 0)
-    _, cold = fit(corpus, "ep", "lda", **options)
-    assert with_sites < 0.7 * sum(passes)
-    # One M-step on, both fits are in the same place. Later, documents whose propagation has not
-    # converged end at sites that depend on where it started, and the fits part.
-    first, second = ([record["objective"] for record in r.history[:2]] for r in (kept, cold))
-    torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=0.0, atol=1e-4)
+    for kept in (True, False):
+        if not kept:
+            monkeypatch.setattr("torch_lntm.inference.em.phases.MAX_KEPT_NUMBERS", 0)
+        model = lda(3, 30, dtype="float64")
+        guide = EPGuide(model)
+        solved = recorded(guide)
+        engine = VariationalEM(
+            model, guide, start="model", max_iterations=1, tolerance=0.0, progress=False
+        )
+        engine.fit(corpus)
+        first, second = (int(posterior.iterations.sum()) for _, posterior in solved)
+        assert first > 5 * corpus.num_docs
+        assert second <= 2 * corpus.num_docs if kept else second == first
 
 
 # -- seeds and restarts --------------------------------------------------------------------------
@@ -166,6 +174,27 @@ def test_restarts_keep_the_best_one(monkeypatch) -> None:
     assert len(set(scores)) == 3
     # EM's first E-step continues the best restart from its own means.
     assert several.history[-1]["objective"] == pytest.approx(max(scores), rel=1e-6)
+
+
+@pytest.mark.parametrize("best", range(3))
+def test_the_best_restart_goes_on_wherever_it_comes(best, monkeypatch) -> None:
+    seen: list[tuple[dict[str, Tensor], Tensor]] = []
+    objective = VariationalRun._objective
+
+    def scored(self: VariationalRun, statistics: Any) -> float:
+        seen.append((self.snapshot(), self.state.documents["means"].clone()))
+        # The three scores; then EM's first E-step.
+        return objective(self, statistics) + (10.0 if len(seen) == best + 1 else 0.0)
+
+    monkeypatch.setattr(VariationalRun, "_objective", scored)
+    monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
+    model, result = fit(make_corpus(), restarts=3, **options)
+    assert len(seen) == 4
+    parameters_then, means = seen[best]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, parameters_then[name])
+    torch.testing.assert_close(result.means, means, rtol=1e-6, atol=1e-6)
 
 
 # -- recovery ------------------------------------------------------------------------------------
@@ -207,32 +236,40 @@ def test_topics_and_correlations_are_recovered(anchored) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("name", ["factor", "taylor"])
 def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
-    """Its contrasts: neither A alone nor the shift of all logits is identified."""
+    """Its contrasts: neither A alone nor the shift of all logits is identified.
+
+    In ten other corpora the relative error was 0.17 (factor) and 0.20 (taylor) on average, most of
+    it the approximations' bias, with a standard deviation of 0.03: a false failure is a matter of 5
+    of these.
+    """
     truth = source_truth("gaussian")
-    corpus, _ = truth.generate([400] * 1500, seed=2)
+    corpus, _ = truth.generate([400] * 700, seed=2)
     model = fit_from(truth, corpus, name)
     expected, found = truth.prior.contrast_covariance(), model.prior.contrast_covariance()
-    assert (found - expected).norm() < 0.2 * expected.norm()
+    assert (found - expected).norm() < 0.35 * expected.norm()
     correlation = truth.topic_correlation()
     pairs = tuple(torch.triu_indices(6, 6, 1))
     assert (model.topic_correlation()[pairs] - correlation[pairs]).abs().mean() < 0.1
 
 
 @pytest.mark.slow
+@pytest.mark.stat
 def test_laplace_sources_are_recovered_up_to_sign_and_order() -> None:
+    """The bound makes them too small: in nine other corpora, by a factor of 0.78 ± 0.03."""
     truth = source_truth("laplace")
-    corpus, _ = truth.generate([400] * 1500, seed=2)
+    corpus, _ = truth.generate([400] * 700, seed=2)
     model = fit_from(truth, corpus, "factor")
     truth.prior.canonicalise_()
     columns, expected = model.prior.centred_mixing(), truth.prior.centred_mixing()
     cosine = (columns.mT @ expected) / columns.norm(dim=0)[:, None] / expected.norm(dim=0)
-    assert cosine.abs().max(0).values.min() > 0.95
+    assert cosine.abs().max(0).values.min() > 0.97
     assert sorted(cosine.abs().argmax(0).tolist()) == [0, 1]
     # A rotation by 45 degrees, which Gaussian sources could not tell, would leave 0.71.
     norms = columns.norm(dim=0)[cosine.abs().argmax(0)]
-    torch.testing.assert_close(norms, expected.norm(dim=0), rtol=0.25, atol=0.0)
+    torch.testing.assert_close(norms, expected.norm(dim=0), rtol=0.4, atol=0.0)
 
 
 def source_truth(source: Any) -> TopicModel:
@@ -277,17 +314,22 @@ def test_empty_documents_take_no_part_and_stay_in_the_output(family, name) -> No
 
 @each_pair
 def test_means_are_the_documents_own(family, name) -> None:
-    """Each row is the posterior of the document there, solved alone at the fitted parameters."""
+    """Each row is the mean of the last posterior that was solved of the document there."""
     corpus = make_corpus(9, empty=(0, 4))
-    options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 1, "tolerance": 0.0}
-    model, result = fit(corpus, name, family, **options)
-    model.prior.canonicalise_()
-    for d in np.flatnonzero(corpus.lengths):
-        alone = make_guide(name, model).posterior(corpus.batch([d], dtype=torch.float64))
-        tolerance = 0.2 if name in ("ep", "factor", "vb") else 0.05
-        torch.testing.assert_close(
-            result.means[d], alone.mean[0].to(result.means), rtol=0, atol=tolerance
-        )
+    model = new_model(family, 3, 30, dtype="float64")
+    guide = make_guide(name, model)
+    solved = recorded(guide)
+    options: dict[str, Any] = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 1}
+    result = VariationalEM(model, guide, max_docs=2, progress=False, **options).fit(corpus)
+    means = {}
+    for batch, posterior in solved:
+        whole = corpus.batch(batch.index, dtype=torch.float64)
+        assert torch.equal(whole.word_index, batch.word_index)
+        assert torch.equal(whole.counts, batch.counts)
+        means.update(zip(batch.index.tolist(), posterior.mean, strict=True))
+    assert sorted(means) == [1, 2, 3, 5, 6, 7, 8]
+    for d, mean in means.items():
+        assert torch.equal(result.means[d], mean.to(result.means))
 
 
 class TablePrior(LogisticNormalPrior):
@@ -309,8 +351,10 @@ class TablePrior(LogisticNormalPrior):
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """The table stays as it is."""
 
+    start = m_step
 
-def test_a_table_of_documents_is_read_by_their_positions(monkeypatch) -> None:
+
+def test_a_table_of_documents_is_read_by_their_positions() -> None:
     """Every iteration and every epoch visits each non-empty document once, under its own index."""
     corpus = make_corpus(20, empty=(0, 7, 8))
     occupied = np.flatnonzero(corpus.lengths).tolist()
@@ -352,7 +396,7 @@ def test_no_engine_copies_the_corpus(monkeypatch) -> None:
     assert engine.fit(corpus).means.shape == (40, 3)
 
 
-def test_an_error_names_the_document_s_place_in_the_corpus(monkeypatch) -> None:
+def test_an_error_names_the_document_s_place_in_the_corpus() -> None:
     """Not its place among the non-empty documents, nor in its batch."""
     corpus = make_corpus(12, empty=(0, 5))
     model = lda(3, 30)
@@ -360,11 +404,8 @@ def test_an_error_names_the_document_s_place_in_the_corpus(monkeypatch) -> None:
     solve = guide._solve
 
     def spoiled(batch: DocumentBatch, *args: Any, **settings: Any) -> Any:
-        # The counts of one document become nan within the batch.
         counts = torch.where(batch.index[batch.row_index] == 9, torch.nan, batch.counts)
-        spoiled_batch = SimpleNamespace(batch=batch)
-        object.__setattr__(spoiled_batch.batch, "counts", counts)
-        return solve(spoiled_batch.batch, *args, **settings)
+        return solve(replace(batch, counts=counts), *args, **settings)
 
     guide._solve = spoiled  # type: ignore[method-assign]
     engine = VariationalEM(model, guide, start="model", max_docs=4, progress=False)
@@ -423,9 +464,14 @@ def test_documents_that_cannot_be_fitted_are_refused() -> None:
     with pytest.raises(ConfigError, match="the corpus has 5 words and the model 4; re-index"):
         engine.fit(Corpus.from_matrix(np.eye(5, dtype=int)))
     with pytest.raises(CorpusError, match="no tokens"):
-        engine.fit(Corpus.from_matrix(np.zeros((2, 4), dtype=int)))
-    with pytest.raises(CorpusError, match="Corpus"):
-        engine.fit("a file.txt")  # type: ignore[arg-type]
+        engine.fit(Corpus.from_matrix(np.zeros((2, 4), dtype=int), allow_empty=True))
+    for documents, message in (
+        ("a file.txt", "got 'a file.txt'; if it is a file, read it by read_corpus"),
+        (["one text", "another"], "got texts; count their words by Corpus.from_texts"),
+        ({"a": 1}, "expected a corpus or a matrix of counts, got a dict"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            engine.fit(documents)  # type: ignore[arg-type]
 
 
 def test_a_matrix_is_as_good_as_a_corpus() -> None:
