@@ -22,6 +22,7 @@ from support.pretend import suspended
 from torch import Tensor
 
 import torch_lntm as lntm
+from torch_lntm import noise
 from torch_lntm.cli import main
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
 
@@ -336,15 +337,9 @@ def test_bound_density(accelerator: torch.device, family: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
         batch = CORPUS[:3].batch(device=device, dtype=torch.float64)
-        trace = pyro.poutine.trace(model).get_trace(batch)
-        latents = {
-            name: torch.full_like(trace.nodes[name]["value"], 0.3)
-            for name in ("source", "eta")
-            if name in trace.nodes
-        }
-        if not latents:
-            latents = {"theta": torch.full((3, NUM_TOPICS), 1 / NUM_TOPICS).to(device).double()}
-        return {"joint": model.bind(batch).log_joint(latents)}, {}
+        target = model.bind(batch)
+        z = target.draw_prior(noise.document_keys(0, batch.index, 2))
+        return {"joint": target.log_joint(z), "gradient": target.likelihood(z)[1]}, {}
 
     compare(accelerator, work)
 

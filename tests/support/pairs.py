@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pyro import poutine
 from support.problems import make_batch
 
+from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import GUIDES
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
 from torch_lntm.noise import document_keys
@@ -84,3 +86,11 @@ def start_prior(model: TopicModel, theta: torch.Tensor) -> torch.Tensor:
     batch = make_batch(np.ones((len(theta), model.num_words)))
     model.prior.start(float(len(theta)), **model.prior.statistics(draws, batch))
     return latents
+
+
+def prior_log_prob(
+    model: TopicModel, batch: DocumentBatch, latents: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Log density ``(num_docs,)`` of the program's latent sites at given values."""
+    trace = poutine.trace(poutine.condition(model, latents)).get_trace(batch)
+    return sum(trace.nodes[name]["fn"].log_prob(trace.nodes[name]["value"]) for name in latents)
