@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -19,10 +17,7 @@ def test_on_a_cpu_documents_share_a_fixed_number_of_numbers(numbers, expected):
 
 
 def test_on_a_gpu_they_share_a_part_of_its_memory(monkeypatch):
-    def properties(device):
-        return SimpleNamespace(total_memory=2**33)
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**32, 2**33))
     assert docs_at_once(2**20, "cuda") == 2**33 // 8 // 4 // 2**20
     assert docs_at_once(2**20, torch.device("cuda", 0), torch.float64) == 2**33 // 8 // 8 // 2**20
     assert docs_at_once(1.0, "cuda") == 65536

@@ -18,6 +18,7 @@ import pyro
 import pytest
 import torch
 from pyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from support.pretend import suspended
 from torch import Tensor
 
 import torch_lntm as lntm
@@ -30,9 +31,10 @@ CPU = torch.device("cpu")
 PAIRS = [
     *(
         (family, guide)
-        for family in ("ctm", "anchored ctm", "lntm")
+        for family in ("ctm", "lntm")
         for guide in ("TaylorGuide", "LaplaceGuide", "BleiLaffertyGuide", "KhanBouchardGuide")
     ),
+    *(("anchored ctm", guide) for guide in ("TaylorGuide", "KhanBouchardGuide")),
     *(("gaussian iftm", guide) for guide in ("TaylorGuide", "LaplaceGuide", "FactorGuide")),
     ("laplace iftm", "FactorGuide"),
     *(("lda", guide) for guide in ("DirichletGuide", "EPGuide")),
@@ -133,7 +135,8 @@ def compare(
     """Do work on both devices; it returns what belongs on its device and what on the CPU."""
     pyro.clear_param_store()
     there, host = work(accelerator)
-    expected_there, expected_host = work(CPU)
+    with suspended():
+        expected_there, expected_host = work(CPU)
     if there:
         check(there, expected_there, accelerator)
     if host:
@@ -148,7 +151,7 @@ def test_posterior(accelerator: torch.device, family: str, guide: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
         solver = make_guide(guide, model)
-        batch = CORPUS[:4].batch(device, torch.float64)
+        batch = CORPUS[:4].batch(device=device, dtype=torch.float64)
         posterior = solver.posterior(batch)
         values = {
             "mean": posterior.mean,
@@ -206,7 +209,7 @@ def test_annealing(accelerator: torch.device, family: str, guide: str) -> None:
     compare(accelerator, work)
 
 
-@each_family
+@pytest.mark.parametrize("family", ["ctm", "laplace iftm", "lda"])
 def test_restarts(accelerator: torch.device, family: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
@@ -226,7 +229,7 @@ def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
     model = make_model(family, accelerator)
     svi = SVI(model, make_guide(guide, model), pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     pyro.set_rng_seed(0)
-    batch = CORPUS[3:5].batch(accelerator, torch.float64)
+    batch = CORPUS[3:5].batch(device=accelerator, dtype=torch.float64)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     losses = [svi.step(batch), svi.evaluate_loss(batch)]
     check({"losses": losses}, None, CPU)
@@ -234,13 +237,13 @@ def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
     assert any(bool((value != before[name]).any()) for name, value in model.named_parameters())
 
 
-@each_pair
-def test_predictive(accelerator: torch.device, family: str, guide: str) -> None:
+@each_family
+def test_predictive(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
-    batch = CORPUS[:3].batch(accelerator, torch.float64)
+    batch = CORPUS[:3].batch(device=accelerator, dtype=torch.float64)
     latent = model.prior.latent
-    draw = Predictive(model, guide=make_guide(guide, model), num_samples=1, return_sites=(latent,))
-    draws = draw(batch)
+    guide = make_guide(DEFAULTS[family], model)
+    draws = Predictive(model, guide=guide, num_samples=1, return_sites=(latent,))(batch)
     assert draws[latent].shape == (1, 3, model.latent_dim)
     check(draws, None, accelerator)
 
@@ -277,10 +280,10 @@ def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> No
             model, num_chains=2, mass_matrix=metric, num_steps=2, seed=1
         )
         samples = kernel.run(
-            CORPUS[:3].batch(device), num_samples=4, warmup_steps=2, progress=False
+            CORPUS[:3].batch(device=device), num_samples=4, warmup_steps=2, progress=False
         )
-        names = ("eta", "source", "index", "acceptance", "step_size", "moved")
-        return {}, {name: getattr(samples, name) for name in names}
+        names = ("index", "acceptance", "step_size", "moved")
+        return {}, {**samples.latents, **{name: getattr(samples, name) for name in names}}
 
     compare(accelerator, work)
 
@@ -289,9 +292,9 @@ def test_document_hmc(accelerator: torch.device, family: str, metric: str) -> No
 def test_diagnostics_of_document_hmc(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
     kernel = lntm.inference.DocumentHMC(model, num_chains=2, num_steps=2)
-    samples = kernel.run(CORPUS[:2].batch(accelerator), 8, warmup_steps=4, progress=False)
+    samples = kernel.run(CORPUS[:2].batch(device=accelerator), 8, warmup_steps=4, progress=False)
     moved = samples.moved.any(0)
-    quantities = ("theta", "eta") if samples.source is None else ("theta", "eta", "source")
+    quantities = ("theta", *samples.latents)
     # Theta is a function of the model's, as draws are kept on the CPU.
     for quantity in quantities:
         summaries = {
@@ -312,7 +315,7 @@ def test_document_hmc_in_mcmc(accelerator: torch.device, family: str) -> None:
         disable_progbar=True,
     )
     pyro.set_rng_seed(0)
-    mcmc.run(CORPUS[:3].batch(accelerator))
+    mcmc.run(CORPUS[:3].batch(device=accelerator))
     draws = mcmc.get_samples()
     assert draws["eta"].shape == (2, 3, model.latent_dim)
     check(draws, None, accelerator)
@@ -324,7 +327,7 @@ def test_nuts(accelerator: torch.device, family: str) -> None:
     kernel = NUTS(model, max_tree_depth=2)
     mcmc = MCMC(kernel, num_samples=1, warmup_steps=1, disable_progbar=True)
     pyro.set_rng_seed(0)
-    mcmc.run(CORPUS[:2].batch(accelerator, torch.float64))
+    mcmc.run(CORPUS[:2].batch(device=accelerator, dtype=torch.float64))
     check(mcmc.get_samples(), None, accelerator)
 
 
@@ -332,7 +335,7 @@ def test_nuts(accelerator: torch.device, family: str) -> None:
 def test_bound_density(accelerator: torch.device, family: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
-        batch = CORPUS[:3].batch(device, torch.float64)
+        batch = CORPUS[:3].batch(device=device, dtype=torch.float64)
         trace = pyro.poutine.trace(model).get_trace(batch)
         latents = {
             name: torch.full_like(trace.nodes[name]["value"], 0.3)
@@ -406,7 +409,7 @@ def test_annealed_importance_sampling(accelerator: torch.device, family: str) ->
     check({"gap": bracket.gap, "lower": bracket.lower.log_likelihood}, None, CPU)
 
 
-@each_family
+@pytest.mark.parametrize("family", ["ctm", "gaussian iftm", "lda"])  # the slowest test
 def test_posterior_accuracy(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
     guides = {guide: make_guide(guide, model) for of, guide in PAIRS if of == family}
@@ -456,6 +459,53 @@ def test_correlations(accelerator: torch.device, family: str) -> None:
         return {"correlation": make_model(family, device).topic_correlation()}, {}
 
     compare(accelerator, work)
+
+
+@each_family
+def test_reports(accelerator: torch.device, family: str) -> None:
+    report = lntm.reports
+
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = make_model(family, device)
+        guide = make_guide(DEFAULTS[family], model)
+        documents = lntm.inference.transform(guide, CORPUS[:4])
+        mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
+        shares = report.topic_shares(documents.theta, CORPUS[:4])
+        scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
+        host = {
+            "theta": documents.theta,
+            "mean": mean.theta,
+            "shares": shares,
+            "topics": report.format_topics(report.summarise_topics(model, shares)),
+            "scores": report.format_scores(scores),
+        }
+        if family.endswith("iftm"):
+            host["sources"] = report.format_sources(report.summarise_sources(model))
+            for name in (guide for of, guide in PAIRS if of == family):
+                activity = report.source_activity(make_guide(name, model), CORPUS[:4])
+                host[name] = [activity.mean, activity.std]
+                host[f"{name}'s ends"] = report.most_active_documents(activity, 0)
+        return {}, host
+
+    compare(accelerator, work)
+
+
+@each_family
+def test_pictures(accelerator: torch.device, family: str) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    model = make_model(family, accelerator)
+    posterior = make_guide(DEFAULTS[family], model).posterior(CORPUS[:2].batch(device=accelerator))
+    labels = lntm.plotting.topic_labels(model)
+    assert labels == lntm.plotting.topic_labels(make_model(family, CPU))
+    try:
+        assert lntm.plotting.correlation_heatmap(model).images
+        proportions = lntm.plotting.document_proportions(posterior, 1, labels=labels)
+        assert len(proportions.lines) > 0
+        if family.endswith("iftm"):
+            assert lntm.plotting.source_plot(model).has_data()
+    finally:
+        pyplot.close("all")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.costs import Cost
-from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor
+from support.pretend import DEVICE, PretendDevice, PretendDeviceError, PretendTensor, suspended
 from torch import Tensor
 
 
@@ -470,7 +470,7 @@ def test_the_site_is_the_innermost_line_of_the_package(cuda: PretendDevice) -> N
     from torch_lntm.corpus import Corpus
     from torch_lntm.kernels import expected_counts
 
-    batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(DEVICE)
+    batch = Corpus.from_matrix(np.array([[1, 2, 0], [0, 1, 1]])).batch(device=DEVICE)
     cuda.reset()
     expected_counts(torch.ones(2, 2, device="cuda"), torch.ones(2, 3, device="cuda"), batch)
     assert any(site.startswith("torch_lntm/kernels/") for site in cuda.sites)
@@ -484,3 +484,13 @@ def test_the_backward_pass_is_counted(cuda: PretendDevice) -> None:
         loss.backward()
     assert 2 <= cost.launches <= 3
     assert cost.waits == 0
+
+
+def test_it_can_be_suspended(cuda: PretendDevice) -> None:
+    tensor = there()
+    with suspended():
+        assert not torch.cuda.is_available()
+        assert type(torch.zeros(2)) is Tensor
+    assert (tensor + 1).device == DEVICE
+    with pytest.raises(PretendDeviceError, match="same device"):
+        tensor + HERE

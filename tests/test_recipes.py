@@ -32,10 +32,10 @@ def test_options_go_to_whom_they_belong():
     made = Recipe("lda", "vb").make(7, seed=5, device="cpu", options=options)
     assert made.model.topics.smoothing == 0.3
     assert made.guide.topics_update == "second-order"
-    assert (made.engine.tolerance, made.engine.max_iterations) == (1e-5, 7)
+    assert (made.engine.settings.tolerance, made.engine.settings.max_iterations) == (1e-5, 7)
     assert made.guide.tolerance == lntm.guides.DirichletGuide(made.model).tolerance
-    assert made.engine.restarts == 2
-    assert made.engine.seed == 5
+    assert made.engine.settings.restarts == 2
+    assert made.engine.settings.seed == 5
     twin = lntm.models.lda(4, 7, topic_smoothing=0.3, seed=5)
     assert torch.equal(made.model.topics.logits, twin.topics.logits)
 
@@ -46,7 +46,7 @@ def test_a_sampler_is_an_engine_with_the_models_default_guide():
     assert not Recipe("iftm").samples
     made = recipe.make(7, options={"num_topics": 4, "num_chains": 2, "max_epochs": 3})
     assert isinstance(made.engine, MonteCarloEM)
-    assert made.engine.max_epochs == 3
+    assert made.engine.settings.max_epochs == 3
     assert made.guide.name == "factor"
     assert list(SAMPLERS) == ["hmc"]
     assert not SAMPLERS.keys() & GUIDES.keys()

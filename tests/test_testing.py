@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracles.pairs import FAMILIES, NUM_WORDS, PAIRS, make_model
+from support.pairs import FAMILIES, NUM_WORDS, PAIRS, make_model
 
 from torch_lntm import testing
 from torch_lntm.corpus import Corpus, DocumentBatch

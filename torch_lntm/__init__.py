@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from torch_lntm import inference as inference
     from torch_lntm import io as io
     from torch_lntm import kernels as kernels
+    from torch_lntm import latents as latents
     from torch_lntm import models as models
     from torch_lntm import plotting as plotting
+    from torch_lntm import posteriors as posteriors
     from torch_lntm import recipes as recipes
     from torch_lntm import reports as reports
+    from torch_lntm import testing as testing
     from torch_lntm.corpus import Corpus as Corpus
     from torch_lntm.corpus import lee_corpus as lee_corpus
     from torch_lntm.corpus import read_corpus as read_corpus
@@ -63,7 +66,7 @@ _NAMES = {
 }
 _ROOMS = (
     *("corpus", "distributions", "errors", "evaluation", "guides", "inference", "io", "kernels"),
-    *("models", "plotting", "recipes", "reports"),
+    *("latents", "models", "plotting", "posteriors", "recipes", "reports", "testing"),
 )
 __all__ = [*_NAMES, *_ROOMS, "__version__"]
 

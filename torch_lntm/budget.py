@@ -35,7 +35,7 @@ def docs_at_once(
     device = torch.device(device)
     numbers = float(CPU_NUMBERS)
     if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
+        memory = torch.cuda.mem_get_info(device)[1]
         numbers = CUDA_SHARE * memory / dtype.itemsize
     most = MOST_DOCS.get(device.type, MOST_DOCS["cpu"])
     return min(max(LEAST_DOCS, int(numbers / max(numbers_per_document, 1.0))), most)

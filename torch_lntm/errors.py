@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "IncompatibleGuideError",
     "LNTMError",
     "LNTMWarning",
+    "MissingColumnError",
     "NotFittedError",
     "NumericalError",
     "SavingWarning",
@@ -35,6 +36,25 @@ class LNTMError(Exception):
 
 class CorpusError(LNTMError, ValueError):
     """A corpus, file, vocabulary or count matrix that cannot be used; names file, line or index."""
+
+
+class MissingColumnError(CorpusError, KeyError):
+    """Metadata or covariates of a name that the documents do not have; names those they have.
+
+    Args:
+        name: What was asked for.
+        known: The names there are.
+    """
+
+    def __init__(self, name: object, known: Iterable[str]) -> None:
+        there = ", ".join(map(str, known)) or "none"
+        super().__init__(
+            f"the documents have no column {name!r}; there are: {there}. A corpus gets columns by "
+            "with_covariates({name: array}) and with_metadata({name: values})"
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ConfigError(LNTMError, ValueError):

@@ -39,7 +39,7 @@ class Ingredients(NamedTuple):
     """
 
     model: TopicModel
-    guide: Guide
+    guide: Guide[Any]
     engine: Engine
 
 
@@ -126,7 +126,7 @@ class Recipe:
         return Ingredients(model, guide, VariationalEM(model, guide, **for_engine))
 
 
-def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide:
+def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
     """The guide of a recipe's posterior: of a sampler's or of none the model's default.
 
     Args:

@@ -101,7 +101,8 @@ def test_transform_under_a_dirichlet(counts, posterior):
     with np.load("x.npz", allow_pickle=False) as arrays:
         assert "sources" not in arrays
         np.testing.assert_allclose(arrays["theta"], mean.numpy(), atol=1e-4)
-        prior = run.model.prior.mean.detach().numpy()
+        concentration = run.model.prior.concentration.detach().numpy()
+        prior = concentration / concentration.sum()
         np.testing.assert_allclose(arrays["theta"][7], prior, rtol=1e-5)  # the empty document
 
 
@@ -211,7 +212,7 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
     assert main(["evaluate", run_folder, counts]) == 1
     expected = f"posterior {posterior!r}; expected one of"
     if posterior == "vb":
-        expected = "DirichletGuide is not for ctm. The models and guides that go together:"
+        expected = "DirichletGuide needs a Dirichlet prior of theta, which LogisticNormalPrior does"
     assert capsys.readouterr().err.startswith(f"error: {expected}")
 
 
@@ -285,7 +286,7 @@ def test_transform_reads_as_the_fit_did(workplace, capsys):
 def test_the_format_of_a_name_that_tells_none_is_the_fits(texts, capsys):
     Path("texts").write_bytes(Path(texts).read_bytes())
     assert main(["fit", "texts", "--format", "txt", "--out", "run", *QUICK]) == 0
-    Path("new").write_text("the cat\nstocks")
+    Path("new").write_text("dog cat\nstocks")
     assert main(["transform", "run", "new", "--out", "x.csv"]) == 0
     assert len(rows_of(Path("x.csv").read_text())) == 2
 
@@ -314,11 +315,11 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert main(["fit", "-", "--format", "txt", "--out", "run", *QUICK]) == 0
     assert lntm.load_run("run").metadata["corpus"]["name"] == "stdin"
     capsys.readouterr()
-    feed("the cat and the dog\n\nstocks and bonds")
+    feed("cat dog cat\n\nstocks bonds")
     assert main(["transform", "run", "-", "--out", "-"]) == 0
     out, err = capsys.readouterr()
     rows = rows_of(out)
-    assert [row["tokens"] for row in rows] == ["5", "0", "3"]
+    assert [row["tokens"] for row in rows] == ["3", "0", "2"]
     assert "wrote 3 documents to standard output: 1 empty" in err
     assert main(["evaluate", "run"]) == 1
     assert "does not say what its corpus was; give CORPUS" in capsys.readouterr().err
@@ -327,23 +328,20 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
 
 
-def test_transform_carries_the_documents_columns(run_folder, counts, monkeypatch):
-    metadata = {
-        "id": np.array([f"d{d}" for d in range(40)], dtype=object),
-        "year": np.arange(1900, 1940),
-        "tokens": np.full(40, np.nan),
-    }
-    metadata["id"][3] = None
-    monkeypatch.setattr(lntm.Corpus, "metadata", metadata, raising=False)
+def test_transform_carries_the_documents_columns(run_folder, counts):
+    corpus = lntm.read_corpus(counts)
+    names = [f"d{d}" for d in range(40)]
+    names[3] = None
+    columns = {"id": names, "year": range(1900, 1940), "tokens": [float("nan"), *[0.5] * 39]}
+    corpus.with_metadata(columns).save("more.npz")
     for out in ("x.csv", "x.npz"):
-        assert main(["transform", run_folder, counts, "--out", out]) == 0
+        assert main(["transform", run_folder, "more.npz", "--out", out]) == 0
     rows = rows_of(Path("x.csv").read_text())
-    assert list(rows[0])[:4] == ["document", "id", "year", "metadata.tokens"]
+    assert set(rows[0]) > {"document", "id", "year", "metadata.tokens", "label", "tokens"}
     assert [row["id"] for row in rows[2:5]] == ["d2", "", "d4"]
     assert rows[5]["year"] == "1905"
-    assert rows[5]["metadata.tokens"] == ""
-    corpus = lntm.read_corpus(counts)
+    assert [row["metadata.tokens"] for row in rows[:2]] == ["", "0.5"]
     assert [int(row["tokens"]) for row in rows] == corpus.lengths.tolist()
     with np.load("x.npz", allow_pickle=False) as arrays:
         assert arrays["metadata.year"].tolist() == list(range(1900, 1940))
-        assert arrays["metadata.id"][:4].tolist() == ["d0", "d1", "d2", ""]
+        assert arrays["metadata.id"][:5].tolist() == ["d0", "d1", "d2", "", "d4"]

@@ -106,7 +106,7 @@ def test_every_kind_of_model_has_its_posteriors(counts):
         assert fit_quickly(counts, "--model", model, out=model).config["posterior"] == guides[0]
 
 
-@pytest.mark.parametrize("model", ["ctm", "lntm", "iftm"])
+@pytest.mark.parametrize("model", ["ctm", "lntm", "iftm", "lda"])
 def test_fit_by_sampling(counts, model, capsys):
     options = ("--model", model, "--posterior", "hmc", "--max-epochs", "12", "--num-chains", "2")
     assert main(["fit", counts, "--out", "run", *QUICK[:3], *options]) == 0
@@ -135,8 +135,6 @@ def test_options_of_the_other_engine_are_refused(counts, capsys):
     assert "max_epochs is an option of posterior hmc; leave it out" in capsys.readouterr().err
     assert main(["fit", counts, "--posterior", "hmc", "--restarts", "3"]) == 1
     assert "restarts is an option of variational EM; leave it out" in capsys.readouterr().err
-    assert main(["fit", counts, "--model", "lda", "--posterior", "hmc"]) == 1
-    assert "DocumentHMC samples eta" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
@@ -277,7 +275,7 @@ def test_what_is_wrong_with_a_plugin_or_its_options_is_said(counts, plugin, caps
     [
         (["a lone document"], ["--test-fraction", "0"], "one document with words cannot tell"),
         (
-            ["one two", "two six", ""],
+            ["red blue", "blue green", ""],
             ["--test-fraction", "0"],
             "3 topics for 2 documents with words",
         ),
@@ -306,8 +304,12 @@ def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, struct
     assert (warning in err) == (model > unigram)
 
 
-def test_how_texts_were_prepared_is_printed(counts, monkeypatch, capsys):
-    prepared = "left out 12 English stop words; stop_words=none keeps them"
-    monkeypatch.setattr(lntm.Corpus, "preparation", prepared, raising=False)
-    fit_quickly(counts)
-    assert prepared in capsys.readouterr().err.splitlines()
+def test_how_texts_were_prepared_is_printed(texts, capsys):
+    assert main(["fit", texts, "--out", "run", *QUICK]) == 0
+    preparation = lntm.read_corpus(texts).preparation
+    assert "stop words" in preparation
+    assert preparation in capsys.readouterr().err.splitlines()
+    assert main(["fit", texts, "--out", "other", *QUICK, "--stop-words", "none"]) == 0
+    assert preparation not in capsys.readouterr().err
+    words = {folder: set(lntm.load_model(folder).vocabulary) for folder in ("run", "other")}
+    assert words["other"] - words["run"] == {"the", "and", "at", "as", "while"}

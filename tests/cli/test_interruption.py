@@ -80,16 +80,16 @@ def test_a_killed_fit_continues_to_the_same_result(counts, capsys):
 
 def stop_at_checkpoint(patch, number, error):
     """Have an error happen right after a checkpoint, the how-manyth since the start."""
-    from torch_lntm.inference import run
+    from torch_lntm.inference.em import loop
 
-    written, write = itertools.count(1), run.write_checkpoint
+    written, write = itertools.count(1), loop.write_checkpoint
 
     def write_and_stop(*arguments):
         write(*arguments)
         if next(written) == number:
             raise error
 
-    patch.setattr(run, "write_checkpoint", write_and_stop)
+    patch.setattr(loop, "write_checkpoint", write_and_stop)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +40,18 @@ from torch_lntm.io import models
         ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
         ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
         ("fit counts.npz --topics-update bound", "topics_update is an option of vb and ep;"),
-        ("fit counts.npz --model lda --posterior taylor", "TaylorGuide is not for lda"),
-        ("fit counts.npz --model lda --posterior taylor", "lda with DirichletGuide (vb), EPGuide"),
-        ("fit counts.npz --posterior factor", "FactorGuide is not for ctm"),
+        (
+            "fit counts.npz --model lda --posterior taylor",
+            "TaylorGuide needs a normal prior of eta, which DirichletPrior does",
+        ),
+        ("fit counts.npz --model lda --posterior taylor", "guides for it: vb, ep"),
+        (
+            "fit counts.npz --posterior factor",
+            "FactorGuide needs sources, which LogisticNormalPrior does not have",
+        ),
         (
             "fit counts.npz --model iftm --source laplace --posterior taylor",
-            "iftm(source='laplace') with FactorGuide (factor)",
+            "TaylorGuide needs a normal prior of eta, which IndependentFactorPrior does not have",
         ),
         ("fit counts.npz --model iftm --num-sources 50", "num_sources is 50; expected 1 to 49"),
         ("fit counts.npz --model lda --concentration 0", "expected positive, finite numbers"),
@@ -193,6 +200,18 @@ def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys
         assert ("continuing" in capsys.readouterr().err) == (where == "checkpoint")
 
 
+@pytest.mark.parametrize("name", [None, "disk/checkpoint"])
+def test_what_the_system_refuses_in_a_fit_is_one_line(counts, name, monkeypatch, capsys):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", name)
+
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", full)
+    assert main(["fit", counts, "--out", "run", *QUICK]) == 1
+    where = "" if name is None else f"{name}: "
+    expected = f"error: {where}No space left on device; free some space and run the same command"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(expected)
+
+
 def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
     Path("file").write_text("")
     assert main(["fit", counts, "--out", "file/run", *QUICK]) == 1
@@ -203,7 +222,8 @@ def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
 
 def test_words_that_cannot_be_written_are_found_before_the_fit(workplace, monkeypatch, capsys):
     matrix = np.ones((5, 2), dtype=int)
-    corpus = lntm.Corpus.from_matrix(matrix, ["a\ud800b", "c"])
+    corpus = lntm.Corpus.from_matrix(matrix, ["a", "c"])
+    corpus = replace(corpus, vocabulary=("a\ud800b", "c"))
     monkeypatch.setattr(lntm, "read_corpus", lambda *a, **o: corpus)
     monkeypatch.setattr(lntm.inference.VariationalEM, "fit", None)
     assert main(["fit", "x.npz", "--out", "run", *QUICK]) == 1

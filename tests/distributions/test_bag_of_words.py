@@ -7,8 +7,8 @@ import pyro
 import pytest
 import torch
 from oracles.mixture import enumerate_assignments
-from oracles.problems import make_batch
 from scipy import stats
+from support.problems import make_batch
 
 from torch_lntm.distributions import BagOfWords, WordCounts
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from support.known import TOPICS, WORDS, make_corpus, make_factor_model, make_model
+from support.known import TOPICS, make_corpus, make_factor_model, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
@@ -57,7 +56,7 @@ def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
         asked.append(entries)
         return 2.0**23 / 20
 
-    monkeypatch.setattr(type(guide), "numbers_per_document", numbers)
+    monkeypatch.setattr(type(guide), "memory_per_document", numbers)
     transform(guide, thirty)
     assert sizes == [20, 10]
     assert asked == [thirty.nnz / 30]
@@ -85,16 +84,15 @@ def test_an_unknown_estimate_is_refused(corpus):
         transform(lntm.guides.TaylorGuide(make_model()), corpus, "median")
 
 
-def test_documents_keep_what_identifies_them(corpus, monkeypatch):
+def test_documents_keep_what_identifies_them(corpus):
     guide = lntm.guides.TaylorGuide(make_model())
     found = transform(guide, corpus)
     assert found.metadata == {}
     assert found.lengths.tolist() == corpus.lengths.tolist()
-    labelled = lntm.Corpus.from_matrix(corpus.to_scipy(), WORDS, labels=list("abcdefghi"))
-    assert transform(guide, labelled).metadata["label"].tolist() == list("abcdefghi")
-    metadata = {"year": np.arange(9)}
-    monkeypatch.setattr(lntm.Corpus, "metadata", metadata, raising=False)
-    assert transform(guide, corpus).metadata["year"].tolist() == list(range(9))
+    labelled = corpus.with_metadata({"year": range(9), "label": list("abcdefghi")})
+    found = transform(guide, labelled, max_docs=2)
+    assert found.metadata["year"].tolist() == list(range(9))
+    assert found.metadata["label"].tolist() == list("abcdefghi")
 
 
 def test_what_is_found_shows_itself_in_a_line(corpus):

@@ -7,11 +7,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from oracles import gaussian as oracle
-from oracles.pairs import make_counts, make_model
-from oracles.problems import make_batch
-from pyro import poutine
 from scipy import optimize, stats
+from support.pairs import make_model, prior_draws, start_prior
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel, iftm
@@ -32,40 +29,10 @@ def arrays(model: TopicModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @SOURCES
-def test_the_bound_density_is_the_program_s_site_by_site(device, source) -> None:
-    model = make_model(family(source)).to(device)
-    counts = make_counts((30, 0, 1))
-    batch = make_batch(counts, device, corpus_size=30)
-    rng = np.random.default_rng(3)
-    s, eta = rng.normal(size=(2, 3, 2)), rng.normal(size=(2, 3, 4))
-    latents = {"source": torch.from_numpy(s).to(device), "eta": torch.from_numpy(eta).to(device)}
-    prior, likelihood = model.bind(batch).log_joint(latents)
-    assert prior.shape == likelihood.shape == (2, 3)
-
-    loc, mixing, precision = arrays(model)
-    topics = model.topics.probs.detach().cpu().numpy()
-    of_sources = stats.norm if source == "gaussian" else stats.laplace
-    expected = of_sources.logpdf(s).sum(-1)
-    expected += stats.norm.logpdf(eta, loc + s @ mixing.T, precision**-0.5).sum(-1)
-    np.testing.assert_allclose(prior.tolist(), expected, rtol=1e-10)
-    for i in range(2):
-        values = {name: value[i] for name, value in latents.items()}
-        trace = poutine.trace(poutine.condition(model, values)).get_trace(batch)
-        trace.compute_log_prob()
-        sites = trace.nodes["source"]["unscaled_log_prob"] + trace.nodes["eta"]["unscaled_log_prob"]
-        torch.testing.assert_close(sites, prior[i])
-        torch.testing.assert_close(trace.nodes["counts"]["unscaled_log_prob"], likelihood[i])
-        torch.testing.assert_close(trace.nodes["counts"]["log_prob"], 10 * likelihood[i])
-        words = [oracle.log_likelihood(e, topics, c) for e, c in zip(eta[i], counts, strict=True)]
-        np.testing.assert_allclose(likelihood[i].tolist(), words, rtol=1e-10)
-
-
-@SOURCES
 def test_draws_are_from_the_prior(device, source) -> None:
     model = make_model(family(source)).to(device)
     num_docs = 20_000
-    latents = model.prior.draw(num_docs, torch.Generator(device).manual_seed(0))
-    again = model.prior.draw(num_docs, torch.Generator(device).manual_seed(0))
+    latents, again = (prior_draws(model, num_docs, device) for _ in range(2))
     loc, mixing, precision = arrays(model)
     s, eta = (latents[name].detach().cpu().numpy() for name in ("source", "eta"))
     assert all(torch.equal(latents[name], again[name]) for name in latents)
@@ -190,7 +157,7 @@ def test_a_start_from_proportions_has_their_moments(source) -> None:
     eta = rng.normal(size=(4000, 2)) @ mixing.T + 0.3 * rng.normal(size=(4000, 6))
     theta = np.exp(eta) / np.exp(eta).sum(1, keepdims=True)
     model = iftm(6, 5, 2, source=source, dtype="float64")
-    latent = model.prior.start_from_theta(torch.from_numpy(theta))
+    latent = start_prior(model, torch.from_numpy(theta))
     assert latent.shape == (4000, 6)
     centred = np.log(np.maximum(theta, 1e-4))
     centred -= centred.mean(1, keepdims=True)

@@ -8,19 +8,17 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from oracles import gaussian as oracle
-from oracles.pairs import make_counts, make_model
-from oracles.problems import make_batch, random_problem
 from pyro import poutine
 from pyro.infer import MCMC, NUTS
 from scipy import optimize, stats
 from scipy.special import log_softmax, softmax
-from torch_lntm.inference.document_hmc import effective_sample_size
+from support.pairs import PAIRS, make_counts, make_model, start_prior
+from support.problems import make_batch, random_problem
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import log_likelihood
-from torch_lntm.guides import GUIDES, make_guide
+from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC
 from torch_lntm.inference.chains.diagnostics import effective_sample_size
 from torch_lntm.models import CONSTRUCTORS, NormalTopics, TopicModel, ctm, lntm
@@ -34,27 +32,7 @@ def arrays(model: TopicModel) -> tuple[np.ndarray, ...]:
     return tuple(x.detach().cpu().double().numpy().copy() for x in tensors)
 
 
-# -- densities -----------------------------------------------------------------------------------
-
-
-def test_the_bound_density_is_the_program_s_site_by_site(device: torch.device) -> None:
-    model = make_model("lntm").to(device)
-    counts = make_counts((30, 0, 1))
-    batch = make_batch(counts, device, corpus_size=30)
-    eta = np.random.default_rng(3).normal(size=(3, 4))
-    latent = torch.from_numpy(eta).to(device)
-    loc, std, logits = arrays(model)
-    prior, likelihood = model.bind(batch).log_joint({"eta": latent})
-    np.testing.assert_allclose(prior.tolist(), stats.norm(loc, std).logpdf(eta).sum(1), rtol=1e-10)
-    words = [
-        oracle.log_likelihood(e, softmax(logits, 1), c) for e, c in zip(eta, counts, strict=True)
-    ]
-    np.testing.assert_allclose(likelihood.tolist(), words, rtol=1e-10)
-    trace = poutine.trace(poutine.condition(model, {"eta": latent})).get_trace(batch)
-    trace.compute_log_prob()
-    torch.testing.assert_close(trace.nodes["eta"]["unscaled_log_prob"], prior)
-    torch.testing.assert_close(trace.nodes["counts"]["log_prob"], 10 * likelihood)
-    assert set(trace.param_nodes) == {"prior.loc", "prior.log_std", "topics.logits"}
+# -- the model ------------------------------------------------------------------------------------
 
 
 def test_the_priors_of_the_parameters_are_normal_and_inverse_gamma() -> None:
@@ -92,7 +70,7 @@ def test_a_model_is_rebuilt_from_its_configuration(device, dtype) -> None:
     assert "scale=3.0" in repr(twin)
 
 
-@pytest.mark.parametrize("name", [n for n, g in GUIDES.items() if "lntm" in g.families])
+@pytest.mark.parametrize("name", [n for family, n in PAIRS if family == "lntm"])
 def test_guides_chains_and_estimates_are_those_of_a_diagonal_ctm(name, device) -> None:
     problem = random_problem(3, diagonal=True)
     topics, loc = torch.from_numpy(problem.topics), torch.from_numpy(problem.loc)
@@ -109,7 +87,7 @@ def test_guides_chains_and_estimates_are_those_of_a_diagonal_ctm(name, device) -
         draws = [
             DocumentHMC(m, mass_matrix="laplace", step_size=0.3)
             .run(batch, 9, 0, progress=False)
-            .eta
+            .latents["eta"]
             for m in (one, other)
         ]
         torch.testing.assert_close(*draws)
@@ -128,20 +106,21 @@ def test_the_prior_s_m_step_is_stationary(pseudo: float, device: torch.device) -
     prior = make_model("lntm", pseudo_documents=pseudo, pseudo_variance=0.3).prior.to(device)
     rng = np.random.default_rng(0)
     eta = torch.from_numpy(rng.normal(size=(20, 4)) @ rng.normal(size=(4, 4)) + 1).to(device)
+    batch = make_batch(np.ones((20, 15)), device)
     prior.m_step(20, latent_sum=eta.sum(0), latent_outer=eta.mT @ eta)
     if pseudo == 0:
         np.testing.assert_allclose(prior.std.tolist(), eta.cpu().numpy().std(0), rtol=1e-10)
         np.testing.assert_allclose(prior.loc.tolist(), eta.cpu().numpy().mean(0), rtol=1e-10)
-    value = prior.log_prob({"eta": eta}).sum() + prior.log_prior()
+    value = prior.distribution(batch).log_prob(eta).sum() + prior.log_prior()
     gradients = torch.autograd.grad(value, [prior.loc, prior.log_std])
     for gradient in gradients:
         assert float(gradient.abs().max()) < 1e-9
 
 
 def test_the_start_keeps_the_variances_of_the_log_proportions() -> None:
-    prior = make_model("lntm").prior
-    theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(4), 50))
-    eta = prior.start_from_theta(theta)
+    model = make_model("lntm")
+    prior = model.prior
+    eta = start_prior(model, torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(4), 50)))
     np.testing.assert_allclose(prior.std.tolist(), np.sqrt(eta.numpy().var(0) + 0.1), rtol=1e-10)
 
 
@@ -237,6 +216,8 @@ def test_sampled_topics_take_the_place_of_their_parameters(family, device) -> No
     np.testing.assert_allclose(counts_site["fn"].topics.tolist(), probs, rtol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_stock_nuts_draws_topics_and_documents_together() -> None:
     """Two topics over two words, by a grid of both topics and of the document's theta."""
     # Anchored, eta is the difference of two independent logits.

@@ -19,7 +19,7 @@ def test_document_proportions_are_the_posteriors():
     ax = document_proportions(
         posterior, 1, level=0.8, labels=topic_labels(model), num_topics=4, num_samples=4000
     )
-    draws = posterior.draw_theta(1, 4000, (0,)).numpy()
+    draws = posterior.theta_samples(4000)[:, 1].numpy()
     mean = draws.mean(0)
     order = np.argsort(-mean)[:4][::-1]
     np.testing.assert_allclose(ax.lines[0].get_xdata(), mean[order], atol=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from oracles.factor import random_factor_problem
-from oracles.problems import make_batch, random_problem
+from support.problems import make_batch, random_problem
 from torch import Tensor
 
 from torch_lntm import noise

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles.problems import make_batch
 from scipy import special, stats
+from support.problems import make_batch
 
 from torch_lntm.sampling.gibbs import gibbs
 

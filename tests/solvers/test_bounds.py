@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from oracles import gaussian as oracle
-from oracles.problems import random_problem
 from oracles.quadrature import log_marginals
 from scipy import optimize
 from scipy.special import logsumexp, softmax
+from support.problems import random_problem
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import torch
 from oracles import dirichlet as oracle
-from oracles.problems import make_batch
 from scipy.optimize import minimize
-from scipy.special import digamma, gammaln
+from scipy.special import digamma, gammaln, log_expit, logsumexp
 from scipy.stats import kstest
 from sklearn.decomposition import LatentDirichletAllocation
+from support.problems import make_batch
 from torch.distributions import Dirichlet, kl_divergence
 
 from torch_lntm.errors import NumericalError
+from torch_lntm.guides import make_guide
+from torch_lntm.models import lda
 from torch_lntm.noise import document_keys
 from torch_lntm.posteriors.dirichlet import DirichletPosterior, expected_log_theta
 from torch_lntm.solvers.concentration import (
@@ -203,6 +205,40 @@ def test_a_word_that_only_a_vanished_topic_has(device, dtype) -> None:
     evidence = oracle.log_multivariate_beta(expected[0].cpu().numpy()) + np.log(0.5)
     evidence -= oracle.log_multivariate_beta(alpha)
     assert float(post.objective[0]) == pytest.approx(evidence, abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("small", [0.1, 1e-3, 1e-8])
+def test_a_topic_of_small_concentration_is_found_from_the_default_start(
+    device, dtype, small
+) -> None:
+    """At the prior mean its weight exp Ψ(γ_k) would vanish at once, and never come back."""
+    topics = np.array([[0.5, 0.4999, 5e-5, 5e-5], [1e-4, 1e-4, 0.5, 0.4998]])
+    counts, alpha = np.array([[0.0, 0, 25, 25]]), np.array([1.0, small])
+    model = lda(2, 4, concentration=alpha, topics=topics, dtype=dtype).to(device)
+    batch = make_batch(counts, device, model.dtype)
+    # Over the log odds of theta, in which its prior is exp(α_0 x − (Σα) softplus(x)) / 𝔅(α).
+    x = np.linspace(-60, 60, 40_001)
+    log_theta = np.stack([log_expit(x), log_expit(-x)], 1)
+    log_joint = log_theta @ alpha + counts[0] @ np.log(np.exp(log_theta) @ topics).T
+    evidence = logsumexp(log_joint) + np.log(x[1] - x[0])
+    evidence += gammaln(alpha.sum()) - gammaln(alpha).sum()
+    for name in ("vb", "ep"):
+        post = make_guide(name, model).posterior(batch)
+        assert bool(post.converged)
+        assert float(post.mean[0, 1]) > 0.95
+        assert float(post.objective) == pytest.approx(evidence, abs=0.1)
+
+
+def test_a_start_without_some_topic_is_the_same_in_every_dtype(device) -> None:
+    topics = np.array([[0.5, 0.4999, 5e-5, 5e-5], [1e-4, 1e-4, 0.5, 0.4998]])
+    counts, alpha = np.array([[0.0, 0, 5e5, 5e5], [20, 0, 3, 0]]), np.array([1.0, 1e-6])
+    start = np.array([[1.0, 1e-12], [1.0, 0.0]])
+    single, double = (
+        solve(counts, topics, alpha, device, dtype, start=start, tolerance=1e-6)
+        for dtype in (torch.float32, torch.float64)
+    )
+    torch.testing.assert_close(single.objective, double.objective, rtol=1e-4, atol=1e-3)
 
 
 def test_no_documents(device) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles.problems import make_batch
 from scipy.special import digamma, gammaln, log_expit, logsumexp
+from support.problems import make_batch
 
 from torch_lntm.errors import NumericalError
 from torch_lntm.posteriors import DirichletPosterior

@@ -9,9 +9,9 @@ import pytest
 import torch
 from oracles import factor as oracle
 from oracles.factor import FactorProblem, random_factor_problem
-from oracles.problems import make_batch
 from scipy import optimize
 from scipy.special import logsumexp, softmax
+from support.problems import make_batch
 
 from torch_lntm.latents import (
     EtaSpace,

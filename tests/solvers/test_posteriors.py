@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from oracles import gaussian as oracle
-from oracles.problems import Problem, make_batch, random_problem
 from pyro import poutine
 from scipy.special import softmax
+from support.problems import Problem, make_batch, random_problem
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from torch_lntm.errors import NumericalError
@@ -493,19 +493,6 @@ def test_tempered_fixed_points(device, name, anchored, temperature, topic_temper
 
 
 # Factorisation.
-
-
-def test_a_precision_that_fails_in_single_precision_is_factored_in_double(device) -> None:
-    integers = np.random.default_rng(0).integers(0, 4, (60, 10))
-    # Exact in float32 (integers below 2²⁴); 50 eigenvalues are 1 and the others up to 1e8.
-    precision = torch.from_numpy(2.0**17 * integers @ integers.T + np.eye(60)).float().to(device)
-    assert int(torch.linalg.cholesky_ex(precision).info) != 0
-    batch = torch.stack([torch.eye(60, device=device), precision])
-    inverse = inverse_cholesky(batch, torch.tensor([7, 8], device=device))
-    assert inverse.dtype == torch.float32
-    exact = torch.linalg.inv(precision.double())
-    got = (inverse[1].mT @ inverse[1]).double()
-    torch.testing.assert_close(got, exact, rtol=0, atol=0.02)
 
 
 def test_an_impossible_precision_names_its_documents(device) -> None:

@@ -26,6 +26,35 @@ def test_wright_omega(device, dtype) -> None:
     assert np.all(got[~normal] <= torch.finfo(dtype).tiny)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_wright_omega_of_large_arguments(device, dtype) -> None:
+    largest = torch.finfo(dtype).max
+    x = np.concatenate([np.logspace(5, np.log10(largest) - 0.01, 2000), [1e6, 1.01e6, largest]])
+    points = torch.from_numpy(x).to(device, dtype)
+    # From the definition: ω = x − log x / (1 + 1/ω) there, to far below rounding.
+    exact = points.double().cpu().numpy()
+    omega = exact - np.log(exact)
+    for _ in range(3):
+        omega = exact - np.log(omega)
+    got = wright_omega(points).double().cpu().numpy()
+    np.testing.assert_allclose(got, omega, rtol=10 * torch.finfo(dtype).eps)
+    limit = torch.tensor([torch.inf, largest], dtype=dtype, device=device, requires_grad=True)
+    value = wright_omega(limit)
+    assert value.tolist() == [torch.inf, pytest.approx(largest)]
+    (slope,) = torch.autograd.grad(value.sum(), limit, create_graph=True)
+    assert slope.tolist() == [1.0, 1.0]
+    (curvature,) = torch.autograd.grad(slope.sum(), limit)
+    assert curvature.tolist() == [0.0, 0.0]
+
+
+def test_two_steps_are_enough_for_wright_omega(device, monkeypatch) -> None:
+    """As steps of order four are, from errors of up to 0.2 in its logarithm."""
+    monkeypatch.setattr("torch_lntm.solvers.special.OMEGA_STEPS", 2)
+    x = np.concatenate([np.linspace(-30, 30, 2001), np.logspace(1.5, 6)])
+    got = wright_omega(torch.from_numpy(x).to(device)).cpu().numpy()
+    np.testing.assert_allclose(got, wrightomega(x), rtol=1e-14)
+
+
 def test_wright_omega_without_a_rate(device) -> None:
     """The limit: what an empty document asks for."""
     x = torch.tensor([-torch.inf, 1.0], dtype=torch.float64, device=device, requires_grad=True)

@@ -475,6 +475,17 @@ class _Kernels(TorchDispatchMode):
         return False  # or else PyTorch wraps the method once more, for a compiler not used here
 
 
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Without the pretend device, if there is one: what is on the CPU then runs at full speed."""
+    device = _ACTIVE[-1] if _ACTIVE else contextlib.nullcontext()
+    device.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        device.__enter__()
+
+
 # -- the calls that name a device --------------------------------------------------------------
 
 

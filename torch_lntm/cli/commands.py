@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,10 @@ from torch_lntm.cli.fit import Fit
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch_lntm.evaluation import AIS
     from torch_lntm.inference import DocumentTopics
     from torch_lntm.reports import Score
 
+_METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
 
@@ -84,7 +83,7 @@ class Sources(Command):
 
 @dataclass(kw_only=True)
 class Transform(OnDocuments):
-    """Write the topic proportions of documents under a run's model; of iftm, their sources too.
+    """Write the topic proportions of documents under a run's model and, for iftm, their sources.
 
     The rows carry the documents' own columns, such as labels. Texts are read and cut into words as
     for the fit, unless options here say otherwise.
@@ -201,9 +200,9 @@ class Evaluate(OnDocuments):
             posterior, its mean, or integrated over theta.
         method: Estimator of the likelihood: importance sampling, annealed importance sampling
             (ais), which judges every posterior and takes longer, or quadrature, for 2 or 3 topics.
-        num_samples: Draws per document of importance sampling.
-        num_chains: Chains per document of ais.
-        num_temperatures: Temperatures of ais.
+        num_samples: Draws per document of importance sampling; 1000 if not given.
+        num_chains: Chains per document of ais; 16 if not given.
+        num_temperatures: Temperatures of ais; 500 if not given.
         top_n: Top words of each topic for coherence and diversity.
         out: JSON file to write the scores to as well.
     """
@@ -216,21 +215,25 @@ class Evaluate(OnDocuments):
     observed_fraction: float = 0.5
     predictive: Literal["mode", "mean", "integrated"] = "mode"
     method: Literal["importance", "ais", "quadrature"] = "importance"
-    num_samples: int = 1000
-    num_chains: int = 16
-    num_temperatures: int = 500
+    num_samples: int | None = None
+    num_chains: int | None = None
+    num_temperatures: int | None = None
     top_n: int = 10
     out: str | None = None
 
     def run(self) -> int:
         """Run it; returns the exit code."""
+        from torch_lntm.evaluation.likelihood.methods import make_method
+
         metrics = [name.strip() for name in self.metrics.split(",")]
         unknown = [name for name in metrics if name not in _METRICS]
         if unknown:
             raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
         if self.out is not None and Path(self.out).is_dir():
             raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
-        method = self._estimator()
+        options = {name: getattr(self, name) for name in _METHOD_OPTIONS}
+        given = {name: value for name, value in options.items() if value is not None}
+        method = make_method(self.method, given)
         run, guide, corpus = self.load(str(self.run_folder))
         test, train = corpus, None
         if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
@@ -250,7 +253,6 @@ class Evaluate(OnDocuments):
                 run.model,
                 test,
                 method,
-                num_samples=self.num_samples,
                 seed=self.seed,
                 progress=self.shows_progress,
             )
@@ -263,24 +265,6 @@ class Evaluate(OnDocuments):
         if self.out is not None:
             lntm.reports.write_scores(Path(self.out), scores)
         return 0
-
-    def _estimator(self) -> AIS | Literal["importance", "quadrature"]:
-        """The estimator of the likelihood, with its options; none may be of another only."""
-        options = {
-            "num_samples": "importance",
-            "num_chains": "ais",
-            "num_temperatures": "ais",
-        }
-        for field in dataclasses.fields(self):
-            method = options.get(field.name, self.method)
-            if method != self.method and getattr(self, field.name) != field.default:
-                raise ConfigError(
-                    f"{field.name} is an option of method {method}; leave it out with "
-                    f"{self.method}, or take that"
-                )
-        if self.method == "ais":
-            return lntm.evaluation.AIS(self.num_chains, self.num_temperatures)
-        return self.method
 
 
 COMMANDS: dict[str, type[Command]] = {

@@ -193,7 +193,7 @@ class OnDocuments(Command):
             raise ConfigError("device cuda: torch finds no CUDA device here; use auto or cpu")
         return torch.device("cuda" if found and self.device != "cpu" else "cpu")
 
-    def load(self, folder: str) -> tuple[Run, Guide, Corpus]:
+    def load(self, folder: str) -> tuple[Run, Guide[Any], Corpus]:
         """A run, the guide of its model on the device, and the documents over its vocabulary."""
         device = self.torch_device()
         run = lntm.load_run(folder)
@@ -206,7 +206,7 @@ class OnDocuments(Command):
 
     def complete(
         self,
-        guide: Guide,
+        guide: Guide[Any],
         test: Corpus,
         train: Corpus | None,
         observed_fraction: float = 0.5,

@@ -39,7 +39,7 @@ class Fit(OnDocuments):
     """Fit a topic model to a corpus, save the run, print its topics and held-out perplexity.
 
     A fit that was killed continues from its last checkpoint when the same command is run again.
-    Ctrl-C ends a fit early and saves the best so far; of Monte-Carlo EM, the last finished epoch.
+    Ctrl-C ends a fit early and saves the best so far; with Monte-Carlo EM the last finished epoch.
 
     Attributes:
         out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
@@ -73,8 +73,8 @@ class Fit(OnDocuments):
             these and one look at all documents.
         tolerance: Relative change of the objective at which EM has converged.
         restarts: Starts to choose the best of.
-        annealing: Deterministic annealing schedule, for taylor, laplace, blei-lafferty and
-            khan-bouchard.
+        annealing: Deterministic annealing schedule, such as ahmed-xing; for taylor, laplace,
+            blei-lafferty and khan-bouchard.
         max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
             given.
         max_epochs: Visits of every document.
@@ -325,7 +325,7 @@ class Fit(OnDocuments):
         if scores_file.exists():
             scores = lntm.reports.read_scores(scores_file)
         elif split is not None:
-            guide: Guide = run.guide()
+            guide: Guide[Any] = run.guide()
             scores = self.complete(guide, split.test, split.train)
             lntm.reports.write_scores(scores_file, scores)
         partial = run.path.with_name(f"{run.path.name}.partial")

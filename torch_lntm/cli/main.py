@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import re
 import sys
@@ -42,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader, such as head, has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
-        except (LNTMError, OSError) as error:
+        except LNTMError as error:
             return _fail(str(error))
+        except OSError as error:
+            return _fail(_of_the_system(error))
         except (MemoryError, RuntimeError) as error:
             wanted = _memory_wanted(error)
             if wanted is None:
@@ -60,6 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(message: str) -> int:
     print(f"error: {' '.join(message.split())}", file=sys.stderr)
     return FAILED
+
+
+def _of_the_system(error: OSError) -> str:
+    """What the operating system refused, with the file where it is known, and what to do."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "; free some space and run the same command again" if full else ""
+    return f"{where}{error.strerror or error}{advice}"
 
 
 def _show_warning(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_lntm.corpus.columns import FrozenDict
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DocumentBatch:
     """Word counts of ``num_docs`` documents in compressed sparse rows.
 
@@ -163,6 +163,12 @@ class DocumentBatch:
     @cached_property
     def _in_other_dtypes(self) -> dict[torch.dtype, DocumentBatch]:
         return {}
+
+    def __repr__(self) -> str:
+        return (
+            f"DocumentBatch({self.num_docs} of {self.corpus_size} documents, {self.num_words} "
+            f"words, {self.nnz} stored counts, {self.dtype}, {self.device})"
+        )
 
     def pin_memory(self) -> DocumentBatch:
         """The same batch in page-locked memory, from which copies to a GPU need not wait.

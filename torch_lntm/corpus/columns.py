@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.errors import CorpusError
+from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
 
@@ -37,7 +37,10 @@ class FrozenDict(Mapping[str, T], Generic[T]):
         self._items = dict(items or {})
 
     def __getitem__(self, name: str) -> T:
-        return self._items[name]
+        try:
+            return self._items[name]
+        except KeyError:
+            raise MissingColumnError(name, self._items) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)

@@ -52,8 +52,8 @@ class BagOfWords(TorchDistribution):
                 )
             leading = torch.broadcast_shapes(theta.shape[:-2], topics.shape[:-3])
             theta = theta.expand(*leading, *theta.shape[-2:])
-        self.theta = theta
-        self.topics = topics
+        self.theta: Tensor = theta
+        self.topics: Tensor = topics
         self.lengths = lengths
         super().__init__(theta.shape[:-1], topics.shape[-1:], validate_args=validate_args)
 
@@ -84,7 +84,9 @@ class BagOfWords(TorchDistribution):
                 f"(num_docs, num_words) = {expected}"
             )
         # Pyro's inspection follows values through functions, but not through sparse ones.
-        (theta, topics), provenance = extract_provenance((self.theta, self.topics))
+        parameters: Any
+        parameters, provenance = extract_provenance((self.theta, self.topics))
+        theta, topics = parameters
         return track_provenance(_log_prob(theta, topics, counts), provenance)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -167,13 +169,14 @@ def _stacked(
 def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts) -> Tensor:
     """Log probabilities ``(..., num_docs)`` of counts, leading dimensions broadcast."""
     # Samplers move a float32 model's eta in the double precision of its log densities.
-    topics, counts = topics.to(theta.dtype), counts.to(theta.device, theta.dtype)
+    to: Any = {"device": theta.device, "dtype": theta.dtype}
+    topics = topics.to(**to)
     leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])
     if len(counts.batches) == 1 and topics.dim() == 2:
-        result = mixture_log_likelihood(theta, topics, counts.batches[0])
+        result = mixture_log_likelihood(theta, topics, counts.batches[0].to(**to))
         return result.expand(*leading, -1)
     parts = zip(_stacked(theta, topics, leading), counts.batches_at(leading), strict=True)
-    rows = [mixture_log_likelihood(t, phi, batch) for (t, phi), batch in parts]
+    rows = [mixture_log_likelihood(t, phi, batch.to(**to)) for (t, phi), batch in parts]
     return torch.stack(rows).reshape(*leading, -1)
 
 

@@ -25,6 +25,8 @@ _METADATA = {
     Tensor.is_contiguous,
     Tensor.is_floating_point,
     Tensor.__len__,
+    # The subclass that Pyro's inspection makes keeps the counts beside itself.
+    Tensor.as_subclass,
     torch.is_floating_point,
     torch.numel,
 }
@@ -33,11 +35,12 @@ _IDENTITIES = {
     Tensor.detach,
     Tensor.clone,
     Tensor.contiguous,
-    Tensor.data.__get__,
     torch.clone,
     torch.detach,
 }
-_SHAPES = {Tensor.expand, Tensor.reshape, Tensor.view, torch.reshape}
+#: Attributes that are tensors of other entries.
+_VIEWS = {"T", "mT", "H", "mH", "real", "imag"}
+_SHAPES = {Tensor.expand, Tensor.reshape, torch.reshape}
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double}
 
 
@@ -59,9 +62,9 @@ class WordCounts(Tensor):
     def __new__(
         cls, batches: DocumentBatch | Sequence[DocumentBatch], leading: Sequence[int] = ()
     ) -> WordCounts:
-        """Make the tensor's outside: its shape, dtype and device, over a single entry of NaN."""
+        """Make what is seen from outside: the shape and dtype, over a single entry of NaN."""
         held = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
-        outside = torch.full((), math.nan, dtype=held[0].dtype, device=held[0].device)
+        outside = torch.full((), math.nan, dtype=held[0].dtype)
         counts = outside.expand(*leading, *held[0].shape).as_subclass(cls)
         counts.batches = held
         return counts
@@ -108,7 +111,7 @@ class WordCounts(Tensor):
         size = math.prod(leading[1:])
         return WordCounts(self.batches[index * size : (index + 1) * size], leading[1:])
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """Shape and number of stored counts."""
         nnz = sum(batch.nnz for batch in self.batches)
         return f"WordCounts(shape={tuple(self.shape)}, nnz={nnz}, dtype={self.dtype})"
@@ -127,11 +130,16 @@ class WordCounts(Tensor):
     ) -> Any:
         """Answer from the outside where it suffices, else apply the function to dense tensors."""
         kwargs = kwargs or {}
-        counts = args[0] if args else None
+        counts: Any = args[0] if args else None
         if isinstance(counts, WordCounts):
-            if func in _IDENTITIES:
+            attribute = _attribute(func)
+            if func in _IDENTITIES or attribute == "data":
                 return counts
-            if func in _METADATA or func is Tensor.as_subclass or _is_attribute(func):
+            if attribute == "device":
+                return counts.batches[0].device
+            if attribute == "is_cuda":
+                return counts.batches[0].device.type == "cuda"
+            if func in _METADATA or (attribute is not None and attribute not in _VIEWS):
                 with torch._C.DisableTorchFunctionSubclass():
                     return func(*args, **kwargs)
             if func in _MOVES:
@@ -156,11 +164,10 @@ class WordCounts(Tensor):
         return func(*_dense(args), **_dense(kwargs))
 
 
-def _is_attribute(func: Callable[..., Any]) -> bool:
-    """Whether a function reads an attribute that is no tensor of other entries."""
-    if getattr(func, "__name__", None) != "__get__":
-        return False
-    return func.__self__.__name__ not in {"T", "mT", "H", "mH", "real", "imag"}
+def _attribute(func: Any) -> str | None:
+    """The name of the attribute that a function reads, or None if it is another function."""
+    reads = getattr(func, "__name__", None) == "__get__"
+    return func.__self__.__name__ if reads else None
 
 
 def _alike(parts: Any) -> bool:

@@ -162,6 +162,11 @@ class EPGuide(_AspectGuide):
     evidence and its mean are closer to the exact ones than variational Bayes', and EM with it finds
     topics that are no more different than the documents say.
 
+    It suits models of few topics. With hundreds of topics and short documents, many documents do
+    not converge in the default number of passes, and for some of them more passes do not help;
+    ``converged`` says which. The second-order word counts can then sum to noticeably fewer tokens
+    than the documents have.
+
     Args:
         model: The model whose posterior to solve; its parameters are read at every call.
         topics_update: Expected word counts of the topics' M-step: ``"second-order"`` (*Minka &

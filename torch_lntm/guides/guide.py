@@ -199,8 +199,9 @@ class Guide(ABC, Generic[P]):
         """The Pyro guide; returns the sampled eta or theta ``(num_docs, latent_dim)``."""
 
     def __call__(self, batch: DocumentBatch) -> Tensor:
-        """As :meth:`forward`."""
-        return self.forward(batch)
+        """As :meth:`forward`, whose precision ``torch.autocast`` does not lower."""
+        with torch.autocast(self.model.device.type, enabled=False):
+            return self.forward(batch)
 
     def _remembered(self, batch: DocumentBatch) -> P:
         """The posterior, started where the last one of these documents ended."""
@@ -241,7 +242,8 @@ class Guide(ABC, Generic[P]):
             topic_temperature: That of the topics, T′.
 
         Returns:
-            ``(num_topics, num_words)`` float64, summing to about the number of tokens.
+            ``(num_topics, num_words)`` float64. They sum to the number of tokens, except for the
+            second-order counts of :class:`~torch_lntm.guides.EPGuide`.
         """
         batch = self.model.check_batch(batch)
         weights = posterior.topic_weights(temperature).to(batch.counts)

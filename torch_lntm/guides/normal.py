@@ -128,7 +128,10 @@ class BleiLaffertyGuide(NormalGuide):
 
 
 class KhanBouchardGuide(NormalGuide):
-    """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*)."""
+    """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*).
+
+    The slowest of the four: every round costs num_topics³ a document, one topic after another.
+    """
 
     name = "khan-bouchard"
     objective = "tangent bound on log p(w)"

@@ -6,7 +6,6 @@ from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.documents import (
     DocumentTopics,
     SourceActivity,
-    document_columns,
     has_sources,
     source_prior,
     transform,
@@ -33,7 +32,6 @@ __all__ = [
     "SourceActivity",
     "Statistics",
     "VariationalEM",
-    "document_columns",
     "expected_statistics",
     "has_sources",
     "sampled_statistics",

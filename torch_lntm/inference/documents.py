@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.budget import docs_at_once
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, require
 from torch_lntm.guides import Guide
 from torch_lntm.latents import GaussianFactorSpace
@@ -71,7 +71,7 @@ class DocumentTopics:
 
 @torch.no_grad()
 def transform(
-    guide: Guide,
+    guide: Guide[Any],
     corpus: Corpus,
     estimate: Estimate = "mode",
     *,
@@ -84,7 +84,7 @@ def transform(
 
     Args:
         guide: A guide over the model.
-        corpus: Documents over the model's vocabulary.
+        corpus: Documents over the model's vocabulary, or a matrix of their counts.
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`.
         num_samples: Draws for ``"mean"``.
         seed: Seed of these draws.
@@ -101,7 +101,7 @@ def transform(
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require(1, num_samples=num_samples, max_docs=max_docs)
     require(0, seed=seed)
-    model = guide.model
+    model, corpus = guide.model, as_corpus(corpus, allow_empty=True)
     if max_docs is None:
         per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
         if estimate == "mean":
@@ -121,19 +121,8 @@ def transform(
     theta, converged, *moments = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     sources = SourceActivity(moments[0], moments[1], converged) if moments else None
     return DocumentTopics(
-        theta, converged, corpus.lengths, estimate, sources, document_columns(corpus)
+        theta, converged, corpus.lengths, estimate, sources, dict(corpus.metadata)
     )
-
-
-def document_columns(corpus: Corpus) -> dict[str, NDArray[Any]]:
-    """What identifies the documents of a corpus: the columns of its metadata, or its labels."""
-    columns = {
-        str(name): np.asarray(values) for name, values in getattr(corpus, "metadata", {}).items()
-    }
-    labels = getattr(corpus, "labels", None)
-    if labels is not None:
-        columns.setdefault("label", np.asarray(labels))
-    return columns
 
 
 def has_sources(model: TopicModel) -> bool:

@@ -54,7 +54,7 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.model.name}, {self.model.num_topics} topics)"
 
-    def guide(self, **settings: Any) -> Guide:
+    def guide(self, **settings: Any) -> Guide[Any]:
         """The guide of the posterior that the model was fitted by.
 
         A model that was fitted to samples gets the default guide of its kind.

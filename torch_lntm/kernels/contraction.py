@@ -160,15 +160,17 @@ class _WordsHandle(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, (ctx.weights,), ctx.batch = inputs
+        _, hidden, ctx.batch = inputs
+        ctx.save_for_backward(*hidden)
+        ctx.save_for_forward(*hidden)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _contract(grad, ctx.weights, None, ctx.batch), None, None
+        return _contract(grad, *ctx.saved_tensors, None, ctx.batch), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return _Contraction.apply(None, ctx.weights, tangent, ctx.batch)
+        return _Contraction.apply(None, *ctx.saved_tensors, tangent, ctx.batch)
 
 
 class _FlooredProduct(torch.autograd.Function):
@@ -190,18 +192,20 @@ class _FlooredProduct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        weights, words, ctx.hidden, ctx.batch, _ = inputs
-        ctx.save_for_backward(weights, words)
-        ctx.save_for_forward(weights, words)
+        weights, words, hidden, ctx.batch, _ = inputs
+        ctx.by_handle = hidden is not None
+        factors = weights, *(hidden or (words,))
+        ctx.save_for_backward(*factors)
+        ctx.save_for_forward(*factors)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, words = ctx.saved_tensors
         grad_weights = grad_words = None
         if ctx.needs_input_grad[0]:
-            grad_weights = _contract(grad, None, *(ctx.hidden or (words,)), ctx.batch)
+            grad_weights = _contract(grad, None, words, ctx.batch)
         if ctx.needs_input_grad[1]:
-            grad_words = grad if ctx.hidden else _contract(grad, weights, None, ctx.batch)
+            grad_words = grad if ctx.by_handle else _contract(grad, weights, None, ctx.batch)
         return grad_weights, grad_words, None, None, None
 
     @staticmethod
@@ -209,9 +213,8 @@ class _FlooredProduct(torch.autograd.Function):
         weights, words = ctx.saved_tensors
         terms = []
         if weights_tangent is not None:
-            hidden = ctx.hidden or (words,)
-            terms.append(_Contraction.apply(None, weights_tangent, *hidden, ctx.batch))
-        if words_tangent is not None and ctx.hidden:
+            terms.append(_Contraction.apply(None, weights_tangent, words, ctx.batch))
+        if words_tangent is not None and ctx.by_handle:
             terms.append(words_tangent)
         elif words_tangent is not None:
             terms.append(_Contraction.apply(None, weights, words_tangent, ctx.batch))

@@ -45,7 +45,7 @@ def _in_full_precision(
     """Refuse low precision, and leave ``torch.autocast``, which would introduce it."""
 
     @wraps(function)
-    def wrapped(weights: Tensor, *args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapped(weights: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if weights.dtype not in (torch.float32, torch.float64):
             raise ConfigError(
                 f"topic weights of type {weights.dtype}; expected torch.float32 or torch.float64, "

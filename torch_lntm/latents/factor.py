@@ -306,8 +306,8 @@ class LaplaceFactorSpace(FactorSpace):
         """See :meth:`LatentSpace.log_density`."""
         z = z.double()
         source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        laplace = -source.abs().sum(-1) - self.num_sources * math.log(2.0)
-        return laplace + standard_normal_log_density(noise)
+        of_noise = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
+        return of_noise - source.abs().sum(-1)
 
     def gradient(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.gradient`; it jumps where a source is 0."""

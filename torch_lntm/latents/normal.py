@@ -194,6 +194,12 @@ class NormalSpace(EtaSpace):
         return self
 
 
-def standard_normal_log_density(z: Tensor) -> Tensor:
-    """Log density ``(...)`` of independent standard normals ``(..., dim)``, float64 nats."""
-    return -0.5 * (z.double().square().sum(-1) + z.shape[-1] * math.log(2.0 * math.pi))
+def standard_normal_log_density(z: Tensor, constant: float = 0.0) -> Tensor:
+    """Log density ``(...)`` of independent standard normals, plus a constant, float64 nats.
+
+    Args:
+        z: ``(..., dim)``.
+        constant: What is added to it.
+    """
+    constant -= 0.5 * z.shape[-1] * math.log(2.0 * math.pi)
+    return torch.rsub(z.double().square().sum(-1), constant, alpha=0.5)

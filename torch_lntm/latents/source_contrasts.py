@@ -115,8 +115,8 @@ class SourceContrastSpace(IdentifiedSpace):
     def log_density(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.log_density`."""
         source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        laplace = -source.double().abs().sum(-1) - self.num_sources * math.log(2.0)
-        return laplace + standard_normal_log_density(noise)
+        of_noise = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
+        return of_noise - source.double().abs().sum(-1)
 
     def gradient(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.gradient`."""

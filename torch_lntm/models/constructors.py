@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -249,6 +251,10 @@ def lda(
 
 def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.dtype:
     """The floating-point type as torch's, after a check of it and of the sizes."""
+    sizes: dict[str, Any] = {"num_topics": num_topics, "num_words": num_words}
+    for name, size in sizes.items():
+        if not isinstance(size, Integral):
+            raise ConfigError(f"{name} is {size!r}; expected a whole number")
     if num_topics < 2:
         raise ConfigError(f"num_topics is {num_topics}; expected at least 2")
     if num_words < 1:

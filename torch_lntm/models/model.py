@@ -22,19 +22,21 @@ from torch_lntm.models.topics import Topics
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
-    """A dictionary's key that is found by a parameter and goes when the parameter goes."""
+    """A key of a dictionary, found by a parameter and removed with it."""
+
+    _hash: int
 
     def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
-        return super().__new__(cls, parameter, _forget)
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        self._hash = hash(parameter)
+        key = super().__new__(cls, parameter, _forget)
+        key._hash = hash(parameter)
+        return key
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return other is self or (other is self() and other is not None)
+        parameter = self()
+        return other is self or (parameter is not None and other is parameter)
 
 
 def _forget(key: Any) -> None:
@@ -99,10 +101,11 @@ def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -
     if not isinstance(mask, Tensor) or mask.dim() == 0:
         pyro.factor(name, log_prior())
         return
+    num_docs = documents.subsample_size
+    unmasked = mask.expand(*mask.shape[:-1], num_docs).sum(-1, keepdim=True).clamp_min(1)
+    share = log_prior() / (unmasked * (documents.size / num_docs))
     with documents:
-        scale = documents.size / documents.subsample_size
-        share = log_prior() / (mask.sum() * scale)
-        pyro.factor(name, share.expand(documents.subsample_size))
+        pyro.factor(name, share.expand(*mask.shape[:-1], num_docs))
 
 
 class _Program(nn.Module):
@@ -221,7 +224,7 @@ class TopicModel(nn.Module):
                 low precision, a handler gives a param site a value of another shape, or
                 ``torch.jit`` traces the program.
         """
-        if torch._C._get_tracing_state() is not None:
+        if torch.jit.is_tracing():  # type: ignore[attr-defined]
             raise ConfigError(
                 "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
                 "JitTrace_ELBO, and NUTS or HMC without jit_compile"
@@ -299,7 +302,8 @@ class TopicModel(nn.Module):
         Args:
             lengths: ``(num_docs,)`` tokens of each document.
             seed: Seed.
-            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates.
+            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates. The
+                corpus has them too.
 
         Returns:
             The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
@@ -315,18 +319,21 @@ class TopicModel(nn.Module):
         empty = DocumentBatch(
             row_offsets=sizes.new_zeros(num_docs + 1),
             word_index=sizes.new_zeros(0),
-            counts=torch.zeros(0, dtype=self.dtype, device=self.device),
+            counts=torch.zeros(0, dtype=torch.float64, device=self.device),
             num_words=self.num_words,
             index=torch.arange(num_docs, device=self.device),
             corpus_size=num_docs,
-        )
+            covariates={
+                name: torch.as_tensor(value, device=self.device)
+                for name, value in (covariates or {}).items()
+            },
+        ).to(dtype=self.dtype)
         space = self.prior.space(empty)
         latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
         generator = torch.Generator(self.device).manual_seed(seed)
         bags = BagOfWords(self.theta(latents[self.prior.latent]), self.topics.probs, sizes)
-        return Corpus.from_matrix(
-            bags.sample_counts(generator), vocabulary=self.vocabulary
-        ), latents
+        corpus = Corpus.from_matrix(bags.sample_counts(generator), vocabulary=self.vocabulary)
+        return corpus.with_covariates(covariates or {}), latents
 
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.

@@ -105,6 +105,9 @@ def construct(name: str, **settings: Any) -> TopicModel:
     Raises:
         ConfigError: No constructor has that name, or an argument that cannot be used.
     """
+    if isinstance(settings.get("dtype"), str):
+        # Recorded by its name, because files hold JSON.
+        settings["dtype"] = getattr(torch, settings["dtype"].removeprefix("torch."), None)
     return find_constructor(name)(**settings)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyro
 import torch
@@ -180,11 +179,6 @@ class Topics(nn.Module):
         """
         self.m_step(word_counts)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of the models' constructors that are the topics'."""
-        return {"topic_smoothing": self.smoothing}
-
     def sample(self) -> Tensor:
         """Emit the site ``"topics"``, the topics as latent variables of a Pyro program.
 
@@ -247,11 +241,6 @@ class NormalTopics(Topics):
             num_topics, num_words, smoothing=0.0, probs=probs, dtype=dtype, generator=generator
         )
         self.scale = float(scale)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.lntm` that are the topics'."""
-        return {"topic_scale": self.scale}
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:

@@ -54,7 +54,8 @@ def document_proportions(
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
     row = slice(document % num_docs, document % num_docs + 1)
-    key = noise.document_keys(seed, posterior.index[row], num_samples)
+    position = posterior.index[row]
+    key = noise.document_keys(seed, position, num_samples)
     draws = posterior.theta(posterior.draw(key, row))[:, 0].cpu()
     tail = (1 - level) / 2
     lower, upper = torch.quantile(draws, torch.tensor([tail, 1 - tail]).double(), dim=0).numpy()
@@ -71,7 +72,7 @@ def document_proportions(
     ax.set_yticks(rows, [names[k] for k in shown], fontsize=9)
     ax.set_xlim(0, min(1.0, 1.05 * float(upper.max())))
     ax.set_ylim(-0.6, len(shown) - 0.4)
-    ax.set_title(f"Document {document % num_docs}", fontsize=10)
+    ax.set_title(f"Document {int(position)}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
     ax.grid(axis="x", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)

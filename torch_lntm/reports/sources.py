@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -126,11 +127,11 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
         "loading: what one unit of the source adds to a topic's logit, less the mean over topics",
     ]
     if summaries:
-        kind = summaries[0].distribution
+        kind, variance = summaries[0].distribution, summaries[0].variance
         axes = "rotates them to the principal axes of the loadings, "
         rotated = axes if kind == "gaussian" else ""
         lines.append(
-            f"sources: {kind}, variance {summaries[0].variance:.0f}; a fit {rotated}orders them by "
+            f"sources: {kind}, variance {variance:g}; a fit {rotated}orders them by "
             "share and makes the largest loading of each positive"
         )
     lines.append("source   share  loading  topic  top words")
@@ -143,7 +144,7 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
 
 
 def source_activity(
-    guide: Guide, corpus: Corpus, *, max_docs: int | None = None, progress: bool = False
+    guide: Guide[Any], corpus: Corpus, *, max_docs: int | None = None, progress: bool = False
 ) -> SourceActivity:
     """How active the sources of an independent factor topic model are in every document.
 

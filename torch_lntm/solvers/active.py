@@ -1,7 +1,7 @@
 """The documents that a solver still works on, and when one of them is done.
 
-The documents of a batch converge at different speeds. A solver holds the ones that it works on in
-tensors of their own, and takes those that have stopped out, so that they cost nothing any more.
+The documents of a batch converge at different speeds. A solver holds the tensors of the documents
+that it still works on, and drops the rows of those that have stopped, which then cost nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 class ActiveSet:
     """Which documents of a batch a solver works on, and how each of them ended.
 
-    Retiring documents copies the tensors of all held ones, so that a held document may have
-    stopped already: it is retired together with others.
+    Dropping rows copies the tensors of all documents that stay. A solver may therefore hold stopped
+    documents for a while and retire several together.
 
     Args:
         num_docs: Documents of the batch.
@@ -55,7 +55,7 @@ class ActiveSet:
 
         Args:
             converged: ``(num_held,)`` bool, the document has met the tolerance.
-            failed: ``(num_held,)`` bool, the document has not, but cannot be improved any more.
+            failed: ``(num_held,)`` bool, the document cannot be improved any more.
         """
         working = self.working[self.rows]
         self.iterations[self.rows] += working
@@ -74,7 +74,7 @@ class ActiveSet:
             The same of the documents that are held now.
         """
         working = self.working[self.rows]
-        # What the host waits for in an iteration, in one transfer.
+        # All that the host has to wait for, in one transfer.
         if self._sizes is None:
             left = size = int(working.sum())
         else:
@@ -96,17 +96,18 @@ def _select(part: Any, rows: Tensor) -> Any:
 
 
 def settled(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:
-    """Where an iteration that cannot lower a bound has nothing more to gain.
+    """Which documents have converged in an ascent on a bound, and which have failed.
 
-    A bound that fell by more than rounding makes it is a failure, not convergence.
+    A document has converged once an iteration gains too little. In exact arithmetic no iteration
+    lowers the bound; if the bound fell by more than rounding explains, the document has failed.
 
     Args:
         gain: ``(num_docs,)`` float64 gain of the bound in the last iteration, nats.
         tolerance: Gain below which a document has converged.
-        rounding: ``(num_docs,)`` float64, the most that rounding may have changed the gain by.
+        rounding: ``(num_docs,)`` float64, largest change of the gain that rounding explains.
 
     Returns:
-        ``(num_docs,)`` bool where the document has converged, and where it has failed.
+        Converged and failed documents, both ``(num_docs,)`` bool.
     """
     fell = gain < -rounding.clamp_min(tolerance)
     return (gain <= tolerance) & ~fell, fell

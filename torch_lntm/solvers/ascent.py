@@ -5,9 +5,9 @@ For every document it maximises, in whitened coordinates z with m = μ + Lz,
     f(z) = loglik(e^m) − N·lse(m + h) − ½|z|²
 
 where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0 this is the log joint with the
-topic assignments summed out, whose maxima are Taylor's fixed points and Laplace's modes; with h
-half the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function
-of the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
+topic assignments summed out; its maxima are Taylor's fixed points and Laplace's modes. With h half
+the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function of
+the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
 
 At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
@@ -35,7 +35,9 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
 from torch_lntm.solvers.active import ActiveSet
 
+#: Share of the gain that a step promises which it has to make.
 SUFFICIENT_INCREASE = 1e-4
+#: Bound on the halvings of a step.
 MAX_HALVINGS = 15
 
 
@@ -107,7 +109,12 @@ class Objective:
 
 
 def _conjugate_gradients(
-    space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor, tolerance: float, max_steps: int
+    space: Coordinates,
+    p: Tensor,
+    lengths: Tensor,
+    rhs: Tensor,
+    tolerance: float,
+    max_steps: int,
 ) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
     x = torch.zeros_like(rhs)
@@ -118,20 +125,20 @@ def _conjugate_gradients(
     target = tolerance**2 * norm
     tiny = torch.finfo(rhs.dtype).tiny
     for _ in range(max_steps):
-        active = norm > target
-        if not bool(active.any()):
+        solved = ~(norm > target)
+        if bool(solved.all()):
             break
         lifted = space.push(direction)
         lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
         product = direction + space.pull(lifted)
-        step = torch.where(active, norm / (direction * product).sum(-1).clamp_min(tiny), 0.0)
+        step = norm / (direction * product).sum(-1).clamp_min(tiny)
+        step.masked_fill_(solved, 0.0)
         x += step[:, None] * direction
         residual -= step[:, None] * product
         new_norm = residual.square().sum(-1)
-        direction = torch.where(
-            active[:, None], residual + (new_norm / norm.clamp_min(tiny))[:, None] * direction, 0.0
-        )
-        norm = torch.where(active, new_norm, norm)
+        direction = residual + (new_norm / norm.clamp_min(tiny))[:, None] * direction
+        direction.masked_fill_(solved[:, None], 0.0)
+        norm = torch.where(solved, norm, new_norm)
     return x
 
 

@@ -9,10 +9,12 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
+@in_sufficient_precision
 def blei_lafferty(
     batch: DocumentBatch,
     topics: Tensor,
@@ -43,7 +45,7 @@ def blei_lafferty(
         The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
     """
     # As if every topic were equally likely. The prior's own variance is a bad start where it is
-    # wide: with ζ held fixed it takes hundreds of rounds to come down from.
+    # wide: with ζ held fixed it takes very many rounds to come down from.
     precision = space.precision.diagonal() + batch.lengths[:, None] / topics.shape[0]
     variances = _Diagonal(space, 1.0 / precision, temperature)
     found = maximise_tangent_bound(

@@ -7,17 +7,17 @@ with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). Tha
 of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j. With u = g + r, eqs 23–25 come to
 
     γ' = (1 − h)·u,   h = (U + 1) B / (Q + U B),   U = Σ_k u_k,
-    Q = Σ_{j≠k} u_j u_k,   B = Σ_{j≠k} r_j r_k,
+    Q = Σ_{j≠k} u_j u_k,   B = Σ_{j≠k} r_j r_k.
 
-where the printed eq. 25 subtracts nearly equal numbers if theta is near a corner or γ is large.
-Σ_{j≠k} x_j x_k is 2 x_t X + X² − Σ_{k≠t} x_k² with X = Σ_{k≠t} x_k, for whatever topic t. With the
-largest x_t, what is subtracted is at most x_t X, so that nothing is lost. Here t is the topic with
-the largest γ at the start of the pass; should another topic outgrow it, the rounding of h is about
-the unit rounding over the share of U that is outside the largest u_k, in that pass. The move
+The printed eq. 25 subtracts nearly equal numbers if theta is near a corner or γ is large. The sum
+Σ_{j≠k} x_j x_k equals 2 x_t X + X² − Σ_{k≠t} x_k² with X = Σ_{k≠t} x_k, for any topic t. If x_t is
+the largest, at most x_t X is subtracted, and nothing is lost. Here t is the topic with the largest
+γ at the start of the pass. If another topic outgrows it in that pass, the rounding error of h is
+about the machine epsilon over the share of U that is outside the largest u_k. The move
 
     γ' − γ = r − β_w − h·u
 
-is small to working precision too, which lets float32 do.
+is computed to working precision too, so that float32 is enough.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from torch_lntm.posteriors.dirichlet import (
 )
 from torch_lntm.solvers.active import ActiveSet
 
-#: Share of the way to γ' that all copies of a word go together, where 1/n_w of it is less.
+#: Smallest share of the way to γ' that all copies of a word go together.
 LEAST_STEP = 0.5
-#: Range of a document's damping, and what it is multiplied by after a bad and after a good pass.
+#: Smallest damping of a document, and its factors after a bad and after a good pass.
 LEAST_DAMPING = 1.0 / 16.0
 DAMP, UNDAMP = 0.5, 1.25
 #: What the β of a document of which a word was skipped are multiplied by.
@@ -62,17 +62,21 @@ def ep(
 ) -> DirichletPosterior:
     """Solve q(theta) = Dirichlet(γ) by *Minka & Lafferty 2002, eqs 12–25*.
 
-    An iteration is a pass over the distinct words of a document, the most frequent first and else
-    in their stored order, one visit after another; words of all documents are visited together, one
-    of each. A word whose γ − β_w is not positive is skipped in that pass. Step sizes do not change
-    the fixed points. The step of a visit, the share μ of the way that β_w goes, is the paper's
-    safest 1/n_w, with which γ becomes γ', for counts up to 2. For larger counts it is 1/2, since
-    1/n_w takes n_w passes, or as much less as keeps each γ_k above half of what it was (never less
-    than 1/n_w, which keeps γ positive anyway, so that the paper's second reason to skip a word does
-    not arise). For counts below 1 it is 1. Each document has a damping that multiplies its steps:
-    it is halved after a pass in which γ travelled further than in the one before or a word was
-    skipped, else it recovers. Where a word was skipped, the document's β are halved as well:
-    without this, some documents with small α skip the same words forever.
+    An iteration is a pass over the distinct words of a document, the most frequent first and equal
+    ones in their stored order. The documents are visited together, one word of each at a time. A
+    word whose γ − β_w is not positive is skipped in that pass.
+
+    The step of a visit is the share μ of the way that β_w goes; it does not change the fixed
+    points. For counts up to 2 it is the paper's safest 1/n_w, with which γ becomes γ'; below 1 it
+    is 1. For larger counts 1/n_w would take n_w passes. The step is then 1/2, or as much less as
+    keeps each γ_k above half of what it was, but no less than 1/n_w. That keeps γ positive, so that
+    the paper's second reason to skip a word does not arise.
+
+    Each document has a damping that multiplies its steps. It is halved after a pass in which γ
+    travelled further than in the one before or a word was skipped; otherwise it recovers. If a word
+    was skipped, the document's β are halved as well: without this, some documents with small α skip
+    the same words forever. With many topics and short documents this can go on without end; such
+    documents do not converge.
 
     Args:
         batch: Documents.
@@ -86,10 +90,10 @@ def ep(
         max_iterations: Bound on the passes over each document.
 
     Returns:
-        The posterior with its ``sites`` β in the dtype of ``topics``; its objective is the
-        estimate of log p(w), no bound. It counts a word whose γ − β_w is not positive at the end by
-        what variational Bayes makes of it, log Σ_k φ_kw exp(E log θ_k) − Σ_k β_wk E log θ_k. Such
-        documents have not converged. An empty document's is the prior.
+        The posterior with its ``sites`` β in the dtype of ``topics``. Its objective is the estimate
+        of log p(w), which is not a bound. A word whose γ − β_w is not positive at the end enters it
+        with variational Bayes' term, log Σ_k φ_kw exp(E log θ_k) − Σ_k β_wk E log θ_k; such a
+        document has not converged. The posterior of an empty document is the prior.
 
     Raises:
         NumericalError: A document's γ or evidence is not finite; names documents.
@@ -123,7 +127,7 @@ def ep(
         schedule.retire(active.rows)
     schedule.finish()
 
-    # Free of what the passes rounded; that may have left a γ next to 0 on its wrong side.
+    # Summed afresh, γ is free of the passes' rounding, which may have put a γ near 0 below it.
     gamma = _from_sites(batch, alpha, sites)
     positive = (gamma > 0).all(-1)
     gamma = torch.maximum(gamma, torch.finfo(words.dtype).eps * alpha)
@@ -243,7 +247,7 @@ class Sweep:
         docs = batch.row_index[entries]
         sizes = torch.bincount(docs, minlength=batch.num_docs)
         rows = sizes.argsort(descending=True, stable=True)
-        # Of every entry: which visit, and which document of that visit.
+        # Every entry has a visit, and a document in that visit.
         visit = torch.arange(len(entries), device=rows.device) - (sizes.cumsum(0) - sizes)[docs]
         order = (visit * batch.num_docs + rows.argsort()[docs]).argsort()
         self.rows = rows[: int((sizes > 0).sum())]
@@ -370,7 +374,7 @@ def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
     torch.eq(r.sum(-1, True), tiny * words.shape[1], out=positive)
     work.intact.mul_(positive)
 
-    # Of a skipped word r is 0, so that all that follows is finite.
+    # If a word is skipped, r is 0, and everything that follows is finite.
     torch.index_select(words, 0, visit.words, out=r).mul_(u)
     r.mul_(positive / r.sum(-1, True).clamp_min_(tiny))
     u.add_(r)

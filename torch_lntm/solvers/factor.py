@@ -22,6 +22,7 @@ from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, settled
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
 #: Updates of variances, |η| and B at the starting means.
@@ -166,6 +167,7 @@ def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
     return 0.5 * (ratio - 1.0 - ratio.log()).sum(-1)
 
 
+@in_sufficient_precision
 def factor(
     batch: DocumentBatch,
     topics: Tensor,
@@ -180,8 +182,8 @@ def factor(
     *Putthividhya et al. 2009, §2.2–2.3.1.* A round is the paper's (the Wright omega update of x̄
     between those of ξ, the responsibilities and s̄), then two Newton steps in x̄ and s̄ together,
     then |η|, B and s̄ of Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print
-    is twice the derivative). No update lowers the bound. The Newton steps are what makes it fast:
-    ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take ten times as many.
+    is twice the derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all
+    x̄_k together and s̄ to them, and the paper's rounds alone take ten times as many.
 
     With A = 0 this is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). Its bound is then theirs
     if the sources are Gaussian; with Laplace sources the dual costs log 2 + ½ − ½ log 2π = 0.274
@@ -205,8 +207,9 @@ def factor(
     """
     sources = _Sources.start(space, batch.index)
     z = sources.whiten(start)
-    # As if every topic were equally likely; see blei_lafferty. Then, at no pass over the words,
-    # what suits the starting means: warm ones are spared most of their rounds.
+    # The variances start as if every topic were equally likely; see blei_lafferty. They are then
+    # fitted to the starting means, without a pass over the words, which saves warm starts most of
+    # their rounds.
     variance = 1.0 / (space.noise_precision + batch.lengths[:, None] / space.num_topics)
     precision = space.noise_precision.expand_as(variance)
     for _ in range(START_STEPS):
@@ -235,7 +238,7 @@ def factor(
         size = new_bound.abs() + current.lengths * eta.abs().amax(-1)
         active.step(*settled(gain, tolerance, epsilon * size))
         current, part, position, half, eta = active.retire(current, part, position, half, eta)
-        # The last round ends with the means, so that the bound is the posterior's.
+        # The last round ends with the means: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
         part = part.updated(position, current.index)

@@ -12,10 +12,12 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
+@in_sufficient_precision
 def khan_bouchard(
     batch: DocumentBatch,
     topics: Tensor,
@@ -41,7 +43,7 @@ def khan_bouchard(
         The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
     """
     # As if every topic were equally likely; without data d = 0 and V = Σ. V = Σ is a bad start
-    # where it is wide: with ξ held fixed it takes hundreds of rounds to come down from.
+    # where it is wide: with ξ held fixed it takes very many rounds to come down from.
     data = (batch.lengths[:, None] / topics.shape[0]).expand_as(start).clone()
     whitened = _inverse_root(space, data, batch.index)
     variances = _Full(space, data, whitened, temperature)

@@ -11,6 +11,7 @@ from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.taylor import exact_information
 
 
@@ -19,11 +20,11 @@ def observed_information(
 ) -> Tensor:
     """Whitened negative Hessians of log p(w, eta), in float64.
 
-    I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ_v − ρ_vρ_vᵀ))C, where C = F − 1(θᵀF) is centred, as in
-    :func:`~torch_lntm.solvers.taylor.complete_information`: the second part ignores what all topics
-    share too, but not to the last digit. Coordinates are reversed.
+    I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ_v − ρ_vρ_vᵀ))C, where C = F − 1(θᵀF) is centred as in
+    :func:`~torch_lntm.solvers.taylor.complete_information`. The second part ignores a shift that
+    all topics share anyway, but only up to rounding. Coordinates are reversed.
 
-    Semi-definite at a local maximum; indefinite at most other points.
+    The result is semi-definite at a local maximum and indefinite at most other points.
 
     Args:
         batch: Documents.
@@ -44,6 +45,7 @@ def observed_information(
     return precision
 
 
+@in_sufficient_precision
 def laplace(
     batch: DocumentBatch,
     topics: Tensor,
@@ -60,7 +62,7 @@ def laplace(
     not positive definite (the ascent stopped short of a maximum), the document keeps Taylor's
     precision and is marked in ``fallback``.
 
-    Under a factor prior the mode costs less, but the observed information has no low-rank form: the
+    Under a factor prior the mode costs less, but the observed information has no low-rank form. The
     covariance is dense, and the posterior's space is that of eta's marginal prior.
 
     Returns:

@@ -6,7 +6,7 @@ The bound of a normal q(eta) = N(m, V) with its responsibilities and its ζ or �
 
 (*Ahmed & Xing 2007, eqs 14–15; Khan & Bouchard 2009, eqs 20 and 33–34*). A round takes a few ascent
 steps in m and then updates the variances with ξ = Σ_k exp(m_k + V_kk/2) held where it is; neither
-lowers the bound. What the variances are, a diagonal or a matrix, is the caller's.
+lowers the bound. The caller decides whether the variances are a diagonal or a matrix.
 
 At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered ones that
 annealing's M-step uses; V itself enters the bound.
@@ -112,7 +112,7 @@ def maximise_tangent_bound(
         current, current_space, position, half = active.retire(
             current, current_space, position, half
         )
-        # The last round ends with the mean, so that the bound is the posterior's.
+        # The last round ends with the mean: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
         update_variances(current_space.lift(current_space.unwhiten(position)), half)

@@ -12,6 +12,7 @@ from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.low_rank import LowRankPosterior
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.precision import in_sufficient_precision
 
 
 def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
@@ -85,6 +86,7 @@ def low_rank_covariance(
     return diagonal, loading, log_det
 
 
+@in_sufficient_precision
 def taylor(
     batch: DocumentBatch,
     topics: Tensor,

@@ -15,11 +15,14 @@ from torch_lntm.posteriors.dirichlet import (
 )
 from torch_lntm.solvers.active import ActiveSet
 
-#: Every second step is this many times as long once a document moves less than ``LONG_BELOW``, if
-#: the plain step before it left more than half the way to go.
+#: Factor of every second step, once a document moves less than ``LONG_BELOW`` and the plain step
+#: before it left more than half the way to go.
 LONG_STEP = 3.0
 LONG_BELOW = 0.01
-#: Topics' log weights relative to the document's largest; below, float32 is near its smallest.
+#: Smallest mean of theta to start from, the same for every dtype.
+LOWEST_START = 1e-7
+#: Smallest log weight of a topic relative to the document's largest, still far above what
+#: underflows in float32.
 LOWEST_LOG_WEIGHT = -40.0
 #: Share of the held documents that must have converged before they are taken out together.
 IDLE_SHARE = 0.125
@@ -37,22 +40,22 @@ def vb(
     """Solve q(theta) = Dirichlet(γ) by the fixed point of *Minka & Lafferty 2002, eqs 10–11*.
 
     γ ← α + (expected tokens of each topic under responsibilities ∝ exp(Ψ(γ_k)) φ_kv), which are
-    never formed. This is EM, monotone in the bound but linear and slow on some documents. Near its
-    fixed point the Jacobian's eigenvalues λ lie in [0, 1). Once a document is near and slow, every
-    second step goes three times as far. A pair of steps then scales an error by λ(3λ − 2) instead
-    of λ², which is as good as four plain steps where λ is close to 1 and below 1 in size
-    everywhere. Longer steps from the first, and Anderson's, ended in worse local optima.
+    never formed. This is EM: it never lowers the bound, but it is slow on some documents. Near the
+    fixed point the eigenvalues λ of its Jacobian lie in [0, 1). Once a document is near and slow,
+    every second step goes three times as far. A pair of steps then scales an error by λ(3λ − 2)
+    instead of λ². Its size is below 1 for every λ, and for λ close to 1 the pair gains as much as
+    four plain steps. Long steps from the start, and Anderson's, led to worse local optima.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)`` φ in the dtype of the counts.
         concentration: ``(num_topics,)`` positive α.
         start: ``(num_docs, num_topics)`` nonnegative mean theta to start from, scaled to
-            γ = start·(Σα + N). Where some α are below 1 a vanished topic hardly returns, so the
-            start matters; equal proportions are the unprejudiced one.
-        tolerance: Σ_k |Δγ_k| / Σ_k γ_k of one update of eq. 10 at which a document has converged:
-            by how much its mean theta still moved in all. What is left to go is this times
-            1 / (1 − λ). At least 8 roundings of the dtype of ``topics``.
+            γ = start·(Σα + N). The start matters: a topic with α below 1 that starts with next to
+            nothing hardly ever returns. Equal proportions favour no topic.
+        tolerance: Largest Σ_k |Δγ_k| / Σ_k γ_k of one update of eq. 10 at which a document has
+            converged. It is the total change of the mean of theta; what is left to go is this times
+            1 / (1 − λ). At least 8 times the machine epsilon of ``topics``.
         max_iterations: Bound on the updates of each document.
 
     Returns:
@@ -64,7 +67,7 @@ def vb(
     topics = topics.mT.contiguous().mT
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
-    gamma = start.double().clamp_min(torch.finfo(topics.dtype).eps) * total[:, None]
+    gamma = start.double().clamp_min(LOWEST_START) * total[:, None]
     active = ActiveSet(batch.num_docs, gamma.device, idle_share=IDLE_SHARE)
     tolerance = max(tolerance, 8.0 * torch.finfo(topics.dtype).eps)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from oracles.pairs import make_counts, make_model
-from oracles.problems import make_batch, random_problem
 from pyro.infer import MCMC
+from support.pairs import make_counts, make_model
+from support.problems import make_batch, random_problem
 
 from torch_lntm import errors
 from torch_lntm.errors import ConfigError

@@ -9,12 +9,12 @@ import numpy as np
 import pyro
 import pytest
 import torch
-from oracles.pairs import NUM_WORDS, make_counts, make_model
-from oracles.problems import Problem, make_batch, random_problem
 from pyro.infer import MCMC, NUTS
 from pyro.ops.stats import effective_sample_size, split_gelman_rubin
 from scipy import stats
 from scipy.special import gammaln, softmax
+from support.pairs import NUM_WORDS, make_counts, make_model
+from support.problems import Problem, make_batch, random_problem
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch

@@ -68,13 +68,21 @@ def log_likelihood(
     """
     if guide is not None:
         options["guide"] = guide
-    return _make_method(method, options).estimate(
+    return make_method(method, options).estimate(
         model, corpus, seed=seed, max_docs=max_docs, progress=progress
     )
 
 
-def _make_method(method: str | LikelihoodMethod, options: dict[str, Any]) -> LikelihoodMethod:
-    """The method as an object; it refuses options of others."""
+def make_method(method: str | LikelihoodMethod, options: dict[str, Any]) -> LikelihoodMethod:
+    """A method as an object.
+
+    Args:
+        method: Its name, or the object.
+        options: Settings of a method that is given by its name.
+
+    Raises:
+        ConfigError: No such method, an option of another, or a value that cannot be used.
+    """
     if isinstance(method, LikelihoodMethod):
         if options:
             raise ConfigError(

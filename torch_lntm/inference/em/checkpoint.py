@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.models import TopicModel
 
 #: Written into every checkpoint; a file with another is of another version of this library.
 FORMAT_VERSION = 2
@@ -53,6 +58,33 @@ class FitState:
     statistics: Statistics | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
     optimizer: dict[str, Tensor] = field(default_factory=dict)
+
+
+def corpus_identity(corpus: Corpus) -> dict[str, Any]:
+    """JSON-able fingerprints of the counts of a corpus and of its covariates."""
+    return {
+        "corpus": corpus.fingerprint(),
+        "covariates": {name: _digest(array) for name, array in corpus.covariates.items()},
+    }
+
+
+def model_identity(model: TopicModel) -> dict[str, Any]:
+    """JSON-able description of what a fit does not change of a model.
+
+    The constructor's arguments do not say all: a model may be composed of its parts, and their
+    settings may have been changed since.
+    """
+    return {
+        "model": repr(model.construction),
+        "parts": repr(model),
+        "fixed": {
+            name: _digest(buffer.detach().cpu().numpy()) for name, buffer in model.named_buffers()
+        },
+    }
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def write_checkpoint(

@@ -19,7 +19,7 @@ from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
 from torch_lntm.inference.chains.settings import HMCSettings
-from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start, fill_prior_means
@@ -186,7 +186,10 @@ class MonteCarloRun(ResumableFit):
             state.statistics.maximise(self.model)
             state.updates = self.num_batches
         state.step += 1
-        objective = total.objective / total.num_tokens if total.num_tokens else math.nan
+        if total.num_tokens:
+            objective = total.objective / total.num_tokens
+        else:
+            objective = tally.log_likelihood() / self.corpus.num_tokens
         main = state.documents[_CHAIN + self.model.prior.latent][self.occupied]
         flat = main.double().flatten(0, 1)
         return {
@@ -238,6 +241,7 @@ class MonteCarloRun(ResumableFit):
         del adapted["num_updates"]
         self._write(batch, _ADAPTATION, adapted)
         self._write(batch, "moved", {"": moved})
+        tally.add_draws(chains)
         # After only a few transitions, a chain that has not moved may just have been unlucky.
         # Dropping it would bias the statistics toward states that are easy to leave.
         patient = self._transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS
@@ -309,9 +313,9 @@ class MonteCarloRun(ResumableFit):
         settings = self.settings
         return {
             "engine": "MonteCarloEM",
-            "corpus": self.corpus.fingerprint(),
-            "model": repr(self.model.construction),
-            "chains": repr(settings.chains),
+            **corpus_identity(self.corpus),
+            **model_identity(self.model),
+            **vars(settings.chains),
             **{
                 name: getattr(settings, name)
                 for name in (
@@ -386,6 +390,7 @@ class _Tally:
         self.acceptance: list[Tensor] = []
         self.divergences: list[Tensor] = []
         self.step_size: list[Tensor] = []
+        self._log_likelihood: list[Tensor] = []
 
     def add(self, chains: Chains) -> Tensor:
         """Count the last transition; returns which chains it moved."""
@@ -394,6 +399,14 @@ class _Tally:
         self.divergences.append(chains.last.divergent.sum())
         self.step_size.append(chains.step_size.mean())
         return chains.last.accepted
+
+    def add_draws(self, chains: Chains) -> None:
+        """Count where a visit left the chains."""
+        self._log_likelihood.append(chains.state.log_likelihood.mean(0).sum())
+
+    def log_likelihood(self) -> float:
+        """Log likelihood at the draws of all chains, whether they moved or not, nats."""
+        return float(torch.stack(self._log_likelihood).sum())
 
     def record(self) -> dict[str, Any]:
         """The epoch's means and number of divergences, JSON-able."""

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
-from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.start import document_topics, lda_epoch
@@ -404,8 +404,8 @@ class VariationalRun(ResumableFit):
         """See :meth:`ResumableFit.identity`."""
         settings = self.settings
         return {
-            "corpus": self.corpus.fingerprint(),
-            "model": repr(self.model.construction),
+            **corpus_identity(self.corpus),
+            **model_identity(self.model),
             "guide": repr(self.guide),
             "start": settings.start,
             "start_epochs": settings.start_epochs,

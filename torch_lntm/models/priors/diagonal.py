@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
@@ -34,8 +32,6 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     Raises:
         ConfigError: A shape or value that cannot be used.
     """
-
-    kind = "lntm"
 
     def __init__(
         self,
@@ -69,14 +65,6 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of the covariance ``(num_topics, num_topics)``: diag std."""
         return self.std.diag_embed()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.lntm` that are this prior's."""
-        return {
-            "pseudo_documents": self.pseudo_documents,
-            "pseudo_variance": self.pseudo_variance,
-        }
 
     @torch.no_grad()
     def set_(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyro
 import torch
@@ -37,7 +36,6 @@ class DirichletPrior(DocumentPrior):
             where it should be.
     """
 
-    kind = "lda"
     latent = "theta"
     default_posterior = "vb"
 
@@ -65,14 +63,6 @@ class DirichletPrior(DocumentPrior):
     def concentration(self) -> Tensor:
         """Concentration ``(num_topics,)``, differentiable."""
         return self.log_concentration.exp().expand(self.num_topics)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.lda` that are this prior's."""
-        settings = {"symmetric": self.symmetric, "learn_concentration": self.learn_concentration}
-        if self.learn_concentration:
-            return settings
-        return {**settings, "concentration": self.concentration.tolist()}
 
     @torch.no_grad()
     def set_(self, concentration: float | Sequence[float] | Tensor) -> None:

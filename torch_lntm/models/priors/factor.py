@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pyro
 import torch
@@ -11,7 +11,7 @@ from pyro.distributions import Laplace, Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.latents import (
     ContrastSpace,
     FactorSpace,
@@ -66,7 +66,6 @@ class IndependentFactorPrior(DocumentPrior):
         ConfigError: A shape or value that cannot be used.
     """
 
-    kind = "iftm"
     latent = "eta"
     default_posterior = "factor"
 
@@ -127,16 +126,6 @@ class IndependentFactorPrior(DocumentPrior):
         mixing = self.mixing.double()
         noise = (-self.log_noise_precision.double()).exp().diag_embed()
         return (self.source_variance * mixing @ mixing.mT + noise).to(self.loc.dtype)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.iftm` that are this prior's."""
-        return {
-            "num_sources": self.num_sources,
-            "source": self.source,
-            "pseudo_documents": self.pseudo_documents,
-            "pseudo_variance": self.pseudo_variance,
-        }
 
     @torch.no_grad()
     def set_(
@@ -269,7 +258,12 @@ class IndependentFactorPrior(DocumentPrior):
             ]
         )
         response = torch.cat([sums["eta_source"].double(), sums["eta_sum"].double()[:, None]], 1)
-        weights = torch.linalg.solve(design, response, left=False)
+        weights, info = torch.linalg.solve_ex(design, response, left=False)
+        if int(info) != 0:
+            raise NumericalError(
+                f"{num_docs:g} documents do not determine the prior's mixing matrix, whose own "
+                f"prior has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
+            )
         # At the maximiser of A and loc the residual, their prior included, is what is left.
         residual = sums["eta_square"].double() - (weights * response).sum(1)
         residual += self.pseudo_documents * self.pseudo_variance

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.normal import NormalPrior
 
 
@@ -36,8 +34,6 @@ class LogisticNormalPrior(NormalPrior):
     Raises:
         ConfigError: A shape or value that cannot be used.
     """
-
-    kind = "ctm"
 
     def __init__(
         self,
@@ -76,15 +72,6 @@ class LogisticNormalPrior(NormalPrior):
     def location(self, batch: DocumentBatch) -> Tensor:
         """See :meth:`NormalPrior.location`; ``loc``."""
         return self.loc
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of :func:`torch_lntm.models.ctm` that are this prior's."""
-        return {
-            "anchored": self.anchored,
-            "pseudo_documents": self.pseudo_documents,
-            "pseudo_variance": self.pseudo_variance,
-        }
 
     @property
     def scale_tril(self) -> Tensor:
@@ -144,6 +131,9 @@ class LogisticNormalPrior(NormalPrior):
             num_docs: Number of documents summed over (not counting empty ones).
             **sums: ``latent_sum`` ``(latent_dim,)`` Σ_d E[eta_d] and ``latent_outer``
                 ``(latent_dim, latent_dim)`` Σ_d E[eta_d eta_dᵀ].
+
+        Raises:
+            NumericalError: The documents, with ``pseudo_documents``, are too few.
         """
         if num_docs == 0:
             return
@@ -151,7 +141,14 @@ class LogisticNormalPrior(NormalPrior):
         scatter = sums["latent_outer"] - num_docs * torch.outer(mean, mean)
         prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
-        self.set_(loc=mean, covariance=self._restricted(covariance))
+        try:
+            self.set_(covariance=self._restricted(covariance))
+        except ConfigError as error:
+            raise NumericalError(
+                f"{num_docs:g} documents do not determine the prior's covariance, whose own prior "
+                f"has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
+            ) from error
+        self.set_(loc=mean)
 
     def start(self, num_docs: float, **sums: Tensor) -> None:
         """See :meth:`DocumentPrior.start`; the moments of the log proportions, plus 0.1 I.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -134,11 +134,6 @@ class DocumentPrior(nn.Module):
 
     def canonicalise_(self) -> None:
         """Choose, among parameters that mean the same, those that are stated as the convention."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """JSON-able arguments of the model's constructor that are this prior's."""
-        return {}
 
 
 def centred_logits(theta: Tensor) -> Tensor:

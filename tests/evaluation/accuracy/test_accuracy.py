@@ -19,12 +19,12 @@ from torch_lntm.guides import (
     BleiLaffertyGuide,
     EPGuide,
     FactorGuide,
-    GaussianPosterior,
     LaplaceGuide,
     TaylorGuide,
     make_guide,
 )
 from torch_lntm.models import TopicModel, ctm, iftm, lda
+from torch_lntm.posteriors import NormalPosterior
 
 NUM_WORDS = 8
 LOC = np.array([0.4, -0.6, 0.1])
@@ -162,7 +162,7 @@ class Distorted(LaplaceGuide):
     shift = torch.zeros(3, dtype=torch.float64)
     factor = 1.0
 
-    def posterior(self, batch: DocumentBatch, init=None, **kwargs) -> GaussianPosterior:
+    def posterior(self, batch: DocumentBatch, init=None, **kwargs) -> NormalPosterior:
         posterior = super().posterior(batch, init, **kwargs)
         posterior.mean = posterior.mean + self.shift
         posterior.whitened = posterior.whitened * self.factor

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch_lntm.solvers.source_contrasts import SourceContrasts
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
 from torch_lntm.evaluation import LikelihoodEstimate, document_completion, log_likelihood
 from torch_lntm.guides import FactorGuide, LaplaceGuide, TaylorGuide
+from torch_lntm.latents import SourceContrastSpace
 from torch_lntm.models import TopicModel, ctm, iftm
 
 NUM_WORDS = 30
@@ -63,6 +63,10 @@ def as_ctm(model: TopicModel) -> TopicModel:
         topics=model.topics.probs.detach(),
         dtype="float64",
     )
+
+
+def identified(model: TopicModel) -> SourceContrastSpace:
+    return model.prior.identified(Corpus.from_matrix(np.ones((1, NUM_WORDS), int)).batch())
 
 
 def quiet(*args, **kwargs) -> LikelihoodEstimate:
@@ -180,7 +184,7 @@ def test_source_contrasts_are_the_prior_s() -> None:
     # shift that all topics share, which is a normal density in one dimension.
     model = make_model(5, 2)
     prior = model.prior
-    space = SourceContrasts(prior.solver_prior())
+    space = identified(model)
     rng = np.random.default_rng(0)
     loc, mixing = prior.loc.detach().numpy(), prior.mixing.detach().numpy()
     cov = np.diag(1.0 / prior.noise_precision.detach().numpy())
@@ -189,11 +193,11 @@ def test_source_contrasts_are_the_prior_s() -> None:
     constants = []
     for _ in range(5):
         u = rng.normal(size=6)
-        logits = space.logits(torch.tensor(u)).numpy()
+        logits = space.logits(torch.tensor(u)[None])[0].numpy()
         assert logits.sum() == pytest.approx(0, abs=1e-10)
         residual = difference @ (logits - loc - mixing @ u[:2])
         expected = law.logpdf(residual) + stats.laplace.logpdf(u[:2]).sum()
-        constants.append(float(space.log_density(torch.tensor(u))) - expected)
+        constants.append(float(space.log_density(torch.tensor(u)[None])) - expected)
     # The Jacobian between the two sets of contrasts is a constant, |det ∂x/∂e|.
     jacobian = 0.5 * np.linalg.slogdet(difference @ cov @ difference.T)[1]
     np.testing.assert_allclose(constants, jacobian, atol=1e-9)
@@ -203,12 +207,12 @@ def test_approximation_is_laplace_s() -> None:
     # The precision is minus the Hessian of the log joint by automatic differentiation, with the
     # sources' prior replaced by N(0, scale), less the directions in which the likelihood is convex.
     # (Two topics share the words and a third has the document: which of the two is undecided.)
-    space = SourceContrasts(make_model(4, 2).prior.solver_prior())
+    space = identified(make_model(4, 2))
     words = torch.tensor([[0.5, 0.5, 0.01, 0.001], [0.1, 0.3, 0.2, 0.001]]).double()
     counts = torch.tensor([20.0, 3.0]).double()
     scale = torch.tensor([0.5, 2.0]).double()
     eta, source = torch.tensor([0.0, 0.3, 0.1, 3.0]).double(), torch.tensor([0.4, -1.0]).double()
-    loc, tril = space.approximate(eta, source, scale, words, counts)
+    loc, tril = space.approximate(eta[None], source[None], scale, words, counts)
     centred = eta - eta.mean()
     torch.testing.assert_close(space.logits(loc), centred)
     torch.testing.assert_close(loc[:2], source)
@@ -251,10 +255,10 @@ def test_float32_and_long_documents() -> None:
 def test_settings_guides_and_posteriors_that_cannot_be_used() -> None:
     model = make_model(3, 1)
     corpus = make_corpus(model, 3, 9)
-    with pytest.raises(ConfigError, match=r"quadrature is not for iftm\(source='laplace'\)"):
+    with pytest.raises(ConfigError, match="quadrature is not for this IndependentFactorPrior"):
         log_likelihood(model, corpus, "quadrature")
     for proposal in ("sticks", "dirichlet", "gaussian"):
-        with pytest.raises(ConfigError, match=f"'{proposal}'; expected one of student_t for iftm"):
+        with pytest.raises(ConfigError, match=f"'{proposal}'; expected one of student_t for Ind"):
             log_likelihood(model, corpus, proposal=proposal)
     with pytest.raises(ConfigError, match="'sticks'; expected one of student_t, gaussian"):
         log_likelihood(make_model(3, 1, "gaussian"), corpus, proposal="sticks")

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, special, stats
-from torch_lntm.solvers.dirichlet_proposals import dirichlet_draws, stick_draws
-from torch_lntm.solvers.importance import pareto_k
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, NumericalError
@@ -20,7 +18,6 @@ from torch_lntm.guides import DirichletGuide, EPGuide
 from torch_lntm.models import TopicModel, lda
 
 NUM_WORDS = 25
-DRAWS = {"sticks": stick_draws, "dirichlet": dirichlet_draws}
 
 
 def make_model(num_topics: int, concentration: float, seed: int = 0, **kwargs) -> TopicModel:
@@ -145,56 +142,6 @@ def test_the_dirichlet_itself_agrees_where_its_weights_have_finite_variance() ->
     assert abs(float(excess.sum() / estimate.standard_error[used].square().sum().sqrt())) < 4.5
     assert float(estimate.effective_sample_size[used].min()) > 3000
     assert "EPGuide's Dirichlet" in repr(estimate)
-
-
-@pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
-@pytest.mark.parametrize("concentration", [1e-6, 0.01, 2.0])
-def test_draws_have_the_ratio_they_say(proposal: str, concentration: float) -> None:
-    # Around a few tokens more than the prior: weighted means of theta are the prior's.
-    # Dirichlet draws have bounded weights here only towards smaller γ. |z| < 4.5: under 1e-4.
-    alpha = concentration * torch.tensor([1.0, 2.0, 0.5]).double()
-    tokens = torch.tensor([0.3, 0.0, 2.0]).double()
-    gamma = alpha + tokens if proposal == "sticks" else 0.8 * alpha
-    log_theta, log_ratio = DRAWS[proposal](alpha, gamma, 20_000, (0, 1))
-    assert bool(torch.isfinite(log_theta).all())
-    assert bool(torch.isfinite(log_ratio).all())
-    torch.testing.assert_close(log_theta.logsumexp(1), torch.zeros(20_000).double())
-    weights = log_ratio.exp()
-    for values, expected in [
-        (torch.ones(20_000, 1).double(), torch.ones(1).double()),
-        (log_theta.exp(), alpha / alpha.sum()),
-    ]:
-        weighted = weights[:, None] * values
-        z = (weighted.mean(0) - expected) / weighted.std(0).clamp_min(1e-12) * math.sqrt(20_000)
-        assert bool((z.abs() < 4.5).all())
-
-
-def test_sticks_have_no_heavy_tail_where_a_topic_may_be_absent() -> None:
-    # Where one topic vanishes, ratios of the Dirichlet have Pareto shape 1 − α/γ = 0.89.
-    alpha = torch.full((4,), 0.05).double()
-    gamma = alpha + torch.tensor([0.4, 3.0, 0.0, 0.4]).double()
-    _, sticks = stick_draws(alpha, gamma, 100_000, (0,))
-    _, dirichlet = dirichlet_draws(alpha, gamma, 100_000, (0,))
-    assert float(pareto_k(dirichlet[None])[0]) > 0.7
-    # Three sticks with two ends, the prior's own law at each with probability 1/120 or more.
-    assert float(sticks.max()) <= 6 * math.log(120)
-    assert float(sticks.max()) < float(dirichlet.max())
-
-
-def test_sticks_allow_for_the_absence_of_any_topic() -> None:
-    # A topic with 40 expected tokens is absent, as under the prior, in some draws all the same.
-    alpha = torch.full((3,), 0.01).double()
-    log_theta, _ = stick_draws(alpha, alpha + torch.tensor([0.3, 40.0, 0.0]), 20_000, (0,))
-    assert int((log_theta[:, 1] < -20).sum()) > 10
-
-
-def test_draws_of_dirichlet_are_dirichlet() -> None:
-    # Kolmogorov–Smirnov against the marginal Beta; false-failure rate 1e-4 each.
-    gamma = torch.tensor([0.5, 3.0, 0.1]).double()
-    log_theta, _ = dirichlet_draws(gamma, gamma, 5000, (0,))
-    for k in range(3):
-        law = stats.beta(float(gamma[k]), float(gamma.sum() - gamma[k]))
-        assert stats.kstest(log_theta[:, k].exp().numpy(), law.cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracles.pairs import make_counts, make_model
-from oracles.problems import Problem, make_batch, random_problem
 from scipy import stats
 from scipy.special import softmax
+from support.pairs import make_counts, make_model
+from support.problems import Problem, make_batch, random_problem
 from torch import Tensor
-from torch_lntm.inference.run import STEPWISE_EXPONENT
 
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
@@ -24,11 +23,12 @@ from torch_lntm.inference import (
     MonteCarloEM,
     MonteCarloResult,
     VariationalEM,
-    monte_carlo_em,
     sampled_statistics,
 )
+from torch_lntm.inference.em import monte_carlo_run
+from torch_lntm.inference.em.phases import STEPWISE_EXPONENT
 from torch_lntm.models import TopicModel, ctm, lntm
-from torch_lntm.solvers import hmc
+from torch_lntm.sampling import hmc
 
 
 def make_corpus(num_docs: int = 40, length: int = 40) -> Corpus:
@@ -298,7 +298,7 @@ def test_empty_documents_take_no_part() -> None:
     torch.testing.assert_close(result.means[5], model.prior.loc.detach())
     torch.testing.assert_close(result.means[occupied], eta[occupied])
     assert result.num_unconverged == 0
-    assert result.history[0]["eta_mean"] == pytest.approx(float(eta[occupied].mean()))
+    assert result.history[0]["latent_mean"] == pytest.approx(float(eta[occupied].mean()))
 
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])
@@ -357,7 +357,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
     options = {"batch_size": 3, "max_epochs": 5, "warmup_epochs": 3, **options, **more}
     with pytest.MonkeyPatch.context() as patch:
         visits = 0
-        visit = monte_carlo_em._MonteCarloRun._visit
+        visit = monte_carlo_run.MonteCarloRun._visit
 
         def counted(self: Any, *args: Any) -> Any:
             nonlocal visits
@@ -367,7 +367,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
             return visit(self, *args)
 
         error = options.pop("error", KeyboardInterrupt)
-        patch.setattr(monte_carlo_em._MonteCarloRun, "_visit", counted)
+        patch.setattr(monte_carlo_run.MonteCarloRun, "_visit", counted)
         return model, fit(model, corpus, **options)
 
 
@@ -493,7 +493,7 @@ def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
 
 def test_a_first_epoch_that_moves_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     # A chain that a single transition did not move counts as stuck.
-    monkeypatch.setattr("torch_lntm.inference.monte_carlo_em.FEWEST_TRANSITIONS", 0)
+    monkeypatch.setattr("torch_lntm.inference.em.monte_carlo_run.FEWEST_TRANSITIONS", 0)
     corpus = lntm(3, 20, topics=synthetic_topics(3, 20, 0.1, seed=0)).generate([3000], seed=0)[0]
     for seed in range(30):
         model = lntm(3, 20)

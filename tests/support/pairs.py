@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.problems import make_batch
 
 from torch_lntm.guides import GUIDES
 from torch_lntm.models import TopicModel, ctm, iftm, lda, lntm
+from torch_lntm.noise import document_keys
+from torch_lntm.posteriors import Draws
 
 NUM_TOPICS, NUM_WORDS, NUM_SOURCES = 4, 15, 2
 FAMILIES = ("ctm", "lntm", "iftm(source='gaussian')", "iftm(source='laplace')", "lda")
@@ -52,16 +55,6 @@ def make_counts(lengths: tuple[int, ...] = (30, 1, 8, 60, 3), seed: int = 0) -> 
     return np.stack([rng.multinomial(n, rng.dirichlet(np.ones(NUM_WORDS))) for n in lengths])
 
 
-PAIRS = [
-    (family, name)
-    for name, guide in GUIDES.items()
-    for family in FAMILIES
-    if guide.fits(make_model(family))
-]
-
-each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
-
-
 #: The guides of this package that fit each family; ``GUIDES`` may hold those of other tests too.
 PAIRS = [
     (family, name)
@@ -71,3 +64,23 @@ PAIRS = [
 ]
 
 each_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
+
+
+def prior_draws(
+    model: TopicModel, num_draws: int, device: torch.device | str = "cpu", seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Draws ``(num_draws, dim)`` from the prior of one document, by the names of the sites."""
+    batch = make_batch(np.ones((1, model.num_words)), device, model.dtype)
+    space = model.prior.space(batch)
+    latents = space.latents(space.draw(document_keys(seed, batch.index, num_draws)))
+    return {site: value[:, 0] for site, value in latents.items()}
+
+
+def start_prior(model: TopicModel, theta: torch.Tensor) -> torch.Tensor:
+    """Starts a prior from proportions ``(num_docs, num_topics)``; returns the latent variables."""
+    latents = model.prior.start_latents(theta)
+    weights = torch.ones(1, len(theta), dtype=torch.float64)
+    draws = Draws({model.prior.latent: latents[None]}, theta.log()[None], weights)
+    batch = make_batch(np.ones((len(theta), model.num_words)))
+    model.prior.start(float(len(theta)), **model.prior.statistics(draws, batch))
+    return latents

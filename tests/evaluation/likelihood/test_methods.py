@@ -1,0 +1,193 @@
+"""log_likelihood: methods by name and as objects, with options that are theirs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.pairs import FAMILIES, make_model
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, IncompatibleGuideError
+from torch_lntm.evaluation import AIS, Importance, LikelihoodMethod, Quadrature, log_likelihood
+from torch_lntm.guides import LaplaceGuide
+from torch_lntm.models import TopicModel, ctm
+from torch_lntm.models.priors.normal import NormalPrior
+from torch_lntm.models.priors.prior import DocumentPrior
+
+
+def some_documents(model: TopicModel) -> Corpus:
+    return model.generate([3, 0, 9], seed=0)[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_name_with_options_is_the_object(family: str) -> None:
+    model = make_model(family)
+    corpus = some_documents(model)
+    for name, options, method in [
+        ("importance", {"num_samples": 50}, Importance(num_samples=50)),
+        ("ais", {"num_chains": 3, "num_temperatures": 6}, AIS(num_chains=3, num_temperatures=6)),
+    ]:
+        by_name = log_likelihood(model, corpus, name, seed=3, **options)
+        by_object = log_likelihood(model, corpus, method, seed=3)
+        itself = method.estimate(model, corpus, seed=3)
+        assert torch.equal(by_name.log_likelihood, by_object.log_likelihood)
+        assert torch.equal(by_name.log_likelihood, itself.log_likelihood)
+        assert by_name.description == itself.description
+        assert by_name.method == name
+        assert by_name.seed == 3
+
+
+def test_descriptions_say_the_settings() -> None:
+    model = ctm(3, 5, dtype="float64")
+    corpus = Corpus.from_matrix(np.eye(5, dtype=int))
+    guide = LaplaceGuide(model)
+    for method, expected in [
+        (Importance(), "importance sampling, 1000 draws of LaplaceGuide's Student-t(5)"),
+        (
+            Importance(num_samples=30, proposal="gaussian", guide=guide),
+            "importance sampling, 30 draws of LaplaceGuide's normal",
+        ),
+        (Quadrature(num_points=101), "quadrature on 10201 points"),
+        (
+            AIS(num_chains=4, num_temperatures=5),
+            "annealed importance sampling, 4 chains, 5 temperatures (power schedule), each with a "
+            "transition of 5 leapfrog steps",
+        ),
+    ]:
+        estimate = method.estimate(model, corpus)
+        assert estimate.description == expected
+        assert expected in repr(estimate)
+
+
+def test_a_matrix_of_counts_is_a_corpus() -> None:
+    model = ctm(3, 5, dtype="float64")
+    counts = np.random.default_rng(0).poisson(1.0, (4, 5))
+    values = [
+        log_likelihood(model, documents, "quadrature", num_points=101).log_likelihood
+        for documents in (counts, Corpus.from_matrix(counts))
+    ]
+    assert torch.equal(*values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ((), {"num_samples": 24}, "num_samples is 24; expected at least 25"),
+        (("exact",), {}, "method is 'exact'; expected one of importance, quadrature, ais"),
+        ((), {"proposal": "normal"}, "proposal is 'normal'; expected one of student_t, gaussian"),
+        ((), {"degrees_of_freedom": 0}, "degrees_of_freedom is 0"),
+        ((), {"degrees_of_freedom": math.inf}, "proposal='gaussian'"),
+        (("quadrature",), {"num_points": 100}, "num_points is 100"),
+        (("quadrature",), {}, "the model has 4"),
+        ((), {"seed": -1}, "seed is -1"),
+        ((), {"max_docs": 0}, "max_docs is 0"),
+        ((), {"num_points": 101}, "num_points is an option of method quadrature; leave it out"),
+        (("ais",), {"num_samples": 50}, "num_samples is an option of method importance"),
+        (("ais",), {"guide": "any"}, "guide is an option of method importance and quadrature"),
+        ((), {"num_draws": 50}, "no method has an option 'num_draws'; expected some of num_sam"),
+        ((AIS(),), {"num_chains": 2}, r"num_chains given beside .* give them to AIS"),
+    ],
+)
+def test_settings_that_cannot_be_used(arguments: tuple, settings: dict, message: str) -> None:
+    model = make_model("ctm")
+    with pytest.raises(ConfigError, match=message):
+        log_likelihood(model, some_documents(model), *arguments, **settings)
+
+
+def test_model_and_corpus_in_the_wrong_order() -> None:
+    model = make_model("ctm")
+    corpus = some_documents(model)
+    for method in ("importance", "quadrature", "ais"):
+        with pytest.raises(ConfigError, match="got a Corpus; the model comes first"):
+            log_likelihood(corpus, model, method)
+        with pytest.raises(ConfigError, match="expected a topic model, got a str"):
+            log_likelihood("model", corpus, method)
+        with pytest.raises(ConfigError, match="expected a corpus or a matrix"):
+            log_likelihood(model, model, method)
+        with pytest.raises(ConfigError, match="over 3 words"):
+            log_likelihood(model, np.ones((2, 3), int), method)
+
+
+def test_a_method_that_is_not_in_the_package() -> None:
+    class Certain(LikelihoodMethod):
+        name = "certain"
+
+        def estimate(self, model, corpus, *, seed=0, max_docs=256, progress=False):
+            return seed, max_docs
+
+    model = make_model("ctm")
+    assert log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2) == (5, 2)
+
+
+def test_a_prior_that_does_not_say_what_is_identified() -> None:
+    class Silent(DocumentPrior):
+        num_topics = 4
+
+    model = make_model("ctm")
+    corpus = some_documents(model)
+    model.prior = Silent()
+    with pytest.raises(IncompatibleGuideError, match=r"define Silent\.identified\(batch\)"):
+        log_likelihood(model, corpus)
+
+
+def test_float32_topics_over_a_long_vocabulary_are_normalised() -> None:
+    # A softmax in float32 over so many words does not add up to 1 by more than rounding.
+    num_words = 30_000
+    model = ctm(2, num_words)
+    model.topics.m_step(torch.tensor(np.random.default_rng(0).poisson(0.01, (2, num_words)) * 1.0))
+    single = torch.zeros(1, num_words)
+    single[0, 0] = 1.0
+    words = torch.softmax(model.topics.logits.detach().double(), 0).mT
+    estimate = log_likelihood(model, Corpus.from_matrix(single.int().numpy()), "quadrature")
+    # The prior is symmetric in the topics, so that each has probability 1/2.
+    expected = words[:, 0].mean().log()
+    torch.testing.assert_close(estimate.log_likelihood[0], expected, atol=1e-9, rtol=0)
+
+
+class Shifted(NormalPrior):
+    """A prior that is not in the package: its mean is the documents' covariate times a slope."""
+
+    kind = "shifted"
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.slope = torch.nn.Parameter(torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64))
+        self.std = torch.tensor([0.7, 1.3, 1.0], dtype=torch.float64)
+
+    def location(self, batch):
+        return batch.covariates["x"][:, None] * self.slope
+
+    @property
+    def scale_tril(self):
+        return self.std.diag()
+
+
+@pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
+def test_a_prior_with_covariates_and_each_of_its_documents_alone() -> None:
+    # False-failure rate under 1e-4: eight z-scores below 4.5.
+    topics = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(8), 3))
+    inner = ctm(3, 8, topics=topics, dtype="float64")
+    model = TopicModel(Shifted(), inner.topics)
+    x = np.array([-1.0, 0.0, 0.5, 2.0])
+    counts = np.random.default_rng(1).poisson(2.0, (4, 8))
+    corpus = Corpus.from_matrix(counts).with_covariates({"x": x})
+    truth = log_likelihood(model, corpus, "quadrature", max_docs=3).log_likelihood
+    for d in range(4):
+        alone = ctm(
+            3,
+            8,
+            loc=model.prior.slope.detach() * float(x[d]),
+            covariance=model.prior.std.square().diag(),
+            topics=topics,
+            dtype="float64",
+        )
+        expected = log_likelihood(alone, counts[d : d + 1], "quadrature").log_likelihood
+        torch.testing.assert_close(truth[d : d + 1], expected, atol=1e-8, rtol=0)
+    for method in (Importance(), AIS(num_chains=40, num_temperatures=15)):
+        estimate = method.estimate(model, corpus, max_docs=3)
+        z = (estimate.log_likelihood - truth).expm1() / estimate.standard_error
+        assert float(z.abs().max()) < 4.5

@@ -1,0 +1,192 @@
+"""Checkpoints: what they hold, and which fits may continue them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+from support.fits import assert_same, fit, make_corpus
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.guides import make_guide
+from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
+from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, lda
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    def words() -> torch.Tensor:
+        return torch.rand(5, 3, dtype=torch.float64).mT
+
+    state = FitState(
+        documents={"means": torch.rand(4, 3), "moved": torch.ones(4, 2, dtype=torch.bool)},
+        restart=2,
+        phase="em",
+        step=7,
+        updates=11,
+        seconds=1.5,
+        history=[{"phase": "em", "objective": -1.0, "unconverged": None}],
+        word_counts=words(),
+        statistics=Statistics(4.0, 9.0, {"latent_sum": torch.rand(3).double()}, words(), -3.0, 1),
+        best={"prior.loc": torch.rand(3)},
+        optimizer={"step": torch.tensor(3.0), "exp_avg": torch.rand(5, 3)},
+    )
+    path = tmp_path / "fit.safetensors"
+    parameters = {"topics.logits": torch.rand(5, 3)}
+    write_checkpoint(path, state, parameters, {"seed": 1})
+    found, again = read_checkpoint(path, {"seed": 1}, torch.device("cpu"))
+    assert again.keys() == parameters.keys()
+    assert torch.equal(again["topics.logits"], parameters["topics.logits"])
+    assert found.word_counts is not None
+    # Sums over words depend on the order in memory, in the last bit.
+    assert found.word_counts.stride() == state.word_counts.stride()  # type: ignore[union-attr]
+    for name, expected in vars(state).items():
+        value = getattr(found, name)
+        if name == "statistics":
+            value, expected = ({**vars(s), **vars(s).pop("sums")} for s in (value, expected))
+            del value["sums"], expected["sums"]
+        if isinstance(expected, dict):
+            assert value.keys() == expected.keys()
+            for key, item in expected.items():
+                assert torch.equal(torch.as_tensor(value[key]), torch.as_tensor(item))
+        elif isinstance(expected, torch.Tensor):
+            assert torch.equal(value, expected)
+        else:
+            assert value == expected
+
+
+def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
+    corpus, path = make_corpus(), tmp_path / "fit.safetensors"
+    first, expected = fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    second, result = fit(corpus, checkpoint=path)
+    assert_same(first, second)
+    assert result.stop_reason == expected.stop_reason == "converged"
+    assert result.history == expected.history
+    assert torch.equal(result.means, expected.means)
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    """The file with other items in its record; without those that are None."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        record = json.loads(file.metadata()["record"]) | changes
+    record = {name: value for name, value in record.items() if value is not None}
+    safetensors.torch.save_file(tensors, path, {"record": json.dumps(record)})
+
+
+def test_what_cannot_be_continued_is_refused_and_left_alone(tmp_path: Path) -> None:
+    corpus, path = make_corpus(), tmp_path / "fit.safetensors"
+    options: dict[str, Any] = {"checkpoint": path, "max_iterations": 1}
+    fit(corpus, **options, checkpoint_seconds=0.0)
+    complete = path.read_bytes()
+
+    def refused(message: str) -> None:
+        before = path.read_bytes()
+        with pytest.raises(ConfigError, match=message):
+            fit(corpus, **options)
+        assert path.read_bytes() == before
+        path.write_bytes(complete)
+
+    path.write_bytes(complete[:-100])
+    refused("not a complete checkpoint")
+    path.write_bytes(b"")
+    refused("not a complete checkpoint")
+    rewritten(path, format_version=1)
+    refused("a checkpoint of another version of torch_lntm; delete it to start the fit anew")
+    rewritten(path, format_version=None)
+    refused("a checkpoint of another version")
+    rewritten(path, state={"unknown": 1})
+    refused("not a complete checkpoint")
+    rewritten(path, identity=None)
+    refused("not a complete checkpoint")
+    safetensors.torch.save_file({"x": torch.ones(1)}, path)
+    refused("not a complete checkpoint")
+
+
+def test_another_fit_s_checkpoint_is_refused_naming_what_differs(tmp_path: Path) -> None:
+    corpus = make_corpus()
+    counts = corpus.to_scipy().toarray()
+    other = counts.copy()
+    other[0, 0] += 1
+
+    def fitted(
+        corpus: Corpus = corpus,
+        model: Callable[[], TopicModel] = lambda: ctm(3, 30),
+        posterior: str | None = "taylor",
+        tolerance: float = 1e-4,
+        **options: Any,
+    ) -> None:
+        made = model()
+        guide = make_guide(posterior, made, tolerance=tolerance)
+        settings: dict[str, Any] = {"start": "model", "max_iterations": 0, "progress": False}
+        engine = VariationalEM(made, guide, **(settings | options))
+        engine.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+
+    def smoothed() -> TopicModel:
+        model = ctm(3, 30)
+        model.topics.smoothing = 0.5
+        return model
+
+    def composed(weight: float) -> TopicModel:
+        return TopicModel(LogisticNormalPrior(3, pseudo_documents=weight), Topics(3, 30))
+
+    def fixed(value: float) -> TopicModel:
+        alpha = torch.full((3,), value)
+        return lda(3, 30, concentration=alpha, learn_concentration=False)
+
+    path = tmp_path / "first.safetensors"
+    fitted()
+    fitted(max_iterations=1)  # how long to run is not part of what a fit is
+    for name, different in {
+        "seed": {"seed": 1},
+        "corpus": {"corpus": Corpus.from_matrix(other)},
+        "covariates": {"corpus": corpus.with_covariates({"x": np.ones(30)})},
+        "guide": {"posterior": "laplace"},
+        "start": {"start": "documents"},
+        "model": {"model": lambda: ctm(3, 30, dtype="float64")},
+        "parts": {"model": smoothed},
+        "stepwise_epochs": {"stepwise_epochs": 1},
+        "annealing": {"annealing": "ahmed-xing"},
+    }.items():
+        with pytest.raises(ConfigError, match=rf"another fit \(it differs in .*{name}"):
+            fitted(**different)
+    for one, two, name in (
+        (lambda: composed(3.0), lambda: composed(9.0), "parts"),
+        (lambda: fixed(0.1), lambda: fixed(0.7), "fixed"),
+    ):
+        path = tmp_path / f"{name}.safetensors"
+        fitted(model=one, posterior=None)
+        fitted(model=one, posterior=None)
+        with pytest.raises(ConfigError, match=rf"another fit \(it differs in {name}\)"):
+            fitted(model=two, posterior=None)
+
+
+@pytest.mark.parametrize("engine", ["variational", "monte carlo"])
+def test_a_fit_takes_the_corpus_s_fingerprint_once(engine, tmp_path, monkeypatch) -> None:
+    corpus, taken = make_corpus(), []
+    fingerprint = Corpus.fingerprint
+
+    def counted(self: Corpus) -> str:
+        taken.append(self)
+        return fingerprint(self)
+
+    monkeypatch.setattr(Corpus, "fingerprint", counted)
+    model = ctm(3, 30)
+    made: Any = MonteCarloEM(model, max_epochs=3, progress=False)
+    if engine == "variational":
+        made = VariationalEM(model, make_guide(None, model), max_iterations=3, progress=False)
+    made.fit(corpus)
+    assert taken == []
+    path = tmp_path / "fit.safetensors"
+    made.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    assert path.exists()
+    assert len(taken) == 1

@@ -1,0 +1,218 @@
+"""The loop under both engines: its records, and what it returns to after an interruption."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.fits import assert_same, break_at, fit, make_corpus
+from support.pairs import make_model
+
+from torch_lntm.errors import NumericalError, SavingWarning
+from torch_lntm.guides import EPGuide, TaylorGuide
+from torch_lntm.inference import VariationalEM
+from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.models import ctm, lda
+
+
+class Counting(ResumableFit):
+    """A fit that adds 1 to the prior mean, and to a table, in each of its five steps."""
+
+    not_returned_to = frozenset({"scratch"})
+
+    def __init__(self, **breaks: Any) -> None:
+        self.model = make_model("ctm")
+        self.model.prior.set_(loc=torch.zeros(4))
+        self.state = FitState(documents={n: torch.zeros(2) for n in ("means", "scratch")})
+        self.breaks = breaks
+        self.num_identities = 0
+
+    def steps(self):
+        while self.state.step < 5:
+            step = self.state.step + 1
+            self.model.prior.loc.data.add_(1.0)
+            for table in self.state.documents.values():
+                table.add_(1.0)
+            # In the middle of a step, when all of this is already new.
+            if self.breaks.get("error_at") == step:
+                raise self.breaks["error"]
+            self.state.step = step
+            objective = math.nan if self.breaks.get("nan_at") == step else -1.0 / step
+            yield {"phase": "em", "iteration": step, "objective": objective}
+
+    def identity(self):
+        self.num_identities += 1
+        return {"name": "counting"}
+
+    @property
+    def numbers(self) -> tuple[float, float, int]:
+        tables = self.state.documents
+        return (
+            self.model.prior.loc[0].item(),
+            tables["means"][0].item(),
+            len(self.state.history),
+        )
+
+
+def test_every_step_leaves_a_record_with_its_time() -> None:
+    counting = Counting()
+    assert counting.run(None, 60.0) == "max_iterations"
+    assert counting.numbers == (5, 5, 5)
+    assert counting.num_identities == 0
+    seconds = [record["seconds"] for record in counting.state.history]
+    assert seconds == sorted(seconds)
+    assert counting.state.seconds >= seconds[-1] - 1e-3
+
+
+def test_ctrl_c_returns_to_the_end_of_the_last_finished_step() -> None:
+    counting = Counting(error_at=4, error=KeyboardInterrupt())
+    assert counting.run(None, 60.0) == "interrupted"
+    assert counting.numbers == (3, 3, 3)
+    # Copies of tables that no result is made of would be memory for nothing.
+    assert "scratch" not in counting.state.documents
+
+
+def test_ctrl_c_in_the_first_step_returns_to_the_start() -> None:
+    counting = Counting(error_at=1, error=KeyboardInterrupt())
+    assert counting.run(None, 60.0) == "interrupted"
+    assert counting.numbers == (0, 0, 0)
+
+
+def test_a_killed_fit_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    with pytest.raises(RuntimeError, match="killed"):
+        Counting(error_at=4, error=RuntimeError("killed")).run(path, 0.0)
+    again = Counting()
+    assert again.run(path, 0.0) == "max_iterations"
+    assert again.numbers == (5, 5, 5)
+    assert [r["iteration"] for r in again.state.history] == [1, 2, 3, 4, 5]
+    assert again.num_identities == 1
+    # From the finished fit's file there is nothing left to do.
+    done = Counting(error_at=1, error=RuntimeError("a step was taken"))
+    assert done.run(path, 0.0) == "max_iterations"
+    assert done.numbers == again.numbers
+
+
+def test_checkpoints_are_no_closer_than_asked_for(tmp_path: Path, monkeypatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr("torch_lntm.inference.em.loop.time.monotonic", lambda: next(clock))
+    written = []
+    monkeypatch.setattr(
+        "torch_lntm.inference.em.loop.write_checkpoint",
+        lambda path, state, *rest: written.append(state.step),
+    )
+    # A step looks at the clock twice or, where it saves, three times; each look is a second.
+    Counting().run(tmp_path / "fit.safetensors", 3.0)
+    assert written == [2, 4]
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_no_fit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    counting = Counting()
+    with pytest.warns(SavingWarning, match="could not be written .* the fit goes on") as caught:
+        assert counting.run(tmp_path / "file" / "fit.safetensors", 0.0) == "max_iterations"
+    assert len(caught) == 5
+    assert counting.numbers == (5, 5, 5)
+
+
+def test_an_objective_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    message = "the objective became nan in phase em, iteration 3"
+    with pytest.raises(NumericalError, match=message):
+        Counting(nan_at=3).run(path, 0.0)
+    # What was saved last is from before.
+    again = Counting()
+    again.run(path, 0.0)
+    assert again.numbers == (5, 5, 5)
+
+
+# -- the same in variational EM, with its batches and restarts ------------------------------------
+
+
+@pytest.mark.parametrize("at", [3, 60, 100])
+def test_a_killed_fit_continues_to_the_same_bits(tmp_path: Path, at: int) -> None:
+    """Killed in the stepwise phase of either restart, or in EM; the checkpoint does the rest."""
+    corpus, path = make_corpus(60), tmp_path / "fit.safetensors"
+
+    def engine() -> VariationalEM:
+        model = ctm(3, corpus.num_words, dtype="float64")
+        return VariationalEM(
+            model, TaylorGuide(model), restarts=2, start_epochs=3, stepwise_epochs=3,
+            max_iterations=10, tolerance=0.0, max_docs=5, progress=False,
+        )  # fmt: skip
+
+    straight, killed, continued = engine(), engine(), engine()
+    expected = straight.fit(corpus)
+    break_at(killed.guide, at, RuntimeError)
+    with pytest.raises(RuntimeError):
+        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    result = continued.fit(corpus, checkpoint=path)
+    assert_same(straight.model, continued.model)
+    assert result.stop_reason == expected.stop_reason
+    assert torch.equal(expected.means, result.means)
+    keys = ("phase", "restart", "iteration", "objective")
+    assert [[r[k] for k in keys] for r in result.history] == [
+        [r[k] for k in keys] for r in expected.history
+    ]
+
+
+def test_a_killed_fit_goes_on_with_its_sites(tmp_path: Path) -> None:
+    corpus, path = make_corpus(), tmp_path / "fit.safetensors"
+
+    def engine() -> VariationalEM:
+        model = lda(3, corpus.num_words, dtype="float64")
+        return VariationalEM(
+            model, EPGuide(model), start_epochs=3, stepwise_epochs=3, max_iterations=4,
+            tolerance=0.0, max_docs=10, progress=False,
+        )  # fmt: skip
+
+    straight, killed, continued = engine(), engine(), engine()
+    straight.fit(corpus)
+    break_at(killed.guide, 30, RuntimeError)
+    with pytest.raises(RuntimeError):
+        killed.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+    result = continued.fit(corpus, checkpoint=path)
+    assert_same(straight.model, continued.model)
+    assert result.stop_reason == "max_iterations"
+
+
+def test_ctrl_c_keeps_the_last_finished_iteration() -> None:
+    corpus = make_corpus(32)
+    options: dict[str, Any] = {"start": "model", "max_docs": 8, "tolerance": 0.0, "progress": False}
+    model, short = ctm(3, corpus.num_words), ctm(3, corpus.num_words)
+    guide = TaylorGuide(model)
+    break_at(guide, 12)
+    result = VariationalEM(model, guide, max_iterations=50, **options).fit(corpus)
+    assert result.stop_reason == "interrupted"
+    # Four batches an iteration: two whole ones before the twelfth call broke the third.
+    assert [r["iteration"] for r in result.history] == [1, 2]
+    VariationalEM(short, TaylorGuide(short), max_iterations=1, **options).fit(corpus)
+    assert_same(model, short)
+
+
+def test_ctrl_c_in_a_restart_keeps_the_best_one_scored() -> None:
+    corpus = make_corpus(32)
+    options: dict[str, Any] = {"start_epochs": 2, "stepwise_epochs": 2, "progress": False}
+    model, single = (ctm(3, corpus.num_words, dtype="float64") for _ in range(2))
+    guide = TaylorGuide(model)
+    # Two stepwise epochs of eight batches and one scoring pass make up a restart.
+    break_at(guide, 20)
+    result = VariationalEM(model, guide, restarts=3, **options).fit(corpus)
+    VariationalEM(single, TaylorGuide(single), max_iterations=0, **options).fit(corpus)
+    assert result.stop_reason == "interrupted"
+    assert result.history[-1]["phase"] == "score"
+    assert_same(model, single)
+    assert result.means.std(0).min() > 0.1
+
+
+def test_a_continued_fit_honours_a_tighter_tolerance(tmp_path: Path) -> None:
+    corpus, path = make_corpus(), tmp_path / "fit.safetensors"
+    _, loose = fit(corpus, checkpoint=path, checkpoint_seconds=0.0, tolerance=1e-2)
+    _, tight = fit(corpus, checkpoint=path, tolerance=1e-5)
+    assert loose.stop_reason == tight.stop_reason == "converged"
+    assert len(tight.history) > len(loose.history)
+    assert tight.seconds > loose.seconds

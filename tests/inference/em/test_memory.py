@@ -1,0 +1,54 @@
+"""Tables of documents: rows follow the documents, in whatever batch they come."""
+
+from __future__ import annotations
+
+import torch
+from support.fits import make_corpus
+
+from torch_lntm.inference.em.memory import DocumentTables
+
+
+def test_rows_are_found_by_position() -> None:
+    corpus = make_corpus(12, empty=(0, 5))
+    tables: dict[str, torch.Tensor] = {}
+    documents = DocumentTables(tables, corpus.row_offsets)
+    order = [11, 2, 5, 7]
+    batch = corpus.batch(order)
+    assert "means" not in documents
+    rows = torch.arange(8.0).view(4, 2)
+    documents.write("means", batch, rows)
+    assert "means" in documents
+    assert tables["means"].shape == (12, 2)
+    for place, position in enumerate(order):
+        assert torch.equal(tables["means"][position], rows[place])
+    assert torch.equal(tables["means"].sum(), rows.sum())
+    other = corpus.batch([7, 0, 11])
+    found = documents.read("means", other, torch.device("cpu"))
+    assert torch.equal(found, torch.stack([rows[3], torch.zeros(2), rows[0]]))
+
+
+def test_rows_of_entries_follow_their_documents() -> None:
+    """An entry's row says which document and word it is of; read back in other batches."""
+    corpus = make_corpus(12, empty=(0, 5))
+    tables: dict[str, torch.Tensor] = {}
+    documents = DocumentTables(tables, corpus.row_offsets)
+    for rows in ([11, 2, 5, 7, 0, 4], [1, 3, 10, 9, 8, 6]):
+        batch = corpus.batch(rows)
+        labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
+        documents.write_entries("sites", batch, labels.double())
+    assert tables["sites"].shape == (corpus.nnz, 2)
+    assert tables["sites"][:, 1].tolist() == corpus.word_index.tolist()
+    batch = corpus.batch([3, 5, 11, 0, 1])
+    found = documents.read_entries("sites", batch, torch.device("cpu"))
+    assert found[:, 0].tolist() == batch.positions[batch.row_index].tolist()
+    assert found[:, 1].tolist() == batch.word_index.tolist()
+
+
+def test_tables_keep_their_type() -> None:
+    corpus = make_corpus(3)
+    documents = DocumentTables({}, corpus.row_offsets)
+    documents.write("moved", corpus.batch([1]), torch.ones(1, 2, dtype=torch.bool))
+    documents.write("means", corpus.batch([1]), torch.ones(1, 2, dtype=torch.float64))
+    documents.write("means", corpus.batch([2]), torch.ones(1, 2, dtype=torch.float32))
+    assert documents.tables["moved"].dtype == torch.bool
+    assert documents.tables["means"].dtype == torch.float64

@@ -1,0 +1,111 @@
+"""The start of variational EM: topics from documents, and stepwise EM for a stand-in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.fits import fit, make_corpus
+from support.pairs import FAMILIES, make_model
+from support.problems import make_batch
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.inference.em.start import (
+    BACKGROUND_SHARE,
+    CONCENTRATION,
+    FIRST_SWEEPS,
+    SEED_DOCUMENTS,
+    SWEEPS,
+    document_topics,
+    lda_epoch,
+)
+
+
+def test_starting_topics_are_documents_mixed_with_the_corpus() -> None:
+    corpus = make_corpus(20, empty=(3,))
+    occupied = np.flatnonzero(corpus.lengths)
+    topics = document_topics(corpus, occupied, 4, seed=5).numpy()
+    np.testing.assert_allclose(topics.sum(1), 1.0)
+    counts = corpus.to_scipy().toarray()
+    background = (counts.sum(0) + 1.0) / (counts.sum() + corpus.num_words)
+    own = (topics - BACKGROUND_SHARE * background) / (1 - BACKGROUND_SHARE)
+    # Each topic is proportional to the words of some three documents.
+    size = SEED_DOCUMENTS
+    triples = {
+        (a, b, c) for a in range(20) for b in range(a) for c in range(b) if 3 not in (a, b, c)
+    }
+    sums = np.array([counts[list(t)].sum(0) / counts[list(t)].sum() for t in triples])
+    assert size == 3
+    for topic in own:
+        assert np.abs(sums - topic).max(1).min() < 1e-12
+    assert len(np.unique(own.round(9), axis=0)) == 4
+    assert not torch.equal(document_topics(corpus, occupied, 4, seed=6), torch.from_numpy(topics))
+
+
+def test_a_corpus_smaller_than_a_topic_s_documents() -> None:
+    corpus = Corpus.from_matrix(np.array([[3, 0], [0, 1]]))
+    topics = document_topics(corpus, np.arange(2), 3, seed=0)
+    assert bool((topics > 0).all())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
+    """Fixed-point sweeps of theta, and counts averaged by step size, in plain loops."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(1.0, (5, 15)).astype(float)
+    model = make_model("ctm", topic_smoothing=0.0).to(device)
+    topics = model.topics.probs.detach().cpu().numpy()
+    theta = np.full((5, 4), 0.25)
+    average = rng.gamma(1.0, size=(4, 15))
+    num_tokens, exponent = counts.sum(), 0.3
+    batch = make_batch(counts, device)
+    order = torch.tensor([3, 0, 4])
+    rest = torch.tensor([1, 2])
+
+    kept = torch.from_numpy(theta.copy())
+    word_counts = torch.from_numpy(average.copy()).to(device)
+    updates, objective = lda_epoch(
+        model,
+        [batch.select(order), batch.select(rest)],
+        kept,
+        word_counts,
+        num_tokens,
+        updates=6,
+        exponent=exponent,
+        first=first,
+    )
+    assert updates == 8
+    expected_objective = 0.0
+    for update, rows in ((7, order.tolist()), (8, rest.tolist())):
+        found = np.zeros_like(average)
+        for d in rows:
+            for _ in range(FIRST_SWEEPS if first else SWEEPS):
+                joint = theta[d][:, None] * topics
+                theta[d] = (counts[d] * joint / joint.sum(0)).sum(1) + CONCENTRATION
+                theta[d] /= theta[d].sum()
+            joint = theta[d][:, None] * topics
+            found += counts[d] * joint / joint.sum(0)
+            expected_objective += counts[d] @ np.log(joint.sum(0))
+        step = update**-exponent
+        average = (1 - step) * average + step * num_tokens / counts[rows].sum() * found
+        topics = average / average.sum(1, keepdims=True)
+    np.testing.assert_allclose(kept.numpy(), theta, rtol=1e-9)
+    np.testing.assert_allclose(word_counts.tolist(), average, rtol=1e-9)
+    np.testing.assert_allclose(model.topics.probs.tolist(), topics, rtol=1e-9)
+    assert objective == pytest.approx(expected_objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_start_ends_with_a_prior_and_means_of_the_documents(family: str) -> None:
+    corpus = make_corpus()
+    posterior = {"lda": "vb"}.get(family, "factor" if "iftm" in family else "taylor")
+    options = {"stepwise_epochs": 0, "max_iterations": 0, "tolerance": 0.0}
+    model, result = fit(corpus, posterior, family, **options)
+    phases = [record["phase"] for record in result.history]
+    # 320 updates in epochs of 8 batches, then the E-step that results are made of.
+    assert phases == ["start"] * 40 + ["em"]
+    if family == "lda":
+        assert not torch.allclose(model.prior.concentration, torch.full((3,), 1 / 3).double())
+    else:
+        assert not torch.equal(model.prior.loc, torch.zeros(3, dtype=torch.float64))
+        assert result.means.std(0).min() > 0.1

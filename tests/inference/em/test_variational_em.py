@@ -1,0 +1,462 @@
+"""Variational EM: fixed points, monotonicity, recovery, and what it says of documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fits import (
+    TOPICS,
+    assert_same,
+    fit,
+    make_corpus,
+    matched_error,
+    new_model,
+    parameters,
+    without_times,
+)
+from support.pairs import each_pair
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
+from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
+from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference.em.phases import VariationalRun
+from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, iftm, lda
+
+EXACT = {"tolerance": 1e-12, "max_iterations": 300}
+
+
+# -- iterations ----------------------------------------------------------------------------------
+
+
+@each_pair
+def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> None:
+    monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
+    corpus = make_corpus(12)
+    options = {"start": "model", "max_iterations": 1, "tolerance": 0.0}
+    whole, a = fit(corpus, name, family, **options)
+    parts, b = fit(corpus, name, family, max_docs=5, **options)
+    # The solver stops anywhere within its tolerance of the posterior.
+    assert_same(whole, parts, rtol=1e-5, atol=1e-6)
+    assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
+
+
+def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
+    corpus = make_corpus(60)
+    options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
+    one, other = (fit(corpus, max_docs=size, **options)[0] for size in (None, 3))
+    assert_same(one, other, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("ctm", "blei-lafferty"),
+        ("ctm", "khan-bouchard"),
+        ("iftm(source='gaussian')", "factor"),
+        ("iftm(source='laplace')", "factor"),
+        ("lda", "vb"),
+    ],
+)
+def test_em_never_lowers_the_bound(family, name, monkeypatch) -> None:
+    monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
+    _, result = fit(make_corpus(), name, family, max_iterations=12, tolerance=0.0)
+    objectives = [r["objective"] for r in result.history if r["phase"] == "em"]
+    assert len(objectives) == 13
+    steps = np.diff(objectives)
+    assert (steps > -1e-9).all()
+    assert steps[0] > 1e-6
+
+
+@each_pair
+def test_the_objective_is_the_guide_s_and_the_parameters_log_prior(family, name, monkeypatch):
+    monkeypatch.setattr(GUIDES[name], "em_effort", {"tolerance": 1e-8, "max_iterations": 300})
+    corpus = make_corpus(10, empty=(4,))
+    model, result = fit(corpus, name, family, start="model", max_iterations=2, tolerance=0.0)
+    guide = make_guide(name, model, **GUIDES[name].em_effort)
+    occupied = corpus.batch(np.flatnonzero(corpus.lengths), dtype=torch.float64)
+    documents = float(guide.posterior(occupied).objective.sum())
+    log_prior = float(model.log_prior())
+    if family != "lda":
+        assert abs(log_prior) > 1.0
+    found = result.history[-1]["objective"] * corpus.num_tokens
+    assert found == pytest.approx(documents + log_prior, abs=1e-4)
+
+
+def test_what_converged_means() -> None:
+    """The last iteration changed the objective by no more than the tolerance, up or down."""
+    model = ctm(3, 30)
+    engine = VariationalEM(model, TaylorGuide(model), tolerance=1e-3, progress=False)
+    run = VariationalRun(model, engine.guide, engine.settings, make_corpus(4))
+
+    def converged(*objectives: float, phase: str = "em") -> bool:
+        run.state.history = [{"phase": phase, "objective": value} for value in objectives]
+        return run.converged()
+
+    assert not converged()
+    assert not converged(-5.0)
+    assert not converged(-5.1, -5.0)
+    assert converged(-5.1, -5.0, -4.996)
+    assert converged(-5.0, -5.004)
+    assert not converged(-5.0, -5.1)
+    assert not converged(-5.0, -5.0, phase="stepwise")
+
+
+def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
+    corpus = make_corpus()
+    _, result = fit(corpus, tolerance=1e-4)
+    assert result.stop_reason == "converged"
+    changes = np.abs(np.diff([r["objective"] for r in result.history if r["phase"] == "em"]))
+    bounds = 1e-4 * np.abs([r["objective"] for r in result.history if r["phase"] == "em"][1:])
+    assert (changes <= bounds).tolist() == [False] * (len(changes) - 1) + [True]
+    _, short = fit(corpus, tolerance=0.0, max_iterations=1)
+    assert short.stop_reason == "max_iterations"
+    assert [r["iteration"] for r in short.history if r["phase"] == "em"] == [1, 2]
+
+
+def test_kept_sites_make_later_iterations_cheap(monkeypatch) -> None:
+    """Without them expectation propagation starts from nothing in each iteration."""
+    passes: list[int] = []
+    solve = EPGuide.posterior
+
+    def counting(self: EPGuide, *args: Any, **kwargs: Any) -> Any:
+        posterior = solve(self, *args, **kwargs)
+        passes.append(int(posterior.iterations.sum()))
+        return posterior
+
+    monkeypatch.setattr(EPGuide, "posterior", counting)
+    monkeypatch.setattr(EPGuide, "em_effort", {"tolerance": 1e-3, "max_iterations": 100})
+    corpus = make_corpus()
+    options = {"start": "model", "max_iterations": 6, "tolerance": 0.0}
+    _, kept = fit(corpus, "ep", "lda", **options)
+    with_sites = sum(passes)
+    passes.clear()
+    monkeypatch.setattr("torch_lntm.inference.em.phases.MAX_KEPT_NUMBERS", 0)
+    _, cold = fit(corpus, "ep", "lda", **options)
+    assert with_sites < 0.7 * sum(passes)
+    # One M-step on, both fits are in the same place. Later, documents whose propagation has not
+    # converged end at sites that depend on where it started, and the fits part.
+    first, second = ([record["objective"] for record in r.history[:2]] for r in (kept, cold))
+    torch.testing.assert_close(torch.tensor(first), torch.tensor(second), rtol=0.0, atol=1e-4)
+
+
+# -- seeds and restarts --------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
+    corpus = make_corpus()
+    options = {"start_epochs": 2, "stepwise_epochs": 1, "max_iterations": 1}
+    one, same, other = (fit(corpus, seed=seed, **options)[0] for seed in (3, 3, 4))
+    assert_same(one, same)
+    assert not torch.equal(one.topics.probs, other.topics.probs)
+
+
+def test_restarts_keep_the_best_one(monkeypatch) -> None:
+    monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
+    _, several = fit(make_corpus(), restarts=3, **options)
+    scores = [r["objective"] for r in several.history if r["phase"] == "score"]
+    assert len(scores) == 3
+    assert len(set(scores)) == 3
+    # EM's first E-step continues the best restart from its own means.
+    assert several.history[-1]["objective"] == pytest.approx(max(scores), rel=1e-6)
+
+
+# -- recovery ------------------------------------------------------------------------------------
+
+
+def assert_topics_recovered(model: TopicModel) -> None:
+    apart = 0.5 * (TOPICS[:, None] - TOPICS[None]).abs().sum(-1)
+    closest = (apart + torch.eye(3)).min().item()
+    assert matched_error(model) < 0.1 * closest
+
+
+@each_pair
+def test_topics_are_recovered_by_every_guide(family, name) -> None:
+    model, _ = fit(make_corpus(600, 150), name, family)
+    assert_topics_recovered(model)
+
+
+@each_pair
+def test_a_fit_is_the_same_on_every_device(family, name, device) -> None:
+    corpus = make_corpus(20)
+    options = {"start_epochs": 3, "stepwise_epochs": 1, "max_iterations": 1}
+    there, a = fit(corpus, name, family, device, **options)
+    here, b = fit(corpus, name, family, "cpu", **options)
+    assert there.device.type == device.type
+    assert a.means.device.type == "cpu"
+    objectives = [[record["objective"] for record in result.history] for result in (a, b)]
+    np.testing.assert_allclose(*objectives, rtol=1e-8)
+    assert_same(there.cpu(), here, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_topics_and_correlations_are_recovered(anchored) -> None:
+    model, result = fit(make_corpus(600, 150), anchored=anchored, tolerance=1e-5)
+    assert result.stop_reason == "converged"
+    assert_topics_recovered(model)
+    # Topics 0 and 1 of the truth share a covariance of 0.9; the third is independent.
+    pairs = model.topic_correlation()[tuple(torch.triu_indices(3, 3, 1))].sort().values
+    assert pairs[2] > pairs[1] + 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["factor", "taylor"])
+def test_the_covariance_of_gaussian_sources_is_recovered(name) -> None:
+    """Its contrasts: neither A alone nor the shift of all logits is identified."""
+    truth = source_truth("gaussian")
+    corpus, _ = truth.generate([400] * 1500, seed=2)
+    model = fit_from(truth, corpus, name)
+    expected, found = truth.prior.contrast_covariance(), model.prior.contrast_covariance()
+    assert (found - expected).norm() < 0.2 * expected.norm()
+    correlation = truth.topic_correlation()
+    pairs = tuple(torch.triu_indices(6, 6, 1))
+    assert (model.topic_correlation()[pairs] - correlation[pairs]).abs().mean() < 0.1
+
+
+@pytest.mark.slow
+def test_laplace_sources_are_recovered_up_to_sign_and_order() -> None:
+    truth = source_truth("laplace")
+    corpus, _ = truth.generate([400] * 1500, seed=2)
+    model = fit_from(truth, corpus, "factor")
+    truth.prior.canonicalise_()
+    columns, expected = model.prior.centred_mixing(), truth.prior.centred_mixing()
+    cosine = (columns.mT @ expected) / columns.norm(dim=0)[:, None] / expected.norm(dim=0)
+    assert cosine.abs().max(0).values.min() > 0.95
+    assert sorted(cosine.abs().argmax(0).tolist()) == [0, 1]
+    # A rotation by 45 degrees, which Gaussian sources could not tell, would leave 0.71.
+    norms = columns.norm(dim=0)[cosine.abs().argmax(0)]
+    torch.testing.assert_close(norms, expected.norm(dim=0), rtol=0.25, atol=0.0)
+
+
+def source_truth(source: Any) -> TopicModel:
+    """Six topics in words of their own, two sources that mix them differently."""
+    topics = 0.02 / 30 + 0.98 * torch.eye(6).repeat_interleave(5, 1) / 5
+    mixing = torch.tensor([[1.5, 0.0], [1.5, 0.0], [-1.5, 0], [0, 1.2], [0, -1.2], [0, 0]])
+    return iftm(
+        6, 30, 2, source=source, mixing=mixing + 1e-3, noise_precision=torch.full((6,), 10.0),
+        topics=topics, dtype="float64",
+    )  # fmt: skip
+
+
+def fit_from(truth: TopicModel, corpus: Corpus, name: str) -> TopicModel:
+    """A fit that knows the topics' number and where they are, not the prior."""
+    model = iftm(
+        6, 30, 2, source=truth.prior.source, topics=truth.topics.probs.detach(), dtype="float64",
+        pseudo_documents=1.0,
+    )  # fmt: skip
+    guide = make_guide(name, model)
+    VariationalEM(
+        model, guide, start="model", max_iterations=150, tolerance=1e-7, progress=False
+    ).fit(corpus)
+    return model
+
+
+# -- positions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("family", "name"), [("ctm", "taylor"), ("lda", "ep"), ("lda", "vb")])
+def test_empty_documents_take_no_part_and_stay_in_the_output(family, name) -> None:
+    corpus = make_corpus()
+    rows = corpus.to_scipy().toarray()
+    padded = Corpus.from_matrix(np.insert(rows, [0, 15, 30], 0, axis=0))
+    a, _ = fit(corpus, name, family, max_iterations=2)
+    b, result = fit(padded, name, family, max_iterations=2)
+    assert_same(a, b)
+    assert result.means.shape == (33, 3)
+    centre = b.prior.space(padded.batch([0])).centre
+    for empty in (0, 16, 32):
+        assert torch.equal(result.means[empty], centre)
+
+
+@each_pair
+def test_means_are_the_documents_own(family, name) -> None:
+    """Each row is the posterior of the document there, solved alone at the fitted parameters."""
+    corpus = make_corpus(9, empty=(0, 4))
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 1, "tolerance": 0.0}
+    model, result = fit(corpus, name, family, **options)
+    model.prior.canonicalise_()
+    for d in np.flatnonzero(corpus.lengths):
+        alone = make_guide(name, model).posterior(corpus.batch([d], dtype=torch.float64))
+        tolerance = 0.2 if name in ("ep", "factor", "vb") else 0.05
+        torch.testing.assert_close(
+            result.means[d], alone.mean[0].to(result.means), rtol=0, atol=tolerance
+        )
+
+
+class TablePrior(LogisticNormalPrior):
+    """A prior whose mean is a row of a table with a row for every document of the corpus."""
+
+    def __init__(self, num_topics: int, num_docs: int) -> None:
+        super().__init__(num_topics, dtype=torch.float64)
+        rows = torch.linspace(-2.0, 2.0, num_docs * num_topics, dtype=torch.float64)
+        self.register_buffer("table", rows.view(num_docs, num_topics))
+        self.seen: list[int] = []
+
+    def location(self, batch: DocumentBatch) -> Tensor:
+        return self.table[batch.index]
+
+    def statistics(self, moments: Any, batch: DocumentBatch) -> dict[str, Tensor]:
+        self.seen += batch.index.tolist()
+        return {"gaps": (moments.mean.double() - self.table[batch.index]).sum(0)}
+
+    def m_step(self, num_docs: float, **sums: Tensor) -> None:
+        """The table stays as it is."""
+
+
+def test_a_table_of_documents_is_read_by_their_positions(monkeypatch) -> None:
+    """Every iteration and every epoch visits each non-empty document once, under its own index."""
+    corpus = make_corpus(20, empty=(0, 7, 8))
+    occupied = np.flatnonzero(corpus.lengths).tolist()
+    for engine in ("variational", "monte carlo"):
+        prior = TablePrior(3, 20)
+        model = TopicModel(prior, Topics(3, 30, dtype=torch.float64))
+        if engine == "variational":
+            made: Any = VariationalEM(
+                model, TaylorGuide(model, tolerance=1e-6), start="documents", stepwise_epochs=2,
+                max_iterations=2, tolerance=0.0, max_docs=6, progress=False,
+            )  # fmt: skip
+            # One pass of the start, two stepwise epochs and three E-steps.
+            passes = 6
+        else:
+            made = MonteCarloEM(
+                model, start="model", max_epochs=4, num_transitions=5, batch_size=6, progress=False
+            )
+            passes = 4
+        result = made.fit(corpus)
+        assert Counter(prior.seen) == dict.fromkeys(occupied, passes)
+        for empty in (0, 7, 8):
+            assert torch.equal(result.means[empty], prior.table[empty])
+
+
+def test_no_engine_copies_the_corpus(monkeypatch) -> None:
+    corpus = make_corpus(40, empty=(3,))
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("the corpus is copied")
+
+    for name in ("__getitem__", "to_scipy", "with_counts", "with_vocabulary", "split"):
+        if hasattr(Corpus, name):
+            monkeypatch.setattr(Corpus, name, refused)
+    monkeypatch.setattr(Corpus, "from_matrix", refused)
+    for family, name in (("ctm", "taylor"), ("lda", "ep")):
+        _, result = fit(corpus, name, family, start_epochs=2, max_iterations=1)
+        assert result.means.shape == (40, 3)
+    engine = MonteCarloEM(ctm(3, 30), max_epochs=2, progress=False)
+    assert engine.fit(corpus).means.shape == (40, 3)
+
+
+def test_an_error_names_the_document_s_place_in_the_corpus(monkeypatch) -> None:
+    """Not its place among the non-empty documents, nor in its batch."""
+    corpus = make_corpus(12, empty=(0, 5))
+    model = lda(3, 30)
+    guide = make_guide("vb", model)
+    solve = guide._solve
+
+    def spoiled(batch: DocumentBatch, *args: Any, **settings: Any) -> Any:
+        # The counts of one document become nan within the batch.
+        counts = torch.where(batch.index[batch.row_index] == 9, torch.nan, batch.counts)
+        spoiled_batch = SimpleNamespace(batch=batch)
+        object.__setattr__(spoiled_batch.batch, "counts", counts)
+        return solve(spoiled_batch.batch, *args, **settings)
+
+    guide._solve = spoiled  # type: ignore[method-assign]
+    engine = VariationalEM(model, guide, start="model", max_docs=4, progress=False)
+    with pytest.raises(NumericalError, match="first at position 9") as caught:
+        engine.fit(corpus)
+    assert caught.value.documents == (9,)
+
+
+# -- small and bad input -------------------------------------------------------------------------
+
+
+@each_pair
+def test_tiny_corpora_fit_without_nan(family, name) -> None:
+    for rows in ([[5]], [[1, 0]], [[0, 0], [1, 1]], np.eye(4, 6, dtype=int).tolist()):
+        options = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 5}
+        corpus = Corpus.from_matrix(np.array(rows))
+        model, result = fit(corpus, name, family, num_topics=5, dtype="float32", **options)
+        assert all(torch.isfinite(value).all() for value in parameters(model))
+        assert torch.isfinite(result.means).all()
+        torch.testing.assert_close(model.topics.probs.sum(1), torch.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_iterations": -1}, "max_iterations is -1; expected at least 0"),
+        ({"start_epochs": 0}, "start_epochs is 0; expected at least 1"),
+        ({"stepwise_epochs": -1}, "stepwise_epochs is -1; expected at least 0"),
+        ({"max_docs": 0}, "max_docs is 0; expected at least 1"),
+        ({"tolerance": float("nan")}, "tolerance is nan"),
+        ({"start": "spectral"}, "start 'spectral'; expected one of lda, documents, model"),
+        ({"start": "model", "start_epochs": 3}, "start_epochs is of start='lda'"),
+        ({"annealing": "slow"}, "annealing 'slow'; expected one of ahmed-xing"),
+        ({"restarts": 0}, "restarts is 0"),
+        ({"restarts": 2, "start": "model"}, "all the same"),
+    ],
+)
+def test_bad_settings_are_refused(options, message) -> None:
+    model = ctm(3, 40)
+    with pytest.raises(ConfigError, match=message):
+        VariationalEM(model, TaylorGuide(model), **options)
+
+
+def test_what_is_no_guide_of_the_model_is_refused() -> None:
+    model, other = ctm(3, 40), ctm(3, 40)
+    with pytest.raises(IncompatibleGuideError, match=r"another model; .*TaylorGuide\(model\)"):
+        VariationalEM(other, TaylorGuide(model))
+    for guide in ("taylor", TaylorGuide, None):
+        with pytest.raises(ConfigError, match=r"guide is .*; expected a guide of this model"):
+            VariationalEM(model, guide)  # type: ignore[arg-type]
+
+
+def test_documents_that_cannot_be_fitted_are_refused() -> None:
+    model = ctm(3, 4)
+    engine = VariationalEM(model, TaylorGuide(model), progress=False)
+    with pytest.raises(ConfigError, match="the corpus has 5 words and the model 4; re-index"):
+        engine.fit(Corpus.from_matrix(np.eye(5, dtype=int)))
+    with pytest.raises(CorpusError, match="no tokens"):
+        engine.fit(Corpus.from_matrix(np.zeros((2, 4), dtype=int)))
+    with pytest.raises(CorpusError, match="Corpus"):
+        engine.fit("a file.txt")  # type: ignore[arg-type]
+
+
+def test_a_matrix_is_as_good_as_a_corpus() -> None:
+    counts = make_corpus(10).to_scipy()
+    fits = []
+    for documents in (
+        Corpus.from_matrix(counts),
+        counts,
+        counts.toarray(),
+        counts.toarray().tolist(),
+    ):
+        model = new_model("ctm", 3, 30)
+        options: dict[str, Any] = {"start_epochs": 2, "max_iterations": 1, "progress": False}
+        result = VariationalEM(model, TaylorGuide(model), **options).fit(documents)
+        fits.append((model, list(without_times(result))))
+    for model, history in fits[1:]:
+        assert_same(model, fits[0][0])
+        assert history == fits[0][1]
+
+
+def test_a_non_finite_objective_is_an_error() -> None:
+    corpus = make_corpus(20)
+    model = ctm(3, corpus.num_words)
+    guide = BleiLaffertyGuide(model)
+    solve = guide._solve
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        posterior = solve(*args, **kwargs)
+        posterior.objective[0] = float("nan")
+        return posterior
+
+    guide._solve = broken  # type: ignore[method-assign]
+    with pytest.raises(NumericalError, match="objective became nan"):
+        VariationalEM(model, guide, progress=False).fit(corpus)

@@ -1,0 +1,145 @@
+"""The one Pyro program: its sites' densities against SciPy's, and corpora drawn from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from oracles import gaussian as oracle
+from pyro import poutine
+from scipy import stats
+from scipy.special import softmax
+from support.pairs import FAMILIES, make_counts, make_model, prior_draws
+from support.problems import make_batch, random_problem
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicModel
+
+
+def trace_at(model: TopicModel, batch: DocumentBatch, **latents: torch.Tensor) -> Any:
+    trace = poutine.trace(poutine.condition(model, latents)).get_trace(batch)
+    trace.compute_log_prob()
+    return trace
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().double().numpy()
+
+
+def reference(model: TopicModel, values: dict[str, np.ndarray]) -> np.ndarray:
+    """Log density ``(num_docs,)`` of a document's sites, by SciPy."""
+    prior: Any = model.prior
+    if "theta" in values:
+        alpha = array(prior.concentration)
+        # Without the last proportion: those of float32 do not add up to 1 for SciPy.
+        return np.array([stats.dirichlet.logpdf(theta[:-1], alpha) for theta in values["theta"]])
+    loc, eta = array(prior.loc), values["eta"]
+    if "source" not in values:
+        return stats.multivariate_normal(loc, array(prior.covariance)).logpdf(eta)
+    of_sources = stats.norm if prior.source == "gaussian" else stats.laplace
+    mean = loc + values["source"] @ array(prior.mixing).T
+    noise = stats.norm.logpdf(eta, mean, array(prior.noise_precision) ** -0.5)
+    return of_sources.logpdf(values["source"]).sum(-1) + noise.sum(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("family", [*FAMILIES, "anchored"])
+def test_the_program_s_densities_are_those_of_scipy(family, dtype, device) -> None:
+    if family == "anchored":
+        model = random_problem(anchored=True).model(device, dtype)
+    else:
+        model = make_model(family, dtype=dtype).to(device)
+    counts = make_counts((30, 0, 1))
+    batch = make_batch(counts, device, dtype, corpus_size=30)
+    latents = prior_draws(model, 3, device)
+    trace = trace_at(model, batch, **latents)
+    values = {site: array(value) for site, value in latents.items()}
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-10
+
+    found = sum(trace.nodes[site]["unscaled_log_prob"] for site in values)
+    expected = reference(model, values)
+    np.testing.assert_allclose(array(found), expected, rtol=tolerance, atol=tolerance)
+    theta = values.get("theta")
+    if theta is None:
+        theta = softmax(np.hstack([values["eta"], np.zeros((3, int(family == "anchored")))]), 1)
+    words = [
+        oracle.log_likelihood(np.log(t), array(model.topics.probs), c)
+        for t, c in zip(theta, counts, strict=True)
+    ]
+    found = trace.nodes["counts"]["unscaled_log_prob"]
+    np.testing.assert_allclose(array(found), words, rtol=tolerance, atol=tolerance)
+    # A batch of 3 from a corpus of 30 counts tenfold, the parameters' priors once.
+    for site in (*values, "counts"):
+        node = trace.nodes[site]
+        torch.testing.assert_close(node["log_prob"], 10 * node["unscaled_log_prob"])
+        assert [frame.name for frame in node["cond_indep_stack"]] == ["documents"]
+    factors = [trace.nodes[name]["log_prob"] for name in ("topics_prior", "document_prior")]
+    torch.testing.assert_close(sum(f.sum() for f in factors), model.log_prior())
+    assert set(trace.param_nodes) == {name for name, _ in model.named_parameters()}
+
+
+def test_generate(device) -> None:
+    problem = random_problem(3, anchored=True)
+    model = problem.model(device, vocabulary=[f"w{v}" for v in range(15)])
+    lengths = [5, 0, 40]
+    corpus, latents = model.generate(lengths, seed=4)
+    eta = latents["eta"]
+    again, latents_again = model.generate(lengths, seed=4)
+    eta_again = latents_again["eta"]
+    other, _ = model.generate(lengths, seed=5)
+    assert corpus.lengths.tolist() == lengths
+    assert corpus.vocabulary == model.vocabulary
+    assert corpus.fingerprint() == again.fingerprint() != other.fingerprint()
+    assert torch.equal(eta, eta_again)
+
+    num_docs = 20_000
+    corpus, latents = model.generate([1] * num_docs, seed=6)
+    eta = latents["eta"]
+    assert not eta.requires_grad
+    x = eta.cpu().numpy() - problem.loc
+    root = np.linalg.cholesky(np.linalg.inv(problem.covariance))
+    white = x @ root
+    outer = np.einsum("di,dj->dij", white, white).mean(0)
+    # Two means, two variances and a covariance at 5.5 standard errors, and one χ² test: together
+    # they fail by chance in fewer than 2 runs in 10⁶.
+    assert np.all(np.abs(white.mean(0)) < 5.5 / np.sqrt(num_docs))
+    assert np.all(np.abs(outer - np.eye(2)) < 5.5 * np.sqrt((1 + np.eye(2)) / num_docs))
+    theta = softmax(np.hstack([eta.cpu().numpy(), np.zeros((num_docs, 1))]), axis=1)
+    words = np.asarray(corpus.to_scipy().sum(0)).ravel()
+    expected = theta.sum(0) @ problem.topics
+    assert stats.chisquare(words, expected).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_theta(device, anchored) -> None:
+    model = random_problem(anchored=anchored).model(device)
+    eta = torch.randn(3, 2, model.latent_dim, dtype=torch.float64, device=device)
+    logits = np.concatenate([eta.cpu().numpy(), np.zeros((3, 2, int(anchored)))], -1)
+    np.testing.assert_allclose(model.theta(eta).tolist(), softmax(logits, axis=-1), rtol=1e-12)
+
+
+def test_two_models_share_no_state(device) -> None:
+    pyro.clear_param_store()
+    problems = [random_problem(seed=s) for s in (0, 1)]
+    first, second = (p.model(device) for p in problems)
+    batch = problems[0].batch(device)
+    eta = torch.zeros(5, 4, dtype=torch.float64, device=device)
+    values = [trace_at(m, batch, eta=eta).log_prob_sum().item() for m in (first, second)]
+    assert values[0] != values[1]
+    with torch.no_grad():
+        first.topics.logits.zero_()
+    assert trace_at(second, batch, eta=eta).log_prob_sum().item() == values[1]
+    assert trace_at(first, batch, eta=eta).log_prob_sum().item() != values[0]
+    assert len(pyro.get_param_store()) == 0
+
+
+def test_a_batch_over_another_vocabulary_is_refused() -> None:
+    model = random_problem().model()
+    with pytest.raises(ConfigError, match="over 14 words given to a model of 15"):
+        model.check_batch(make_batch(np.ones((2, 14))))
+    other = model.check_batch(make_batch(np.ones((2, 15)), dtype=torch.float32))
+    assert other.dtype == torch.float64

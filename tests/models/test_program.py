@@ -1,0 +1,504 @@
+"""The program under Pyro's handlers and tools, and as a module of torch."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import arviz
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import (
+    MCMC,
+    NUTS,
+    SVI,
+    Predictive,
+    Trace_ELBO,
+    WeighedPredictive,
+)
+from pyro.infer.autoguide import AutoLaplaceApproximation, AutoNormal
+from pyro.infer.inspect import (
+    generate_graph_specification,
+    get_dependencies,
+    get_model_relations,
+)
+from pyro.nn import PyroSample
+from pyro.nn.module import to_pyro_module_
+from support.pairs import FAMILIES, PAIRS, make_model
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.guides import GUIDES
+from torch_lntm.inference import DocumentHMC
+from torch_lntm.models import TopicModel, ctm
+
+LENGTHS = [20, 5, 9]
+
+each_family = pytest.mark.parametrize("family", FAMILIES)
+each_way = pytest.mark.parametrize("parallel", [False, True])
+
+
+@pytest.fixture(autouse=True)
+def _pyro() -> Any:
+    """A seed, and none of the autoguides' parameters left over."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(0)
+    yield
+    pyro.clear_param_store()
+
+
+def make_batch(model: TopicModel) -> DocumentBatch:
+    return model.generate(LENGTHS, seed=2)[0].batch(model.device, model.dtype)
+
+
+def make_guide(model: TopicModel, family: str) -> Any:
+    return GUIDES[next(name for f, name in PAIRS if f == family)](model)
+
+
+def log_joint(program: Any, batch: DocumentBatch) -> Tensor:
+    return poutine.trace(program).get_trace(batch).log_prob_sum()
+
+
+# Handlers and parameters
+
+
+@each_family
+def test_the_program_runs_at_substituted_parameters(family: str) -> None:
+    model, other = make_model(family, seed=0), make_model(family, seed=1)
+    batch = make_batch(model)
+    latents = other.prior.draw(len(LENGTHS), torch.Generator().manual_seed(0))
+    values = {name: parameter.detach() for name, parameter in other.named_parameters()}
+    before = copy.deepcopy(model.state_dict())
+    got = log_joint(poutine.substitute(poutine.condition(model, latents), values), batch)
+    torch.testing.assert_close(got, log_joint(poutine.condition(other, latents), batch))
+    assert not torch.isclose(got, log_joint(poutine.condition(model, latents), batch))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_prior_over_a_parameter_by_lift() -> None:
+    """Posterior draws of the mean under a prior that leaves it no choice."""
+    model = make_model("ctm").float()
+    batch = make_batch(model)
+    prior = dist.Normal(torch.full((4,), 7.0), 1e-3).to_event(1)
+    lifted = poutine.lift(model, {"prior.loc": prior})
+    trace = poutine.trace(lifted).get_trace(batch)
+    drawn = trace.nodes["prior.loc"]["value"]
+    assert bool(((drawn - 7).abs() < 0.01).all())
+    assert torch.equal(trace.nodes["eta"]["fn"].loc, drawn.expand(3, 4))
+    mcmc = MCMC(NUTS(lifted), num_samples=5, warmup_steps=5, disable_progbar=True)
+    mcmc.run(batch)
+    assert mcmc.get_samples()["prior.loc"].shape == (5, 4)
+
+
+def test_a_replaced_parameter_gets_the_gradient() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    eta = {"eta": torch.zeros(3, 4, dtype=torch.float64)}
+    loc = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    program = poutine.substitute(poutine.condition(model, eta), {"prior.loc": loc})
+    (got,) = torch.autograd.grad(log_joint(program, batch), loc)
+    covariance = model.prior.covariance.detach()
+    # Of Normal(0 | loc, Σ) three times: −3 Σ⁻¹ loc.
+    torch.testing.assert_close(got, -3 * torch.linalg.solve(covariance, loc.detach()))
+
+
+def test_a_value_of_another_shape_is_refused() -> None:
+    model = make_model("ctm")
+    program = poutine.lift(model, {"prior.loc": dist.Normal(0.0, 1.0)})
+    with pytest.raises(ConfigError, match=r"'prior.loc' was given a value of shape \(\); expected"):
+        program(make_batch(model))
+
+
+def test_a_model_that_pyro_ran_is_freed() -> None:
+    model = make_model("ctm")
+    guide = make_guide(model, "ctm")
+    names = pyro.get_param_store()._param_to_name
+    held = len(names)
+    optimiser = pyro.optim.Adam({"lr": 0.1})
+    SVI(model, guide, optimiser, Trace_ELBO()).step(make_batch(model))
+    assert len(names) == held + 3
+    gone = [weakref.ref(x) for x in (model, guide, *model.parameters())]
+    del model, guide, optimiser
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 5
+    assert len(names) == held
+
+
+def test_an_optimiser_s_state_goes_to_another_model(tmp_path) -> None:
+    """Settings by name, state saved, and loaded for a copy: both go on alike."""
+
+    def settings(name: str) -> dict[str, float]:
+        return {"lr": 0.3 if name == "prior.loc" else 0.01}
+
+    model = make_model("ctm")
+    batch = make_batch(model)
+
+    def svi(model: TopicModel, optimiser: Any) -> Any:
+        return SVI(model, make_guide(model, "ctm"), optimiser, Trace_ELBO())
+
+    first = pyro.optim.Adam(settings)
+    run = svi(model, first)
+    run.step(batch)
+    first.save(tmp_path / "state")
+    twin = copy.deepcopy(model)
+    second = pyro.optim.Adam(settings)
+    second.load(tmp_path / "state")
+    pyro.set_rng_seed(1)
+    run.step(batch)
+    pyro.set_rng_seed(1)
+    svi(twin, second).step(batch)
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, other)
+    fresh = copy.deepcopy(twin)
+    svi(fresh, pyro.optim.Adam(settings)).step(batch)
+    assert not torch.equal(fresh.prior.loc, model.prior.loc)
+
+
+@each_family
+def test_copies_run_and_share_nothing(family: str) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    latents = model.prior.draw(3, torch.Generator().manual_seed(0))
+    expected = log_joint(poutine.condition(model, latents), batch).detach()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model.to("cpu")):
+        got = log_joint(poutine.condition(twin, latents), batch)
+        torch.testing.assert_close(got, expected)
+        assert {id(p) for p in model.parameters()}.isdisjoint(
+            id(p) for p in twin.parameters()
+        ) or twin is model
+
+
+@each_family
+def test_as_a_pyro_module_with_a_sampled_parameter(family: str) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    to_pyro_module_(model)
+    AutoNormal(model)(batch)
+    name, parameter = next(iter(model.prior.named_parameters()))
+    prior = dist.Normal(parameter.detach().clone(), 0.1).to_event(parameter.dim())
+    setattr(model.prior, name, PyroSample(prior))
+    trace = poutine.trace(model).get_trace(batch)
+    # One for all documents.
+    assert trace.nodes[f"prior.{name}"]["value"].shape == prior.event_shape
+    mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
+    mcmc.run(batch)
+    assert mcmc.get_samples()[f"prior.{name}"].shape == (3, *prior.event_shape)
+
+
+# Predictions
+
+
+@each_family
+@each_way
+def test_predictive_repeats_observed_counts_and_draws_others(family: str, parallel: bool) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    guide = make_guide(model, family)
+    observed = Predictive(model, guide=guide, num_samples=7, parallel=parallel)(batch)
+    latents = set(guide.posterior(batch).sites) if hasattr(guide, "sites") else set()
+    assert observed.keys() >= {model.prior.latent, "counts", *latents}
+    dense = batch.to_csr().to_dense()
+    assert torch.equal(observed["counts"], dense.expand(7, -1, -1))
+
+    free = poutine.uncondition(model)
+    drawn = Predictive(free, guide=guide, num_samples=7, parallel=parallel)(batch)
+    assert drawn["counts"].shape == (7, 3, model.num_words)
+    assert drawn["counts"].to_dense().sum(-1).tolist() == [[float(n) for n in LENGTHS]] * 7
+    assert not torch.equal(drawn["counts"][0], drawn["counts"][1])
+
+    names = model.prior.draw(1, torch.Generator().manual_seed(0)).keys()
+    samples = {name: observed[name] for name in names}
+    again = Predictive(free, posterior_samples=samples, parallel=parallel)(batch)
+    assert again["counts"].shape == (7, 3, model.num_words)
+    prior = Predictive(free, num_samples=4, parallel=parallel)(batch)
+    assert prior[model.prior.latent].shape == (4, 3, model.latent_dim)
+
+
+def test_predicted_words_have_the_posterior_s_frequencies() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    free = poutine.uncondition(model)
+    draws = Predictive(free, guide=make_guide(model, "ctm"), num_samples=2000, parallel=True)(batch)
+    expected = model.theta(draws["eta"]) @ model.topics.probs.detach()
+    lengths = torch.tensor(LENGTHS, dtype=torch.float64)[:, None]
+    variance = expected * (1 - expected) / lengths
+    counts = draws["counts"].to_dense()
+    error = (counts / lengths - expected).mean(0) / (variance.mean(0) / 2000).sqrt()
+    # 45 frequencies at 5 standard errors: false-failure rate 3e-5.
+    assert bool((error.abs() < 5).all())
+
+
+@each_family
+@each_way
+def test_weighed_predictive_has_the_log_joint_less_the_guide(family: str, parallel: bool) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    guide = make_guide(model, family)
+    result = WeighedPredictive(model, guide=guide, num_samples=6, parallel=parallel)(batch)
+    names = model.prior.draw(1, torch.Generator().manual_seed(0)).keys()
+    for i in range(6):
+        at = {name: result.samples[name][i] for name in names}
+        torch.testing.assert_close(
+            result.model_log_prob[i], log_joint(poutine.condition(model, at), batch)
+        )
+        torch.testing.assert_close(
+            result.guide_log_prob[i], log_joint(poutine.condition(guide, at), batch)
+        )
+
+
+@each_family
+def test_document_log_likelihoods_of_draws(family: str) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    draws = Predictive(make_guide(model, family), num_samples=5)(batch)
+    trace = Predictive(model, posterior_samples=draws).get_vectorized_trace(batch)
+    site = trace.nodes["counts"]
+    got = site["fn"].log_prob(site["value"])
+    theta = model.theta(draws[model.prior.latent])
+    words = (theta @ model.topics.probs).log()
+    torch.testing.assert_close(got, (batch.to_csr().to_dense() * words).sum(-1))
+
+
+def test_predictive_of_sampled_topics_in_parallel() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    samples = Predictive(model, num_samples=4)(batch, sample_topics=True)
+    posterior = {name: samples[name] for name in ("eta", "topics")}
+    trace = Predictive(model, posterior).get_vectorized_trace(batch, sample_topics=True)
+    site = trace.nodes["counts"]
+    words = (model.theta(samples["eta"]) @ samples["topics"].squeeze(1)).log()
+    torch.testing.assert_close(
+        site["fn"].log_prob(site["value"]), (batch.to_csr().to_dense() * words).sum(-1)
+    )
+
+
+@pytest.mark.parametrize("kernel", [NUTS, DocumentHMC])
+def test_arviz_reads_a_run(kernel: Any) -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    mcmc = MCMC(kernel(model), num_samples=6, warmup_steps=4, disable_progbar=True)
+    mcmc.run(batch)
+    data = arviz.from_pyro(mcmc, log_likelihood=True)
+    assert data.posterior["eta"].shape == (1, 6, 3, 4)
+    assert data.log_likelihood["counts"].shape == (1, 6, 3)
+    dense = torch.from_numpy(data.observed_data["counts"].values)
+    assert torch.equal(dense, batch.to_csr().to_dense())
+
+
+# Inspection
+
+
+@each_family
+def test_pyro_reads_off_the_structure(family: str) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    relations = get_model_relations(model, (batch,))
+    latent = model.prior.latent
+    assert relations["sample_sample"]["counts"] == [latent]
+    assert relations["sample_sample"][latent] == (["source"] if "iftm" in family else [])
+    assert "topics.logits" in relations["sample_param"]["counts"]
+    assert relations["plate_sample"]["documents"][-2:] == [latent, "counts"]
+    assert relations["sample_dist"]["counts"] == "BagOfWords"
+    graph = generate_graph_specification(relations, render_params=True)
+    assert (latent, "counts") in graph["edge_list"]
+    posterior = get_dependencies(model, (batch,))["posterior_dependencies"]
+    assert posterior[latent] == {latent: set(), "counts": set()}
+
+
+def test_render_model() -> None:
+    pytest.importorskip("graphviz")
+    model = make_model("ctm")
+    source = pyro.render_model(model, (make_batch(model),), render_distributions=True).source
+    assert "counts ~ BagOfWords" in source
+
+
+# Derivatives
+
+
+@each_family
+def test_autolaplace_has_the_curvature_of_the_log_joint(family: str) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    guide = AutoLaplaceApproximation(model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
+    kept = copy.deepcopy(model.state_dict())
+    for _ in range(100):
+        svi.step(batch)
+        model.load_state_dict(kept)
+    laplace = guide.laplace_approximation(batch)
+    flat = guide.loc.detach()
+    dense = batch.to_csr().to_dense()
+
+    def potential(z: Tensor) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        latents = {}
+        for site, unconstrained in guide._unpack_latent(z):
+            transform = dist.transforms.biject_to(site["fn"].support)
+            latents[site["name"]] = transform(unconstrained)
+            jacobian = transform.log_abs_det_jacobian(unconstrained, latents[site["name"]])
+            total = total + jacobian.sum()
+        words = (model.theta(latents[model.prior.latent]) @ model.topics.probs).log()
+        return -(total + model.prior.log_prob(latents).sum() + (dense * words).sum())
+
+    expected = torch.autograd.functional.hessian(potential, flat)
+    covariance = laplace.get_posterior().covariance_matrix
+    torch.testing.assert_close(covariance @ expected, torch.eye(len(flat)).double())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_the_log_joint_as_a_function_of_parameters() -> None:
+    """By ``torch.func``: gradient and Hessian in the prior mean, in closed form."""
+    model = make_model("ctm")
+    batch = make_batch(model)
+    eta = torch.randn(3, 4, dtype=torch.float64)
+
+    def function(loc: Tensor) -> Tensor:
+        def program(batch: DocumentBatch) -> Tensor:
+            return torch.func.functional_call(model, {"prior.loc": loc}, (batch,))
+
+        with pyro.validation_enabled(False):
+            return log_joint(poutine.condition(program, {"eta": eta}), batch)
+
+    loc, precision = model.prior.loc.detach(), model.prior.covariance.detach().inverse()
+    torch.testing.assert_close(torch.func.grad(function)(loc), precision @ (eta - loc).sum(0))
+    torch.testing.assert_close(torch.func.hessian(function)(loc), -3 * precision)
+
+
+class LargestStorage(TorchDispatchMode):
+    """Bytes of the largest tensor that any operation returns."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.layout == torch.strided:
+            self.size = max(self.size, result.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize(
+    ("num_docs", "num_words", "num_topics", "forbidden"),
+    [
+        pytest.param(200, 20_000, 3, 200 * 20_000, id="documents x words"),
+        pytest.param(100, 300, 40, 100 * 90 * 40, id="counts x topics"),
+    ],
+)
+def test_a_step_forms_nothing_large(
+    num_docs: int, num_words: int, num_topics: int, forbidden: int
+) -> None:
+    """In single precision, with draws in double, and in second derivatives."""
+    model = ctm(num_topics, num_words)
+    batch = model.generate([100] * num_docs)[0].batch()
+    eta = torch.zeros(num_docs, num_topics, dtype=torch.float64, requires_grad=True)
+    program = poutine.condition(model, {"eta": eta})
+    with LargestStorage() as largest:
+        value = log_joint(program, batch)
+        (gradient,) = torch.autograd.grad(value, eta, create_graph=True)
+        torch.autograd.grad(gradient.square().sum(), [eta, model.topics.logits])
+        Trace_ELBO().loss_and_grads(model, make_guide(model, "ctm"), batch)
+    assert largest.size > 8 * batch.nnz
+    assert largest.size < 0.7 * 8 * forbidden
+
+
+# Masks, precision, and what is refused
+
+
+def test_a_mask_of_documents_leaves_documents_out_and_counts_priors_once() -> None:
+    model = make_model("ctm")
+    corpus, latents = model.generate(LENGTHS, seed=2)
+    batch = corpus.batch(dtype=torch.float64)
+    mask = torch.tensor([True, False, True])
+    at = poutine.condition(model, latents)
+    trace = poutine.trace(at).get_trace(batch)
+    trace.compute_log_prob()
+    nodes = trace.nodes
+    per_document = nodes["eta"]["log_prob"] + nodes["counts"]["log_prob"]
+    expected = per_document[mask].sum() + model.log_prior()
+    torch.testing.assert_close(log_joint(poutine.mask(at, mask), batch), expected)
+    assert log_joint(poutine.mask(at, torch.zeros(3, dtype=torch.bool)), batch) == 0
+    part = batch.select(torch.tensor([0, 2]))
+    two = {"eta": latents["eta"][[0, 2]]}
+    both = torch.tensor([True, True])
+    torch.testing.assert_close(
+        log_joint(poutine.mask(poutine.condition(model, two), both), part),
+        log_joint(poutine.condition(model, two), part),
+    )
+    guide = make_guide(model, "ctm")
+    masked = poutine.mask(model, mask), poutine.mask(guide, mask)
+    SVI(*masked, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(batch)
+    assert bool(torch.isfinite(model.topics.logits).all())
+
+
+@each_family
+def test_autocast_does_not_reach_the_program(family: str) -> None:
+    model = make_model(family).float()
+    batch = make_batch(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trace = poutine.trace(model).get_trace(batch)
+        got = trace.log_prob_sum()
+    latents = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes}
+    assert {latents[name].dtype for name in latents if name != "documents"} == {torch.float32}
+    expected = log_joint(poutine.condition(model, latents), batch)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_is_refused(dtype: torch.dtype) -> None:
+    model = make_model("ctm").float()
+    batch = make_batch(model)
+    with pytest.raises(ConfigError, match=rf"of type {dtype}; expected torch.float32 or"):
+        model.to(dtype)(batch)
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    model = make_model("ctm")
+    with pytest.raises(ConfigError, match="given as NoneType; expected a DocumentBatch"):
+        model(None)
+    with pytest.raises(ConfigError, match="given as Corpus; expected a DocumentBatch"):
+        model(model.generate(LENGTHS)[0])
+    with pytest.raises(ConfigError, match="over 30 words given to a model of 15"):
+        model(ctm(4, 30).generate(LENGTHS)[0].batch())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
+def test_jit_is_refused() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    kernel = NUTS(model, jit_compile=True, ignore_jit_warnings=True)
+    with pytest.raises(ConfigError, match=r"torch\.jit cannot trace the program"):
+        MCMC(kernel, num_samples=2, warmup_steps=2, disable_progbar=True).run(batch)
+
+
+def test_a_batch_in_another_precision_is_made_once() -> None:
+    batch = make_batch(make_model("ctm"))
+    single = batch.to(dtype=torch.float32)
+    assert single.dtype == torch.float32
+    assert batch.to(dtype=torch.float32) is single
+    assert torch.equal(single.counts, batch.counts.float())
+    assert torch.equal(single.index, batch.index)
+
+
+def test_a_data_loader_over_positions(device: torch.device) -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+    loader = torch.utils.data.DataLoader(
+        range(3),  # type: ignore[arg-type]
+        batch_size=2,
+        collate_fn=lambda rows: batch.select(torch.tensor(rows)),
+        pin_memory=device.type == "cuda",
+    )
+    parts = list(loader)
+    assert [part.index.tolist() for part in parts] == [[0, 1], [2]]
+    if device.type == "cuda":
+        assert all(part.counts.is_pinned() for part in parts)
+    for part in parts:
+        assert bool(log_joint(model.to(device), part.to(device)).isfinite())

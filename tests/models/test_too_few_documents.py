@@ -1,0 +1,43 @@
+"""Priors without a prior of their own say so where the documents are too few for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import NumericalError
+
+
+@pytest.mark.parametrize(
+    ("model", "sums", "what"),
+    [
+        (
+            lntm.models.ctm(3, 5, pseudo_documents=0.0),
+            {"latent_sum": torch.ones(3), "latent_outer": torch.ones(3, 3)},
+            "covariance",
+        ),
+        (
+            lntm.models.lntm(3, 5, pseudo_documents=0.0),
+            {"latent_sum": torch.ones(3), "latent_outer": torch.ones(3, 3)},
+            "covariance",
+        ),
+        (
+            lntm.models.iftm(3, 5, 2, pseudo_documents=0.0),
+            {
+                "eta_sum": torch.ones(3),
+                "eta_square": torch.ones(3),
+                "source_sum": torch.ones(2),
+                "eta_source": torch.ones(3, 2),
+                "source_outer": torch.ones(2, 2),
+            },
+            "mixing matrix",
+        ),
+    ],
+)
+def test_one_document_does_not_determine_a_prior(model, sums, what):
+    before = {name: tensor.clone() for name, tensor in model.prior.state_dict().items()}
+    with pytest.raises(NumericalError, match=rf"1 documents do not .* {what}.*pseudo_documents=0;"):
+        model.prior.m_step(1.0, **sums)
+    for name, tensor in model.prior.state_dict().items():
+        assert torch.equal(tensor, before[name])

@@ -1,0 +1,109 @@
+"""Topics in single precision over large vocabularies, and their copies."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, softmax
+
+from torch_lntm.evaluation import document_completion, log_likelihood
+from torch_lntm.guides import LaplaceGuide
+from torch_lntm.models import ctm
+from torch_lntm.models.topics import NormalTopics, Topics
+
+NUM_TOPICS, NUM_WORDS = 2, 500_000
+
+
+def make_topics(cls: type[Topics], device: torch.device, num_words: int = NUM_WORDS) -> Topics:
+    """Topics of counts that are mostly zero, as those of a large vocabulary are."""
+    counts = np.random.default_rng(0).poisson(0.01, (NUM_TOPICS, num_words)) + 0.01
+    return cls(NUM_TOPICS, num_words, probs=torch.from_numpy(counts)).to(device)
+
+
+each_kind = pytest.mark.parametrize("cls", [Topics, NormalTopics])
+
+
+@each_kind
+def test_topics_in_single_precision_sum_to_1(cls, device) -> None:
+    topics = make_topics(cls, device)
+    expected = softmax(topics.logits.detach().cpu().double().numpy(), 0).T
+    with torch.no_grad():
+        within = topics.probs
+    with topics.fixed():
+        fixed = topics.probs
+    for probs in (topics.probs.detach(), within, fixed):
+        assert probs.dtype == torch.float32
+        np.testing.assert_allclose(probs.double().sum(1).cpu(), 1, atol=2e-7)
+        np.testing.assert_allclose(probs.cpu(), expected, rtol=2e-6)
+
+
+def test_held_out_numbers_in_single_precision_are_those_in_double(device) -> None:
+    single = ctm(
+        NUM_TOPICS, NUM_WORDS, topics=make_topics(Topics, torch.device("cpu")).double_probs
+    )
+    double = ctm(NUM_TOPICS, NUM_WORDS, topics=single.topics.double_probs, dtype="float64")
+    corpus, _ = single.generate([60] * 20, seed=1)
+    scores = [
+        [
+            document_completion(model, LaplaceGuide(model), corpus).nats_per_token,
+            log_likelihood(model, corpus, "quadrature").total / 1200,
+        ]
+        for model in (single.to(device), double.to(device))
+    ]
+    # Nats per token. Topics that are normalised in float32 only put both off by a hundred times
+    # that.
+    np.testing.assert_allclose(*scores, atol=1e-5)
+
+
+@each_kind
+def test_double_probs_are_computed_in_double_precision(cls, device) -> None:
+    topics = make_topics(cls, device, 1000)
+    expected = softmax(topics.logits.detach().cpu().double().numpy(), 0).T
+    np.testing.assert_allclose(topics.double_probs.cpu(), expected, rtol=1e-13)
+    assert not topics.double_probs.requires_grad
+    assert topics.double_probs.mT.is_contiguous()
+
+
+def test_the_dirichlet_prior_of_a_large_vocabulary(device) -> None:
+    topics = make_topics(Topics, device)
+    expected = (
+        topics.smoothing * log_softmax(topics.logits.detach().cpu().double().numpy(), 0).sum()
+    )
+    # An error of 1e-7, float32's, in the normaliser of each topic counts half a million times.
+    error = 1e-7 * topics.smoothing * NUM_TOPICS * NUM_WORDS
+    assert math.isclose(topics.log_prior().item(), expected, abs_tol=error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_those_of_a_softmax(dtype, device) -> None:
+    topics = make_topics(Topics, device, 50).to(dtype)
+    weights = torch.rand(NUM_TOPICS, 50, dtype=torch.float64, device=device)
+    logits = topics.logits.detach().double().requires_grad_()
+    for got, want in (
+        ((topics.probs * weights).sum(), (torch.softmax(logits, 0).mT * weights).sum()),
+        (topics.log_prior(), topics.smoothing * torch.log_softmax(logits, 0).sum()),
+    ):
+        gradient = torch.autograd.grad(got, topics.logits)[0].double()
+        torch.testing.assert_close(
+            gradient, torch.autograd.grad(want, logits)[0], rtol=1e-4, atol=1e-6
+        )
+
+
+def test_sampled_topics_of_a_large_vocabulary_sum_to_1(device) -> None:
+    probs = make_topics(NormalTopics, device).sample()
+    np.testing.assert_allclose(probs.double().sum(1).cpu(), 1, atol=2e-7)
+
+
+@each_kind
+def test_copies_and_moves_keep_the_parameter(cls) -> None:
+    topics = make_topics(cls, torch.device("cpu"), 30)
+    for twin in (copy.deepcopy(topics), pickle.loads(pickle.dumps(topics)), topics.to("cpu")):
+        assert isinstance(twin.logits, torch.nn.Parameter)
+        assert twin.logits.requires_grad
+        assert torch.equal(twin.probs, topics.probs)
+    assert copy.deepcopy(topics).double().probs.dtype == torch.float64

@@ -1,0 +1,84 @@
+"""Quadrature on a space's grid: what its error says where points are few."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from oracles.quadrature import log_marginals
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.guides import LaplaceGuide, make_guide
+from torch_lntm.models import ctm, lda
+from torch_lntm.sampling.quadrature import marginal_by_quadrature
+
+
+def integrate(model, corpus: Corpus, num_points: int) -> tuple[float, float]:
+    batch = corpus.batch(dtype=torch.float64)
+    space = model.prior.identified(batch)
+    posterior = make_guide(space.reference, model).posterior(batch)
+    words = model.topics.probs.detach().mT[batch.word_index]
+    value, error = marginal_by_quadrature(space, posterior, 0, words, batch.counts, num_points)
+    return float(value), float(error)
+
+
+def test_the_error_covers_the_distance_from_the_truth() -> None:
+    topics = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
+    model = ctm(2, 3, loc=torch.tensor([0.5, -0.5]), topics=topics, dtype="float64")
+    corpus = Corpus.from_matrix([[30, 4, 12]])
+    truth = log_marginals(
+        corpus.to_scipy().toarray(),
+        model.topics.probs.detach().numpy(),
+        model.prior.loc.detach().numpy(),
+        model.prior.covariance.detach().numpy(),
+        num_points=4001,
+    )[0]
+    for num_points in (11, 21, 51, 201):
+        value, error = integrate(model, corpus, num_points)
+        assert abs(value - truth) <= error + 1e-10
+    assert error < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["ctm", "lda"])
+def test_a_grid_that_one_point_decides_has_no_error_to_state(kind: str) -> None:
+    # The posterior of millions of tokens is far narrower than the spacing of 11 points, here placed
+    # by a posterior that is far too wide.
+    topics = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
+    corpus = Corpus.from_matrix([[60_000_000, 40_000_000]])
+    if kind == "ctm":
+        model = ctm(2, 2, covariance=50.0 * torch.eye(2), topics=topics, dtype="float64")
+        wide = LaplaceGuide(model)
+        batch = Corpus.from_matrix([[3, 2]]).batch(dtype=torch.float64)
+    else:
+        model = lda(2, 2, topics=topics, concentration=0.5, dtype="float64")
+        wide = make_guide("vb", model)
+        batch = Corpus.from_matrix([[3, 2]]).batch(dtype=torch.float64)
+    posterior = wide.posterior(batch)
+    whole = corpus.batch(dtype=torch.float64)
+    space = model.prior.identified(whole)
+    words = model.topics.probs.detach().mT[whole.word_index]
+    value, error = marginal_by_quadrature(space, posterior, 0, words, whole.counts, 11)
+    assert math.isinf(error)
+    assert math.isfinite(value)
+
+
+def test_documents_with_means_of_their_own() -> None:
+    topics = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(6), 3))
+    model = ctm(3, 6, topics=topics, dtype="float64")
+    corpus = Corpus.from_matrix(np.random.default_rng(1).poisson(2.0, (3, 6)))
+    batch = corpus.batch(dtype=torch.float64)
+    shared = model.prior.identified(batch)
+    loc = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    own = type(shared)(shared.basis, loc, shared.tril, shared.anchored)
+    posterior = LaplaceGuide(model).posterior(batch)
+    for row in range(3):
+        alone = type(shared)(shared.basis, loc[row], shared.tril, shared.anchored)
+        document = batch.select(torch.tensor([row]))
+        words = model.topics.probs.detach().mT[document.word_index]
+        values = [
+            marginal_by_quadrature(space, posterior, row, words, document.counts, 101)[0]
+            for space in (own, alone)
+        ]
+        torch.testing.assert_close(*values, atol=1e-12, rtol=0)

@@ -1,0 +1,114 @@
+"""The set of documents that a solver works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from torch_lntm.solvers.active import ActiveSet, settled
+
+
+def flags(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.bool)
+
+
+@dataclass
+class Named:
+    """What a solver holds besides tensors."""
+
+    names: list[str]
+
+    def select(self, rows: torch.Tensor) -> Named:
+        return Named([self.names[row] for row in rows.tolist()])
+
+
+def test_stopped_documents_leave_with_all_that_is_held_of_them() -> None:
+    active = ActiveSet(4, torch.device("cpu"))
+    table, named = torch.arange(8.0).reshape(4, 2), Named(list("abcd"))
+    active.step(flags(0, 1, 0, 0), flags(0, 0, 0, 1))
+    table, named, nothing = active.retire(table, named, None)
+    assert active.rows.tolist() == [0, 2]
+    assert table.tolist() == [[0.0, 1.0], [4.0, 5.0]]
+    assert named.names == ["a", "c"]
+    assert nothing is None
+    assert not active.finished
+
+    active.step(flags(1, 0))
+    (table,) = active.retire(table)
+    assert active.rows.tolist() == [2]
+    assert table.tolist() == [[4.0, 5.0]]
+    # The last one ends the loop; it stays held, so that what is held can still be read.
+    active.step(flags(1))
+    (table,) = active.retire(table)
+    assert active.finished
+    assert table.tolist() == [[4.0, 5.0]]
+
+    assert active.converged.tolist() == [True, True, True, False]
+    assert active.iterations.tolist() == [2, 1, 3, 1]
+    assert active.working.tolist() == [False] * 4
+
+
+def test_nothing_is_copied_while_all_work() -> None:
+    active, table = ActiveSet(3, torch.device("cpu")), torch.ones(3)
+    active.step(flags(0, 0, 0))
+    assert active.retire(table)[0] is table
+
+
+def test_idle_documents_are_held_until_they_are_many() -> None:
+    active, table = ActiveSet(4, torch.device("cpu"), idle_share=0.5), torch.arange(4)
+    active.step(flags(1, 0, 0, 0))
+    (table,) = active.retire(table)
+    assert table.tolist() == [0, 1, 2, 3]
+    # What an idle document does counts no more, even if it seems to fail now.
+    active.step(flags(0, 1, 0, 0), flags(1, 0, 0, 0))
+    (table,) = active.retire(table)
+    assert table.tolist() == active.rows.tolist() == [2, 3]
+    assert active.converged.tolist() == [True, True, False, False]
+    assert active.iterations.tolist() == [1, 2, 2, 2]
+
+
+def test_what_a_document_costs_decides_when_it_leaves() -> None:
+    sizes = torch.tensor([0, 10, 1, 9])
+    active = ActiveSet(4, torch.device("cpu"), sizes=sizes, idle_share=0.25)
+    active.step(flags(1, 0, 1, 0))
+    active.retire()
+    assert active.rows.tolist() == [0, 1, 2, 3]
+    active.step(flags(0, 1, 0, 0))
+    active.retire()
+    assert active.rows.tolist() == [3]
+    assert not active.finished
+
+
+def test_a_document_that_costs_nothing_still_has_to_stop() -> None:
+    active = ActiveSet(2, torch.device("cpu"), sizes=torch.tensor([0, 5]), idle_share=0.25)
+    active.step(flags(0, 1))
+    active.retire()
+    assert not active.finished
+    assert active.rows.tolist() == [0]
+
+
+def test_no_documents_are_finished_from_the_start() -> None:
+    assert ActiveSet(0, torch.device("cpu")).finished
+
+
+@pytest.mark.parametrize(
+    ("gain", "rounding", "expected"),
+    [
+        (torch.inf, 1e-3, (False, False)),
+        (1.1e-2, 1.0, (False, False)),
+        (1e-2, 1e-3, (True, False)),
+        (-1e-2, 1e-3, (True, False)),
+        # A fall within rounding is convergence, one beyond it failure.
+        (-0.9, 1.0, (True, False)),
+        (-1.1, 1.0, (False, True)),
+        (-1.1e-2, 1e-3, (False, True)),
+        (torch.nan, 1e-3, (False, False)),
+    ],
+)
+def test_settled(gain, rounding, expected) -> None:
+    values = (torch.tensor([x], dtype=torch.float64) for x in (gain, rounding))
+    gain, rounding = values
+    converged, failed = settled(gain, 1e-2, rounding)
+    assert (bool(converged), bool(failed)) == expected

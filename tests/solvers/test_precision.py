@@ -1,0 +1,267 @@
+"""Documents that float32 is too coarse for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracles.factor import random_factor_problem
+from support.problems import Problem, make_batch, random_problem
+
+from torch_lntm.errors import NumericalError
+from torch_lntm.guides import make_guide
+from torch_lntm.latents import LaplaceFactorSpace, NormalSpace
+from torch_lntm.latents.linalg import inverse_cholesky
+from torch_lntm.models import TopicModel, ctm, iftm, lntm
+from torch_lntm.posteriors import NormalPosterior
+from torch_lntm.solvers.khan_bouchard import khan_bouchard
+from torch_lntm.solvers.precision import has_lost_words, needs_float64
+from torch_lntm.solvers.taylor import taylor
+
+NORMAL = ("taylor", "laplace", "blei-lafferty", "khan-bouchard")
+ALL = pytest.mark.parametrize("name", [*NORMAL, "factor", "taylor-factor"])
+SETTINGS = {"tolerance": 1e-3, "max_iterations": 1000}
+
+
+def models(name: str, device: torch.device, **scale: float) -> tuple[TopicModel, TopicModel]:
+    """The same model in float32 and in float64; a factor model for the guides that end so."""
+    single, double = torch.float32, torch.float64
+    if name.endswith("factor"):
+        problem = random_factor_problem(4, 2, source="laplace" if name == "factor" else "gaussian")
+        made = [
+            iftm(
+                *problem.topics.shape,
+                2,
+                source=problem.source,
+                **{
+                    key: torch.from_numpy(getattr(problem, key)).float()
+                    for key in ("loc", "mixing", "noise_precision", "topics")
+                },
+                dtype=dtype,
+            ).to(device)
+            for dtype in (single, double)
+        ]
+    else:
+        problem = random_problem(diagonal=True, **scale)
+        made = [problem.model(device, dtype) for dtype in (single, double)]
+    made[1].load_state_dict({k: v.double() for k, v in made[0].state_dict().items()})
+    return made[0], made[1]
+
+
+def solve(name: str, model: TopicModel, counts: np.ndarray, **options: float) -> NormalPosterior:
+    guide = make_guide(name.removesuffix("-factor"), model, **{**SETTINGS, **options})
+    return guide.posterior(make_batch(counts, model.device, model.dtype))
+
+
+def long_and_short() -> np.ndarray:
+    """Documents of 10⁶ tokens between others, one of them of a single word."""
+    rng = np.random.default_rng(0)
+    lengths = (30, 1_000_000, 0, 3, 1_000_000)
+    counts = np.stack([rng.multinomial(n, rng.dirichlet(np.ones(15))) for n in lengths])
+    counts[4] = 1_000_000 * (np.arange(15) == 7)
+    return counts.astype(float)
+
+
+@ALL
+def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -> None:
+    single, double = models(name, device)
+    counts = long_and_short()
+    got, exact = solve(name, single, counts), solve(name, double, counts)
+    assert got.mean.dtype == got.covariance.dtype == torch.float32
+    assert got.objective.dtype == torch.float64
+    assert bool(got.converged.all())
+    assert type(got.space) is type(solve(name, single, counts[:1]).space)
+    assert got.space.dtype == torch.float32
+    std = exact.variance.sqrt()
+    for d in (1, 4):
+        assert int(got.iterations[d]) == int(exact.iterations[d])
+        # Posteriors are kept in float32: a rounding of the mean is far less than its spread.
+        distance = (got.mean[d] - exact.mean[d]).abs() / std[d]
+        assert float(distance.max()) < 0.01
+        torch.testing.assert_close(got.variance[d].double(), exact.variance[d], rtol=1e-4, atol=0.0)
+        # The topics of the two models differ by their own rounding, once a token.
+        assert float(got.objective[d]) == pytest.approx(float(exact.objective[d]), rel=1e-7)
+    # The others are what they are without them, in their own places.
+    for d in (0, 2, 3):
+        alone = solve(name, single, counts[d : d + 1])
+        torch.testing.assert_close(got.mean[d], alone.mean[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got.covariance[d], alone.covariance[0], rtol=1e-3, atol=1e-4)
+    assert got.index.tolist() == [0, 1, 2, 3, 4]
+    if name == "factor":
+        for field in ("source_mean", "source_covariance"):
+            found, expected = getattr(got, field), getattr(exact, field)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=1e-3)
+    assert bool(got.kl().isfinite().all())
+
+
+@ALL
+def test_only_long_documents(device, name) -> None:
+    single, double = models(name, device)
+    counts = long_and_short()[[1]]
+    got, exact = solve(name, single, counts), solve(name, double, counts)
+    assert got.mean.dtype == got.variance.dtype == torch.float32
+    torch.testing.assert_close(got.variance.double(), exact.variance, rtol=1e-4, atol=0.0)
+
+
+def test_means_that_differ_between_documents_go_with_theirs(device) -> None:
+    problem = random_problem()
+    model = problem.model(device, torch.float32)
+    topics = model.topics.probs.detach()
+    batch = make_batch(long_and_short(), device, torch.float32)
+    plain = model.prior.space(batch)
+    loc = plain.loc + torch.arange(5.0, device=device)[:, None]
+    space = NormalSpace(loc, plain.tril)
+    whole = taylor(batch, topics, space, start=loc, **SETTINGS)
+    assert torch.equal(whole.space.loc, loc)
+    for d in range(5):
+        row = torch.tensor([d], device=device)
+        alone = taylor(batch.select(row), topics, space.select(row), start=loc[row], **SETTINGS)
+        torch.testing.assert_close(whole.mean[d], alone.mean[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(whole.kl()[d], alone.kl()[0], rtol=1e-3, atol=1e-3)
+
+
+def test_what_makes_a_document_need_float64(device) -> None:
+    counts = np.diag([100.0, 8000.0, 9000.0, 0.0, 100_000.0])
+    eye = torch.eye(5, dtype=torch.float64, device=device)
+    batch = make_batch(counts, device, torch.float32)
+
+    def found(std: float, tolerance: float, dtype: torch.dtype = torch.float32) -> list[bool]:
+        space = NormalSpace(torch.zeros(5, dtype=dtype, device=device), std * eye)
+        return needs_float64(batch.to(dtype=dtype), space, tolerance).tolist()
+
+    assert found(1.0, 1e-4) == [False, False, True, False, True]
+    # Rounding below the tolerance does no harm.
+    assert found(1.0, 1e-2) == [False, False, False, False, True]
+    assert found(1.0, 1.0) == [False] * 5
+    # In a prior of variance 1e4 the matrices are the trouble, whatever the tolerance.
+    assert found(1e2, 1.0) == [True, True, True, False, True]
+    assert found(1e2, 1e-4, torch.float64) == [False] * 5
+    mixing = torch.full((5, 1), 7e1, device=device)
+    space = LaplaceFactorSpace(torch.zeros(5, device=device), mixing, torch.ones(5, device=device))
+    assert needs_float64(batch, space, 1.0).tolist() == [True, True, True, False, True]
+
+
+def test_one_word_a_million_times_under_a_wide_prior(device) -> None:
+    """Precisions with eigenvalues up to 1e10, of which float32 keeps no small one."""
+    rng = np.random.default_rng(0)
+    rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    covariance = rotation * np.logspace(-8, 4, 4) @ rotation.T
+    topics = rng.dirichlet(np.ones(15), 5)
+    counts = np.vstack([1e6 * np.eye(15)[:1], np.ones((1, 15))])
+    problem = Problem(counts, topics, np.zeros(4), (covariance + covariance.T) / 2)
+    single, double = (problem.model(device, t) for t in (torch.float32, torch.float64))
+    for name in NORMAL:
+        got, exact = solve(name, single, counts), solve(name, double, counts)
+        assert got.converged.tolist() == exact.converged.tolist()
+        torch.testing.assert_close(got.objective, exact.objective, rtol=1e-5, atol=0.05)
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> None:
+    rng = np.random.default_rng(0)
+    topics = torch.from_numpy(rng.dirichlet(np.ones(15), 5)).float()
+    counts = rng.multinomial(1_000_000, rng.dirichlet(np.ones(15)), 2).astype(float)
+    counts[1] = (2.0**31 - 1) * (np.arange(15) == 7)
+    settings = {
+        "loc": torch.tensor([-50.0, 50.0, -50.0, 50.0, -50.0]),
+        "std": torch.logspace(-4, 2, 5),
+        "topics": topics,
+    }
+    single, double = (
+        lntm(5, 15, dtype=dtype, **settings).to(device) for dtype in ("float32", "float64")
+    )
+    got, exact = solve(name, single, counts), solve(name, double, counts)
+    assert got.converged.tolist() == exact.converged.tolist()
+    torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(got.mean.double(), exact.mean, rtol=1e-3, atol=1e-3)
+
+
+# Factorisation.
+
+
+def test_khan_bouchard_s_own_solver_forms_failed_precisions_again(device) -> None:
+    """Without the help of float64 for the whole document."""
+    root = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
+    covariance = torch.from_numpy(root * np.logspace(-2, 5, 6) @ root.T)
+    tril = torch.linalg.cholesky((covariance + covariance.mT) / 2).to(device)
+    space = NormalSpace(torch.zeros(6, device=device), tril)
+    batch = make_batch(np.full((1, 8), 4000.0), device, torch.float32)
+    topics = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(8), 6)).float().to(device)
+    post = khan_bouchard.__wrapped__(  # type: ignore[attr-defined]
+        batch, topics, space, start=torch.zeros(1, 6, device=device), **SETTINGS
+    )
+    assert bool(post.variance.isfinite().all())
+
+
+def test_a_precision_that_fails_in_single_precision_is_formed_again_in_double(device) -> None:
+    factor = np.random.default_rng(0).normal(size=(60, 10))
+    exact = torch.from_numpy(1e10 * factor @ factor.T + np.eye(60)).to(device)
+    assert int(torch.linalg.cholesky_ex(exact.float().double()).info) != 0
+    batch = torch.stack([torch.eye(60, dtype=torch.float64, device=device), exact])
+    asked = []
+
+    def recompute(rows: torch.Tensor) -> torch.Tensor:
+        asked.append(rows.tolist())
+        return batch[rows]
+
+    inverse = inverse_cholesky(batch.float(), torch.tensor([7, 8], device=device), recompute)
+    assert asked == [[1]]
+    assert inverse.dtype == torch.float32
+    torch.testing.assert_close(inverse[0], torch.eye(60, device=device))
+    expected = torch.linalg.inv(torch.linalg.cholesky(exact))
+    torch.testing.assert_close(inverse[1].double(), expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(NumericalError, match="first at position 8") as caught:
+        inverse_cholesky(batch.float(), torch.tensor([7, 8], device=device))
+    assert caught.value.documents == (8,)
+
+
+# Words that only an improbable topic has.
+
+
+def divided(device: torch.device, gap: float, dtype: str, name: str = "taylor") -> TopicModel:
+    """Two topics without a word in common, the first less probable by e^gap."""
+    settings = {
+        "loc": torch.tensor([-gap / 2, gap / 2]),
+        "topics": torch.tensor([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]]),
+        "dtype": dtype,
+    }
+    if name.endswith("factor"):
+        return iftm(2, 4, 1, source="gaussian", **settings).to(device)
+    return ctm(2, 4, **settings).to(device)
+
+
+@ALL
+def test_a_topic_below_the_probability_floor_is_found(device, name) -> None:
+    # The last one is long besides, so that float64 is needed from the start.
+    counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1], [9000, 0, 9000, 0]])
+    single, double = (divided(device, 80.0, t, name) for t in ("float32", "float64"))
+    got, exact = (solve(name, m, counts, tolerance=1e-6) for m in (single, double))
+    assert bool(got.converged.all())
+    torch.testing.assert_close(got.theta_mode().double(), exact.theta_mode(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=1e-3)
+    assert 0.1 < float(got.theta_mode()[1, 0]) < 0.5
+    # Alone, too.
+    part = solve(name, single, counts[:3], tolerance=1e-6)
+    torch.testing.assert_close(part.theta_mode(), got.theta_mode()[:3], rtol=1e-4, atol=1e-5)
+
+
+@ALL
+def test_a_topic_below_the_floor_of_float64_is_lost_and_said_to_be(device, name) -> None:
+    counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0]])
+    for dtype in ("float32", "float64"):
+        post = solve(name, divided(device, 800.0, dtype, name), counts)
+        assert post.converged.tolist() == [True, False]
+        assert bool(post.objective.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lost_words(device, dtype) -> None:
+    topics = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.0]], dtype=dtype, device=device)
+    # A word of the first topic, of both, and of none, which no weights could save.
+    batch = make_batch(np.eye(3), device, dtype)
+    tiny = 0.1 * torch.finfo(dtype).tiny
+    for small, expected in ((tiny, True), (1e-3, False)):
+        weights = torch.tensor([[small, 1.0]], dtype=dtype, device=device).expand(3, -1)
+        assert has_lost_words(batch, topics, weights).tolist() == [expected, False, False]
+    other = torch.tensor([[1.0, tiny]], dtype=dtype, device=device).expand(3, -1)
+    assert has_lost_words(batch, topics, other).tolist() == [False] * 3

@@ -1,0 +1,219 @@
+"""Priors and guides that are not in the package: the ones of the documentation, everywhere."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro.infer import MCMC, NUTS, SVI, TraceMeanField_ELBO
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import (
+    AIS,
+    document_completion,
+    log_likelihood,
+    posterior_accuracy,
+)
+from torch_lntm.guides import GUIDES, guides_for, make_guide
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
+from torch_lntm.io import load_model, save_model
+from torch_lntm.models import CONSTRUCTORS, TopicModel, Topics
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
+
+
+def code_of(page: str) -> str:
+    """The Python of a page of the documentation."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(25, rng.dirichlet(np.full(NUM_WORDS, 0.3), NUM_DOCS))
+    words = [f"word{v}" for v in range(NUM_WORDS)]
+    made = Corpus.from_matrix(counts, words)
+    x = np.stack([np.ones(NUM_DOCS), rng.normal(size=NUM_DOCS)], 1)
+    return made.with_covariates({"x": x})
+
+
+@pytest.fixture(scope="module")
+def mine(corpus):
+    """The names that the two pages define, as their code runs from top to bottom."""
+    module = ModuleType("mine")
+    module.__dict__["corpus"] = corpus
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
+        for page in ("own_prior.md", "own_guide.md"):
+            exec(compile(code_of(page), page, "exec"), module.__dict__)
+    sys.modules["mine"] = module
+    yield module
+    del sys.modules["mine"], CONSTRUCTORS["toeplitz"], GUIDES["mode"]
+
+
+def make_model(mine, kind: str, dtype: torch.dtype = torch.float64) -> TopicModel:
+    generator = torch.Generator().manual_seed(0)
+    topics = Topics(NUM_TOPICS, NUM_WORDS, dtype=dtype, generator=generator)
+    if kind == "toeplitz":
+        return TopicModel(mine.ToeplitzPrior(NUM_TOPICS, dtype=dtype), topics)
+    return TopicModel(mine.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
+
+
+each_kind = pytest.mark.parametrize("kind", ["toeplitz", "covariates"])
+
+
+@each_kind
+def test_it_keeps_the_contract(mine, corpus, kind) -> None:
+    prior = make_model(mine, kind).prior
+    batch = corpus.batch(np.arange(4), dtype=torch.float64)
+    lntm.testing.check_prior(prior, batch, exact_m_step=kind == "covariates")
+
+
+@each_kind
+def test_every_normal_guide_solves_it(mine, corpus, kind) -> None:
+    model = make_model(mine, kind)
+    names = guides_for(model)
+    assert {"taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"} <= set(names)
+    for name in names:
+        guide = make_guide(name, model, tolerance=1e-8, max_iterations=500)
+        lntm.testing.check_guide(guide, corpus.batch(np.arange(4), dtype=torch.float64))
+
+
+@each_kind
+@pytest.mark.parametrize("name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"])
+def test_variational_em_fits_it(mine, corpus, kind, name) -> None:
+    model = make_model(mine, kind)
+    before = {key: value.clone() for key, value in model.prior.state_dict().items()}
+    guide = make_guide(name, model)
+    result = VariationalEM(model, guide, max_iterations=3, progress=False).fit(corpus)
+    assert all(math.isfinite(record["objective"]) for record in result.history)
+    moved = [not torch.equal(before[key], value) for key, value in model.prior.state_dict().items()]
+    assert any(moved)
+    completion = document_completion(model, guide, corpus)
+    assert 1.0 < completion.perplexity < NUM_WORDS
+
+
+@each_kind
+def test_stock_pyro_takes_it(mine, corpus, kind) -> None:
+    model = make_model(mine, kind)
+    batch = corpus.batch(np.arange(6), dtype=torch.float64)
+    svi = SVI(
+        model, make_guide("taylor", model), pyro.optim.Adam({"lr": 0.05}), TraceMeanField_ELBO()
+    )
+    losses = [svi.step(batch) for _ in range(30)]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    mcmc = MCMC(
+        NUTS(model, max_tree_depth=4), num_samples=10, warmup_steps=10, disable_progbar=True
+    )
+    mcmc.run(batch)
+    assert mcmc.get_samples()["eta"].shape == (10, 6, NUM_TOPICS)
+
+
+@each_kind
+def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
+    model = make_model(mine, kind)
+    guide = make_guide("laplace", model)
+    VariationalEM(model, guide, max_iterations=2, progress=False).fit(corpus)
+    sampled = DocumentHMC(model, num_chains=2).run(
+        corpus.batch(np.arange(5)), 100, 50, progress=False
+    )
+    # The mode of the posterior is near its mean: far nearer than the prior mean is from both.
+    exact, mode = sampled.mean("eta"), guide.posterior(corpus.batch(np.arange(5))).mean
+    assert float((exact - mode).abs().mean()) < 1.0
+    by_importance = log_likelihood(model, corpus[:8], num_samples=2000)
+    by_chains = log_likelihood(model, corpus[:8], AIS(num_chains=16, num_temperatures=100))
+    # Each of the 8 differences has a standard error of its own: 5 of them, one in 200,000 runs.
+    error = (by_importance.standard_error**2 + by_chains.standard_error**2).sqrt()
+    difference = (by_importance.log_likelihood - by_chains.log_likelihood).abs()
+    assert bool((difference < 5 * error + 1e-3).all())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
+        accuracy = posterior_accuracy(
+            model, guide, corpus, num_docs=3, num_chains=2, num_samples=300, warmup_steps=100
+        )
+    assert set(accuracy.guides) == {"laplace"}
+
+
+@each_kind
+def test_monte_carlo_em_fits_it(mine, corpus, kind) -> None:
+    model = make_model(mine, kind)
+    result = MonteCarloEM(model, max_epochs=3, progress=False).fit(corpus)
+    assert result.history[-1]["perplexity"] < NUM_WORDS
+
+
+def test_generate_draws_from_it(mine) -> None:
+    model = make_model(mine, "covariates")
+    with torch.no_grad():
+        model.prior.weights.copy_(torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 0.0]]))
+    x = np.stack([np.ones(400), np.repeat([-1.0, 1.0], 200)], 1)
+    made, latents = model.generate([10] * 400, covariates={"x": x}, seed=1)
+    means = latents["eta"].unflatten(0, (2, 200)).mean(1)
+    # 200 unit normals a mean: 5 standard errors are 0.35.
+    expected = torch.tensor([[0.0, -3.0, 0.0], [0.0, 3.0, 0.0]], dtype=means.dtype)
+    torch.testing.assert_close(means, expected, rtol=0, atol=0.35)
+    assert made.covariates["x"].shape == (400, 2)
+
+
+def test_variational_em_learns_what_covariates_do(mine) -> None:
+    """Slopes come back, although engines visit documents in an order of their own."""
+    rng = np.random.default_rng(3)
+    topics = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), NUM_TOPICS) + 1e-3)
+    truth = TopicModel(
+        mine.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
+        Topics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+    )
+    slopes = torch.tensor([[0.5, 0.0, -0.5], [1.0, -1.0, 0.0]], dtype=torch.float64)
+    with torch.no_grad():
+        truth.prior.weights.copy_(slopes)
+        truth.prior.set_(covariance=0.3 * torch.eye(3))
+    x = np.stack([np.ones(500), rng.normal(size=500)], 1)
+    made, _ = truth.generate([80] * 500, covariates={"x": x}, seed=0)
+    model = TopicModel(
+        mine.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
+        Topics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+    )
+    guide = make_guide("taylor", model)
+    VariationalEM(model, guide, start="model", max_iterations=15, progress=False).fit(made)
+    found = model.prior.weights.detach()
+    found = found - found.mean(1, keepdim=True)
+    # Regression on 500 documents has errors of about 0.05 a slope; nothing learned has 1.
+    assert float((found - slopes)[1].abs().max()) < 0.25
+
+
+def test_a_name_makes_it_known_to_files_and_the_command_line(
+    mine, corpus, tmp_path, capsys
+) -> None:
+    unnamed = make_model(mine, "toeplitz")
+    with pytest.raises(ConfigError, match=r"models\.register"):
+        save_model(tmp_path / "model", unnamed)
+    assert not (tmp_path / "model").exists()
+    model = mine.toeplitz(NUM_TOPICS, NUM_WORDS)
+    with torch.no_grad():
+        model.prior.rho.fill_(0.4)
+    save_model(tmp_path / "model", model)
+    again = load_model(tmp_path / "model")
+    assert type(again.prior) is mine.ToeplitzPrior
+    assert again.prior.rho.item() == pytest.approx(0.4)
+    corpus.save(tmp_path / "corpus.npz")
+    run = tmp_path / "run"
+    arguments = ["--model", "toeplitz", "--num-topics", "3", "--posterior", "mode"]
+    fit = ["fit", str(tmp_path / "corpus.npz"), *arguments, "--out", str(run), "--plugin", "mine"]
+    assert main([*fit, "--no-progress", "--max-iterations", "2"]) == 0
+    out = tmp_path / "theta.csv"
+    transform = ["transform", str(run), str(tmp_path / "corpus.npz"), "--out", str(out)]
+    assert main([*transform, "--plugin", "mine", "--no-progress"]) == 0
+    assert len(out.read_text().splitlines()) == NUM_DOCS + 1
+    capsys.readouterr()
