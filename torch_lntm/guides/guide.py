@@ -89,6 +89,7 @@ class Guide(ABC, Generic[P]):
         self.tolerance = tolerance
         self.max_iterations = max_iterations
         self._warm_starts = WarmStarts(self.starts_from)
+        self._last: tuple[DocumentBatch, list[tuple[int, int]], P] | None = None
 
     @classmethod
     def fits(cls, model: TopicModel) -> bool:
@@ -204,10 +205,19 @@ class Guide(ABC, Generic[P]):
             return self.forward(batch)
 
     def _remembered(self, batch: DocumentBatch) -> P:
-        """The posterior, started where the last one of these documents ended."""
+        """The posterior, started where the last one of these documents ended.
+
+        Called again for the same batch at the same parameters, as by ``Predictive`` for each of its
+        samples, it is the same posterior.
+        """
         batch = self.model.check_batch(batch)
+        values = (*self.model.parameters(), *self.model.buffers())
+        at = [(value.data_ptr(), value._version) for value in values]
+        if self._last is not None and self._last[0] is batch and self._last[1] == at:
+            return self._last[2]
         posterior = self.posterior(batch, self._warm_starts.read(batch))
         self._warm_starts.write(batch, posterior.warm_start)
+        self._last = (batch, at, posterior)
         return posterior
 
     @abstractmethod
