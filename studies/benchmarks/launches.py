@@ -2,76 +2,98 @@
 
 Every part of a fit runs on the tests' pretend device, which counts them without a GPU: see
 ``tests/support/pretend.py`` for what is counted and what is an estimate. Launches and waits hardly
-depend on the sizes; bytes do.
-
-    python studies/benchmarks/launches.py [--num-topics 50] [--only TaylorGuide] [--out FILE]
+depend on the sizes; bytes do. Two minutes.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import json
-import platform
 import sys
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any
 
-import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-
-from support.costs import Cost
-from support.launches import Parts, Shape
-from support.pretend import PretendDevice
+from studies.machine import ROOT
+from studies.measure import Cells, Study, check_numbers
+from studies.tables import table_of
+from torch_lntm.errors import ConfigError
 
 #: Of an H200 under eager PyTorch, to weigh the three against each other.
 LAUNCH_US, WAIT_US, BYTES_PER_US = 5.0, 15.0, 3.5e6
 
 
-def run(shape: Shape, only: str = "") -> dict[str, Cost]:
-    """The costs of the parts whose names contain ``only``."""
-    with PretendDevice() as device:
-        parts = Parts(device, shape).by_name()
-        return {name: count() for name, count in parts.items() if only in name}
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the study.
+
+    Attributes:
+        num_docs: Documents.
+        num_words: Words of the vocabulary.
+        num_topics: Topics.
+        num_sources: Sources of factor models.
+        length: Tokens of a document.
+        only: Parts to count: those whose name contains one of these. All by default.
+    """
+
+    num_docs: int = 64
+    num_words: int = 200
+    num_topics: int = 50
+    num_sources: int = 3
+    length: int = 60
+    only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        ones = ("num_docs", "num_words", "num_sources", "length")
+        check_numbers(self, {**dict.fromkeys(ones, 1), "num_topics": 2})
 
 
-def table(costs: dict[str, Cost]) -> str:
-    """The costs as Markdown, with the times they would take."""
-    lines = [
-        "| | launches | waits | MB | launches and waits, ms | bytes, ms |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+def run(settings: Settings, cells: Cells) -> dict[str, dict[str, int]]:
+    """Count what each part costs, by the names of the parts.
+
+    Raises:
+        ConfigError: No part has such a name.
+    """
+    folder = str(ROOT / "tests")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    launches = import_module("support.launches")
+    shape = launches.Shape(**{k: v for k, v in asdict(settings).items() if k != "only"})
+    with launches.PretendDevice() as device:
+        parts = launches.Parts(device, shape).by_name()
+        names = [
+            name
+            for name in parts
+            if not settings.only or any(part in name for part in settings.only)
+        ]
+        if not names:
+            raise ConfigError(
+                f"no part has any of {', '.join(settings.only)} in its name; expected parts of "
+                + "; ".join(parts)
+            )
+
+        def count(name: str) -> dict[str, int]:
+            cost = parts[name]()
+            return {"launches": cost.launches, "waits": cost.waits, "bytes": cost.bytes}
+
+        return dict(zip(names, cells.each(names, count), strict=True))
+
+
+def tables(costs: dict[str, dict[str, Any]]) -> str:
+    """The costs, with the times they would take."""
+    rows = []
     for name, cost in costs.items():
-        host = (cost.launches * LAUNCH_US + cost.waits * WAIT_US) / 1e3
-        lines.append(
-            f"| {name} | {cost.launches:,} | {cost.waits:,} | {cost.bytes / 1e6:,.1f} "
-            f"| {host:,.2f} | {cost.bytes / BYTES_PER_US / 1e3:,.3f} |"
+        host = (cost["launches"] * LAUNCH_US + cost["waits"] * WAIT_US) / 1e3
+        rows.append(
+            {
+                "part": name,
+                "launches": f"{cost['launches']:,}",
+                "waits": f"{cost['waits']:,}",
+                "MB": f"{cost['bytes'] / 1e6:,.1f}",
+                "launches and waits, ms": f"{host:,.2f}",
+                "bytes, ms": f"{cost['bytes'] / BYTES_PER_US / 1e3:,.3f}",
+            }
         )
-    return "\n".join(lines)
+    return table_of(rows)
 
 
-def main() -> None:
-    """Count, print the table, and write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for field in dataclasses.fields(Shape):
-        option = "--" + field.name.replace("_", "-")
-        parser.add_argument(option, type=int, default=field.default)
-    parser.add_argument("--only", default="", help="count the parts whose names contain this")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
-    options = vars(parser.parse_args())
-    out, only = options.pop("out"), options.pop("only")
-    shape = Shape(**options)
-    costs = run(shape, only)
-    print(table(costs))
-    if out is not None:
-        result = {
-            "shape": dataclasses.asdict(shape),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "costs": {name: dataclasses.asdict(cost) for name, cost in costs.items()},
-        }
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+STUDY = Study(Settings, run, tables, quick={"num_topics": 10, "only": ("counts", "leapfrog")})

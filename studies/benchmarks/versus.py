@@ -4,7 +4,7 @@
 earlier commit. In each round either checkout has a process of its own, with one thread, and the two
 take turns at each workload (``workloads.py``). A round's ratio is of the least CPU seconds of
 either. *Results* is how much the numbers that the two computed differ, relative to their size.
-Twelve minutes; ``--quick`` takes two.
+Ten minutes on an idle machine; ``--quick`` takes two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Settings:
     other: str | None = None
     corpus: str = "ap"
     num_topics: int = 50
-    num_docs: int = 500
+    num_docs: int = 200
     rounds: int = 5
     repeats: int = 3
     only: tuple[str, ...] = ()

@@ -117,7 +117,7 @@ class Workloads:
         return work
 
     def posterior(self, name: str, guide: str) -> Work:
-        """An E-step from the prior mean, of VB from equal proportions; of EP for a few documents."""
+        """An E-step from the prior mean, VB's from equal proportions; EP's of a few documents."""
         solver = lntm.guides.make_guide(guide, self.model(name))
         batch = self.corpus[:FEW_DOCS].batch() if guide == "ep" else self.batch
         start = None
@@ -183,7 +183,7 @@ class Workloads:
 
     def program(self) -> Work:
         """The traced program's log density and its gradient in eta, as stock samplers take it."""
-        model = self.model("ctm")
+        model = self.model("ctm").requires_grad_(True)
         eta = torch.zeros(self.batch.num_docs, self.num_topics, requires_grad=True)
         conditioned = poutine.condition(model, {"eta": eta})
 

@@ -56,7 +56,7 @@ def _pyro() -> Any:
 
 
 def make_batch(model: TopicModel) -> DocumentBatch:
-    return model.generate(LENGTHS, seed=2)[0].batch(model.device, model.dtype)
+    return model.generate(LENGTHS, seed=2)[0].batch(device=model.device, dtype=model.dtype)
 
 
 def make_guide(model: TopicModel, family: str) -> Any:
