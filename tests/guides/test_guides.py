@@ -154,6 +154,25 @@ def test_a_bound_is_below_the_evidence_and_word_counts_are_of_all_tokens(
     assert bool((counts >= 0).all())
 
 
+def test_word_counts_at_other_temperatures() -> None:
+    """Responsibilities ∝ t_k φ_kv^T′ of every word, in plain loops."""
+    model, counts = make_model("ctm"), make_counts()
+    guide, batch = TaylorGuide(model), make_batch(counts)
+    temperatures = {"temperature": 0.5, "topic_temperature": 0.25}
+    posterior = guide.posterior(batch, **temperatures)
+    found = guide.word_counts(batch, posterior, **temperatures).numpy()
+    weights = posterior.topic_weights(0.5).numpy()
+    topics = model.topics.probs.detach().numpy() ** 0.25
+    expected = np.zeros_like(topics)
+    for d, v in np.argwhere(counts):
+        joint = weights[d] * topics[:, v]
+        expected[:, v] += counts[d, v] * joint / joint.sum()
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    # The E-step sees the same topics as the M-step.
+    cold = guide.posterior(batch, temperature=0.5)
+    assert float((cold.mean - posterior.mean).abs().max()) > 0.1
+
+
 def test_counts_of_another_dtype_are_converted(device) -> None:
     problem = random_problem()
     guide = TaylorGuide(problem.model(device))
