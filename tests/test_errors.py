@@ -26,6 +26,8 @@ def test_settings_below_the_least_are_refused_by_name():
         require(1, num_docs=1, max_docs=0)
     with pytest.raises(ConfigError, match="share is nan; expected at least 0"):
         require(0, share=float("nan"))
+    with pytest.raises(ConfigError, match="num_docs is '3'; expected at least 1"):
+        require(1, num_docs="3")
 
 
 def test_a_missing_library_is_named_with_its_extra():

@@ -123,6 +123,43 @@ def test_imports_run_one_way() -> None:
     assert [v for module in checked for v in import_violations(*module)] == []
 
 
+def circles(sources: dict[str, str], packages: frozenset[str] = frozenset()) -> list[str]:
+    """Modules that import themselves through others, at whatever depth the imports stand."""
+    imported: dict[str, set[str]] = {module: set() for module in sources}
+    for module, source in sources.items():
+        for _, name in imported_names(ast.parse(source), module, module in packages):
+            target = name
+            while target and target not in sources:
+                target = target.rpartition(".")[0]
+            imported[module] |= {target} & set(sources) - {module, ROOT}
+
+    def reached(module: str) -> set[str]:
+        found: set[str] = set()
+        waiting = set(imported[module])
+        while waiting:
+            found.add(latest := waiting.pop())
+            waiting |= imported[latest] - found
+        return found
+
+    return [module for module in sources if module in reached(module)]
+
+
+def test_no_two_files_import_each_other() -> None:
+    checked = list(modules())
+    packages = frozenset(name for _, name, is_package in checked if is_package)
+    assert circles({name: source for source, name, _ in checked}, packages) == []
+
+
+def test_circles_are_found() -> None:
+    sources = {
+        "torch_lntm.corpus.one": "from torch_lntm.corpus.two import B",
+        "torch_lntm.corpus.two": "def f():\n    from .three import C",
+        "torch_lntm.corpus.three": "import torch_lntm.corpus.one",
+        "torch_lntm.corpus.four": "from torch_lntm.corpus import one",
+    }
+    assert circles(sources) == [f"torch_lntm.corpus.{name}" for name in ("one", "two", "three")]
+
+
 def test_loading_executes_no_code() -> None:
     assert [use for module in modules() for use in executing_uses(*module)] == []
 

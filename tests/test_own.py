@@ -122,6 +122,14 @@ def test_stock_pyro_takes_it(mine, corpus, kind) -> None:
     assert mcmc.get_samples()["eta"].shape == (10, 6, NUM_TOPICS)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_guides_emit_it_for_batches_of_any_dtype(mine, corpus, dtype) -> None:
+    model = make_model(mine, "covariates")
+    batch = corpus.batch(np.arange(6), dtype=dtype)
+    for name in guides_for(model):
+        assert make_guide(name, model)(batch).dtype == torch.float64
+
+
 @each_kind
 def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
     model = make_model(mine, kind)
@@ -165,6 +173,19 @@ def test_generate_draws_from_it(mine) -> None:
     expected = torch.tensor([[0.0, -3.0, 0.0], [0.0, 3.0, 0.0]], dtype=means.dtype)
     torch.testing.assert_close(means, expected, rtol=0, atol=0.35)
     assert made.covariates["x"].shape == (400, 2)
+    _, same = model.generate([10] * 400, covariates={"x": x.astype(np.float32)}, seed=1)
+    torch.testing.assert_close(same["eta"], latents["eta"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("lengths", [[3, -1], [2.5, 3], [math.nan, 1], 4])
+def test_lengths_that_cannot_be_are_refused(mine, lengths) -> None:
+    with pytest.raises(ConfigError, match="expected a whole number of tokens for each document"):
+        make_model(mine, "toeplitz").generate(lengths)
+
+
+def test_generate_refuses_covariates_of_other_documents(mine) -> None:
+    with pytest.raises(lntm.errors.CorpusError, match=r"covariate 'x': .* the 2 documents"):
+        make_model(mine, "covariates").generate([3, 4], covariates={"x": np.ones((3, 2))})
 
 
 def test_variational_em_learns_what_covariates_do(mine) -> None:

@@ -71,6 +71,12 @@ def test_what_does_not_belong_to_a_recipe_is_refused(names, options, message):
         Recipe(*names).make(7, options={"num_topics": 3} | options)
 
 
+@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
+def test_a_seed_that_cannot_be_one_is_refused(posterior):
+    with pytest.raises(ConfigError, match="seed is -1"):
+        Recipe("ctm", posterior).make(7, seed=-1, options={"num_topics": 3})
+
+
 def test_a_pair_that_makes_no_sense_is_refused():
     with pytest.raises(IncompatibleGuideError):
         Recipe("lda", "taylor").make(7, options={"num_topics": 3})

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from numbers import Real
 from typing import Any
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ConvergenceWarning",
     "CorpusError",
     "CorpusWarning",
+    "FileError",
     "IncompatibleGuideError",
     "LNTMError",
     "LNTMWarning",
@@ -131,11 +133,11 @@ def require(least: float, **settings: float | None) -> None:
         **settings: Values by their names; None, a setting that was not given, always passes.
 
     Raises:
-        ConfigError: A value is below ``least``, or NaN; the message names the setting.
+        ConfigError: A value is below ``least``, NaN, or no number; the message names the setting.
     """
     for name, value in settings.items():
-        if value is not None and not value >= least:
-            raise ConfigError(f"{name} is {value}; expected at least {least}")
+        if value is not None and not (isinstance(value, Real) and value >= least):
+            raise ConfigError(f"{name} is {value!r}; expected at least {least}")
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:

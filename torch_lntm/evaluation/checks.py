@@ -15,7 +15,6 @@ from torch_lntm.errors import (
     require,
     warn,
 )
-from torch_lntm.guides import Guide
 from torch_lntm.latents import IdentifiedSpace
 from torch_lntm.models import TopicModel
 
@@ -57,20 +56,6 @@ def check_model(model: Any) -> None:
     if not isinstance(model, TopicModel):
         swapped = "; the model comes first, then the corpus" if isinstance(model, Corpus) else ""
         raise ConfigError(f"expected a topic model, got a {type(model).__name__}{swapped}")
-
-
-def check_guide(model: TopicModel, guide: Guide[Any]) -> Guide[Any]:
-    """The guide, if it is one of this model.
-
-    Raises:
-        IncompatibleGuideError: It belongs to another.
-    """
-    if guide.model is not model:
-        raise IncompatibleGuideError(
-            f"{type(guide).__name__} was made for another model; make one for this: "
-            f"{type(guide).__name__}(model)"
-        )
-    return guide
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:

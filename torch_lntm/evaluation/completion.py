@@ -12,10 +12,10 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, require
-from torch_lntm.evaluation.checks import check_arguments, check_guide
+from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.guides import Guide
+from torch_lntm.guides import Guide, require_guide
 from torch_lntm.kernels import SparseWords, mixture_log_likelihood
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
@@ -150,7 +150,7 @@ def document_completion(
     else:
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = corpus.hold_out_words(observed_fraction, seed)
-    check_guide(model, guide)
+    require_guide(guide, model)
     _check_any_tokens(hold_out.held_out)
     topics, exact = model.topics.double_probs, False
     scores = []

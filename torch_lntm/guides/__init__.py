@@ -2,7 +2,14 @@
 
 from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
 from torch_lntm.guides.factor import FactorGuide
-from torch_lntm.guides.guide import GUIDES, Effort, Guide, guides_for, make_guide
+from torch_lntm.guides.guide import (
+    GUIDES,
+    Effort,
+    Guide,
+    guides_for,
+    make_guide,
+    require_guide,
+)
 from torch_lntm.guides.memory import WarmStarts
 from torch_lntm.guides.normal import (
     BleiLaffertyGuide,
@@ -27,4 +34,5 @@ __all__ = [
     "WarmStarts",
     "guides_for",
     "make_guide",
+    "require_guide",
 ]

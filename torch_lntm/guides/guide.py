@@ -80,11 +80,7 @@ class Guide(ABC, Generic[P]):
                 f"{type(self).__name__} needs {self.needs}, which {prior} does not have; "
                 f"guides for it: {', '.join(guides_for(model)) or 'none'}"
             )
-        if not tolerance > 0 or max_iterations < 1:
-            raise ConfigError(
-                f"guide tolerance is {tolerance} and max_iterations {max_iterations}; expected "
-                "both positive"
-            )
+        _check_effort(tolerance, max_iterations)
         self.model = model
         self.tolerance = tolerance
         self.max_iterations = max_iterations
@@ -126,7 +122,8 @@ class Guide(ABC, Generic[P]):
 
         Raises:
             ConfigError: The batch has another vocabulary size than the model, ``init`` another
-                shape or an entry that cannot be, or a temperature that this guide does not have.
+                shape or an entry that cannot be, a setting is not positive, or this guide does not
+                have that temperature.
             NumericalError: A document's posterior could not be computed; names documents.
         """
         batch = self.model.check_batch(batch)
@@ -135,6 +132,9 @@ class Guide(ABC, Generic[P]):
                 f"{type(self).__name__} has no other temperature than 1; annealing is for "
                 f"{', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}"
             )
+        tolerance = self.tolerance if tolerance is None else tolerance
+        max_iterations = self.max_iterations if max_iterations is None else max_iterations
+        _check_effort(tolerance, max_iterations)
         with torch.autocast(batch.device.type, enabled=False):
             space = self.model.prior.space(batch)
             return self._solve(
@@ -143,8 +143,8 @@ class Guide(ABC, Generic[P]):
                 space,
                 start=self._start(batch, space, init),
                 temperature=temperature,
-                tolerance=self.tolerance if tolerance is None else tolerance,
-                max_iterations=self.max_iterations if max_iterations is None else max_iterations,
+                tolerance=tolerance,
+                max_iterations=max_iterations,
             )
 
     @abstractmethod
@@ -181,6 +181,7 @@ class Guide(ABC, Generic[P]):
         """The start, checked."""
         if init is None:
             return self.default_start(batch, space)
+        init = torch.as_tensor(init)
         rows, what = batch.num_docs, self.model.prior.latent_dim
         if self.starts_from == "entries":
             rows, what = batch.nnz, self.model.num_topics
@@ -276,6 +277,38 @@ class Guide(ABC, Generic[P]):
             f"{type(self).__name__}(tolerance={self.tolerance}, "
             f"max_iterations={self.max_iterations})"
         )
+
+
+def _check_effort(tolerance: float, max_iterations: int) -> None:
+    if not tolerance > 0 or max_iterations < 1:
+        raise ConfigError(
+            f"guide tolerance is {tolerance} and max_iterations {max_iterations}; expected "
+            "both positive"
+        )
+
+
+def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
+    """The guide, if it is one, and one of a model.
+
+    Args:
+        guide: What was given as a guide.
+        model: The model that it has to belong to; any by default.
+
+    Raises:
+        ConfigError: It is no guide.
+        IncompatibleGuideError: It belongs to another model.
+    """
+    if not isinstance(guide, Guide):
+        raise ConfigError(
+            f"guide is {guide!r}; expected a guide of this model, such as "
+            "torch_lntm.guides.make_guide(None, model)"
+        )
+    if model is not None and guide.model is not model:
+        raise IncompatibleGuideError(
+            f"{type(guide).__name__} was made for another model; make one for this: "
+            f"{type(guide).__name__}(model)"
+        )
+    return guide
 
 
 def guides_for(model: TopicModel) -> list[str]:

@@ -55,6 +55,7 @@ class NormalGuide(Guide[NormalPosterior]):
 
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, latent_dim)``."""
+        batch = self.model.check_batch(batch)
         posterior = self._remembered(batch)
         space = self.model.prior.space(batch)
         with pyro.plate("documents", batch.corpus_size, subsample=batch.index):

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, require
-from torch_lntm.guides import Guide
+from torch_lntm.guides import Guide, require_guide
 from torch_lntm.latents import GaussianFactorSpace
 from torch_lntm.models import IndependentFactorPrior, TopicModel
 
@@ -95,13 +95,13 @@ def transform(
         The proportions, on the CPU, and the sources if the model has any.
 
     Raises:
-        ConfigError: Another estimate, or a corpus over another number of words.
+        ConfigError: No guide, another estimate, or a corpus over another number of words.
     """
     if estimate not in get_args(Estimate):
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require(1, num_samples=num_samples, max_docs=max_docs)
     require(0, seed=seed)
-    model, corpus = guide.model, as_corpus(corpus, allow_empty=True)
+    model, corpus = require_guide(guide).model, as_corpus(corpus, allow_empty=True)
     if max_docs is None:
         per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
         if estimate == "mean":

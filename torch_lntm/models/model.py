@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyro
+import scipy.sparse as sp
 import torch
 from pyro.distributions import constraints
 from pyro.poutine.runtime import effectful
@@ -310,30 +311,27 @@ class TopicModel(nn.Module):
             their sites.
 
         Raises:
-            ConfigError: A length is negative.
+            ConfigError: A length is no whole number from 0 up.
+            CorpusError: There are no documents, or covariates are not one row for each of them.
         """
-        sizes = torch.as_tensor(lengths, dtype=torch.int64, device=self.device)
-        if bool((sizes < 0).any()):
-            raise ConfigError(f"lengths are as small as {int(sizes.min())}; expected none below 0")
-        num_docs = sizes.numel()
-        empty = DocumentBatch(
-            row_offsets=sizes.new_zeros(num_docs + 1),
-            word_index=sizes.new_zeros(0),
-            counts=torch.zeros(0, dtype=torch.float64, device=self.device),
-            num_words=self.num_words,
-            index=torch.arange(num_docs, device=self.device),
-            corpus_size=num_docs,
-            covariates={
-                name: torch.as_tensor(value, device=self.device)
-                for name, value in (covariates or {}).items()
-            },
-        ).to(dtype=self.dtype)
+        given = torch.as_tensor(lengths)
+        bad = ~(given >= 0) | (given != given.round())
+        if given.dim() != 1 or bool(bad.any()):
+            raise ConfigError(
+                f"lengths of shape {tuple(given.shape)}, the first that cannot be one "
+                f"{given[bad].tolist()[:1]}; expected a whole number of tokens for each document"
+            )
+        sizes = given.to(self.device, torch.int64)
+        no_words = Corpus.from_matrix(
+            sp.csr_matrix((len(sizes), self.num_words)), allow_empty=True
+        ).with_covariates(covariates or {})
+        empty = no_words.batch(device=self.device, dtype=self.dtype)
         space = self.prior.space(empty)
         latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
         generator = torch.Generator(self.device).manual_seed(seed)
         bags = BagOfWords(self.theta(latents[self.prior.latent]), self.topics.probs, sizes)
         corpus = Corpus.from_matrix(bags.sample_counts(generator), vocabulary=self.vocabulary)
-        return corpus.with_covariates(covariates or {}), latents
+        return corpus.with_covariates(no_words.covariates), latents
 
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.

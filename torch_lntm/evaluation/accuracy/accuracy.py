@@ -19,11 +19,10 @@ from torch_lntm.evaluation.accuracy.reference import (
 from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, joined
 from torch_lntm.evaluation.checks import (
     check_arguments,
-    check_guide,
     positions_of,
     space_of,
 )
-from torch_lntm.guides import Guide
+from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains import DocumentHMC, DocumentSamples
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.gibbs import gibbs
@@ -87,11 +86,11 @@ def posterior_accuracy(
     require(2, num_chains=num_chains)
     require(100, num_samples=num_samples)
     require(0, warmup_steps=warmup_steps)
-    guides = guide if isinstance(guide, Mapping) else {guide.name: guide}
+    guides = guide if isinstance(guide, Mapping) else {require_guide(guide, model).name: guide}
     if not guides or NOISE in guides:
         raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")
     for each in guides.values():
-        check_guide(model, each)
+        require_guide(each, model)
     model.check_parameters()
     space = space_of(model, corpus)
     standardiser = space.standardiser.cpu()

@@ -11,8 +11,8 @@ from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import NumericalError
-from torch_lntm.evaluation.checks import check_guide, identified_space
-from torch_lntm.guides import Guide, make_guide
+from torch_lntm.evaluation.checks import identified_space
+from torch_lntm.guides import Guide, make_guide, require_guide
 from torch_lntm.latents import IdentifiedSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
@@ -43,9 +43,10 @@ def guide_for(model: TopicModel, guide: Guide[Any] | None, space: IdentifiedSpac
     """The guide, if it is one of this model; by default the one that the space refers to.
 
     Raises:
+        ConfigError: It is no guide.
         IncompatibleGuideError: The guide belongs to another model.
     """
-    return make_guide(space.reference, model) if guide is None else check_guide(model, guide)
+    return make_guide(space.reference, model) if guide is None else require_guide(guide, model)
 
 
 def documents(

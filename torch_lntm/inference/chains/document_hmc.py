@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
@@ -134,12 +134,8 @@ class DocumentHMC(MCMCKernel):
             ConvergenceWarning: Some chains never moved after warm-up.
             UnreliableEstimateWarning: Documents are too long for the model's dtype.
         """
-        for name, number, least in (
-            ("num_samples", num_samples, 1),
-            ("warmup_steps", warmup_steps, 0),
-        ):
-            if number < least:
-                raise ConfigError(f"{name} is {number}; expected at least {least}")
+        require(1, num_samples=num_samples)
+        require(0, warmup_steps=warmup_steps)
         settings = self.settings
         chains = Chains(self.model, settings, batch, settings.seed, warmup_steps, initial_params)
         store = {

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError
-from torch_lntm.guides import GUIDES, Guide
+from torch_lntm.errors import ConfigError, CorpusError, require
+from torch_lntm.guides import GUIDES, Guide, require_guide
 from torch_lntm.inference.em.loop import StopReason
 from torch_lntm.inference.em.phases import (
     Start,
@@ -116,16 +116,7 @@ class VariationalEM:
         seed: int = 0,
         progress: bool = True,
     ) -> None:
-        if not isinstance(guide, Guide):
-            raise ConfigError(
-                f"guide is {guide!r}; expected a guide of this model, such as "
-                "torch_lntm.guides.make_guide(None, model)"
-            )
-        if guide.model is not model:
-            raise IncompatibleGuideError(
-                f"{type(guide).__name__} was made for another model; make one for this: "
-                f"{type(guide).__name__}(model)"
-            )
+        require_guide(guide, model)
         if start not in get_args(Start):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(Start))}")
         if isinstance(annealing, str):
@@ -139,17 +130,9 @@ class VariationalEM:
                 f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
                 f"got {type(guide).__name__}"
             )
-        for name, value, least in (
-            ("max_iterations", max_iterations, 0),
-            ("start_epochs", start_epochs, 1),
-            ("stepwise_epochs", stepwise_epochs, 0),
-            ("restarts", restarts, 1),
-            ("max_docs", max_docs, 1),
-        ):
-            if value is not None and value < least:
-                raise ConfigError(f"{name} is {value}; expected at least {least}")
-        if not tolerance >= 0:
-            raise ConfigError(f"tolerance is {tolerance}; expected a number >= 0")
+        require(0, max_iterations=max_iterations, stepwise_epochs=stepwise_epochs, seed=seed)
+        require(1, start_epochs=start_epochs, restarts=restarts, max_docs=max_docs)
+        require(0, tolerance=tolerance)
         if start_epochs is not None and start != "lda":
             raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")
         if restarts > 1 and start == "model":
