@@ -125,7 +125,7 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def require(least: float, **settings: float | None) -> None:
+def require(least: float, **settings: Any) -> None:
     """Check that settings are not too small.
 
     Args:
@@ -136,7 +136,8 @@ def require(least: float, **settings: float | None) -> None:
         ConfigError: A value is below ``least``, NaN, or no number; the message names the setting.
     """
     for name, value in settings.items():
-        if value is not None and not (isinstance(value, Real) and value >= least):
+        is_number = isinstance(value, Real)
+        if value is not None and not (is_number and value >= least):
             raise ConfigError(f"{name} is {value!r}; expected at least {least}")
 
 
