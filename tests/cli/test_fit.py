@@ -307,7 +307,8 @@ def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, struct
 def test_how_texts_were_prepared_is_printed(texts, capsys):
     assert main(["fit", texts, "--out", "run", *QUICK]) == 0
     preparation = lntm.read_corpus(texts).preparation
-    assert "stop words" in preparation
+    assert "(stop_words none keeps them)" in preparation
+    preparation = preparation.replace("(stop_words", "(--stop-words")
     assert preparation in capsys.readouterr().err.splitlines()
     assert main(["fit", texts, "--out", "other", *QUICK, "--stop-words", "none"]) == 0
     assert preparation not in capsys.readouterr().err

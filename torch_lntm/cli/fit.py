@@ -194,8 +194,10 @@ class Fit(OnDocuments):
         with UnfinishedRun(path, fixed) as unfinished:
             if unfinished.started:
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
-            if preparation := getattr(corpus, "preparation", None):
-                say(str(preparation))
+            if corpus.preparation:
+                # In the words of this command.
+                said = corpus.preparation.replace("(stop_words ", "(--stop-words ")
+                say(said.replace("(min_df ", "(--min-df "))
             held_out = "" if split is None else f", with {len(split.test)} held out"
             say(f"fitting {len(train)} documents of {corpus.num_words} words{held_out}, {device}")
             self._warn_of_small(train)
