@@ -125,18 +125,18 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def require(least: float, **settings: float | None) -> None:
+def require(least: float, **settings: Any) -> None:
     """Check that settings are not too small.
 
     Args:
         least: The smallest value that may be.
-        **settings: Values by their names; None, a setting that was not given, always passes.
+        **settings: Numbers by their names; None, a setting that was not given, always passes.
 
     Raises:
         ConfigError: A value is below ``least``, NaN, or no number; the message names the setting.
     """
     for name, value in settings.items():
-        if value is not None and not (isinstance(value, Real) and value >= least):
+        if value is not None and not (isinstance(value, Real) and float(value) >= least):
             raise ConfigError(f"{name} is {value!r}; expected at least {least}")
 
 
