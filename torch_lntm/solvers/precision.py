@@ -121,7 +121,7 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
         weights: ``(num_docs, num_topics)`` normalised topic weights.
     """
     lost = torch.zeros_like(batch.index, dtype=torch.bool)
-    # Weights of no less than this floor nothing but words that all topics all but exclude.
+    # Where all weights are above this, only words that every topic nearly excludes are floored.
     suspects = weights.amin(-1) < probability_floor(topics.dtype) ** 0.5
     rows = suspects.nonzero().squeeze(-1)
     if len(rows):
@@ -157,7 +157,7 @@ def _joined(
 
     Args:
         first: Posteriors of some documents.
-        second: Of others.
+        second: Posteriors of the other documents.
         place: ``(num_docs,)`` positions among those of the first followed by those of the second.
         space: The latent space of all documents.
     """

@@ -1,4 +1,4 @@
-"""Normal priors of eta, of whatever mean and covariance."""
+"""Normal priors of eta, with any mean and covariance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NormalPrior(DocumentPrior):
 
     A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. With
     these it works with every guide for normal priors, every sampler and every evaluator. If its
-    M-step needs more than the sums of eta and etaᵀeta, it extends :meth:`statistics` too.
+    M-step needs more than the sums of eta and eta etaᵀ, it extends :meth:`statistics` too.
 
     Two parameterisations: *free*, eta has K components, whose common shift the softmax ignores;
     *anchored*, eta has K - 1 components and the last topic's is fixed at 0 (*Ahmed & Xing 2007,

@@ -11,6 +11,9 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
+#: Smallest proportion that a start takes logs of.
+MIN_PROPORTION = 1e-4
+
 
 class DocumentPrior(nn.Module):
     """The prior of a document's topic proportions, with its parameters.
@@ -138,5 +141,5 @@ class DocumentPrior(nn.Module):
 
 def centred_logits(theta: Tensor) -> Tensor:
     """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
-    logits = theta.clamp_min(1e-4).log()
+    logits = theta.clamp_min(MIN_PROPORTION).log()
     return logits - logits.mean(-1, keepdim=True)
