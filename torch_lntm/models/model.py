@@ -155,7 +155,8 @@ class TopicModel(nn.Module):
         super().__init__()
         if prior.num_topics != topics.num_topics:
             raise ConfigError(
-                f"the prior has {prior.num_topics} topics and the topics are {topics.num_topics}"
+                f"the prior has {prior.num_topics} topics and the topics are {topics.num_topics}; "
+                "make both with the same num_topics"
             )
         if vocabulary is not None and len(vocabulary) != topics.num_words:
             raise ConfigError(

@@ -51,12 +51,12 @@ class NormalPrior(DocumentPrior):
         Returns:
             ``(latent_dim,)`` where all documents share it, or ``(num_docs, latent_dim)``.
         """
-        raise NotImplementedError
+        raise self._undefined("location")
 
     @property
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of the covariance ``(latent_dim, latent_dim)``, differentiable."""
-        raise NotImplementedError
+        raise self._undefined("scale_tril")
 
     @property
     def covariance(self) -> Tensor:
