@@ -47,7 +47,7 @@ EXECUTING = {
 
 
 def imported_names(tree: ast.Module, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
-    """Yields (local name, full dotted name) of every import, at whatever depth it stands."""
+    """Yields (local name, full dotted name) of every import, at any depth."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -162,6 +162,16 @@ def test_monte_carlo_em_fits_it(mine, corpus, kind) -> None:
     assert result.history[-1]["perplexity"] < NUM_WORDS
 
 
+def test_a_prior_that_leaves_something_out_is_told_what(corpus) -> None:
+    class Unfinished(lntm.models.NormalPrior):
+        def location(self, batch):
+            return torch.zeros(NUM_TOPICS)
+
+    model = TopicModel(Unfinished(NUM_TOPICS), Topics(NUM_TOPICS, NUM_WORDS))
+    with pytest.raises(NotImplementedError, match="Unfinished does not define scale_tril"):
+        make_guide("taylor", model).posterior(corpus.batch())
+
+
 def test_generate_draws_from_it(mine) -> None:
     model = make_model(mine, "covariates")
     with torch.no_grad():

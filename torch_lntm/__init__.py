@@ -65,8 +65,21 @@ _NAMES = {
     "save_model": "io",
 }
 _ROOMS = (
-    *("corpus", "distributions", "errors", "evaluation", "guides", "inference", "io", "kernels"),
-    *("latents", "models", "plotting", "posteriors", "recipes", "reports", "testing"),
+    "corpus",
+    "distributions",
+    "errors",
+    "evaluation",
+    "guides",
+    "inference",
+    "io",
+    "kernels",
+    "latents",
+    "models",
+    "plotting",
+    "posteriors",
+    "recipes",
+    "reports",
+    "testing",
 )
 __all__ = [*_NAMES, *_ROOMS, "__version__"]
 

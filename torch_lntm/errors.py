@@ -130,14 +130,13 @@ def require(least: float, **settings: Any) -> None:
 
     Args:
         least: The smallest value that may be.
-        **settings: Values by their names; None, a setting that was not given, always passes.
+        **settings: Numbers by their names; None, a setting that was not given, always passes.
 
     Raises:
         ConfigError: A value is below ``least``, NaN, or no number; the message names the setting.
     """
     for name, value in settings.items():
-        is_number = isinstance(value, Real)
-        if value is not None and not (is_number and value >= least):
+        if value is not None and not (isinstance(value, Real) and float(value) >= least):
             raise ConfigError(f"{name} is {value!r}; expected at least {least}")
 
 

@@ -88,7 +88,7 @@ class Recipe:
             seed: Seed of the model's initial values and of the engine.
             device: Where the model goes.
             options: Arguments of the model's constructor, the guide and the engine, by name. Each
-                goes to whichever of the three takes it.
+                goes to the one of the three that takes it.
             model_options: Further arguments of the model's constructor.
 
         Raises:

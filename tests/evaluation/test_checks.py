@@ -37,3 +37,21 @@ def test_a_posterior_is_not_solved_with_an_effort_that_cannot_be(effort) -> None
     guide = TaylorGuide(make_model())
     with pytest.raises(ConfigError, match="expected both positive"):
         guide.posterior(make_corpus().batch(), **effort)
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_other_words_are_refused(name) -> None:
+    model = make_model(vocabulary=("ant", "bee", "dog", "cat"))
+    with pytest.raises(ConfigError, match=r"column 2 is 'cat', in the model 'dog'; re-index"):
+        EVALUATIONS[name](model, TaylorGuide(model))
+
+
+def test_transform_refuses_other_words() -> None:
+    guide = TaylorGuide(make_model(vocabulary=("ant", "bee", "dog", "cat")))
+    with pytest.raises(ConfigError, match=r"column 2 is 'cat', in the model 'dog'; re-index"):
+        transform(guide, make_corpus())
+
+
+def test_words_without_names_are_taken_as_they_are() -> None:
+    guide = TaylorGuide(make_model(vocabulary=None))
+    assert transform(guide, make_corpus()).theta.shape == (9, 3)

@@ -120,6 +120,32 @@ def test_means_that_differ_between_documents_go_with_theirs(device) -> None:
         torch.testing.assert_close(whole.kl()[d], alone.kl()[0], rtol=1e-3, atol=1e-3)
 
 
+class OtherSpace:
+    """Coordinates of one's own: no dataclass, and without the attributes of a NormalSpace."""
+
+    def __init__(self, inner: NormalSpace) -> None:
+        self._inner = inner
+        for name in ("lift", "whiten", "unwhiten", "push", "pull", "marginal"):
+            setattr(self, name, getattr(inner, name))
+
+    def select(self, rows: torch.Tensor) -> OtherSpace:
+        return OtherSpace(self._inner.select(rows))
+
+    def to(self, dtype: torch.dtype) -> OtherSpace:
+        return OtherSpace(self._inner.to(dtype))
+
+
+def test_spaces_of_ones_own_have_long_documents_too(device) -> None:
+    single, _ = models("taylor", device)
+    batch = make_batch(long_and_short(), device, torch.float32)
+    space = single.prior.space(batch)
+    topics, start = single.topics.probs.detach(), space.loc.expand(batch.num_docs, -1)
+    expected = taylor(batch, topics, space, start=start, **SETTINGS)
+    got = taylor(batch, topics, OtherSpace(space), start=start, **SETTINGS)
+    torch.testing.assert_close(got.mean, expected.mean, rtol=0, atol=0)
+    torch.testing.assert_close(got.kl(), expected.kl(), rtol=0, atol=0)
+
+
 def test_what_makes_a_document_need_float64(device) -> None:
     counts = np.diag([100.0, 8000.0, 9000.0, 0.0, 100_000.0])
     eye = torch.eye(5, dtype=torch.float64, device=device)

@@ -121,7 +121,7 @@ codecs.register_error("torch_lntm.plain", _plain_character)
 
 @contextmanager
 def _any_encoding(stream: TextIO) -> Iterator[None]:
-    """A context in which whatever is printed can be encoded, by plainer characters if need be."""
+    """A context in which all that is printed can be encoded, by plainer characters if need be."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is None or stream.errors != "strict":
         yield

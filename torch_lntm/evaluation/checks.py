@@ -39,11 +39,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
     require(0, seed=seed)
     require(1, max_docs=max_docs)
     documents = as_corpus(corpus, allow_empty=True)
-    if documents.num_words != model.num_words:
-        raise ConfigError(
-            f"documents over {documents.num_words} words given to a model of {model.num_words}; "
-            "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
-        )
+    model.check_corpus(documents)
     return documents
 
 

@@ -250,7 +250,7 @@ class Guide(ABC, Generic[P]):
             batch: The documents.
             posterior: Their posterior.
             temperature: Inverse temperature T of annealing.
-            topic_temperature: That of the topics, T′.
+            topic_temperature: Inverse temperature T′ of the topics.
 
         Returns:
             ``(num_topics, num_words)`` float64. They sum to the number of tokens, except for the

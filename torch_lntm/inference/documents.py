@@ -95,13 +95,14 @@ def transform(
         The proportions, on the CPU, and the sources if the model has any.
 
     Raises:
-        ConfigError: No guide, another estimate, or a corpus over another number of words.
+        ConfigError: No guide, another estimate, or a corpus over other words.
     """
     if estimate not in get_args(Estimate):
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require(1, num_samples=num_samples, max_docs=max_docs)
     require(0, seed=seed)
     model, corpus = require_guide(guide).model, as_corpus(corpus, allow_empty=True)
+    model.check_corpus(corpus)
     if max_docs is None:
         per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
         if estimate == "mean":

@@ -26,7 +26,7 @@ def save_model(
     """Write a model's folder, which appears complete or not at all.
 
     Args:
-        model: The model, on whatever device.
+        model: The model, on any device.
         path: The folder to write. The two may be given in either order.
         overwrite: Replace a model or run that is there already.
 

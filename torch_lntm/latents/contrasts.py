@@ -145,7 +145,7 @@ class ContrastSpace(IdentifiedSpace):
 
     @property
     def _contrasts(self) -> Tensor:
-        """What takes eta to its contrasts: the anchored topic's logit adds nothing."""
+        """The matrix from eta to its contrasts. An anchored topic's logit is 0 and adds nothing."""
         return self.basis[:, :-1] if self.anchored else self.basis
 
     def project(self, mean: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:

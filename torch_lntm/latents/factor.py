@@ -86,7 +86,7 @@ class FactorSpace(LatentSpace):
             second_moment: ``(num_docs, num_sources)`` float64 E s².
 
         Returns:
-            Of the same shape; None where sources are standard normal themselves.
+            A tensor of the same shape; None where sources are standard normal themselves.
         """
 
     @abstractmethod

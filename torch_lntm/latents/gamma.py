@@ -42,7 +42,7 @@ class GammaSpace(LatentSpace):
 
     evens out: as α → 0 the tail is that of log U/α, U uniform, which the first term makes normal;
     as α → ∞ x is normal around log α with variance 1/α, to which the others tend. The density of z
-    is exact whatever x(z).
+    is exact for any x(z).
 
     Attributes:
         concentration: ``(num_topics,)`` float64 α.
@@ -72,7 +72,7 @@ class GammaSpace(LatentSpace):
 
     @cached_property
     def _log_normaliser(self) -> Tensor:
-        """Log |dx| terms apart, the density of x is exp(αx − e^x)/Γ(α)."""
+        """Σ log Γ(α_k), the log normaliser of the density exp(αx − e^x)/Γ(α) of x."""
         return torch.lgamma(self.concentration).sum()
 
     def log_gamma(self, z: Tensor) -> LogGamma:

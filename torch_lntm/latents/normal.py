@@ -1,8 +1,8 @@
 """Normal priors of eta in whitened coordinates.
 
 The prior covariance is factored once in float64, Σ = LLᵀ, and z = L⁻¹(eta − μ) is standard normal.
-A document's posterior precision in z is B = I + (something positive for the data). Since B ≥ I
-whatever Σ, its Cholesky factor exists in float32 where that of Σ⁻¹ + N·H does not.
+A document's posterior precision in z is B = I + (something positive for the data). Because B ≥ I
+for every Σ, its Cholesky factor exists in float32 where that of Σ⁻¹ + N·H does not.
 """
 
 from __future__ import annotations

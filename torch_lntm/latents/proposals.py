@@ -1,7 +1,7 @@
 """Distributions of one document's coordinates that importance sampling draws from.
 
 The random numbers are NumPy's, drawn on the CPU: a function of the seed and the document's position
-alone, the same whatever the batch and the device.
+alone, the same in every batch and on every device.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class StickSpace(IdentifiedSpace):
         return self._log_kernel(z) - log_beta(self.exponents).sum()
 
     def _log_kernel(self, z: Tensor) -> Tensor:
-        """The log density but for its constant; at most −min(a, b)·|x| of any stick."""
+        """The log density without its constant; for any stick x it is at most −min(a, b)·|x|."""
         own, after = self.exponents
         return F.logsigmoid(z) @ own + F.logsigmoid(-z) @ after
 

@@ -56,7 +56,7 @@ class Construction(NamedTuple):
 
     Attributes:
         name: The name that its constructor is registered by.
-        settings: The constructor's arguments, but for tensors and the vocabulary.
+        settings: The constructor's arguments, without tensors and the vocabulary.
     """
 
     name: str
@@ -155,7 +155,8 @@ class TopicModel(nn.Module):
         super().__init__()
         if prior.num_topics != topics.num_topics:
             raise ConfigError(
-                f"the prior has {prior.num_topics} topics and the topics are {topics.num_topics}"
+                f"the prior has {prior.num_topics} topics and the topics are {topics.num_topics}; "
+                "make both with the same num_topics"
             )
         if vocabulary is not None and len(vocabulary) != topics.num_words:
             raise ConfigError(
@@ -351,6 +352,27 @@ class TopicModel(nn.Module):
         for name, parameter in self.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 raise NumericalError(f"the model's parameter {name} is not finite")
+
+    def check_corpus(self, corpus: Corpus) -> None:
+        """Raise if a corpus is not over this model's words.
+
+        Raises:
+            ConfigError: It has another number of words; or where both have a vocabulary, other
+                words or another order.
+        """
+        cure = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
+        if corpus.num_words != self.num_words:
+            raise ConfigError(
+                f"the corpus has {corpus.num_words} words and the model {self.num_words}; {cure}"
+            )
+        if None in (corpus.vocabulary, self.vocabulary) or corpus.vocabulary == self.vocabulary:
+            return
+        pairs = enumerate(zip(corpus.vocabulary or (), self.vocabulary or (), strict=True))
+        column, (theirs, ours) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
+        raise ConfigError(
+            f"the corpus has other words than the model, or has them in another order: column "
+            f"{column} is {theirs!r}, in the model {ours!r}; {cure}"
+        )
 
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch on this model's device and in its dtype.

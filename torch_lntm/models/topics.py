@@ -17,7 +17,7 @@ from torch_lntm.solvers.special import wright_omega
 
 #: Bound on the Newton steps of the normal topics' M-step, and the relative error that ends them.
 NORMAL_STEPS, NORMAL_TOLERANCE = 100, 1e-13
-#: Of every word in every normal topic of a start.
+#: Pseudo-counts of every word in every normal topic of a start.
 START_PSEUDO_COUNTS = 0.05
 
 
@@ -165,8 +165,8 @@ class Topics(nn.Module):
 
         Returns:
             Their positions in the vocabulary and their probabilities, both
-            ``(num_topics, min(num_words, self.num_words))`` on the CPU. Of equally probable words
-            the first of the vocabulary comes first.
+            ``(num_topics, min(num_words, self.num_words))`` on the CPU. Equally probable words
+            stand in the order of the vocabulary.
         """
         probs, order = self.probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
         return order[:, :num_words], probs[:, :num_words]
@@ -251,15 +251,15 @@ class NormalTopics(Topics):
     def start_from_counts(self, word_counts: Tensor) -> None:
         """As :meth:`Topics.start_from_counts`, with pseudo-counts instead of the exact maximiser.
 
-        That takes many times as long, of which a start's many updates gain nothing.
+        The exact maximiser takes many times as long, and a start's many updates gain nothing by it.
         """
         self.set_(word_counts + START_PSEUDO_COUNTS)
 
     def gradient(self, word_counts: Tensor) -> Tensor:
         """Gradient of the log joint density in the logits, given expected counts n.
 
-        n_kv − φ_kv Σ_v n_kv − b_kv/δ². Of a mini-batch's counts times num_docs/batch it is an
-        unbiased estimate of that of the corpus: the prior is there once.
+        n_kv − φ_kv Σ_v n_kv − b_kv/δ². The counts of a mini-batch, times num_docs/batch, give an
+        unbiased estimate of the corpus's gradient, because the prior's part is there once.
 
         Args:
             word_counts: ``(num_topics, num_words)`` expected tokens.

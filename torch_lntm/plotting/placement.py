@@ -110,7 +110,7 @@ def _spread(points: np.ndarray, box: np.ndarray) -> np.ndarray:
     """Points moved, where they are too close, so that names of some 16 letters do not overlap.
 
     Args:
-        points: ``(num_points, 2)`` places, whatever their unit.
+        points: ``(num_points, 2)`` places, in any unit.
         box: ``(2,)`` inches of the picture they fill.
     """
     room = TOPIC_ROOM

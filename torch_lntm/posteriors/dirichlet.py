@@ -35,8 +35,8 @@ class DirichletPosterior(Posterior):
     Attributes:
         concentration: ``(num_topics,)`` float64 α, the prior it was solved under.
         gamma: ``(num_docs, num_topics)`` float64 γ, the parameters.
-        sites: ``(nnz, num_topics)`` β, the terms' own parameters with γ = α + Σ_w n_w β_w; None
-            but for expectation propagation.
+        sites: ``(nnz, num_topics)`` β, the terms' own parameters with γ = α + Σ_w n_w β_w, by
+            expectation propagation; None of other solvers.
     """
 
     concentration: Tensor

@@ -87,7 +87,10 @@ class NormalPosterior(Posterior):
 
     def expected_log_theta(self) -> Tensor:
         """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it."""
-        raise ConfigError("a normal posterior of eta does not determine E log theta")
+        raise ConfigError(
+            "a normal posterior of eta does not determine E log theta, which a Dirichlet prior's "
+            "M-step needs; give moments of Draws, or a DirichletPosterior"
+        )
 
     def theta(self, latent: Tensor) -> Tensor:
         """See :meth:`Posterior.theta`."""

@@ -1,4 +1,4 @@
-"""Posterior and Moments: what everything after a solver may ask, whichever solver it was."""
+"""Posterior and Moments: what engines and evaluations may ask of the result of any solver."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Posterior(Moments):
         """Draws of the latent variable ``(num_samples, num_docs, latent_dim)``.
 
         They are functions of the seed and the documents' positions in their corpus: independent
-        between documents, and the same whoever shares the batch and whatever the device.
+        between documents, and the same in every batch and on every device.
         """
         key = noise.document_keys(seed, self.index, num_samples)
         return self.draw(key).to(self.mean.dtype)

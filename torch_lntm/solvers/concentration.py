@@ -69,5 +69,5 @@ def _within_limits(log_alpha: Tensor) -> Tensor:
 
 
 def _concentration_objective(alpha: Tensor, target: Tensor) -> Tensor:
-    """Expected log density of theta but for a constant, from E log theta = ``target``."""
+    """Expected log density of theta up to a constant, from E log theta = ``target``."""
     return (alpha * target).sum() - log_multivariate_beta(alpha)

@@ -292,7 +292,7 @@ class Sweep:
         self.sites *= factors[self.batch.row_index[self.entries], None]
 
     def retire(self, held: Tensor, sites: Tensor) -> None:
-        """Write the β of all but the ``held`` ``(num_docs,)`` bool to ``sites``; drop them here."""
+        """Write the β of documents not in ``held`` ``(num_docs,)`` bool to ``sites``; drop them."""
         stay = held[self.batch.row_index[self.entries]]
         leave = (~stay).nonzero().squeeze(-1)
         stay = stay.nonzero().squeeze(-1)

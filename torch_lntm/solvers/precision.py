@@ -89,7 +89,7 @@ def in_sufficient_precision(solver: Solver) -> Solver:
         place = torch.empty_like(batch.index)
         place[fine] = torch.arange(len(fine), device=place.device)
         place[rows] = torch.arange(len(fine), len(fine) + len(rows), device=place.device)
-        return _joined(single, double, place, space.loc)
+        return _joined(single, double, place, space)
 
     return cast(Solver, solve)
 
@@ -121,7 +121,7 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
         weights: ``(num_docs, num_topics)`` normalised topic weights.
     """
     lost = torch.zeros_like(batch.index, dtype=torch.bool)
-    # Weights of no less than this floor nothing but words that all topics all but exclude.
+    # Where all weights are above this, only words that every topic nearly excludes are floored.
     suspects = weights.amin(-1) < probability_floor(topics.dtype) ** 0.5
     rows = suspects.nonzero().squeeze(-1)
     if len(rows):
@@ -151,20 +151,21 @@ def _exact(topics: Tensor) -> Tensor:
 
 
 def _joined(
-    first: NormalPosterior, second: NormalPosterior, place: Tensor, loc: Tensor
+    first: NormalPosterior, second: NormalPosterior, place: Tensor, space: Any
 ) -> NormalPosterior:
     """The posteriors ``place`` of both together, in the dtypes of the first.
 
     Args:
         first: Posteriors of some documents.
-        second: Of others.
+        second: Posteriors of the other documents.
         place: ``(num_docs,)`` positions among those of the first followed by those of the second.
-        loc: That of the latent space of all documents.
+        space: The latent space of all documents.
     """
     joined = {
         field.name: torch.cat([value, getattr(second, field.name).to(value)])[place]
         for field in fields(first)
         if isinstance(value := getattr(first, field.name), Tensor)
     }
-    space = replace(cast(Any, first.space), loc=loc)
-    return replace(first, space=space, **joined)
+    # Solvers that need a dense factor solve under the marginal prior.
+    solved_in = space if isinstance(space, type(first.space)) else space.marginal()
+    return replace(first, space=solved_in, **joined)

@@ -38,7 +38,7 @@ def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tens
 
 
 def exact_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
-    """As :func:`complete_information`, formed in float64 whatever the dtype of its arguments."""
+    """As :func:`complete_information`, formed in float64 from arguments of any dtype."""
     p = p.double()
     # Weights of lower precision sum to 1 up to their own rounding, which the centring would feel.
     p = p / p.sum(-1, keepdim=True)

@@ -118,7 +118,7 @@ def dirichlet_bound(
 
     loglik(e^E) + Σ_k (α_k − γ_k) E_k + log 𝔅(γ) − log 𝔅(α), E = E log theta. At a fixed point of
     eqs 10–11 it is *Minka & Lafferty 2002, eqs 8–9*, where eq. 8 as printed lacks the exponent
-    n_w q(a|w) of p(w|a) / q(a|w). A bound for every γ, whoever solved it.
+    n_w q(a|w) of p(w|a) / q(a|w). It is a bound for every γ, solved or not.
 
     Args:
         batch: Documents.
@@ -134,7 +134,7 @@ def dirichlet_bound(
     log_weights = _log_weights(expectation)
     found = expected_counts(log_weights.exp().to(topics), topics, batch)
     # Responsibilities from any t give a bound that starts Σ c log s + Σ_k topic_counts_k (E_k − log
-    # t_k). Here t is e^E but for a factor, and for the topics raised to the lowest weight.
+    # t_k). Here t is proportional to e^E, except for topics raised to the lowest weight.
     inner = found.topic_counts.double() * (expectation - log_weights)
     inner += (alpha - gamma) * expectation
     normaliser = log_multivariate_beta(gamma) - log_multivariate_beta(alpha)

@@ -108,7 +108,7 @@ def test_model_and_corpus_in_the_wrong_order() -> None:
             log_likelihood("model", corpus, method)
         with pytest.raises(ConfigError, match="expected a corpus or a matrix"):
             log_likelihood(model, model, method)
-        with pytest.raises(ConfigError, match="over 3 words"):
+        with pytest.raises(ConfigError, match="the corpus has 3 words and the model 15"):
             log_likelihood(model, np.ones((2, 3), int), method)
 
 

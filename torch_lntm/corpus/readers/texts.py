@@ -33,7 +33,7 @@ class TextOptions:
     Attributes:
         text_field: Field with the text; "text" if not given.
         label_field: Field with the label, which there must be; "label" if not given.
-        encoding: Of the file.
+        encoding: Encoding of the file.
         delimiter: Character between the fields of ``csv``; found by the header if not given.
         max_bytes: The most bytes to read.
     """

@@ -74,7 +74,7 @@ class PosteriorAccuracy:
         """Means over the reliable documents, with standard errors over documents.
 
         Args:
-            name: Of a guide, or ``"noise"``.
+            name: Name of a guide, or ``"noise"``.
 
         Returns:
             ``(mean, standard error)`` by the names of :class:`Accuracy`; of ``std_ratio`` the

@@ -97,10 +97,6 @@ class Chains:
         progress: Progress | None = None,
         means: Tensor | None = None,
     ) -> None:
-        if not isinstance(batch, DocumentBatch):
-            raise ConfigError(
-                f"expected a DocumentBatch; got a {type(batch).__name__}; a corpus has batch()"
-            )
         model.check_parameters()
         self.settings = settings
         self.warmup_steps = warmup_steps

@@ -6,6 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -56,13 +57,18 @@ class ResumableFit(ABC):
             for name, table in self.state.documents.items()
             if name not in self.not_returned_to
         }
-        self._kept = (self.snapshot(), self.state.phase, dict_of_clones(tables))
+        state = replace(
+            self.state,
+            documents=dict_of_clones(tables),
+            history=list(self.state.history),
+            best=dict(self.state.best),
+        )
+        # In one assignment: Ctrl-C can come at any moment, also while the copies are made.
+        self._kept = self.snapshot(), state
 
     def restore(self) -> None:
-        """Go back to what was kept last."""
-        parameters, self.state.phase, documents = self._kept
-        self.state.documents.clear()
-        self.state.documents.update(documents)
+        """Go back to what was kept last, which ends the fit."""
+        parameters, self.state = self._kept
         self.model.load_state_dict(parameters)
 
     def snapshot(self) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ class DocumentTables:
 
     def __init__(self, tables: dict[str, Tensor], row_offsets: NDArray[np.int64]) -> None:
         self.tables = tables
-        self._row_offsets = torch.from_numpy(np.array(row_offsets))
+        self._row_offsets = row_offsets
 
     def __contains__(self, name: str) -> bool:
         return name in self.tables
@@ -53,7 +53,8 @@ class DocumentTables:
 
     def _entries(self, batch: DocumentBatch) -> Tensor:
         """Positions in the corpus of a batch's stored counts ``(nnz,)``."""
-        starts = self._row_offsets[batch.positions]
-        sizes = self._row_offsets[batch.positions + 1] - starts
+        positions = batch.positions.numpy()
+        starts = torch.from_numpy(self._row_offsets[positions])
+        sizes = torch.from_numpy(self._row_offsets[positions + 1]) - starts
         before = sizes.cumsum(0) - sizes
         return torch.arange(int(sizes.sum())) + torch.repeat_interleave(starts - before, sizes)

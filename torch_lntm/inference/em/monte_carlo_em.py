@@ -35,17 +35,18 @@ class MonteCarloEM:
     instead: one of Adam a mini-batch, along the gradient of its word counts times num_docs/batch
     less the prior's (or, ``topic_update="exact"``, they too are at their maximiser).
 
-    Acceptance and step size belong to each chain of each document: they do not depend on how many
-    documents share a mini-batch, nor do the chains, but through the M-steps. Step sizes adapt in
-    the first epochs and are frozen after them. A chain that has not moved since then, in 10
-    transitions or more, takes no part in the statistics; one that has not at the end is reported.
+    Acceptance and step size belong to each chain of each document. They do not depend on how
+    many documents share a mini-batch, and the chains depend on it through the M-steps alone.
+    Step sizes adapt in the first epochs and are frozen after them. A chain that has not moved
+    since then, in 10 transitions or more, takes no part in the statistics; one that has not at
+    the end is reported.
 
     Args:
         model: The model to fit, in place.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
         num_steps: Leapfrog steps of a transition.
-        mass_matrix: As of :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
+        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
             every visit, from their last means, which costs several times as much as it gains.
         target_accept: Mean acceptance probability that adaptation aims at.
         max_epochs: Visits of every document. The default is few, because on held-out words more of
@@ -54,7 +55,7 @@ class MonteCarloEM:
         batch_size: Documents of a mini-batch.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
             M-steps take twice the time of an epoch and predict about as well.
-        learning_rate: Of ``"gradient"``: Adam's in the first epoch. In epoch e it is
+        learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is
             learning_rate / (1 + e/10).
         start: ``"lda"``, topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM` and one E-step of the model's default

@@ -25,6 +25,7 @@ from torch_lntm.inference.em.start import document_topics, lda_epoch
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
+from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
 Start = Literal["lda", "documents", "model"]
@@ -217,7 +218,7 @@ class VariationalRun(ResumableFit):
         sums: dict[str, Tensor] = {}
         for batch in self.batches(self.step_docs):
             rows = latents[batch.positions].to(batch.device)
-            logits = theta[batch.positions].to(batch.device).clamp_min(1e-4).log()
+            logits = theta[batch.positions].to(batch.device).clamp_min(MIN_PROPORTION).log()
             weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
             moments = Draws({prior.latent: rows[None]}, logits[None], weights)
             found = prior.statistics(moments, batch)

@@ -80,7 +80,7 @@ class VariationalEM:
         tolerance: Relative change of the objective at which EM has converged. The default stops
             after a few iterations, because on held-out words more of them do harm: the stochastic
             phases' topics generalise better than those of a tightly converged EM
-            (``benchmarks/defaults.py``). Use 1e-5 for the optimum of the objective itself.
+            (``docs/decisions.md``). Use 1e-5 for the optimum of the objective itself.
         start: ``"lda"``, the start above; ``"documents"``, one epoch of it, from topics
             made of a few random documents each; ``"model"``, the model as it is.
         start_epochs: Epochs of the start; by default enough for 320 updates, within 3 to 40.
@@ -211,15 +211,11 @@ def check_corpus(model: TopicModel, documents: Corpus) -> Corpus:
         documents: A corpus, or a matrix of counts.
 
     Raises:
-        ConfigError: They are over another number of words.
+        ConfigError: They are over other words.
         CorpusError: They cannot be used, or there are no tokens.
     """
     corpus = as_corpus(documents)
-    if corpus.num_words != model.num_words:
-        raise ConfigError(
-            f"the corpus has {corpus.num_words} words and the model {model.num_words}; re-index "
-            "the corpus with corpus.with_vocabulary(model.vocabulary)"
-        )
+    model.check_corpus(corpus)
     if corpus.num_tokens == 0:
         raise CorpusError("the corpus has no tokens; there is nothing to fit")
     return corpus

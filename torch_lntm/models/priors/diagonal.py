@@ -101,7 +101,10 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     def _write_scale(self, tril: Tensor) -> None:
         """The diagonal of a factor that has nothing else."""
         if bool((tril.tril(-1) != 0).any()):
-            raise ConfigError("prior covariance is not diagonal; lntm has independent logits")
+            raise ConfigError(
+                "prior covariance is not diagonal, but logits are independent under this prior; "
+                "give their standard deviations by std, or take ctm for a full covariance"
+            )
         self.log_std.copy_(tril.diagonal().log())
 
     def _restricted(self, covariance: Tensor) -> Tensor:

@@ -12,12 +12,9 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents import GammaSpace, StickSpace
-from torch_lntm.models.priors.prior import DocumentPrior
+from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration
-
-#: What stands for a proportion of zero in the start's log proportions.
-MIN_PROPORTION = 1e-4
 
 
 class DirichletPrior(DocumentPrior):

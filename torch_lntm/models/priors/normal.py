@@ -1,4 +1,4 @@
-"""Normal priors of eta, of whatever mean and covariance."""
+"""Normal priors of eta, with any mean and covariance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NormalPrior(DocumentPrior):
 
     A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. With
     these it works with every guide for normal priors, every sampler and every evaluator. If its
-    M-step needs more than the sums of eta and etaᵀeta, it extends :meth:`statistics` too.
+    M-step needs more than the sums of eta and eta etaᵀ, it extends :meth:`statistics` too.
 
     Two parameterisations: *free*, eta has K components, whose common shift the softmax ignores;
     *anchored*, eta has K - 1 components and the last topic's is fixed at 0 (*Ahmed & Xing 2007,
@@ -51,12 +51,12 @@ class NormalPrior(DocumentPrior):
         Returns:
             ``(latent_dim,)`` where all documents share it, or ``(num_docs, latent_dim)``.
         """
-        raise NotImplementedError
+        raise self._undefined("location")
 
     @property
     def scale_tril(self) -> Tensor:
         """Lower Cholesky factor of the covariance ``(latent_dim, latent_dim)``, differentiable."""
-        raise NotImplementedError
+        raise self._undefined("scale_tril")
 
     @property
     def covariance(self) -> Tensor:

@@ -11,6 +11,9 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
+#: Smallest proportion that a start takes logs of.
+MIN_PROPORTION = 1e-4
+
 
 class DocumentPrior(nn.Module):
     """The prior of a document's topic proportions, with its parameters.
@@ -46,7 +49,7 @@ class DocumentPrior(nn.Module):
     @property
     def space_type(self) -> type[LatentSpace]:
         """The class of what :meth:`space` returns, by which guides and samplers know what fits."""
-        raise NotImplementedError
+        raise self._undefined("space_type")
 
     def space(self, batch: DocumentBatch) -> LatentSpace:
         """Whitened coordinates of the documents' latent variables at the present parameters.
@@ -57,7 +60,7 @@ class DocumentPrior(nn.Module):
         Returns:
             The space, without gradients.
         """
-        raise NotImplementedError
+        raise self._undefined("space")
 
     def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """Coordinates of what the likelihood can see, for integrals; float64.
@@ -65,7 +68,7 @@ class DocumentPrior(nn.Module):
         Args:
             batch: As for :meth:`space`.
         """
-        raise NotImplementedError
+        raise self._undefined("identified")
 
     def emit(self, batch: DocumentBatch) -> Tensor:
         """Emit the documents' sites as a Pyro program, within their plate.
@@ -76,11 +79,11 @@ class DocumentPrior(nn.Module):
         Returns:
             The value of the site :attr:`latent`, ``(num_docs, latent_dim)``.
         """
-        raise NotImplementedError
+        raise self._undefined("emit")
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from the latent ``(..., latent_dim)``."""
-        raise NotImplementedError
+        raise self._undefined("theta")
 
     def log_prior(self) -> Tensor:
         """Log density, up to a constant, of the parameters' own prior (scalar, float64 nats)."""
@@ -96,7 +99,7 @@ class DocumentPrior(nn.Module):
         Returns:
             Float64 tensors by names of the prior's choice; sums of disjoint sets add up.
         """
-        raise NotImplementedError
+        raise self._undefined("statistics")
 
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """Set the parameters to their maximisers.
@@ -105,7 +108,7 @@ class DocumentPrior(nn.Module):
             num_docs: Number of documents summed over (not counting empty ones).
             **sums: What :meth:`statistics` gave, added over documents.
         """
-        raise NotImplementedError
+        raise self._undefined("m_step")
 
     def start_latents(self, theta: Tensor) -> Tensor:
         """The latent variables ``(num_docs, latent_dim)`` that rough proportions belong to.
@@ -113,7 +116,7 @@ class DocumentPrior(nn.Module):
         Args:
             theta: ``(num_docs, num_topics)`` positive proportions.
         """
-        raise NotImplementedError
+        raise self._undefined("start_latents")
 
     def start(self, num_docs: float, **sums: Tensor) -> None:
         """Set the parameters from rough latent variables; by default as :meth:`m_step` does.
@@ -130,7 +133,14 @@ class DocumentPrior(nn.Module):
         Centring removes the shift that softmax ignores, so this is identified. Its rows sum to 0.
         Where the prior mean depends on the document, this is the covariance around it.
         """
-        raise NotImplementedError
+        raise self._undefined("contrast_covariance")
+
+    def _undefined(self, what: str) -> NotImplementedError:
+        """The error of a part of the contract that a subclass has left out."""
+        return NotImplementedError(
+            f"{type(self).__name__} does not define {what}; the docstrings of DocumentPrior and "
+            "NormalPrior say what it is, and docs/own_prior.md has examples"
+        )
 
     def canonicalise_(self) -> None:
         """Choose, among parameters that mean the same, those that are stated as the convention."""
@@ -138,5 +148,5 @@ class DocumentPrior(nn.Module):
 
 def centred_logits(theta: Tensor) -> Tensor:
     """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
-    logits = theta.clamp_min(1e-4).log()
+    logits = theta.clamp_min(MIN_PROPORTION).log()
     return logits - logits.mean(-1, keepdim=True)
