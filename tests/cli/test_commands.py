@@ -31,6 +31,7 @@ def test_topics(run_folder, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_sources(counts, capsys):
     run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")
     capsys.readouterr()
@@ -72,6 +73,7 @@ def test_transform_writes_every_document(run_folder, counts, capsys):
     assert {row["converged"] for row in rows} == {"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["factor", "taylor"])
 def test_transform_writes_the_sources_too(counts, posterior):
     options = ("--model", "iftm", "--num-sources", "2", "--posterior", posterior)
@@ -92,6 +94,7 @@ def test_transform_writes_the_sources_too(counts, posterior):
     assert list(rows[0])[-3:] == ["topic_2", "source_0", "source_1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["vb", "ep"])
 def test_transform_under_a_dirichlet(counts, posterior):
     run = fit_quickly(counts, "--model", "lda", "--posterior", posterior)
@@ -173,6 +176,7 @@ def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys
     assert "posterior mean" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     ["--model iftm", "--model iftm --source laplace", "--model lda", "--model lda --posterior ep"],
@@ -191,6 +195,7 @@ def test_evaluate_scores_every_model(counts, options):
     assert [20 < score["value"] < 45 for score in scores[:3]] == [True] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, {"posterior": None}, {"posterior": "laplace"}])
 def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
     path = Path(run_folder, "config.json")
@@ -216,6 +221,7 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
     assert capsys.readouterr().err.startswith(f"error: {expected}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["importance", "ais", "quadrature"])
 def test_evaluate_takes_the_estimator(run_folder, counts, method, capsys):
     settings = {"importance": {}, "ais": {"num_temperatures": 20}, "quadrature": {}}[method]
@@ -239,6 +245,7 @@ def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):
     assert "warning: the model was fitted to these very documents" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_lee_is_read_as_in_the_fit(capsys):
     assert main(["fit", "lee", "--out", "run", *QUICK, "--min-df", "10"]) == 0
     assert main(["evaluate", "run", "lee", "--metrics", "completion"]) == 0

@@ -83,6 +83,7 @@ def test_cuda_must_be_there(counts, monkeypatch, capsys):
     assert "torch finds no CUDA device here; use auto or cpu" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_is_only_replaced_when_asked_to(run_folder, counts, capsys):
     before = tensors(run_folder)
     assert main(["fit", counts, "--out", "run", *QUICK, "--seed", "1"]) == 1
@@ -247,6 +248,7 @@ def test_a_corpus_whose_name_is_not_unicode_is_fitted(counts, capsys):
     assert main(["evaluate", "run", "--metrics", "diversity"]) == 0
 
 
+@pytest.mark.slow
 def test_without_a_terminal_there_are_no_progress_bars(counts):
     done = run_in_process("fit", counts, "--out", "run", "--num-topics", "2")
     assert done.returncode == 0

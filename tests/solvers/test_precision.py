@@ -179,6 +179,7 @@ def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> N
 # Factorisation.
 
 
+@pytest.mark.slow
 def test_khan_bouchard_s_own_solver_forms_failed_precisions_again(device) -> None:
     """Without the help of float64 for the whole document."""
     root = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
