@@ -70,7 +70,9 @@ class _WrongPull(NormalSpace):
 
 class _WrongDraw(NormalSpace):
     def draw(self, key):
-        return 1.2 * super().draw(key)
+        z = super().draw(key)
+        z[..., 0] *= 1.2
+        return z
 
 
 class _WrongSelection(NormalSpace):

@@ -68,6 +68,7 @@ def test_transform_writes_every_document(run_folder, counts, capsys):
     np.testing.assert_allclose(theta, posterior.theta_mode().numpy(), atol=1e-4)
     np.testing.assert_allclose(theta[7], run.model.theta(run.model.prior.loc).detach().numpy())
     rows = list(csv.DictReader(Path("theta.csv").read_text().splitlines()))
+    assert [row["document"] for row in rows] == [str(d) for d in range(40)]
     assert [row["label"] for row in rows] == [str(d) for d in range(40)]
     assert [float(row["topic_2"]) for row in rows] == pytest.approx(theta[:, 2], abs=1e-5)
     assert {row["converged"] for row in rows} == {"1"}

@@ -308,6 +308,18 @@ def test_report_names_estimator_unit_and_errors() -> None:
     assert "above 0.7 in 1 documents" in text
 
 
+def test_numerical_errors_add_up() -> None:
+    estimate = LikelihoodEstimate(
+        log_likelihood=torch.tensor([-30.0, -60.0]).double(),
+        standard_error=torch.tensor([0.3, 0.4]).double(),
+        lengths=torch.tensor([10, 30]),
+        method="quadrature",
+        description="quadrature on 101 points",
+        num_samples=101,
+    )
+    assert estimate.total_error == pytest.approx(0.7)
+
+
 def test_wrong_vocabulary_guide_and_posterior() -> None:
     model = make_model(4)
     with pytest.raises(ConfigError, match="3 words"):
