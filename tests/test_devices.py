@@ -147,6 +147,7 @@ def compare(
 # -- guides and engines ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_pair
 def test_posterior(accelerator: torch.device, family: str, guide: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
@@ -168,6 +169,7 @@ def test_posterior(accelerator: torch.device, family: str, guide: str) -> None:
     compare(accelerator, work)
 
 
+@pytest.mark.slow
 @each_pair
 def test_variational_em_continues_from_its_checkpoint(
     accelerator: torch.device, family: str, guide: str, tmp_path: Path
@@ -210,6 +212,7 @@ def test_annealing(accelerator: torch.device, family: str, guide: str) -> None:
     compare(accelerator, work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "laplace iftm", "lda"])
 def test_restarts(accelerator: torch.device, family: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
@@ -224,6 +227,7 @@ def test_restarts(accelerator: torch.device, family: str) -> None:
     compare(accelerator, work)
 
 
+@pytest.mark.slow
 @each_pair
 def test_svi(accelerator: torch.device, family: str, guide: str) -> None:
     pyro.clear_param_store()
@@ -267,6 +271,7 @@ def test_monte_carlo_em_continues_from_its_checkpoint(
     compare(accelerator, work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "metric"),
     [
@@ -347,6 +352,7 @@ def test_bound_density(accelerator: torch.device, family: str) -> None:
 # -- evaluation --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
 @each_pair
 def test_completion(accelerator: torch.device, family: str, guide: str, predictive: str) -> None:
@@ -368,6 +374,7 @@ def estimated(estimate: Any) -> Values:
     }
 
 
+@pytest.mark.slow
 @each_pair
 def test_importance_sampling(accelerator: torch.device, family: str, guide: str) -> None:
     def work(device: torch.device) -> tuple[Values, Values]:
@@ -391,6 +398,7 @@ def test_quadrature(accelerator: torch.device, family: str, num_topics: int) -> 
     compare(accelerator, work)
 
 
+@pytest.mark.slow
 @each_family
 def test_annealed_importance_sampling(accelerator: torch.device, family: str) -> None:
     settings = AIS(num_chains=2, num_temperatures=4, num_steps=1)
@@ -404,6 +412,7 @@ def test_annealed_importance_sampling(accelerator: torch.device, family: str) ->
     check({"gap": bracket.gap, "lower": bracket.lower.log_likelihood}, None, CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "gaussian iftm", "lda"])  # the slowest test
 def test_posterior_accuracy(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)
@@ -456,6 +465,7 @@ def test_correlations(accelerator: torch.device, family: str) -> None:
     compare(accelerator, work)
 
 
+@pytest.mark.slow
 @each_family
 def test_reports(accelerator: torch.device, family: str) -> None:
     report = lntm.reports
@@ -503,6 +513,7 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
         pyplot.close("all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "posteriors"),
     [

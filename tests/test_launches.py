@@ -58,6 +58,7 @@ def parts() -> Iterator[Parts]:
         yield Parts(device, SHAPE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_launches_and_waits_only_fall(name: str, parts: Parts) -> None:
     launches, waits = EXACT[name]
@@ -66,6 +67,7 @@ def test_launches_and_waits_only_fall(name: str, parts: Parts) -> None:
     assert cost.waits <= waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNTIL_CONVERGED)
 def test_launches_and_waits_until_convergence_only_fall(name: str, parts: Parts) -> None:
     launches, waits = UNTIL_CONVERGED[name]

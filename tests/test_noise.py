@@ -76,6 +76,15 @@ def test_gamma_variates_have_their_law(shape: float, device: torch.device) -> No
     assert len(np.unique(logs)) == len(logs)
 
 
+@pytest.mark.stat
+def test_what_accepts_a_gamma_variate_is_independent_of_it() -> None:
+    """A twentieth of the proposals is rejected at most, which only many draws show."""
+    keys = noise.document_keys(0, torch.arange(8000), 20)
+    logs = noise.log_gamma(keys, torch.ones(20, 8000, 8, dtype=torch.float64)).flatten()
+    # Kolmogorov–Smirnov of 1,280,000 exponential variates: false-failure rate 1e-4.
+    assert stats.kstest(logs.exp().numpy(), "expon").pvalue > 1e-4
+
+
 def test_shapes_that_are_not_numbers_end() -> None:
     keys = noise.document_keys(0, torch.arange(2), 1)
     shapes = torch.tensor([[1.0, math.nan], [2.0, 3.0]], dtype=torch.float64).expand(1, 2, 2)

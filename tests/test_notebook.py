@@ -49,6 +49,7 @@ def test_it_is_committed_with_outputs(committed):
     assert not any(place in text for place in ("site-packages", "/home/", "/root/", "/tmp/"))
 
 
+@pytest.mark.slow
 def test_it_runs(committed, tmp_path, monkeypatch):
     # Its own connection files and settings: several test processes may run at once.
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))

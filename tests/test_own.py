@@ -82,6 +82,7 @@ def test_it_keeps_the_contract(mine, corpus, kind) -> None:
     lntm.testing.check_prior(prior, batch, exact_m_step=kind == "covariates")
 
 
+@pytest.mark.slow
 @each_kind
 def test_every_normal_guide_solves_it(mine, corpus, kind) -> None:
     model = make_model(mine, kind)
@@ -92,6 +93,7 @@ def test_every_normal_guide_solves_it(mine, corpus, kind) -> None:
         lntm.testing.check_guide(guide, corpus.batch(np.arange(4), dtype=torch.float64))
 
 
+@pytest.mark.slow
 @each_kind
 @pytest.mark.parametrize("name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"])
 def test_variational_em_fits_it(mine, corpus, kind, name) -> None:
@@ -106,6 +108,7 @@ def test_variational_em_fits_it(mine, corpus, kind, name) -> None:
     assert 1.0 < completion.perplexity < NUM_WORDS
 
 
+@pytest.mark.slow
 @each_kind
 def test_stock_pyro_takes_it(mine, corpus, kind) -> None:
     model = make_model(mine, kind)
@@ -130,6 +133,7 @@ def test_guides_emit_it_for_batches_of_any_dtype(mine, corpus, dtype) -> None:
         assert make_guide(name, model)(batch).dtype == torch.float64
 
 
+@pytest.mark.slow
 @each_kind
 def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
     model = make_model(mine, kind)

@@ -37,6 +37,7 @@ def test_unknown_names_are_attribute_errors():
         lntm.lda2vec  # noqa: B018 - the access itself is what raises
 
 
+@pytest.mark.slow
 def test_the_readme_is_finished_and_its_example_runs(tmp_path, monkeypatch):
     readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
     assert "@@" not in readme

@@ -9,6 +9,7 @@ import torch_lntm as lntm
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.models import CONSTRUCTORS
 from torch_lntm.recipes import SAMPLERS, Recipe, guide_of
 
 DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
@@ -87,3 +88,12 @@ def test_options_of_a_model_of_ones_own():
     assert made.model.latent_dim == 2
     with pytest.raises(ConfigError, match="takes no anchord; did you mean anchored"):
         Recipe("ctm").make(7, model_options={"num_topics": 3, "anchord": True})
+
+
+def test_a_model_gets_words_that_its_constructor_does_not_take(monkeypatch):
+    def wordless(num_topics, num_words):
+        return lntm.models.ctm(num_topics, num_words)
+
+    monkeypatch.setitem(CONSTRUCTORS, "wordless", wordless)
+    made = Recipe("wordless").make(3, ["a", "b", "c"], options={"num_topics": 2})
+    assert made.model.vocabulary == ("a", "b", "c")

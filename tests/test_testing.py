@@ -70,12 +70,24 @@ class _WrongPull(NormalSpace):
 
 class _WrongDraw(NormalSpace):
     def draw(self, key):
-        return 1.2 * super().draw(key)
+        z = super().draw(key)
+        z[..., 0] *= 1.2
+        return z
 
 
 class _WrongSelection(NormalSpace):
     def select(self, rows):
         return replace(self, loc=self.loc + 1.0)
+
+
+class _Denser(NormalSpace):
+    def log_density(self, z):
+        return 1.0 + super().log_density(z)
+
+
+class _WrongDensityOfSome(NormalSpace):
+    def select(self, rows):
+        return _Denser(self.loc, self.tril, self.anchored)
 
 
 class _WiderContrasts(_Prior):
@@ -116,6 +128,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
         (_with_space(_WrongPull), "pull"),
         (_with_space(_WrongDraw), "draw"),
         (_with_space(_WrongSelection), "select"),
+        (_with_space(_WrongDensityOfSome), r"select\(\) changes log_density"),
         (_WiderContrasts(), "identified"),
         (_MeansOfStatistics(), "is not the sum of its parts"),
         (_HalfAnMStep(), "m_step"),

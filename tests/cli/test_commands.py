@@ -31,6 +31,7 @@ def test_topics(run_folder, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_sources(counts, capsys):
     run = fit_quickly(counts, "--model", "iftm", "--num-sources", "2", "--source", "laplace")
     capsys.readouterr()
@@ -67,11 +68,13 @@ def test_transform_writes_every_document(run_folder, counts, capsys):
     np.testing.assert_allclose(theta, posterior.theta_mode().numpy(), atol=1e-4)
     np.testing.assert_allclose(theta[7], run.model.theta(run.model.prior.loc).detach().numpy())
     rows = list(csv.DictReader(Path("theta.csv").read_text().splitlines()))
+    assert [row["document"] for row in rows] == [str(d) for d in range(40)]
     assert [row["label"] for row in rows] == [str(d) for d in range(40)]
     assert [float(row["topic_2"]) for row in rows] == pytest.approx(theta[:, 2], abs=1e-5)
     assert {row["converged"] for row in rows} == {"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["factor", "taylor"])
 def test_transform_writes_the_sources_too(counts, posterior):
     options = ("--model", "iftm", "--num-sources", "2", "--posterior", posterior)
@@ -92,6 +95,7 @@ def test_transform_writes_the_sources_too(counts, posterior):
     assert list(rows[0])[-3:] == ["topic_2", "source_0", "source_1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["vb", "ep"])
 def test_transform_under_a_dirichlet(counts, posterior):
     run = fit_quickly(counts, "--model", "lda", "--posterior", posterior)
@@ -173,6 +177,7 @@ def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys
     assert "posterior mean" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     ["--model iftm", "--model iftm --source laplace", "--model lda", "--model lda --posterior ep"],
@@ -191,6 +196,7 @@ def test_evaluate_scores_every_model(counts, options):
     assert [20 < score["value"] < 45 for score in scores[:3]] == [True] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [None, {"posterior": None}, {"posterior": "laplace"}])
 def test_runs_of_earlier_versions_are_read(run_folder, counts, change):
     path = Path(run_folder, "config.json")
@@ -216,6 +222,7 @@ def test_a_posterior_that_the_model_cannot_have_is_said(run_folder, counts, post
     assert capsys.readouterr().err.startswith(f"error: {expected}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["importance", "ais", "quadrature"])
 def test_evaluate_takes_the_estimator(run_folder, counts, method, capsys):
     settings = {"importance": {}, "ais": {"num_temperatures": 20}, "quadrature": {}}[method]
@@ -239,6 +246,7 @@ def test_evaluate_says_when_it_scores_the_training_documents(counts, capsys):
     assert "warning: the model was fitted to these very documents" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_lee_is_read_as_in_the_fit(capsys):
     assert main(["fit", "lee", "--out", "run", *QUICK, "--min-df", "10"]) == 0
     assert main(["evaluate", "run", "lee", "--metrics", "completion"]) == 0

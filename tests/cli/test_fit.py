@@ -66,6 +66,7 @@ def test_fit_is_the_libraries_fit(counts):
     assert not Path("run.partial").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "expected"),
     [
@@ -83,6 +84,7 @@ def test_fit_passes_the_models_options_on(counts, model, options, expected):
     assert sum(run.metadata["topic_shares"]) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_concentration_that_is_not_learned_stays(counts):
     options = ["--concentration", "0.7", "--no-learn-concentration"]
     run = fit_quickly(counts, "--model", "lda", *options)
@@ -91,6 +93,7 @@ def test_a_concentration_that_is_not_learned_stays(counts):
     assert (learned.model.prior.concentration - 0.7).abs().min() > 1e-3
 
 
+@pytest.mark.slow
 def test_every_kind_of_model_has_its_posteriors(counts):
     for model, guides in {
         "ctm": ["taylor", "laplace", "blei-lafferty", "khan-bouchard"],
@@ -106,6 +109,7 @@ def test_every_kind_of_model_has_its_posteriors(counts):
         assert fit_quickly(counts, "--model", model, out=model).config["posterior"] == guides[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["ctm", "lntm", "iftm", "lda"])
 def test_fit_by_sampling(counts, model, capsys):
     options = ("--model", model, "--posterior", "hmc", "--max-epochs", "12", "--num-chains", "2")
@@ -138,6 +142,7 @@ def test_options_of_the_other_engine_are_refused(counts, capsys):
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_the_topics_update_is_the_guides(counts, monkeypatch):
     seen = []
     engine = lntm.inference.VariationalEM
@@ -171,6 +176,7 @@ def test_defaults_are_the_librarys():
                 assert options[parameter.name] == parameter.default, parameter.name
 
 
+@pytest.mark.slow
 def test_fit_of_lee_into_the_default_folder(capsys):
     assert main(["fit", "lee", "--max-iterations", "0", "--num-topics", "5", "--no-progress"]) == 0
     (folder,) = Path("runs").iterdir()

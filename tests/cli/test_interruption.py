@@ -39,6 +39,7 @@ def wait_for(path, process):
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_best_so_far(counts):
     process = start("fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000")
     wait_for(Path("run.partial/checkpoint.safetensors"), process)
@@ -54,6 +55,7 @@ def test_ctrl_c_keeps_the_best_so_far(counts):
     assert not Path("run.partial").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_fit_continues_to_the_same_result(counts, capsys):
     torch.set_num_threads(1)
     fit = ["fit", counts, *ENDLESS, "--max-iterations", "150"]
@@ -92,6 +94,7 @@ def stop_at_checkpoint(patch, number, error):
     patch.setattr(loop, "write_checkpoint", write_and_stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "number"),  # of the start's 40 epochs, of stepwise EM's 10, or of EM
     [
@@ -125,6 +128,7 @@ def test_fits_of_every_model_continue(counts, model, number, monkeypatch, capsys
     assert sum(early.metadata["topic_shares"]) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_the_default_folder_continues_too(counts, capsys, monkeypatch):
     def killed(*arguments, **options):
         raise SystemError("killed")
@@ -142,6 +146,7 @@ def test_the_default_folder_continues_too(counts, capsys, monkeypatch):
     assert "continuing" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_fits_of_the_same_second_have_their_own_folders(counts, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda pattern: pattern.partition("%")[0] + "now")
     for _ in range(3):
@@ -207,6 +212,7 @@ def test_the_same_command_shows_what_the_first_one_printed(counts, capsys):
     assert "exists already; choose another path, or pass --overwrite" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), lntm.NumericalError("no numbers")])
 def test_a_fit_is_not_lost_with_its_scores(counts, error, monkeypatch, capsys):
     def fail(*arguments, **options):
@@ -229,6 +235,7 @@ def test_a_fit_is_not_lost_with_its_scores(counts, error, monkeypatch, capsys):
     assert finished[0]["value"] == pytest.approx(expected[0]["value"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_leaves_a_complete_run(counts):
     pytest.importorskip("fcntl")
     with start("fit", counts, "--out", "run", *QUICK) as process:

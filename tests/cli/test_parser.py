@@ -23,6 +23,7 @@ def write_config(**options):
     return "config.yaml"
 
 
+@pytest.mark.slow
 def test_options_come_from_the_file_and_then_from_the_line(counts):
     config = write_config(
         corpus=counts, num_topics=5, tolerance=1e-3, anchored=True, max_iterations=1, progress=False
@@ -119,6 +120,7 @@ def test_help_and_version(capsys):
     assert out.endswith(f"torch-lntm {lntm.__version__}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"), [("quickstart", "ctm"), ("iftm", "iftm"), ("aspect", "lda")]
 )

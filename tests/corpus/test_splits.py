@@ -105,6 +105,7 @@ def check_moments(x: np.ndarray, document: np.ndarray, drawn: int) -> None:
     assert (error <= bound * products.std(0) + 1e-9 * np.abs(covariance)).all()
 
 
+@pytest.mark.stat
 @pytest.mark.parametrize(
     ("document", "fraction"),
     [
@@ -124,6 +125,8 @@ def test_hold_out_draws_have_hypergeometric_moments(document, fraction):
     check_moments(drawn.astype(float), document, round(fraction * int(document.sum())))
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("small", [True, False])
 def test_hold_out_draws_are_hypergeometric(small, monkeypatch):
     # The whole distribution, by chi-square, also of the draws that are made for large numbers.

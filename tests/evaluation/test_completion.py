@@ -64,6 +64,8 @@ def test_mode_predictive_by_hand(model: TopicModel, corpus: Corpus, guide_name: 
     assert result.num_docs == int((counts.sum(1) > 0).sum())
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_mean_and_integrated_predictive_by_sampling(model: TopicModel, corpus: Corpus) -> None:
     # Against draws of the posterior object itself; tolerances are five times what 20,000 draws
     # against 20,000 leave.

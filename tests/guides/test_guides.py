@@ -73,6 +73,7 @@ def test_the_sources_site_is_their_exact_conditional(device, name) -> None:
     torch.testing.assert_close(trace.nodes["source"]["log_prob"], (joint - marginal).detach())
 
 
+@pytest.mark.slow
 @each_pair
 def test_svi_starts_documents_where_it_left_them(family, name) -> None:
     """Called again at the same parameters, a solver has next to nothing left to do."""

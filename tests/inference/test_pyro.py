@@ -35,6 +35,8 @@ def make_corpus(num_docs: int = 40, length: int = 60, seed: int = 0) -> Corpus:
     return corpus
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("name", [name for family, name in PAIRS if family == "ctm"])
 def test_svi_recovers_the_prior_mean_with_mini_batches(name: str, elbo: type, device: str) -> None:
@@ -58,6 +60,7 @@ def test_svi_recovers_the_prior_mean_with_mini_batches(name: str, elbo: type, de
     assert not torch.equal(model.topics.probs, topics)
 
 
+@pytest.mark.slow
 @each_pair
 def test_svi_raises_the_elbo_of_every_model(family: str, name: str, device: str) -> None:
     truth = make_any_model(family, seed=3)
@@ -94,6 +97,7 @@ def test_predictive_draws_from_the_guide(family: str) -> None:
     assert bool((difference.abs() < 5 * error).all())
 
 
+@pytest.mark.slow
 def test_stock_hmc_runs_on_the_same_program() -> None:
     model = make_any_model("ctm")
     batch = model.generate([20, 5], seed=2)[0].batch(dtype=torch.float64)
@@ -109,6 +113,8 @@ def test_stock_hmc_runs_on_the_same_program() -> None:
     assert bool(((eta.mean(0) - posterior.mean).abs() < 3 * posterior.variance.sqrt()).all())
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_a_mini_batch_elbo_is_unbiased_for_the_full_one() -> None:
     corpus = make_corpus(40)
     model = make_model()
@@ -150,6 +156,8 @@ def test_gradients_of_the_elbo_are_those_of_the_log_joint() -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_nuts_agrees_with_quadrature_in_the_contrasts() -> None:
     """E theta of K = 2 documents against a grid, in units of the run's own standard error."""
     topics = synthetic_topics(2, NUM_WORDS, 0.3, seed=5)

@@ -321,6 +321,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "forbidden_mib"),
     [

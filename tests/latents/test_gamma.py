@@ -11,6 +11,8 @@ from torch_lntm import noise
 from torch_lntm.latents import GammaSpace
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("concentration", [0.003, 0.3, 3.0, 300.0])
 def test_gamma_coordinates_have_the_density_of_gamma_variates(
     concentration: float, device: torch.device

@@ -59,6 +59,7 @@ def test_parameters_given_are_parameters_read(device, anchored, dtype) -> None:
     assert torch.equal(twin.topics.probs, model.topics.probs)
 
 
+@pytest.mark.slow
 def test_topics_read_back_follow_every_way_to_write_them() -> None:
     model = random_problem().model()
     logits = model.topics.logits

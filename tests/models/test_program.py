@@ -84,6 +84,7 @@ def test_the_program_runs_at_substituted_parameters(family: str) -> None:
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.slow
 def test_a_prior_over_a_parameter_by_lift() -> None:
     """Posterior draws of the mean under a prior that leaves it no choice."""
     model = make_model("ctm").float()
@@ -223,6 +224,7 @@ def test_predictive_repeats_observed_counts_and_draws_others(family: str, parall
     assert prior[model.prior.latent].shape == (4, 3, model.latent_dim)
 
 
+@pytest.mark.stat
 def test_predicted_words_have_the_posterior_s_frequencies() -> None:
     model = make_model("ctm")
     batch = make_batch(model)

@@ -68,6 +68,13 @@ def test_a_constructor_of_ones_own_wraps_the_librarys():
     expected = {"num_topics": 3, "num_words": 5, "knob": 2.5, "dtype": "float32", "colour": "red"}
     assert model.config == expected
     assert make(3, 5).name == "ctm"
+    # None is a value of its own, unless it is the default.
+    assert own(3, 5, knob=None, vocabulary=None).config == {
+        "num_topics": 3,
+        "num_words": 5,
+        "dtype": "float32",
+        "knob": None,
+    }
 
 
 def test_registered_as_a_decorator_and_again():

@@ -42,6 +42,16 @@ def test_topics_in_single_precision_sum_to_1(cls, device) -> None:
         np.testing.assert_allclose(probs.cpu(), expected, rtol=2e-6)
 
 
+def test_topics_change_again_after_they_were_fixed() -> None:
+    topics = make_topics(Topics, torch.device("cpu"), 5)
+    others = torch.tensor([[0.1, 0.2, 0.3, 0.2, 0.2], [0.5, 0.1, 0.1, 0.1, 0.2]])
+    with topics.fixed():
+        before = topics.probs
+    topics.set_(others)
+    assert not torch.allclose(topics.probs, before)
+    torch.testing.assert_close(topics.probs, others)
+
+
 def test_held_out_numbers_in_single_precision_are_those_in_double(device) -> None:
     single = ctm(
         NUM_TOPICS, NUM_WORDS, topics=make_topics(Topics, torch.device("cpu")).double_probs

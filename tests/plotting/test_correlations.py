@@ -133,6 +133,7 @@ def test_the_weakest_line_is_as_strong_as_asked():
     assert labels[-1] == f"correlation {pairs[0]:.2f}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_topics", [10, 100])
 def test_names_in_the_heat_map_can_be_read(num_topics):
     ax = correlation_heatmap(make_model(num_topics))

@@ -51,6 +51,7 @@ def test_source_plot_of_one_source_and_few_topics():
     assert source_plot(model, ax=axes[1]) is axes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_topics", "num_sources"), [(20, 5), (20, 1), (2, 1)])
 @pytest.mark.parametrize(
     "words", [WORDS, tuple(f"$unpronounceable{'w' * v}$" for v in range(len(WORDS)))]

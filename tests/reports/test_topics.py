@@ -30,7 +30,14 @@ def test_topics_by_share_with_words_and_partners():
     assert second.correlated == ()
 
 
-@pytest.mark.parametrize("make", [make_factor_model, lambda: lntm.models.lda(3, 4, topics=TOPICS)])
+def make_unequal():
+    """All topics are opposed, each pair more or less than the others."""
+    return make_model(covariance=torch.tensor([1.0, 0.5, 0.1]).diag())
+
+
+@pytest.mark.parametrize(
+    "make", [make_factor_model, lambda: lntm.models.lda(3, 4, topics=TOPICS), make_unequal]
+)
 def test_topics_of_every_model_are_summarised(make):
     model = make()
     correlation = model.topic_correlation()
@@ -39,6 +46,10 @@ def test_topics_of_every_model_are_summarised(make):
         assert sorted(k for k, _ in pairs) == [k for k in range(3) if k != summary.topic]
         for k, r in pairs:
             assert r == pytest.approx(float(correlation[summary.topic, k]))
+        # The most correlated first, and of the opposed the most opposed.
+        positive, negative = ([r for _, r in p] for p in (summary.correlated, summary.opposed))
+        assert positive == sorted(positive, reverse=True)
+        assert negative == sorted(negative)
 
 
 def test_topics_without_shares_and_words_keep_their_order():

@@ -126,6 +126,8 @@ def test_gradients_of_the_dirichlet_target(concentration: float, device: torch.d
 # -- transitions ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("kind", ["normal", "dirichlet"])
 def test_transitions_keep_the_tempered_posterior(kind: str, device: torch.device) -> None:
     """Moments at t = ½ against integration over prior draws; z-tests of chains at |z| < 5."""

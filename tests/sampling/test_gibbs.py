@@ -35,6 +35,8 @@ def exact(alpha: np.ndarray, bag: np.ndarray) -> np.ndarray:
     return mean / total
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("alpha", [[0.7, 2.0, 0.3], [0.1, 0.05, 0.2]])
 def test_moments_are_those_of_the_enumeration(alpha: list[float], device: torch.device) -> None:
     """24 means within 6 standard errors between 20 chains, Student-t: false-failure rate 2e-4."""
@@ -83,6 +85,8 @@ def test_tokens_drawn_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(whole, draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options))
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("alpha", [[0.7, 2.0, 0.3], [0.1, 0.05, 0.2]])
 def test_counts_drawn_at_once_have_the_same_moments(
     alpha: list[float], device: torch.device, monkeypatch: pytest.MonkeyPatch

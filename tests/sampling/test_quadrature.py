@@ -24,6 +24,7 @@ def integrate(model, corpus: Corpus, num_points: int) -> tuple[float, float]:
     return float(value), float(error)
 
 
+@pytest.mark.slow
 def test_the_error_covers_the_distance_from_the_truth() -> None:
     topics = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
     model = ctm(2, 3, loc=torch.tensor([0.5, -0.5]), topics=topics, dtype="float64")

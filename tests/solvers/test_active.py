@@ -69,6 +69,16 @@ def test_idle_documents_are_held_until_they_are_many() -> None:
     assert active.iterations.tolist() == [1, 2, 2, 2]
 
 
+def test_a_failed_document_that_is_held_does_not_converge_later() -> None:
+    active, table = ActiveSet(3, torch.device("cpu"), idle_share=0.5), torch.arange(3)
+    active.step(flags(0, 0, 0), flags(1, 0, 0))
+    (table,) = active.retire(table)
+    active.step(flags(1, 0, 0))
+    assert table.tolist() == active.rows.tolist() == [0, 1, 2]
+    assert active.converged.tolist() == [False, False, False]
+    assert active.iterations.tolist() == [1, 2, 2]
+
+
 def test_what_a_document_costs_decides_when_it_leaves() -> None:
     sizes = torch.tensor([0, 10, 1, 9])
     active = ActiveSet(4, torch.device("cpu"), sizes=sizes, idle_share=0.25)

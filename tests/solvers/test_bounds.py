@@ -27,6 +27,7 @@ def normals(scale: float, num_topics: int = 3, count: int = 4) -> tuple[np.ndarr
     return rng.normal(size=(count, num_topics)) * 2, roots @ roots.mT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
 def test_normalisers_against_direct_minimisation(device, scale) -> None:
     mean, covariance = normals(scale, count=2)

@@ -178,6 +178,7 @@ def test_a_repeated_word_is_not_exact(device) -> None:
     assert 1e-5 < abs(found - truth) < 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_topics", "typical", "worst", "mean"),
     [(2, 0.005, 0.1, 0.03), (3, 0.05, 0.4, 0.06)],
@@ -198,6 +199,7 @@ def test_evidence_and_mean_against_quadrature(device, num_topics, typical, worst
     np.testing.assert_allclose(post.mean.cpu(), [m for _, m in truth], atol=mean)
 
 
+@pytest.mark.slow
 def test_agrees_with_the_equations_as_printed(device) -> None:
     counts, topics, alpha = random_documents(5, 12, seed=0)
     batch = make_batch(counts)

@@ -289,6 +289,7 @@ def extreme_problem(source: str) -> FactorProblem:
     )
 
 
+@pytest.mark.slow
 @SOURCES
 def test_ill_conditioned_priors_in_single_precision(device, source) -> None:
     problem = extreme_problem(source)

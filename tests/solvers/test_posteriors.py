@@ -141,6 +141,7 @@ def ill_conditioned(kind: str) -> Problem:
     return Problem(np.stack(counts).astype(float), topics, np.zeros(num_topics), covariance)
 
 
+@pytest.mark.slow
 @ALL
 @pytest.mark.parametrize("kind", ["spectrum", "shared", "wide"])
 def test_ill_conditioned_priors_in_single_precision(device, name, kind) -> None:
@@ -322,6 +323,7 @@ def short_documents() -> Problem:
     return problem
 
 
+@pytest.mark.slow
 @MODES
 def test_short_documents_on_which_the_undamped_iteration_fails(device, name) -> None:
     problem = short_documents()
@@ -427,6 +429,7 @@ def test_a_khan_bouchard_sweep_solves_each_coordinate_in_turn(device) -> None:
 # Ascent.
 
 
+@pytest.mark.slow
 @ALL
 @ANCHORED
 @pytest.mark.parametrize("scale", [1.0, 30.0])

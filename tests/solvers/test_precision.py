@@ -10,12 +10,13 @@ from support.problems import Problem, make_batch, random_problem
 
 from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
+from torch_lntm.kernels import probability_floor
 from torch_lntm.latents import LaplaceFactorSpace, NormalSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
-from torch_lntm.solvers.precision import has_lost_words, needs_float64
+from torch_lntm.solvers.precision import _exact, has_lost_words, needs_float64
 from torch_lntm.solvers.taylor import taylor
 
 NORMAL = ("taylor", "laplace", "blei-lafferty", "khan-bouchard")
@@ -205,6 +206,7 @@ def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> N
 # Factorisation.
 
 
+@pytest.mark.slow
 def test_khan_bouchard_s_own_solver_forms_failed_precisions_again(device) -> None:
     """Without the help of float64 for the whole document."""
     root = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
@@ -291,3 +293,12 @@ def test_lost_words(device, dtype) -> None:
         assert has_lost_words(batch, topics, weights).tolist() == [expected, False, False]
     other = torch.tensor([[1.0, tiny]], dtype=dtype, device=device).expand(3, -1)
     assert has_lost_words(batch, topics, other).tolist() == [False] * 3
+
+
+def test_zeros_of_float32_are_zeros_of_float64_where_some_topic_has_the_word(device) -> None:
+    floor, zero = probability_floor(torch.float32), probability_floor(torch.float64)
+    # The last word is one that no topic has.
+    topics = torch.tensor([[0.5, 0.5, floor, floor], [floor, 0.3, 0.7, floor]], device=device)
+    kept = float(topics[0, 3])
+    expected = torch.tensor([[0.5, 0.5, zero, kept], [zero, 0.3, 0.7, kept]], dtype=torch.float64)
+    torch.testing.assert_close(_exact(topics).cpu(), expected, rtol=1e-7, atol=0.0)

@@ -53,6 +53,7 @@ def test_varies_one_aspect_at_a_time_and_each_setting_once() -> None:
     assert TINY.cells() == [Cell(4, 30, 60, 1.0), Cell(3, 30, 60, 1.0), Cell(4, 30, 30, 1.0)]
 
 
+@pytest.mark.slow
 def test_measures_every_posterior_in_every_setting(result: SimulationResult) -> None:
     keys = {(row.cell, row.repetition, row.posterior) for row in result.rows}
     assert len(keys) == len(result.rows) == 3 * 2 * 6
@@ -65,6 +66,7 @@ def test_measures_every_posterior_in_every_setting(result: SimulationResult) -> 
         assert row.excess == pytest.approx(row.excess)
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_and_another_seed_others(result: SimulationResult) -> None:
     small = replace(TINY, vary_num_topics=(), vary_num_tokens=())
     again = run(small, Cells())

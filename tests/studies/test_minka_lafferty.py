@@ -219,6 +219,7 @@ def test_corpora_come_from_the_true_model() -> None:
     assert drawn.var() == pytest.approx(1 / 48 + (0.75 - 0.75**2 - 1 / 48) / 10, abs=0.002)
 
 
+@pytest.mark.slow
 def test_em_with_eq_27_ends_at_the_maximum_of_the_bound(two_word: TwoWordResult) -> None:
     spacing = 1.0 / TWO_WORD.grid_points
     assert two_word.unconverged == 0
@@ -253,6 +254,8 @@ def test_max_approximation_is_flat_up_to_the_smallest_frequency(two_word: TwoWor
 # ---------------------------------------------------------------- five words, two classes
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_ep_finds_the_uniform_distribution_and_vb_extremes(five_word: FiveWordResult) -> None:
     vb, second_order, ep = (five_word.of(method)[0] for method in ("vb", "vb second-order", "ep"))
     assert 0.1 < ep.smallest < ep.largest < 0.3
@@ -271,6 +274,8 @@ def test_ep_takes_fewer_updates(five_word: FiveWordResult) -> None:
     assert ep[1] < 0.7 * vb[1]
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_ep_classifies_nearly_as_the_true_models_and_vb_worse(two_class: TwoClassResult) -> None:
     total = {name: sum(errors) for name, errors in two_class.errors.items()}
     documents = 2 * 2 * TWO_CLASS.num_test_docs
@@ -332,6 +337,7 @@ def test_words_rare_in_training_are_dropped_from_both(min_df: int) -> None:
         draw_documents(corpus, replace(settings, num_docs=41), np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_text_fits_learn(text: TextResult) -> None:
     assert [(fit.repetition, fit.method) for fit in text.fits] == [
         *((0, "vb"), (0, "ep"), (1, "vb"), (1, "ep"))
@@ -346,6 +352,7 @@ def test_text_fits_learn(text: TextResult) -> None:
     assert first.perplexity != second.perplexity
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_and_another_seed_others(
     text: TextResult, text_settings: TextSettings
 ) -> None:

@@ -45,6 +45,7 @@ def test_every_workload_computes_the_same_number_twice() -> None:
         assert once["cpu_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_the_workloads_import_nothing_of_the_studies(tmp_path: Path) -> None:
     # The other checkout may have none. Python finds a script's own folder, but not its parents.
     script = versus.WORKLOADS

@@ -110,6 +110,7 @@ def test_real_corpora(shared_data, name, num_docs, num_words, num_tokens):
     assert (corpus.labels is not None) == (name in ("bbc", "m10", "searchsnippets"))
 
 
+@pytest.mark.slow
 def test_a_large_corpus_is_read_in_seconds(shared_data):
     start = time.process_time()
     corpus = read_corpus(shared_data / "imdb100k.npz")

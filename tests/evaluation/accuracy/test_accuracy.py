@@ -127,6 +127,8 @@ def by_quadrature(kind: str, guide, corpus: Corpus) -> list[dict[str, float]]:
     return result
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("kind", ["ctm", "iftm", "lda"])
 def test_distances_are_those_of_quadrature(kind: str) -> None:
     """Within 5 times the noise that the result itself states, at five documents and two guides.
@@ -190,6 +192,8 @@ def blank() -> tuple[TopicModel, Corpus, PosteriorAccuracy]:
     return model, corpus, measure(model, guides, corpus, num_samples=400, warmup_steps=150)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_an_exact_posterior_shows_the_noise_and_no_more() -> None:
     """Ratios to the noise stated, over 60 documents that share nothing, within 5 standard errors.
 
@@ -234,6 +238,7 @@ def test_known_errors_are_found() -> None:
 # -- what a result is ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_document_does_not_depend_on_its_batch() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus()
     options = {"num_samples": 100, "warmup_steps": 10}
@@ -282,6 +287,7 @@ def test_unreliable_documents_are_in_no_average() -> None:
     assert part.to_dict()["num_reliable"] == 2
 
 
+@pytest.mark.slow
 def test_the_table_and_the_dictionary() -> None:
     model, corpus = make_model("iftm", make_topics()), make_corpus()
     guides = {"short": FactorGuide(model, max_iterations=1), "factor": FactorGuide(model)}

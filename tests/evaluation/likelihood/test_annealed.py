@@ -87,6 +87,8 @@ def bracketed(kind: str, num_topics: int) -> tuple[AISBracket, torch.Tensor]:
     return bracket, exact(model, bracket.corpus)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimates_are_within_their_error_of_quadrature(kind: str) -> None:
     # 160 documents. |z| < 4.5 of the mean: 7e-6; the mean of squared z-scores of skewed weights
@@ -119,6 +121,8 @@ def test_both_bounds_are_unbiased_and_bracket_the_truth(kind: str) -> None:
     assert bracket.upper[::9].tolist() == [0.0] * 20
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("kind", ["ctm", "lda"])
 def test_few_temperatures_are_unbiased(kind: str) -> None:
     """Step sizes that adapt to the chains, or a wrong target, would show: 400 documents."""
@@ -199,6 +203,7 @@ def reversed_weights(
     return values
 
 
+@pytest.mark.slow
 def test_batch_chains_seed_and_device(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +229,7 @@ def test_batch_chains_seed_and_device(
         torch.testing.assert_close(base.log_likelihood, there.log_likelihood, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_single_precision_models_are_computed_in_double() -> None:
     for kind in ("ctm", "iftm", "lda"):
         double = make_model(kind, 3)
@@ -234,6 +240,7 @@ def test_single_precision_models_are_computed_in_double() -> None:
         torch.testing.assert_close(*values, atol=1e-3, rtol=0)
 
 
+@pytest.mark.slow
 def test_extreme_models_give_numbers() -> None:
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
     corpus = Corpus.from_matrix(np.array([[1, 0, 0], [100_000, 0, 0], [3, 5, 1], [0, 0, 0]]))

@@ -112,6 +112,7 @@ def short_documents() -> tuple[TopicModel, Corpus, np.ndarray]:
     return model, corpus, exact(model, corpus)
 
 
+@pytest.mark.stat
 @pytest.mark.parametrize("guide_type", [EPGuide, DirichletGuide])
 def test_sticks_are_unbiased_with_honest_errors(guide_type: type) -> None:
     # Two z-tests over 85 documents, gated on the effective sample size. False-failure rate under

@@ -120,6 +120,8 @@ def gaussian_documents() -> tuple[TopicModel, Corpus, torch.Tensor]:
     return model, corpus, log_likelihood(model, corpus, "quadrature").log_likelihood
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("guide_type", GUIDES)
 def test_gaussian_sources_are_unbiased_with_honest_errors(guide_type: type) -> None:
     # Over 85 documents. False-failure rate under 1e-5 for the mean (|z| < 4.5); the mean of 85
@@ -168,6 +170,8 @@ def laplace_documents(num_topics: int) -> tuple[TopicModel, Corpus, torch.Tensor
     return model, corpus, laplace_marginals(model, corpus)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("num_topics", [2, 3])
 def test_laplace_sources_are_unbiased_with_honest_errors(num_topics: int) -> None:
     # As above, over 85 documents.

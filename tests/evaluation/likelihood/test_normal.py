@@ -64,6 +64,7 @@ def short_documents(anchored: bool) -> tuple[TopicModel, Corpus, LikelihoodEstim
     return model, corpus, log_likelihood(model, corpus, "quadrature", num_points=101)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize(("num_topics", "num_points"), [(2, 4001), (3, 601)])
 def test_quadrature_is_the_integral(num_topics: int, num_points: int, anchored: bool) -> None:
@@ -77,6 +78,7 @@ def test_quadrature_is_the_integral(num_topics: int, num_points: int, anchored: 
     assert estimate.pareto_k is None
 
 
+@pytest.mark.slow
 def test_quadrature_finds_both_modes_of_a_narrow_bimodal_posterior() -> None:
     # Words 0 and 1 are each likely under either extreme topic, and hardly under the middle one.
     topics = torch.tensor([[0.499, 0.5, 0.001], [0.001, 0.002, 0.997], [0.5, 0.499, 0.001]])
@@ -103,6 +105,8 @@ def test_quadrature_warns_where_points_are_too_few() -> None:
         log_likelihood(model, make_corpus(model, 4), "quadrature", num_points=11)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("guide_name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard"])
 @pytest.mark.parametrize("anchored", [False, True])
 def test_importance_is_unbiased_with_honest_errors(guide_name: str, anchored: bool) -> None:
@@ -125,6 +129,7 @@ def test_importance_is_unbiased_with_honest_errors(guide_name: str, anchored: bo
     assert 0.5 < float((excess / error).square().mean()) < 1.6
 
 
+@pytest.mark.stat
 def test_normal_proposal_agrees_where_its_weights_have_finite_variance() -> None:
     # False-failure rate under 1e-5 (|z| < 4.5).
     model = make_model(3, seed=4)
@@ -301,6 +306,18 @@ def test_report_names_estimator_unit_and_errors() -> None:
         assert part in text
     assert "2 documents, 40 tokens" in text
     assert "above 0.7 in 1 documents" in text
+
+
+def test_numerical_errors_add_up() -> None:
+    estimate = LikelihoodEstimate(
+        log_likelihood=torch.tensor([-30.0, -60.0]).double(),
+        standard_error=torch.tensor([0.3, 0.4]).double(),
+        lengths=torch.tensor([10, 30]),
+        method="quadrature",
+        description="quadrature on 101 points",
+        num_samples=101,
+    )
+    assert estimate.total_error == pytest.approx(0.7)
 
 
 def test_wrong_vocabulary_guide_and_posterior() -> None:

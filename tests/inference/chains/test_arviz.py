@@ -38,6 +38,7 @@ def draw(family: str = "ctm", num_chains: int = 3, num_samples: int = 60) -> Doc
     return kernel.run(batch, num_samples, 20, progress=False)
 
 
+@pytest.mark.slow
 def test_diagnostics_agree_with_arviz(az: ModuleType) -> None:
     """R-hat is the same; sizes are where chains are long beside their autocorrelation.
 

@@ -89,6 +89,8 @@ def uniformity(ranks: np.ndarray) -> dict[str, float]:
     return result
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize(
     ("family", "settings"),
     [

@@ -74,6 +74,7 @@ def check_theta(samples: DocumentSamples, problem: Problem) -> None:
 # -- exactness -----------------------------------------------------------------------------------
 
 
+@pytest.mark.stat
 @pytest.mark.parametrize(
     ("mass_matrix", "num_steps"), [("identity", 8), ("prior", 8), ("taylor", 5), ("laplace", 5)]
 )
@@ -110,6 +111,8 @@ def test_a_model_in_single_precision(device: torch.device) -> None:
     check_theta(samples, problem)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_moments_agree_with_stock_nuts() -> None:
     """With more topics than a grid can hold."""
     model = make_model("ctm")
@@ -131,6 +134,8 @@ def test_moments_agree_with_stock_nuts() -> None:
     assert bool(((means[0] - means[1]).abs() < bound).all())
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("source", ["gaussian", "laplace"])
 @pytest.mark.parametrize(
     ("mass_matrix", "num_steps"), [("identity", 15), ("prior", 8), ("taylor", 8)]
@@ -193,6 +198,8 @@ def enumerated_theta(alpha: np.ndarray, topics: np.ndarray, bag: np.ndarray) -> 
     return (mean / total).ravel()
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("alpha", [[0.7, 2.0, 0.3], [0.1, 0.05, 0.2]])
 def test_lda_agrees_with_enumeration(alpha: list[float], device: torch.device) -> None:
     """The empty document has the prior; under small concentrations theta is at the corners.
@@ -217,6 +224,8 @@ def test_lda_agrees_with_enumeration(alpha: list[float], device: torch.device) -
     assert bool(((chains.mean(0) - torch.from_numpy(expected)).abs() < ERRORS * error).all())
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_lda_agrees_with_gibbs_sampling() -> None:
     """In longer documents than an enumeration can hold.
 
@@ -248,6 +257,7 @@ def test_lda_agrees_with_gibbs_sampling() -> None:
 # -- documents are on their own ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='laplace')", "lda"])
 @pytest.mark.parametrize("settings", [{"mass_matrix": "prior"}, {"step_size": 0.3}])
 def test_a_document_does_not_depend_on_its_batch(
@@ -294,6 +304,8 @@ def test_the_number_of_documents_changes_neither_acceptance_nor_step_size(
     assert 0.5 < float(results[0][0]) < 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
     """Documents that differ a hundredfold in length, one step size each."""
     problem = random_problem(4, lengths=(5, 50, 500, 0))
@@ -317,6 +329,8 @@ def test_step_sizes_reach_the_target_acceptance(device: torch.device) -> None:
     assert bool((rates[1] > rates[0]).all())
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("mass_matrix", ["prior", "laplace"])
 def test_trajectories_do_not_turn_back(mass_matrix: str, device: torch.device) -> None:
     """Of a posterior that is the prior, with which leapfrogs of any length would be accepted."""

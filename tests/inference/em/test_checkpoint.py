@@ -170,6 +170,7 @@ def test_another_fit_s_checkpoint_is_refused_naming_what_differs(tmp_path: Path)
             fitted(model=two, posterior=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["variational", "monte carlo"])
 def test_a_fit_takes_the_corpus_s_fingerprint_once(engine, tmp_path, monkeypatch) -> None:
     corpus, taken = make_corpus(), []

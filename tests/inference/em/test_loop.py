@@ -133,6 +133,7 @@ def test_an_objective_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
 # -- the same in variational EM, with its batches and restarts ------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [3, 60, 100])
 def test_a_killed_fit_continues_to_the_same_bits(tmp_path: Path, at: int) -> None:
     """Killed in the stepwise phase of either restart, or in EM; the checkpoint does the rest."""
@@ -160,6 +161,7 @@ def test_a_killed_fit_continues_to_the_same_bits(tmp_path: Path, at: int) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on_with_its_sites(tmp_path: Path) -> None:
     corpus, path = make_corpus(), tmp_path / "fit.safetensors"
 

@@ -101,6 +101,8 @@ def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str
     np.testing.assert_allclose(model.topics.probs.tolist(), expected_topics, rtol=1e-8)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_draws_of_theta_have_the_posterior_s_mean_and_the_m_step_is_theirs(device) -> None:
     rng = np.random.default_rng(0)
     alpha, topics = np.array([0.4, 1.0, 2.5]), rng.dirichlet(np.ones(15), 3)
@@ -222,6 +224,8 @@ def test_parameters_are_recovered_better_than_by_variational_em() -> None:
     assert covariance < 2 / 3
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("update", ["exact", "gradient"])
 def test_the_tutorial_s_model_finds_its_topics(update) -> None:
     corpus = lntm(3, 30, topics=TOPICS, std=torch.full((3,), 1.5)).generate([60] * 300, seed=1)[0]
@@ -234,6 +238,7 @@ def test_the_tutorial_s_model_finds_its_topics(update) -> None:
 # -- chains --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_chains_do_not_depend_on_who_shares_their_mini_batch(device: str) -> None:
     """In the first epoch, which has no M-step before its end."""
     corpus, results = make_corpus(40, empty=(5,)), []
@@ -249,6 +254,8 @@ def test_chains_do_not_depend_on_who_shares_their_mini_batch(device: str) -> Non
     assert len(results[0].chains["eta"][0, occupied].unique(dim=0)) == int(occupied.sum())
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("mass_matrix", ["prior", "taylor"])
 def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str) -> None:
     corpus = make_corpus(100)
@@ -430,6 +437,7 @@ def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any])
     assert list(without_times(one[1])) == list(without_times(other[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visits", [3, 9])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_killed_fit_goes_on_to_the_same_bits(setting: str, visits: int, tmp_path: Path) -> None:
@@ -444,6 +452,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(setting: str, visits: int, tmp_pa
     assert_identical(resumed, small_fit(setting, 0, **kept))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_ctrl_c_ends_with_the_last_finished_epoch(setting: str) -> None:
     interrupted = small_fit(setting, 7)

@@ -22,6 +22,7 @@ def numbers(statistics: Statistics) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
+@pytest.mark.slow
 @each_pair
 def test_statistics_add_up(family: str, name: str) -> None:
     """Documents converge on their own, so their statistics do not depend on their batch."""

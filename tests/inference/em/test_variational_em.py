@@ -48,6 +48,7 @@ def recorded(guide: Any) -> list[tuple[DocumentBatch, Any]]:
 # -- iterations ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_pair
 def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> None:
     monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
@@ -67,6 +68,7 @@ def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
     assert_same(one, other, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "name"),
     [
@@ -122,6 +124,7 @@ def test_what_converged_means() -> None:
     assert not converged(-5.0, -5.0, phase="stepwise")
 
 
+@pytest.mark.slow
 def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
     corpus = make_corpus()
     _, result = fit(corpus, tolerance=1e-4)
@@ -206,12 +209,15 @@ def assert_topics_recovered(model: TopicModel) -> None:
     assert matched_error(model) < 0.1 * closest
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @each_pair
 def test_topics_are_recovered_by_every_guide(family, name) -> None:
     model, _ = fit(make_corpus(600, 150), name, family)
     assert_topics_recovered(model)
 
 
+@pytest.mark.slow
 @each_pair
 def test_a_fit_is_the_same_on_every_device(family, name, device) -> None:
     corpus = make_corpus(20)
@@ -225,6 +231,7 @@ def test_a_fit_is_the_same_on_every_device(family, name, device) -> None:
     assert_same(there.cpu(), here, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.stat
 @pytest.mark.parametrize("anchored", [False, True])
 def test_topics_and_correlations_are_recovered(anchored) -> None:
     model, result = fit(make_corpus(600, 150), anchored=anchored, tolerance=1e-5)
@@ -298,6 +305,7 @@ def fit_from(truth: TopicModel, corpus: Corpus, name: str) -> TopicModel:
 # -- positions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), [("ctm", "taylor"), ("lda", "ep"), ("lda", "vb")])
 def test_empty_documents_take_no_part_and_stay_in_the_output(family, name) -> None:
     corpus = make_corpus()
@@ -379,6 +387,7 @@ def test_a_table_of_documents_is_read_by_their_positions() -> None:
             assert torch.equal(result.means[empty], prior.table[empty])
 
 
+@pytest.mark.slow
 def test_no_engine_copies_the_corpus(monkeypatch) -> None:
     corpus = make_corpus(40, empty=(3,))
 
@@ -417,6 +426,7 @@ def test_an_error_names_the_document_s_place_in_the_corpus() -> None:
 # -- small and bad input -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_pair
 def test_tiny_corpora_fit_without_nan(family, name) -> None:
     for rows in ([[5]], [[1, 0]], [[0, 0], [1, 1]], np.eye(4, 6, dtype=int).tolist()):
