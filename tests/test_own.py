@@ -142,9 +142,11 @@ def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
     sampled = DocumentHMC(model, num_chains=2).run(
         corpus.batch(np.arange(5)), 100, 50, progress=False
     )
-    # The mode of the posterior is near its mean: far nearer than the prior mean is from both.
-    exact, mode = sampled.mean("eta"), guide.posterior(corpus.batch(np.arange(5))).mean
-    assert float((exact - mode).abs().mean()) < 1.0
+    # The mode of a posterior is nearer to its mean than the prior mean is.
+    batch = corpus.batch(np.arange(5), dtype=torch.float64)
+    exact, mode = sampled.mean("eta"), guide.posterior(batch).mean
+    from_prior = (exact - model.prior.space(batch).centre).abs().mean()
+    assert float((exact - mode).abs().mean()) < 0.5 * float(from_prior)
     by_importance = log_likelihood(model, corpus[:8], num_samples=2000)
     by_chains = log_likelihood(model, corpus[:8], AIS(num_chains=16, num_temperatures=100))
     # Each of the 8 differences has a standard error of its own: 5 of them, one in 200,000 runs.
