@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "UnreliableEstimateWarning",
     "import_extra",
     "require",
+    "require_whole",
     "warn",
 ]
 
@@ -138,6 +139,22 @@ def require(least: float, **settings: Any) -> None:
     for name, value in settings.items():
         if value is not None and not (isinstance(value, Real) and float(value) >= least):
             raise ConfigError(f"{name} is {value!r}; expected at least {least}")
+
+
+def require_whole(least: int, **settings: Any) -> None:
+    """Check that settings are whole numbers and not too small.
+
+    Args:
+        least: The smallest value that may be.
+        **settings: Numbers by their names; None, a setting that was not given, always passes.
+
+    Raises:
+        ConfigError: A value is below ``least``, or no whole number; the message names the setting.
+    """
+    for name, value in settings.items():
+        if value is not None and not isinstance(value, Integral):
+            raise ConfigError(f"{name} is {value!r}; expected a whole number, at least {least}")
+    require(least, **settings)
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:

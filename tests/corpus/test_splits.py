@@ -240,11 +240,15 @@ def test_damaged_splits(corpus, tmp_path, train, test, match):
 
 def test_damaged_hold_outs(corpus, tmp_path):
     good = corpus.hold_out_words().observed_counts
+    rare = corpus.counts.argmin()
+    beyond = np.where(np.arange(corpus.nnz) == rare, corpus.counts[rare] + 1, good)
+    assert beyond.max() <= corpus.counts.max()
     for bad, match in (
         (good[1:], "must be .* integers, got shape"),
         (good.astype(float), "of float64"),
         (good + 1000, "between 0 and"),
         (good - 1000, "between 0 and"),
+        (beyond, "between 0 and"),
     ):
         np.savez(tmp_path / "w.npz", fingerprint=corpus.fingerprint(), observed_counts=bad)
         with pytest.raises(CorpusError, match=match):

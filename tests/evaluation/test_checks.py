@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from support.known import make_corpus, make_model
 
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.evaluation import document_completion, log_likelihood, posterior_accuracy
+from torch_lntm.evaluation import (
+    AIS,
+    Importance,
+    Quadrature,
+    coherence,
+    completion_perplexity,
+    document_completion,
+    log_likelihood,
+    posterior_accuracy,
+    unigram_perplexity,
+)
 from torch_lntm.guides import TaylorGuide
-from torch_lntm.inference import transform
+from torch_lntm.inference import DocumentHMC, transform
 
 EVALUATIONS = {
     "completion": lambda model, guide: document_completion(model, guide, make_corpus()),
@@ -32,6 +43,28 @@ def test_transform_refuses_what_is_no_guide() -> None:
         transform("taylor", make_corpus())
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AIS(num_chains=2.5), "num_chains is 2.5; expected a whole number"),
+        (lambda: Importance(num_samples=30.5), "num_samples is 30.5; expected a whole number"),
+        (lambda: Quadrature(num_points=11.0), "num_points is 11.0; expected a whole number"),
+        (lambda: DocumentHMC(make_model(), num_chains=1.5), "num_chains is 1.5"),
+    ],
+)
+def test_numbers_that_are_not_whole_are_refused(make, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("what", ["samples", "theta_samples", "theta_mean"])
+def test_no_draws_are_no_posterior(what) -> None:
+    posterior = TaylorGuide(make_model()).posterior(make_corpus().batch())
+    for num_samples in (0, -1, 2.5):
+        with pytest.raises(ConfigError, match="num_samples is"):
+            getattr(posterior, what)(num_samples)
+
+
 @pytest.mark.parametrize("effort", [{"tolerance": 0.0}, {"max_iterations": 0}])
 def test_a_posterior_is_not_solved_with_an_effort_that_cannot_be(effort) -> None:
     guide = TaylorGuide(make_model())
@@ -50,6 +83,19 @@ def test_transform_refuses_other_words() -> None:
     guide = TaylorGuide(make_model(vocabulary=("ant", "bee", "dog", "cat")))
     with pytest.raises(ConfigError, match=r"column 2 is 'cat', in the model 'dog'; re-index"):
         transform(guide, make_corpus())
+
+
+def test_a_matrix_of_counts_will_do() -> None:
+    corpus, model = make_corpus(), make_model()
+    counts, topics = corpus.to_scipy(), model.topics.probs
+    assert torch.equal(coherence(topics, counts, top_n=3), coherence(topics, corpus, top_n=3))
+    theta = transform(TaylorGuide(model), corpus).theta
+    ours, theirs = (completion_perplexity(theta, topics, each) for each in (counts, corpus))
+    assert ours.perplexity == theirs.perplexity
+    ours, theirs = (unigram_perplexity(each, each) for each in (counts, corpus))
+    assert ours.perplexity == theirs.perplexity
+    with pytest.raises(ConfigError, match="expected a corpus or a matrix of counts"):
+        coherence(topics, None)
 
 
 def test_words_without_names_are_taken_as_they_are() -> None:

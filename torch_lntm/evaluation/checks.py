@@ -12,7 +12,7 @@ from torch_lntm.errors import (
     ConfigError,
     IncompatibleGuideError,
     UnreliableEstimateWarning,
-    require,
+    require_whole,
     warn,
 )
 from torch_lntm.latents import IdentifiedSpace
@@ -36,8 +36,8 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
             is too small.
     """
     check_model(model)
-    require(0, seed=seed)
-    require(1, max_docs=max_docs)
+    require_whole(0, seed=seed)
+    require_whole(1, max_docs=max_docs)
     documents = as_corpus(corpus, allow_empty=True)
     model.check_corpus(documents)
     return documents

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError
 
 Measure = Literal["npmi", "umass"]
@@ -44,7 +44,7 @@ def coherence(
         topics: ``(num_topics, num_words)`` floating-point weights, of which each topic's ``top_n``
             largest count (ties by position), or sequences of word positions, or of words, one per
             topic, best first.
-        corpus: Reference documents, such as the training corpus.
+        corpus: Reference documents, such as the training corpus, or a matrix of their counts.
         measure: ``"npmi"`` or ``"umass"``.
         top_n: Top words per topic, at least 2.
         smoothing: Documents added to D(u, v) in UMass, positive.
@@ -62,6 +62,7 @@ def coherence(
         raise ConfigError(f"top_n is {top_n}; expected at least 2, for pairs of words")
     if not 0 < smoothing < math.inf:
         raise ConfigError(f"smoothing is {smoothing}; expected a positive number")
+    corpus = as_corpus(corpus, allow_empty=True)
     rows = [words[:top_n] for words in _top_words(topics, top_n, corpus)]
     used, position = np.unique(np.concatenate(rows), return_inverse=True)
     occurs = corpus.to_scipy()[:, used]

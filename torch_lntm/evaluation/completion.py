@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
-from torch_lntm.errors import ConfigError, CorpusError, require
+from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut, as_corpus
+from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.evaluation.per_token import per_token
@@ -142,7 +142,7 @@ def document_completion(
         raise ConfigError(
             f"predictive is {predictive!r}; expected one of {', '.join(get_args(Predictive))}"
         )
-    require(1, num_samples=num_samples)
+    require_whole(1, num_samples=num_samples)
     given = isinstance(corpus, WordHoldOut)
     if isinstance(corpus, WordHoldOut):
         hold_out = corpus
@@ -202,7 +202,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     Args:
         theta: ``(num_docs, num_topics)`` topic proportions, array or tensor; normalised here.
         topics: ``(num_topics, num_words)`` word probabilities, array or tensor; normalised here.
-        held_out: The held-out tokens of the same documents, in the same order.
+        held_out: The held-out tokens of the same documents, in the same order: a corpus, or a
+            matrix of counts.
 
     Returns:
         The scores.
@@ -212,6 +213,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
             a held-out word that has probability zero.
         CorpusError: There is not one held-out token.
     """
+    held_out = as_corpus(held_out, allow_empty=True)
     proportions = _simplex(theta, "theta", (held_out.num_docs, None))
     probs = _simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
     _check_any_tokens(held_out)
@@ -251,8 +253,8 @@ def unigram_perplexity(
     """Scores tokens under the word frequencies of a training corpus, the baseline to beat.
 
     Args:
-        train: Training documents.
-        held_out: The tokens to score, over the same vocabulary.
+        train: Training documents, a corpus or a matrix of counts.
+        held_out: The tokens to score, over the same vocabulary, in either form.
         smoothing: Pseudo-count of every word of the vocabulary.
 
     Returns:
@@ -264,6 +266,7 @@ def unigram_perplexity(
     """
     if not 0 <= smoothing < math.inf:
         raise ConfigError(f"smoothing is {smoothing}; expected a number >= 0")
+    train, held_out = (as_corpus(each, allow_empty=True) for each in (train, held_out))
     same_words = None in (train.vocabulary, held_out.vocabulary) or (
         train.vocabulary == held_out.vocabulary
     )

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.latents import GaussianFactorSpace
 from torch_lntm.models import IndependentFactorPrior, TopicModel
@@ -99,8 +99,8 @@ def transform(
     """
     if estimate not in get_args(Estimate):
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
-    require(1, num_samples=num_samples, max_docs=max_docs)
-    require(0, seed=seed)
+    require_whole(1, num_samples=num_samples, max_docs=max_docs)
+    require_whole(0, seed=seed)
     model, corpus = require_guide(guide).model, as_corpus(corpus, allow_empty=True)
     model.check_corpus(corpus)
     if max_docs is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.models import TopicModel
 from torch_lntm.plotting.placement import place_topics, route, rows_height
 from torch_lntm.plotting.style import (
@@ -126,7 +126,8 @@ def correlation_graph(
     size = len(names)
     if shares is not None and len(shares) != size:
         raise ConfigError(f"{len(shares)} shares for {size} topics; expected as many")
-    require(0, num_edges=num_edges, min_correlation=min_correlation)
+    require_whole(0, num_edges=num_edges)
+    require(0, min_correlation=min_correlation)
     wanted = int(1.5 * size) if num_edges is None else num_edges
     edges = _strongest(correlation, wanted, min_correlation, negative)
     linked = sorted({k for edge in edges for k in edge})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
 from torch_lntm.plotting.style import NEGATIVE, NEUTRAL, POSITIVE, library, shortened, topic_labels
@@ -48,7 +48,7 @@ def source_plot(
     prior = source_prior(model)
     if source is not None and not 0 <= source < prior.num_sources:
         raise ConfigError(f"source {source} of a model with {prior.num_sources} sources")
-    require(1, num_topics=num_topics, num_words=num_words)
+    require_whole(1, num_topics=num_topics, num_words=num_words)
     loadings = prior.centred_mixing().cpu().numpy()
     words = [shortened(name) for name in topic_labels(model, num_words)]
     rows: list[tuple[str, float]] = []  # a source's name, and with a loading its topics' names

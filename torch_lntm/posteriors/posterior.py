@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm import noise
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_whole
 
 #: Which rows of a batch: all, a part, or some by their positions.
 Rows = slice | Tensor
@@ -144,6 +144,7 @@ class Posterior(Moments):
         They are functions of the seed and the documents' positions in their corpus: independent
         between documents, and the same in every batch and on every device.
         """
+        require_whole(1, num_samples=num_samples)
         key = noise.document_keys(seed, self.index, num_samples)
         return self.draw(key).to(self.mean.dtype)
 
@@ -156,6 +157,7 @@ class Posterior(Moments):
 
         See :meth:`samples`.
         """
+        require_whole(1, num_samples=num_samples)
         key = noise.document_keys(seed, self.index, num_samples)
         return self.theta(self.draw(key)).to(self.mean.dtype)
 
@@ -185,7 +187,7 @@ class Posterior(Moments):
             ``(lower, upper)``, each ``(num_docs, num_topics)``.
 
         Raises:
-            ConfigError: ``level`` is not between 0 and 1.
+            ConfigError: ``level`` is not between 0 and 1, or there are no draws.
         """
         if not 0 < level < 1:
             raise ConfigError(f"level is {level}; expected a probability between 0 and 1")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.inference.documents import source_prior
@@ -78,7 +78,7 @@ def summarise_sources(
         ConfigError: The model has no sources, or a number below 1.
     """
     prior = source_prior(model)
-    require(1, num_topics=num_topics, num_words=num_words)
+    require_whole(1, num_topics=num_topics, num_words=num_words)
     words = [words_of(model, row) for row in model.topics.top_words(num_words)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
     variance = prior.source_variance * loadings.square().sum(0)

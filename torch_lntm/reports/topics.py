@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.tables import TableFormat, check_text, signed, to_csv, words_of
 
@@ -58,8 +58,8 @@ def summarise_topics(
     """
     if shares is not None and len(shares) != model.num_topics:
         raise ConfigError(f"{len(shares)} shares for {model.num_topics} topics; expected as many")
-    require(1, num_words=num_words)
-    require(0, num_correlated=num_correlated)
+    require_whole(1, num_words=num_words)
+    require_whole(0, num_correlated=num_correlated)
     positions, probabilities = model.topics.top_words(num_words)
     words = [words_of(model, row) for row in positions.tolist()]
     correlation = model.topic_correlation().cpu()

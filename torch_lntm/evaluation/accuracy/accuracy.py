@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, ConvergenceWarning, require, warn
+from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.accuracy.reference import (
     LARGEST_RHAT,
     SMALLEST_EFFECTIVE_SAMPLE_SIZE,
@@ -82,10 +82,10 @@ def posterior_accuracy(
         ConvergenceWarning: Documents whose chains are not to be trusted; they are left out.
     """
     corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
-    require(1, num_docs=num_docs)
-    require(2, num_chains=num_chains)
-    require(100, num_samples=num_samples)
-    require(0, warmup_steps=warmup_steps)
+    require_whole(1, num_docs=num_docs)
+    require_whole(2, num_chains=num_chains)
+    require_whole(100, num_samples=num_samples)
+    require_whole(0, warmup_steps=warmup_steps)
     guides = guide if isinstance(guide, Mapping) else {require_guide(guide, model).name: guide}
     if not guides or NOISE in guides:
         raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import require
+from torch_lntm.errors import require_whole
 from torch_lntm.evaluation.checks import check_arguments, warn_of_documents
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.latents import DocumentTarget
@@ -62,8 +62,9 @@ class AIS(LikelihoodMethod):
     name: ClassVar[str] = "ais"
 
     def __post_init__(self) -> None:
-        require(2, num_chains=self.num_chains)
-        require(1, num_steps=self.num_steps)
+        require_whole(2, num_chains=self.num_chains)
+        require_whole(0, num_temperatures=self.num_temperatures)
+        require_whole(1, num_steps=self.num_steps)
         _ = self.temperatures
 
     @cached_property

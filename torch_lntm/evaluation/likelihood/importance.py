@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation.checks import check_arguments, space_of, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import (
@@ -68,6 +68,7 @@ class Importance(LikelihoodMethod):
     name: ClassVar[str] = "importance"
 
     def __post_init__(self) -> None:
+        require_whole(0, num_samples=self.num_samples)
         if self.num_samples < MIN_SAMPLES:
             raise ConfigError(
                 f"num_samples is {self.num_samples}; expected at least {MIN_SAMPLES}, the fewest "

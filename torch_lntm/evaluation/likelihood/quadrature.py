@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation.checks import check_arguments, space_of, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
@@ -40,6 +40,7 @@ class Quadrature(LikelihoodMethod):
     name: ClassVar[str] = "quadrature"
 
     def __post_init__(self) -> None:
+        require_whole(0, num_points=self.num_points)
         if self.num_points < 11 or self.num_points % 2 == 0:
             raise ConfigError(f"num_points is {self.num_points}; expected an odd number from 11 up")
 

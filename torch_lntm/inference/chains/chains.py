@@ -160,12 +160,13 @@ class Chains:
             )
         values = {}
         for site, expected in like.items():
-            value = latents[site].to(expected)
+            given = torch.as_tensor(latents[site])
+            value = given.to(expected)
             if len(keys) == 1 and value.dim() == 2:
                 value = value[None]
             if value.shape != expected.shape:
                 raise ConfigError(
-                    f"initial {site} of shape {tuple(latents[site].shape)}; expected "
+                    f"initial {site} of shape {tuple(given.shape)}; expected "
                     f"{tuple(expected.shape)}"
                 )
             bad = index[~value.isfinite().all(-1).all(0)].tolist()

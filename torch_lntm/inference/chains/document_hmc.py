@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
@@ -134,8 +134,8 @@ class DocumentHMC(MCMCKernel):
             ConvergenceWarning: Some chains never moved after warm-up.
             UnreliableEstimateWarning: Documents are too long for the model's dtype.
         """
-        require(1, num_samples=num_samples)
-        require(0, warmup_steps=warmup_steps)
+        require_whole(1, num_samples=num_samples)
+        require_whole(0, warmup_steps=warmup_steps)
         settings = self.settings
         chains = Chains(self.model, settings, batch, settings.seed, warmup_steps, initial_params)
         store = {

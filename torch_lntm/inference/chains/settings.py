@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_lntm.errors import ConfigError, IncompatibleGuideError, require
+from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
 
@@ -78,7 +78,7 @@ class HMCSettings:
             )
         if num_steps is None:
             num_steps = _FEW_STEPS if mass_matrix in of_posteriors else _MANY_STEPS
-        require(1, num_chains=num_chains, num_steps=num_steps)
+        require_whole(1, num_chains=num_chains, num_steps=num_steps)
         if not 0 < target_accept < 1 or not 0 <= jitter < 1:
             raise ConfigError(
                 f"target_accept is {target_accept} and jitter {jitter}; expected them between 0 "

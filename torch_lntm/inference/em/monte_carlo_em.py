@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.em.monte_carlo_run import (
     MonteCarloResult,
@@ -95,7 +95,7 @@ class MonteCarloEM:
             target_accept=target_accept,
             seed=seed,
         )
-        require(
+        require_whole(
             1,
             num_transitions=num_transitions,
             max_epochs=max_epochs,

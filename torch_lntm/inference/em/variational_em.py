@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.errors import ConfigError, CorpusError, require
+from torch_lntm.errors import ConfigError, CorpusError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide, require_guide
 from torch_lntm.inference.em.loop import StopReason
 from torch_lntm.inference.em.phases import (
@@ -130,8 +130,8 @@ class VariationalEM:
                 f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
                 f"got {type(guide).__name__}"
             )
-        require(0, max_iterations=max_iterations, stepwise_epochs=stepwise_epochs, seed=seed)
-        require(1, start_epochs=start_epochs, restarts=restarts, max_docs=max_docs)
+        require_whole(0, max_iterations=max_iterations, stepwise_epochs=stepwise_epochs, seed=seed)
+        require_whole(1, start_epochs=start_epochs, restarts=restarts, max_docs=max_docs)
         require(0, tolerance=tolerance)
         if start_epochs is not None and start != "lda":
             raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")

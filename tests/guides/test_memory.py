@@ -1,0 +1,34 @@
+"""What a guide remembers of documents, and of which corpus."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.guides.memory import WarmStarts
+
+
+def batch(num_docs: int, documents: list[int]) -> DocumentBatch:
+    """Some documents of a corpus whose documents all have three tokens over two words."""
+    corpus = Corpus.from_matrix(torch.tensor([[1, 2]]).expand(num_docs, -1).numpy())
+    return corpus.batch(documents, dtype=torch.float64)
+
+
+def test_documents_of_another_corpus_are_forgotten() -> None:
+    warm = WarmStarts("documents")
+    starts = torch.arange(6.0).view(3, 2)
+    warm.write(batch(3, [0, 1, 2]), starts)
+    assert torch.equal(warm.read(batch(3, [2, 0])), starts[[2, 0]])
+    warm.write(batch(4, [0]), starts[:1])
+    # As many tokens, at a position that the first corpus had too.
+    assert torch.equal(warm.read(batch(4, [0])), starts[:1])
+    assert warm.read(batch(4, [1])) is None
+    assert warm.read(batch(4, [0, 1])) is None
+    assert warm.read(batch(3, [0])) is None
+
+
+def test_entries_are_those_of_the_document() -> None:
+    warm = WarmStarts("entries")
+    starts = torch.arange(12.0).view(6, 2)
+    warm.write(batch(3, [2, 0, 1]), starts)
+    assert torch.equal(warm.read(batch(3, [0, 2])), starts[[2, 3, 0, 1]])
