@@ -78,6 +78,12 @@ class FactorSpace(LatentSpace):
         """See :attr:`LatentSpace.centre`."""
         return self.loc
 
+    @property
+    def eta_variance(self) -> Tensor:
+        """Prior variances of eta ``(num_topics,)``, float64."""
+        spread = self.source_variance * self.mixing.double().square().sum(-1)
+        return spread + self.noise_std.square()
+
     @abstractmethod
     def source_scale(self, second_moment: Tensor) -> Tensor | None:
         """|η|^½ of the normals N(0, |η|) that stand for the sources' priors in a posterior.

@@ -60,6 +60,11 @@ class EtaSpace(LatentSpace):
     def marginal(self) -> NormalSpace:
         """The same prior of eta with a dense factor."""
 
+    @property
+    def eta_variance(self) -> Tensor:
+        """Prior variances of eta ``(eta_dim,)``, float64."""
+        return self.marginal().tril.square().sum(-1)
+
     def logits(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.logits`."""
         return self.lift(self.unwhiten(z))

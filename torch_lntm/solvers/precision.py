@@ -27,7 +27,6 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, probability_floor
-from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 
 #: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
@@ -103,12 +102,7 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
         tolerance: Nats that a solver means to be sure of.
     """
     rounding = torch.finfo(batch.dtype).eps
-    if isinstance(space, FactorSpace):
-        variance = space.mixing.double().square().sum(-1) * space.source_variance
-        variance = variance + space.noise_std.square()
-    else:
-        variance = space.marginal().tril.square().sum(-1)
-    longest = (MAX_CONDITION / variance.amax()).clamp_max(max(MAX_ROUNDING_ERROR, tolerance))
+    longest = (MAX_CONDITION / space.eta_variance.amax()).clamp_max(max(MAX_ROUNDING_ERROR, tolerance))
     return batch.lengths > longest / rounding
 
 
