@@ -126,14 +126,16 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch) -> None:
     """The guide emits the sites of the program, and SVI's loss is a number."""
     model = guide.model
     wanted = {name: site["value"].shape for name, site in _latent_sites(model, batch).items()}
-    trace: Any = poutine.trace(guide).get_trace(batch)
-    found = {
-        name: site["value"].shape
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample" and not site["is_observed"] and name != "documents"
-    }
-    _check(found == wanted, f"the guide emits {found}, the model {wanted}")
-    loss = Trace_ELBO().loss(model, guide, batch)
+    with torch.random.fork_rng(devices=[]):
+        trace: Any = poutine.trace(guide).get_trace(batch)
+        found = {
+            name: site["value"].shape
+            for name, site in trace.nodes.items()
+            if site["type"] == "sample" and not site["is_observed"] and name != "documents"
+        }
+        # Before the loss, in which Pyro would only warn of a missing site.
+        _check(found == wanted, f"the guide emits {found}, the model {wanted}")
+        loss = Trace_ELBO().loss(model, guide, batch)
     _check(math.isfinite(loss), f"the loss of SVI is {loss}")
 
 

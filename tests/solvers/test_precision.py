@@ -11,7 +11,7 @@ from support.problems import Problem, make_batch, random_problem
 from torch_lntm.errors import NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.kernels import probability_floor
-from torch_lntm.latents import LaplaceFactorSpace, NormalSpace
+from torch_lntm.latents import EtaSpace, LaplaceFactorSpace, NormalSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.models import TopicModel, ctm, iftm, lntm
 from torch_lntm.posteriors import NormalPosterior
@@ -123,6 +123,8 @@ def test_means_that_differ_between_documents_go_with_theirs(device) -> None:
 
 class OtherSpace:
     """Coordinates of one's own: no dataclass, and without the attributes of a NormalSpace."""
+
+    eta_variance = EtaSpace.eta_variance
 
     def __init__(self, inner: NormalSpace) -> None:
         self._inner = inner

@@ -252,7 +252,7 @@ class TopicModel(nn.Module):
                 getattr(module, name)
         documents = pyro.plate("documents", batch.corpus_size, subsample=batch.index)
         if sample_topics:
-            topics = self.topics.sample()
+            topics = self.topics.emit()
         else:
             _factor("topics_prior", self.topics.log_prior, documents)
             topics = self.topics.probs

@@ -179,7 +179,7 @@ class Topics(nn.Module):
         """
         self.m_step(word_counts)
 
-    def sample(self) -> Tensor:
+    def emit(self) -> Tensor:
         """Emit the site ``"topics"``, the topics as latent variables of a Pyro program.
 
         Its value is the word probabilities, with the prior Dirichlet(1 + smoothing). (Without
@@ -303,8 +303,8 @@ class NormalTopics(Topics):
         self.logits.zero_()
         self.logits[:, used] = (logits - logits.mean(0)).to(self.logits.dtype)
 
-    def sample(self) -> Tensor:
-        """Emit the site ``"topics"``; see :meth:`Topics.sample`.
+    def emit(self) -> Tensor:
+        """Emit the site ``"topics"``; see :meth:`Topics.emit`.
 
         Its value is the logits ``(num_topics, num_words)``.
         """

@@ -102,7 +102,9 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
         tolerance: Nats that a solver means to be sure of.
     """
     rounding = torch.finfo(batch.dtype).eps
-    longest = (MAX_CONDITION / space.eta_variance.amax()).clamp_max(max(MAX_ROUNDING_ERROR, tolerance))
+    longest = (MAX_CONDITION / space.eta_variance.amax()).clamp_max(
+        max(MAX_ROUNDING_ERROR, tolerance)
+    )
     return batch.lengths > longest / rounding
 
 

@@ -62,8 +62,12 @@ class Statistics:
         )
 
     def blended(self, new: Statistics, weight: float) -> Statistics:
-        """A running average: (1 − weight) × these + weight × new (*Cappé & Moulines 2009*)."""
-        return self.scaled(1.0 - weight) + new.scaled(weight)
+        """A running average: (1 − weight) × these + weight × new (*Cappé & Moulines 2009*).
+
+        It has the unconverged documents of ``new``.
+        """
+        blend = self.scaled(1.0 - weight) + new.scaled(weight)
+        return replace(blend, num_unconverged=new.num_unconverged)
 
     def maximise(self, model: TopicModel) -> None:
         """The M-step: set the model's parameters to their maximisers, priors included."""
