@@ -228,7 +228,7 @@ def test_damaged_saved_metadata(tmp_path, changes, match):
 def test_data_frames_without_pandas_say_what_to_install(monkeypatch):
     corpus = make_corpus()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(CorpusError, match=r"pip install 'torch-lntm\[formula\]'"):
+    with pytest.raises(CorpusError, match=r"pip install pandas"):
         corpus.metadata_frame()
     assert Corpus.from_matrix(np.ones((2, 2)), metadata={"a": [1, 2]}).num_docs == 2
 

@@ -220,7 +220,7 @@ def frame_of(columns: Arrays) -> Any:
     except ImportError as error:
         raise CorpusError(
             "a data frame needs pandas, which is not installed; "
-            "install it by pip install 'torch-lntm[formula]'"
+            "install it by pip install pandas"
         ) from error
     return pandas.DataFrame(dict(columns))
 
