@@ -17,6 +17,7 @@ from torch import nn
 
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES, TaylorGuide, make_guide
+from torch_lntm.guides.guide import require_guide
 
 LENGTHS = (30, 1, 0, 8)
 
@@ -262,10 +263,13 @@ def test_a_prior_of_ones_own_fits_by_its_space() -> None:
 
 
 def test_what_is_no_topic_model_is_refused() -> None:
-    for model in (SimpleNamespace(prior=nn.Identity()), nn.Linear(2, 2)):
-        what = type(getattr(model, "prior", model)).__name__
-        with pytest.raises(IncompatibleGuideError, match=f"which {what} does not have.*: none"):
+    for model in (SimpleNamespace(prior=nn.Identity()), nn.Linear(2, 2), "ctm"):
+        with pytest.raises(
+            ConfigError, match=f"expected a topic model, got a {type(model).__name__}"
+        ):
             TaylorGuide(model)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="expected a topic model"):
+            require_guide(TaylorGuide(make_model("ctm")), model)  # type: ignore[arg-type]
 
 
 @each_pair

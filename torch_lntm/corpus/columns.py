@@ -219,8 +219,7 @@ def frame_of(columns: Arrays) -> Any:
         import pandas
     except ImportError as error:
         raise CorpusError(
-            "a data frame needs pandas, which is not installed; "
-            "install it by pip install pandas"
+            "a data frame needs pandas, which is not installed; install it by pip install pandas"
         ) from error
     return pandas.DataFrame(dict(columns))
 

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
-    ConfigError,
     IncompatibleGuideError,
     UnreliableEstimateWarning,
     require_whole,
@@ -17,6 +16,7 @@ from torch_lntm.errors import (
 )
 from torch_lntm.latents import IdentifiedSpace
 from torch_lntm.models import TopicModel
+from torch_lntm.models.model import require_model
 
 
 def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Corpus:
@@ -35,23 +35,12 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
         ConfigError: The model is none, the corpus is none or over another vocabulary, or a number
             is too small.
     """
-    check_model(model)
+    require_model(model)
     require_whole(0, seed=seed)
     require_whole(1, max_docs=max_docs)
     documents = as_corpus(corpus, allow_empty=True)
     model.check_corpus(documents)
     return documents
-
-
-def check_model(model: Any) -> None:
-    """Raise if something else was given for the model, such as the corpus.
-
-    Raises:
-        ConfigError: It says so.
-    """
-    if not isinstance(model, TopicModel):
-        swapped = "; the model comes first, then the corpus" if isinstance(model, Corpus) else ""
-        raise ConfigError(f"expected a topic model, got a {type(model).__name__}{swapped}")
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:

@@ -15,6 +15,7 @@ from torch_lntm.guides.memory import WarmStarts
 from torch_lntm.kernels import expected_counts
 from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
+from torch_lntm.models.model import require_model
 from torch_lntm.posteriors import Posterior
 from torch_lntm.posteriors.posterior import WarmStartUnit
 
@@ -74,8 +75,9 @@ class Guide(ABC, Generic[P]):
     def __init__(
         self, model: TopicModel, *, tolerance: float = 1e-4, max_iterations: int = 100
     ) -> None:
+        require_model(model)
         if not self.fits(model):
-            prior = type(getattr(model, "prior", model)).__name__
+            prior = type(model.prior).__name__
             raise IncompatibleGuideError(
                 f"{type(self).__name__} needs {self.needs}, which {prior} does not have; "
                 f"guides for it: {', '.join(guides_for(model)) or 'none'}"
@@ -295,7 +297,7 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
         model: The model that it has to belong to; any by default.
 
     Raises:
-        ConfigError: It is no guide.
+        ConfigError: It is no guide, or the model is none.
         IncompatibleGuideError: It belongs to another model.
     """
     if not isinstance(guide, Guide):
@@ -303,6 +305,8 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
             f"guide is {guide!r}; expected a guide of this model, such as "
             "torch_lntm.guides.make_guide(None, model)"
         )
+    if model is not None:
+        require_model(model)
     if model is not None and guide.model is not model:
         raise IncompatibleGuideError(
             f"{type(guide).__name__} was made for another model; make one for this: "

@@ -397,3 +397,14 @@ class TopicModel(nn.Module):
                 "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
             )
         return batch.to(self.device, self.dtype)
+
+
+def require_model(model: Any) -> None:
+    """Raise if something else was given for the model, such as the corpus.
+
+    Raises:
+        ConfigError: It says so.
+    """
+    if not isinstance(model, TopicModel):
+        swapped = "; the model comes first, then the corpus" if isinstance(model, Corpus) else ""
+        raise ConfigError(f"expected a topic model, got a {type(model).__name__}{swapped}")

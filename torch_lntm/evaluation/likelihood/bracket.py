@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.evaluation.checks import check_model
 from torch_lntm.evaluation.likelihood.annealed import AIS, anneal_corpus, warn_of_chains
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate
 from torch_lntm.models import TopicModel
+from torch_lntm.models.model import require_model
 from torch_lntm.sampling.importance import summarise_weights
 
 
@@ -104,7 +104,7 @@ def ais_bracket(
     Warns:
         UnreliableEstimateWarning: See :func:`log_likelihood`; of either side.
     """
-    check_model(model)
+    require_model(model)
     settings = AIS() if settings is None else settings
     corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
     lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)

@@ -36,7 +36,7 @@ _BOUNDED = ("prior", "laplace")
 #: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
 #: number of tokens times the dtype's machine epsilon. Above it, acceptance probabilities are
 #: unreliable.
-MAX_ROUNDING_ERROR = 0.05
+MAX_ENERGY_ROUNDING = 0.05
 
 
 class Progress(NamedTuple):
@@ -273,7 +273,7 @@ class Chains:
 
 def _warn_of_rounding(batch: DocumentBatch) -> None:
     """Name documents so long that rounding spoils their acceptance probabilities."""
-    long = batch.lengths * torch.finfo(batch.dtype).eps > MAX_ROUNDING_ERROR
+    long = batch.lengths * torch.finfo(batch.dtype).eps > MAX_ENERGY_ROUNDING
     if bool(long.any()):
         documents = batch.index[long].tolist()
         warn(

@@ -11,7 +11,7 @@ from pyro.distributions import Laplace, Normal, TorchDistribution
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.latents import (
     ContrastSpace,
     FactorSpace,
@@ -86,6 +86,7 @@ class IndependentFactorPrior(DocumentPrior):
         super().__init__()
         if source not in get_args(Source):
             raise ConfigError(f"source {source!r}; expected one of {', '.join(get_args(Source))}")
+        require_whole(0, num_topics=num_topics, num_sources=num_sources)
         if not 1 <= num_sources < num_topics:
             raise ConfigError(
                 f"num_sources is {num_sources}; expected 1 to {num_topics - 1}: {num_topics} "
