@@ -241,6 +241,16 @@ def test_single_precision_models_are_computed_in_double() -> None:
 
 
 @pytest.mark.slow
+def test_targets_are_in_double_and_in_as_few_coordinates_as_there_are() -> None:
+    model = make_model("iftm", 3, dtype="float32")
+    batch = Corpus.from_matrix(np.ones((2, model.num_words), int)).batch(dtype=torch.float64)
+    topics = model.topics.double_probs
+    target = annealed._target(model, topics, batch)
+    assert torch.equal(target.topics, topics)
+    # Gaussian sources are integrated out.
+    assert target.dim == 3
+
+
 def test_extreme_models_give_numbers() -> None:
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
     corpus = Corpus.from_matrix(np.array([[1, 0, 0], [100_000, 0, 0], [3, 5, 1], [0, 0, 0]]))
