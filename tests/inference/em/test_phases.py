@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from support.fits import make_corpus
 
 from torch_lntm.guides import EPGuide, TaylorGuide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.inference.em.phases import VariationalRun
+from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import ctm, lda
 
 
@@ -55,3 +58,22 @@ def test_the_noise_of_every_change_of_temperature_is_its_own() -> None:
     # At most 6 standard deviations of the correlation of independent noise.
     correlation = float(torch.corrcoef(torch.stack([first, second]))[0, 1])
     assert abs(correlation) < 6 / len(first) ** 0.5
+
+
+def test_batches_of_long_and_short_documents_weigh_alike(monkeypatch) -> None:
+    corpus = make_corpus()
+    # Every other document ten times as long.
+    factors = np.where(np.arange(corpus.num_docs) % 2, 10, 1)
+    corpus = corpus.with_counts(corpus.counts * np.repeat(factors, np.diff(corpus.row_offsets)))
+    model = ctm(3, corpus.num_words, dtype="float64")
+    totals = []
+    monkeypatch.setattr(
+        Statistics, "maximise", lambda self, model: totals.append(float(self.word_counts.sum()))
+    )
+    VariationalEM(
+        model, TaylorGuide(model), start="documents", stepwise_epochs=1, max_iterations=0,
+        progress=False,
+    ).fit(corpus)  # fmt: skip
+    # Statistics are those of the corpus's tokens, whichever documents a batch has.
+    assert len(totals) > 1
+    assert totals == pytest.approx([corpus.num_tokens] * len(totals))
