@@ -104,6 +104,8 @@ def test_estimates_are_within_their_error_of_quadrature(kind: str) -> None:
     assert float((bracket.lower.log_likelihood - truth)[used].abs().max()) < 1.5
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_bounds_are_unbiased_and_bracket_the_truth(kind: str) -> None:
     # Documents are independent, forward and reverse weights unbiased in p(w) and 1/p(w): |z| < 4.5.
@@ -251,6 +253,7 @@ def test_targets_are_in_double_and_in_as_few_coordinates_as_there_are() -> None:
     assert target.dim == 3
 
 
+@pytest.mark.slow
 def test_extreme_models_give_numbers() -> None:
     topics = torch.tensor([[1.0, 1e-30, 1e-30], [1e-30, 1.0, 1e-30], [1e-30, 1e-30, 1.0]])
     corpus = Corpus.from_matrix(np.array([[1, 0, 0], [100_000, 0, 0], [3, 5, 1], [0, 0, 0]]))
