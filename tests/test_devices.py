@@ -253,6 +253,7 @@ def test_predictive(accelerator: torch.device, family: str) -> None:
     check(draws, None, accelerator)
 
 
+@pytest.mark.slow
 @each_family_with_eta
 def test_monte_carlo_em_continues_from_its_checkpoint(
     accelerator: torch.device, family: str, tmp_path: Path
@@ -311,6 +312,7 @@ def test_diagnostics_of_document_hmc(accelerator: torch.device, family: str) -> 
     assert samples.theta().shape == (2, 8, 2, NUM_TOPICS)
 
 
+@pytest.mark.slow
 @each_family_with_eta
 def test_document_hmc_in_mcmc(accelerator: torch.device, family: str) -> None:
     model = make_model(family, accelerator)

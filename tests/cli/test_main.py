@@ -181,6 +181,7 @@ def test_other_errors_of_the_library_itself_keep_their_traceback(counts, monkeyp
 WRITERS = {"writing": "write_lines", "checkpoint": "write_lines", "scores": "write_json"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WRITERS)
 def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys):
     def full(path, *arguments):

@@ -50,6 +50,8 @@ def test_any_function_sees_the_dense_counts(counts, device) -> None:
         lambda c: c[:, 1],
         lambda c: c[0, 1, 2],
         lambda c: c.reshape(2, 3, 3, 5),
+        lambda c: c.reshape(2, 3, 3, 5)[1],
+        lambda c: c.reshape(2, 3, 3, 5)[1][2],
         lambda c: c.reshape(6, 15),
         lambda c: c.expand(4, 6, 3, 5),
         lambda c: c.unsqueeze(0),

@@ -126,6 +126,7 @@ def test_a_posterior_follows_the_model_s_present_parameters(device, family, name
     assert bool((after[:, 0] > before[:, 0]).all())
 
 
+@pytest.mark.slow
 @each_pair
 def test_a_posterior_does_not_depend_on_its_batch(device, family, name) -> None:
     model, counts = make_model(family).to(device), make_counts((30, 1, 0, 8, 60, 3))

@@ -334,3 +334,10 @@ def test_words_that_are_not_unicode_are_refused(tmp_path, word):
     with pytest.raises(ConfigError, match=r"word 2 of the vocabulary, '.*', is not Unicode text"):
         save_model(model, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vocabulary_that_ends_within_a_word_is_found(folder):
+    path = folder / "vocabulary.txt"
+    path.write_text("ant\nbee\ncat\ndog\nelepha")
+    with pytest.raises(ConfigError, match=r"vocabulary\.txt: ends within a line"):
+        load_model(folder)

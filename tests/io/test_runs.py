@@ -17,6 +17,7 @@ from support.folders import (
 
 from torch_lntm.errors import ConfigError
 from torch_lntm.io import load_run, save_run
+from torch_lntm.io.folders import SPLIT
 
 
 def test_a_run_comes_back_as_it_was(tmp_path, corpus):
@@ -41,6 +42,14 @@ def test_a_run_comes_back_as_it_was(tmp_path, corpus):
 
 def test_a_run_without_a_split_has_none(folder, corpus):
     assert load_run(folder).split(corpus) is None
+
+
+def test_a_split_that_is_gone_is_no_run_on_all_documents(tmp_path, corpus):
+    split, config = corpus.split(0.25, seed=1), {"test_fraction": 0.25}
+    path = save_run(tmp_path / "run", make_model(), make_result(), config, split=split)
+    (path / SPLIT).unlink()
+    with pytest.raises(ConfigError, match="no such file, but documents were held out"):
+        load_run(path).split(corpus)
 
 
 def test_a_history_may_hold_what_is_no_number(tmp_path):

@@ -57,6 +57,9 @@ def test_the_newest_unfinished_run_of_a_configuration_is_found(tmp_path):
         leave_checkpoint(tmp_path / name, config)
     assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-2"
     assert UnfinishedRun.find(tmp_path, "a-", {"k": 3}) is None
+    # Killed before its first checkpoint, the newest of all has nothing to continue from.
+    leave_checkpoint(tmp_path / "a-5", {"k": 1}).checkpoint.unlink()
+    assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-2"
     with UnfinishedRun(tmp_path / "a-2", {"k": 1}):
         assert UnfinishedRun.find(tmp_path, "a-", {"k": 1}) == tmp_path / "a-1"
     (tmp_path / "a-2.partial" / "config.json").write_text("{")

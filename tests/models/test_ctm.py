@@ -234,3 +234,12 @@ def test_the_default_prior_is_the_same_distribution_of_theta_either_way() -> Non
     torch.testing.assert_close(
         free.prior.contrast_covariance(), anchored.prior.contrast_covariance()
     )
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_start_s_latent_variables_have_its_proportions(anchored) -> None:
+    prior = ctm(4, 15, anchored=anchored, dtype="float64").prior
+    theta = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
+    latents = prior.start_latents(theta)
+    assert latents.shape == (2, prior.latent_dim)
+    torch.testing.assert_close(prior.theta(latents), theta)

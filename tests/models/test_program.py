@@ -119,6 +119,7 @@ def test_a_value_of_another_shape_is_refused() -> None:
         program(make_batch(model))
 
 
+@pytest.mark.slow
 def test_a_model_that_pyro_ran_is_freed() -> None:
     model = make_model("ctm")
     guide = make_guide(model, "ctm")
@@ -331,6 +332,7 @@ def test_render_model() -> None:
 # Derivatives
 
 
+@pytest.mark.slow
 @each_family
 def test_autolaplace_has_the_curvature_of_the_log_joint(family: str) -> None:
     model = make_model(family)

@@ -61,6 +61,7 @@ def test_colours_run_from_blue_over_near_white_to_orange():
     assert min(colours(0.5)[:3]) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_topics", [2, 3, 25])
 def test_every_size_has_a_picture(num_topics, tmp_path):
     model = make_model(num_topics)

@@ -195,3 +195,15 @@ def test_weights_are_written_out(device: torch.device) -> None:
     torch.testing.assert_close(back.log_weights, expected)
     assert bool(forward.moved.any())
     assert float(forward.acceptance.mean()) > 0.5
+
+
+def test_acceptance_is_the_mean_over_transitions(device: torch.device) -> None:
+    """Of steps so short that nearly all are accepted, whatever the number of temperatures."""
+    target = padded_target(device)
+    tiny = torch.full((1, len(LENGTHS)), -12.0, dtype=torch.float64, device=device)
+    for num_temperatures in (3, 5):
+        schedule = ais.make_schedule("linear", num_temperatures).tolist()
+        chains = ais.anneal(target, schedule, ais.Transitions(1, [1], tiny), some_keys(target))
+        torch.testing.assert_close(
+            chains.acceptance, torch.ones_like(chains.acceptance), atol=1e-3, rtol=0
+        )

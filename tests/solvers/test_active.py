@@ -69,6 +69,17 @@ def test_idle_documents_are_held_until_they_are_many() -> None:
     assert active.iterations.tolist() == [1, 2, 2, 2]
 
 
+def test_how_many_are_many_follows_what_is_held() -> None:
+    active, table = ActiveSet(8, torch.device("cpu"), idle_share=0.5), torch.arange(8)
+    active.step(flags(1, 1, 1, 1, 0, 0, 0, 0))
+    (table,) = active.retire(table)
+    assert table.tolist() == [4, 5, 6, 7]
+    # One of four is not yet half of them.
+    active.step(flags(1, 0, 0, 0))
+    (table,) = active.retire(table)
+    assert table.tolist() == active.rows.tolist() == [4, 5, 6, 7]
+
+
 def test_a_failed_document_that_is_held_does_not_converge_later() -> None:
     active, table = ActiveSet(3, torch.device("cpu"), idle_share=0.5), torch.arange(3)
     active.step(flags(0, 0, 0), flags(1, 0, 0))

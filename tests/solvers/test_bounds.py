@@ -91,6 +91,7 @@ def test_both_are_above_the_expectation_and_tilted_ignores_a_shared_variance() -
     assert bool((tangent_log_normaliser(m, diagonal(v) + 1e4) > tangent + 4000).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_topics", [2, 3])
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def test_same_seed_same_numbers_and_another_seed_others(result: SimulationResult
     assert all(a.error_mode != b.error_mode for a, b in zip(again.rows, other.rows, strict=True))
 
 
+@pytest.mark.slow
 def test_differences_are_those_of_the_errors(result: SimulationResult) -> None:
     baseline = {(r.cell, r.repetition): r for r in result.rows if r.posterior == "taylor"}
     for row in result.rows:

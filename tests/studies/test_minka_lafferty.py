@@ -229,6 +229,8 @@ def test_em_with_eq_27_ends_at_the_maximum_of_the_bound(two_word: TwoWordResult)
         np.testing.assert_allclose(ends, peaks, atol=0.5 * spacing + 0.005)
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 def test_ep_is_near_the_exact_maximum_and_vb_is_not(two_word: TwoWordResult) -> None:
     for size in TWO_WORD.num_docs:
         exact = np.array(two_word.maximisers[size]["exact"])
@@ -267,6 +269,7 @@ def test_ep_finds_the_uniform_distribution_and_vb_extremes(five_word: FiveWordRe
     assert 5.0 <= ep.perplexity < second_order.perplexity < vb.perplexity < 5.3
 
 
+@pytest.mark.slow
 def test_ep_takes_fewer_updates(five_word: FiveWordResult) -> None:
     vb, ep = (five_word.of(method)[0].updates for method in ("vb", "ep"))
     assert None not in vb + ep
@@ -365,6 +368,7 @@ def test_same_seed_same_numbers_and_another_seed_others(
         assert different.perplexity != fit.perplexity
 
 
+@pytest.mark.slow
 def test_evaluations_do_not_change_the_fit(text: TextResult, text_settings: TextSettings) -> None:
     often = replace(text_settings, repetitions=1, evaluate_every=1)
     result = minka_lafferty_text.run(often, Cells())
@@ -378,6 +382,7 @@ def test_evaluates_the_first_and_the_last_update() -> None:
     assert TextSettings(updates=1, evaluate_every=5).evaluated() == [1]
 
 
+@pytest.mark.slow
 def test_tables_hold_what_was_measured(
     two_word: TwoWordResult, five_word: FiveWordResult, two_class: TwoClassResult, text: TextResult
 ) -> None:

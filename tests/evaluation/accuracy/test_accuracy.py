@@ -215,6 +215,7 @@ def test_an_exact_posterior_shows_the_noise_and_no_more() -> None:
     assert float(exact.mean_error.max()) < 0.2
 
 
+@pytest.mark.slow
 def test_known_errors_are_found() -> None:
     """Tolerances are five times the noise of an average over 60 documents, and more."""
     _, _, result = blank()

@@ -104,6 +104,8 @@ def test_estimates_are_within_their_error_of_quadrature(kind: str) -> None:
     assert float((bracket.lower.log_likelihood - truth)[used].abs().max()) < 1.5
 
 
+@pytest.mark.slow
+@pytest.mark.stat
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_bounds_are_unbiased_and_bracket_the_truth(kind: str) -> None:
     # Documents are independent, forward and reverse weights unbiased in p(w) and 1/p(w): |z| < 4.5.
@@ -238,6 +240,17 @@ def test_single_precision_models_are_computed_in_double() -> None:
         settings = AIS(num_chains=4, num_temperatures=8)
         values = [quietly(m, corpus, settings).log_likelihood for m in (single, double)]
         torch.testing.assert_close(*values, atol=1e-3, rtol=0)
+
+
+@pytest.mark.slow
+def test_targets_are_in_double_and_in_as_few_coordinates_as_there_are() -> None:
+    model = make_model("iftm", 3, dtype="float32")
+    batch = Corpus.from_matrix(np.ones((2, model.num_words), int)).batch(dtype=torch.float64)
+    topics = model.topics.double_probs
+    target = annealed._target(model, topics, batch)
+    assert torch.equal(target.topics, topics)
+    # Gaussian sources are integrated out.
+    assert target.dim == 3
 
 
 @pytest.mark.slow

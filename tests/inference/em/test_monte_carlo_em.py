@@ -138,6 +138,7 @@ def test_draws_of_theta_have_the_posterior_s_mean_and_the_m_step_is_theirs(devic
 # -- M-steps -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None:
     """What Adam is given in an epoch: each batch times num_docs/batch, the prior once."""
     corpus = make_corpus(40, empty=(5,))

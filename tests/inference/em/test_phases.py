@@ -1,0 +1,79 @@
+"""Phases of variational EM: what goes from one to the next, and what must not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fits import make_corpus
+
+from torch_lntm.guides import EPGuide, TaylorGuide
+from torch_lntm.inference import VariationalEM
+from torch_lntm.inference.em.phases import VariationalRun
+from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.models import ctm, lda
+
+
+def test_a_restart_starts_from_no_posterior_of_the_last_one(monkeypatch) -> None:
+    corpus = make_corpus()
+    model = lda(3, corpus.num_words, dtype="float64")
+    guide = EPGuide(model)
+    solve, starts = guide.posterior, []
+
+    def posterior(batch: Any, init: Any = None, **effort: Any) -> Any:
+        if effort["max_iterations"] == guide.step_effort["max_iterations"]:
+            starts.append(init)
+        return solve(batch, init, **effort)
+
+    monkeypatch.setattr(guide, "posterior", posterior)
+    engine = VariationalEM(
+        model, guide, restarts=3, start_epochs=1, stepwise_epochs=1, max_iterations=0,
+        progress=False,
+    )  # fmt: skip
+    engine.fit(corpus)
+    # Each stepwise epoch visits every document for the first time.
+    assert len(starts) >= 3
+    assert all(start is None or not bool(start.any()) for start in starts)
+
+
+def test_the_noise_of_every_change_of_temperature_is_its_own() -> None:
+    corpus = make_corpus()
+    model = ctm(3, corpus.num_words, dtype="float64")
+    engine = VariationalEM(model, TaylorGuide(model), annealing="ahmed-xing", progress=False)
+    run = VariationalRun(model, engine.guide, engine.settings, corpus)
+    before = model.topics.probs.detach()
+
+    def noise(step: int) -> torch.Tensor:
+        """What the log probabilities change by, but for each topic's own constant."""
+        model.topics.set_(before)
+        run.state.step = step
+        run._perturb_topics()
+        change = (model.topics.probs.detach() / before).log()
+        return change - change.mean(1, keepdim=True)
+
+    torch.testing.assert_close(noise(10), noise(10))
+    first, second = noise(10).flatten(), noise(20).flatten()
+    # At most 6 standard deviations of the correlation of independent noise.
+    correlation = float(torch.corrcoef(torch.stack([first, second]))[0, 1])
+    assert abs(correlation) < 6 / len(first) ** 0.5
+
+
+def test_batches_of_long_and_short_documents_weigh_alike(monkeypatch) -> None:
+    corpus = make_corpus()
+    # Every other document ten times as long.
+    factors = np.where(np.arange(corpus.num_docs) % 2, 10, 1)
+    corpus = corpus.with_counts(corpus.counts * np.repeat(factors, np.diff(corpus.row_offsets)))
+    model = ctm(3, corpus.num_words, dtype="float64")
+    totals = []
+    monkeypatch.setattr(
+        Statistics, "maximise", lambda self, model: totals.append(float(self.word_counts.sum()))
+    )
+    VariationalEM(
+        model, TaylorGuide(model), start="documents", stepwise_epochs=1, max_iterations=0,
+        progress=False,
+    ).fit(corpus)  # fmt: skip
+    # Statistics are those of the corpus's tokens, whichever documents a batch has.
+    assert len(totals) > 1
+    assert totals == pytest.approx([corpus.num_tokens] * len(totals))
