@@ -145,7 +145,7 @@ class MonteCarloEM:
         ``stop_reason`` ``"interrupted"``.
 
         Args:
-            corpus: The documents; empty ones take no part.
+            corpus: The documents, or a matrix of counts; empty ones take no part.
             checkpoint: A file to save the state of the fit in. If it exists the fit continues from
                 there, to the same result as without the interruption. It is left in place.
             checkpoint_seconds: Least time between two saves.
