@@ -72,7 +72,9 @@ class Workloads:
         rows = [rng.choice(counts.shape[0], 3) for _ in range(num_topics)]
         words = np.stack([counts[row].sum(0).A1 for row in rows]).astype(float)
         words = words / words.sum(1, keepdims=True) + 1.0 / counts.shape[1]
-        self.topics = torch.from_numpy(words / words.sum(1, keepdims=True))
+        probs = torch.from_numpy(words / words.sum(1, keepdims=True))
+        # Word by word, as every model stores its topics.
+        self.topics = probs.mT.contiguous().mT
         root = rng.standard_normal((num_topics, 2 * num_topics)) / np.sqrt(2 * num_topics)
         self.covariance = torch.from_numpy(2.0 * root @ root.T)
         self.mixing = torch.from_numpy(rng.standard_normal((num_topics, max(1, num_topics // 4))))

@@ -9,7 +9,7 @@ import torch
 from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
-from torch_lntm.solvers.ascent import Objective, _conjugate_gradients, maximise_mean
+from torch_lntm.solvers.ascent import Objective, Point, Words, _conjugate_gradients, maximise_mean
 from torch_lntm.solvers.khan_bouchard import _sweep
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
@@ -20,12 +20,9 @@ class Scripted(Objective):
     value: Callable[[torch.Tensor], torch.Tensor]
     slope: float
 
-    def evaluate(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return (
-            self.value(z.double().squeeze(-1)),
-            torch.full_like(z, self.slope),
-            torch.ones_like(z),
-        )
+    def evaluate(self, z: torch.Tensor, words: Words | None = None) -> Point:
+        value = self.value(z.double().squeeze(-1))
+        return Point(z, value, torch.full_like(z, self.slope), torch.ones_like(z), value, z)
 
     def select(self, rows: torch.Tensor) -> Scripted:
         return scripted(self.value, self.slope, len(rows))
@@ -45,33 +42,27 @@ def scripted(
 def test_a_line_search_that_fails_is_no_convergence() -> None:
     """Every step lowers the function, by far more than rounding, and the slope says otherwise."""
     objective = scripted(lambda z: -1e3 * z, slope=1.0)
-    z, value, converged, iterations = maximise_mean(
-        objective, torch.zeros(2, 1), tolerance=1e-6, max_iterations=10
-    )
-    assert z.tolist() == [[0.0], [0.0]]
-    assert value.tolist() == [0.0, 0.0]
-    assert converged.tolist() == [False, False]
-    assert iterations.tolist() == [1, 1]
+    found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-6, max_iterations=10)
+    assert found.point.z.tolist() == [[0.0], [0.0]]
+    assert found.point.value.tolist() == [0.0, 0.0]
+    assert found.converged.tolist() == [False, False]
+    assert found.iterations.tolist() == [1, 1]
 
 
 def test_a_step_whose_gain_rounding_hides_is_taken_after_halving_too() -> None:
     # The full step is bad; half of it gains nothing that a value of 1e6 could show.
     objective = scripted(lambda z: torch.where(z > 0.03, -2e6, -1e6).double(), slope=0.04)
-    z, value, converged, _ = maximise_mean(
-        objective, torch.zeros(2, 1), tolerance=1e-9, max_iterations=1
-    )
-    torch.testing.assert_close(z, torch.full((2, 1), 0.02))
-    assert value.tolist() == [-1e6, -1e6]
-    assert converged.tolist() == [False, False]
+    found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-9, max_iterations=1)
+    torch.testing.assert_close(found.point.z, torch.full((2, 1), 0.02))
+    assert found.point.value.tolist() == [-1e6, -1e6]
+    assert found.converged.tolist() == [False, False]
 
 
 def test_a_failed_search_below_rounding_is_convergence() -> None:
     objective = scripted(lambda z: torch.where(z > 0, -2e6, -1e6).double(), slope=0.04)
-    z, _, converged, _ = maximise_mean(
-        objective, torch.zeros(2, 1), tolerance=1e-9, max_iterations=10
-    )
-    assert z.tolist() == [[0.0], [0.0]]
-    assert converged.tolist() == [True, True]
+    found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-9, max_iterations=10)
+    assert found.point.z.tolist() == [[0.0], [0.0]]
+    assert found.converged.tolist() == [True, True]
 
 
 def test_conjugate_gradients_solve_every_document(device) -> None:
@@ -100,9 +91,9 @@ def test_the_prior_s_part_of_the_objective_is_summed_in_double_precision(device)
     topics = torch.full((dim, 3), 1 / 3, device=device)
     batch = make_batch(np.zeros((1, 3)), device, torch.float32)
     z = torch.cat([torch.tensor([[3e4]]), torch.full((1, dim - 1), 0.5)], 1).to(device)
-    value, gradient, _ = Objective(batch, topics, space).evaluate(z)
-    assert value.tolist() == [-0.5 * (9e8 + 0.25 * (dim - 1))]
-    assert torch.equal(gradient, -z)
+    point = Objective(batch, topics, space).evaluate(z)
+    assert point.value.tolist() == [-0.5 * (9e8 + 0.25 * (dim - 1))]
+    assert torch.equal(point.gradient, -z)
 
 
 def test_a_bound_that_falls_is_no_convergence(device) -> None:

@@ -24,13 +24,13 @@ START_PSEUDO_COUNTS = 0.05
 def _normalised(probs: Tensor, dim: int = 0) -> Tensor:
     """Word probabilities that sum to 1 within rounding.
 
-    A softmax in float32 adds the words up in float32: over half a million words its sums are off
-    by up to a percent. The correction is a constant for derivatives, which are those of a softmax.
+    A softmax in float32 adds the words up one after another: over half a million words its sums are
+    off by up to a percent. ``sum`` adds in pairs, and is as exact as its dtype. The correction is a
+    constant for derivatives, which are those of a softmax.
     """
     if probs.dtype == torch.float64:
         return probs
-    total = probs.detach().sum(dim, keepdim=True, dtype=torch.float64)
-    return probs / total.to(probs.dtype)
+    return probs / probs.detach().sum(dim, keepdim=True)
 
 
 class Topics(nn.Module):
@@ -152,9 +152,8 @@ class Topics(nn.Module):
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
         total = word_counts.double().sum(1) + self.num_words * self.smoothing
         probs = (counts + self.smoothing) / total.to(counts.dtype)
-        probs = torch.where(total > 0, probs, self.probs.mT)
-        probs.clamp_min_(probability_floor(probs.dtype))
-        self.logits.copy_(probs.log())
+        logits = probs.clamp_min_(probability_floor(probs.dtype)).log_()
+        self.logits.copy_(torch.where(total > 0, logits, self.logits))
 
     @torch.no_grad()
     def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
@@ -197,8 +196,8 @@ class Topics(nn.Module):
             return self.logits.new_zeros((), dtype=torch.float64)
         # The sum of all log probabilities. Single precision would lose too much over the words.
         shift = self.logits.detach().amax(0)
-        mass = (self.logits - shift).exp().sum(0, dtype=torch.float64)
-        normaliser = (shift.double() + mass.log()).sum()
+        mass = (self.logits - shift).exp().sum(0)
+        normaliser = (shift.double() + mass.double().log()).sum()
         return self.smoothing * (self.logits.sum(dtype=torch.float64) - self.num_words * normaliser)
 
     def extra_repr(self) -> str:

@@ -26,7 +26,7 @@ among the shortest z of each m if it starts there, because its gradients do.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -60,6 +60,62 @@ class Coordinates(Protocol):
         """The coordinates of some of the documents."""
 
 
+class Words(NamedTuple):
+    """What a pass over the words finds at some logits m, whatever h is.
+
+    Attributes:
+        log_likelihood: ``(num_docs,)`` float64, loglik(e^m).
+        topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic, its gradient in m.
+    """
+
+    log_likelihood: Tensor
+    topic_counts: Tensor
+
+
+class Point(NamedTuple):
+    """The objective at one point of each document.
+
+    Attributes:
+        z: ``(num_docs, dim)`` the points.
+        value: ``(num_docs,)`` float64 f.
+        gradient: ``(num_docs, dim)`` ∇f.
+        p: ``(num_docs, num_topics)`` softmax(m + h), the weights of the curvature.
+        log_likelihood: As in :class:`Words`.
+        topic_counts: As in :class:`Words`.
+    """
+
+    z: Tensor
+    value: Tensor
+    gradient: Tensor
+    p: Tensor
+    log_likelihood: Tensor
+    topic_counts: Tensor
+
+    @property
+    def words(self) -> Words:
+        """What the pass over the words found."""
+        return Words(self.log_likelihood, self.topic_counts)
+
+    def replace_rows(self, rows: Tensor, other: Point) -> None:
+        """Overwrite some documents' rows with those of ``other``."""
+        for mine, its in zip(self, other, strict=True):
+            mine[rows] = its
+
+
+class MeanAscent(NamedTuple):
+    """Where the ascent of each document ended.
+
+    Attributes:
+        point: The last point of each document.
+        converged: ``(num_docs,)`` bool.
+        iterations: ``(num_docs,)`` int64.
+    """
+
+    point: Point
+    converged: Tensor
+    iterations: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """The function of the module's docstring for one batch.
@@ -85,27 +141,29 @@ class Objective:
             self.batch.select(rows), self.topics, self.space.select(rows), h, self.temperature
         )
 
-    def evaluate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Value, gradient and curvature weights at z ``(num_docs, dim)``.
+    def evaluate(self, z: Tensor, words: Words | None = None) -> Point:
+        """The objective at z ``(num_docs, dim)``.
 
-        Returns:
-            f ``(num_docs,)`` float64, ∇f ``(num_docs, dim)`` and p ``(num_docs, num_topics)``.
+        Args:
+            z: The points.
+            words: What a pass over the words found at the logits of z, if there has been one.
         """
         lengths = self.batch.lengths
         logits = self.space.lift(self.space.unwhiten(z))
-        tempered = self.temperature * logits
-        theta = torch.softmax(tempered, -1)
-        counts = expected_counts(theta, self.topics, self.batch)
+        words = words or self._read(logits)
         shifted = logits if self.half_variance is None else logits + self.half_variance
         p = torch.softmax(shifted, -1)
-        # loglik is taken at softmax weights, which cannot overflow; lse gives back the rest.
-        scale = (counts.log_likelihood + lengths * torch.logsumexp(tempered, -1).double()) / (
-            self.temperature
-        )
-        value = scale - lengths * torch.logsumexp(shifted, -1).double()
+        value = words.log_likelihood - lengths * torch.logsumexp(shifted, -1).double()
         value = value - 0.5 * z.double().square().sum(-1)
-        gradient = self.space.pull(counts.topic_counts - lengths[:, None] * p) - z
-        return value, gradient, p
+        gradient = self.space.pull(words.topic_counts - lengths[:, None] * p) - z
+        return Point(z, value, gradient, p, *words)
+
+    def _read(self, logits: Tensor) -> Words:
+        tempered = self.temperature * logits
+        counts = expected_counts(torch.softmax(tempered, -1), self.topics, self.batch)
+        # loglik is taken at softmax weights, which cannot overflow; lse gives back the rest.
+        scale = self.batch.lengths * torch.logsumexp(tempered, -1).double()
+        return Words((counts.log_likelihood + scale) / self.temperature, counts.topic_counts)
 
 
 def _conjugate_gradients(
@@ -148,9 +206,10 @@ def maximise_mean(
     *,
     tolerance: float,
     max_iterations: int,
+    words: Words | None = None,
     cg_tolerance: float = 0.05,
     cg_steps: int = 30,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> MeanAscent:
     """Raise f from ``start`` until each document converges or the iterations are used up.
 
     Args:
@@ -159,60 +218,53 @@ def maximise_mean(
         tolerance: A document has converged when its Newton decrement ∇f·δ, about twice the gain
             left, is below this many nats, or below what rounding lets the line search see.
         max_iterations: Bound on the steps of each document.
+        words: What a pass over the words found at ``start``, if there has been one.
         cg_tolerance: Relative residual at which a direction is good enough.
         cg_steps: Bound on the conjugate-gradient steps of one direction.
-
-    Returns:
-        z ``(num_docs, dim)``, f ``(num_docs,)`` float64, converged ``(num_docs,)`` bool and
-        iterations ``(num_docs,)`` int64.
     """
-    z = start.clone()
-    value, gradient, p = objective.evaluate(z)
-    active = ActiveSet(len(z), z.device)
-    epsilon = torch.finfo(z.dtype).eps
-    current, position, state = objective, z, (value, gradient, p)
+    epsilon = torch.finfo(start.dtype).eps
+    active = ActiveSet(len(start), start.device)
+    point = objective.evaluate(start, words)
+    found = Point(*(part.clone() for part in point))
     for _ in range(max_iterations):
-        f, g, weights = state
-        lengths = current.batch.lengths
-        delta = _conjugate_gradients(current.space, weights, lengths, g, cg_tolerance, cg_steps)
-        decrement = (g * delta).sum(-1).double()
-        rounding = 4.0 * epsilon * f.abs()
-        position, state, moved = _line_search(current, position, state, delta, decrement, rounding)
+        delta = _conjugate_gradients(
+            objective.space,
+            point.p,
+            objective.batch.lengths,
+            point.gradient,
+            cg_tolerance,
+            cg_steps,
+        )
+        decrement = (point.gradient * delta).sum(-1).double()
+        rounding = 4.0 * epsilon * point.value.abs()
+        point, moved = _line_search(objective, point, delta, decrement, rounding)
         # A converged document takes its last step as well: it is already paid for. One that cannot
         # move has converged only if rounding hides what a step would gain.
-        z[active.rows], value[active.rows] = position, state[0]
+        found.replace_rows(active.rows, point)
         active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), ~moved)
-        current, position, *rest = active.retire(current, position, *state)
-        state = (rest[0], rest[1], rest[2])
+        objective, *parts = active.retire(objective, *point)
+        point = Point(*parts)
         if active.finished:
             break
-    return z, value, active.converged, active.iterations
+    return MeanAscent(found, active.converged, active.iterations)
 
 
 def _line_search(
-    objective: Objective,
-    z: Tensor,
-    state: tuple[Tensor, Tensor, Tensor],
-    delta: Tensor,
-    decrement: Tensor,
-    rounding: Tensor,
-) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor], Tensor]:
+    objective: Objective, start: Point, delta: Tensor, decrement: Tensor, rounding: Tensor
+) -> tuple[Point, Tensor]:
     """Halve the steps of the documents that do not gain enough; those that never do stay put."""
-    position = z + delta
-    value, gradient, p = objective.evaluate(position)
-    moved = value >= state[0] + SUFFICIENT_INCREASE * decrement - rounding
+    point = objective.evaluate(start.z + delta)
+    moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0
     for _ in range(MAX_HALVINGS):
         bad = (~moved).nonzero().squeeze(-1)
         if bad.numel() == 0:
-            return position, (value, gradient, p), moved
+            return point, moved
         step /= 2.0
-        trial = z[bad] + step * delta[bad]
-        part = objective.select(bad).evaluate(trial)
-        position[bad], value[bad], gradient[bad], p[bad] = trial, *part
+        trial = objective.select(bad).evaluate(start.z[bad] + step * delta[bad])
+        point.replace_rows(bad, trial)
         gain = SUFFICIENT_INCREASE * step * decrement[bad] - rounding[bad]
-        moved[bad] = part[0] >= state[0][bad] + gain
+        moved[bad] = trial.value >= start.value[bad] + gain
     bad = (~moved).nonzero().squeeze(-1)
-    position[bad] = z[bad]
-    value[bad], gradient[bad], p[bad] = state[0][bad], state[1][bad], state[2][bad]
-    return position, (value, gradient, p), moved
+    point.replace_rows(bad, Point(*(part[bad] for part in start)))
+    return point, moved

@@ -144,19 +144,18 @@ def update_mean(
 
 
 def _coordinate_update(
-    batch: DocumentBatch, topics: Tensor, sources: _Sources, z: Tensor, half_variance: Tensor
+    sources: _Sources, z: Tensor, topic_counts: Tensor, half_variance: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The paper's round at fixed ν²: ξ and responsibilities, then x̄, then s̄ (*eqs 4, 5, 7–9*)."""
+    """The paper's round at fixed ν²: ξ, then x̄ given responsibilities, then s̄ (*eqs 4, 5, 7–9*)."""
     space = sources.space
     eta = sources.unwhiten(z.double())
-    counts = expected_topic_counts(torch.softmax(eta.to(z.dtype), -1), topics, batch)
     mean = update_mean(
-        counts.double(),
+        topic_counts.double(),
         eta - z[:, space.num_sources :] * space.noise_std,
         torch.logsumexp(eta + half_variance, -1),
         half_variance.double(),
         space.noise_precision.double(),
-        batch.lengths.double(),
+        lengths.double(),
     )
     return sources.whiten(mean).to(z.dtype)
 
@@ -220,24 +219,29 @@ def factor(
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active, current = ActiveSet(batch.num_docs, z.device), batch
     epsilon = 4.0 * torch.finfo(z.dtype).eps
+    topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
     for iteration in range(max_iterations):
         rows = active.rows
         part, half = sources.select(rows), 0.5 * variance[rows]
-        position, value, _, _ = maximise_mean(
+        point = maximise_mean(
             Objective(current, topics, part, half),
-            _coordinate_update(current, topics, part, z[rows], half),
+            _coordinate_update(part, z[rows], topic_counts, half, current.lengths),
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS,
+        ).point
+        z[rows] = point.z
+        new_bound = (
+            point.value + part.bound_terms(point.z) - _noise_divergence(space, variance[rows])
         )
-        z[rows] = position
-        new_bound = value + part.bound_terms(position) - _noise_divergence(space, variance[rows])
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
-        eta = part.unwhiten(position.double())
+        eta = part.unwhiten(point.z.double())
         # The logits' own rounding counts once a token.
         size = new_bound.abs() + current.lengths * eta.abs().amax(-1)
         active.step(*settled(gain, tolerance, epsilon * size))
-        current, part, position, half, eta = active.retire(current, part, position, half, eta)
+        current, part, position, topic_counts, half, eta = active.retire(
+            current, part, point.z, point.topic_counts, half, eta
+        )
         # The last round ends with the means: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break

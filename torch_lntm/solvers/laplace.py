@@ -70,10 +70,10 @@ def laplace(
     """
     dense = space.marginal()
     objective = Objective(batch, topics, space, None, temperature)
-    z, value, converged, iterations = maximise_mean(
+    found = maximise_mean(
         objective, space.whiten(start), tolerance=tolerance, max_iterations=max_iterations
     )
-    mean = space.unwhiten(z)
+    mean = space.unwhiten(found.point.z)
     theta = torch.softmax(space.lift(mean), -1)
     precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
@@ -85,9 +85,9 @@ def laplace(
         space=dense,
         mean=mean,
         index=batch.index,
-        converged=converged,
-        iterations=iterations,
-        objective=value + half_log_det,
+        converged=found.converged,
+        iterations=found.iterations,
+        objective=found.point.value + half_log_det,
         whitened=whitened.to(mean.dtype),
         fallback=fallback,
     )

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.solvers.active import ActiveSet, settled
-from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.ascent import Objective, Words, maximise_mean
 from torch_lntm.solvers.special import log_mean_rate
 
 #: Ascent steps in the mean per round.
@@ -86,6 +86,7 @@ def maximise_tangent_bound(
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active = ActiveSet(batch.num_docs, z.device)
     current, current_space = batch, space
+    words: Words | None = None
 
     def half_variance() -> Tensor:
         return current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
@@ -98,20 +99,23 @@ def maximise_tangent_bound(
         update_variances(current_space.lift(start), half_variance())
     for iteration in range(max_iterations):
         half = half_variance()
-        position, value, _, _ = maximise_mean(
+        point = maximise_mean(
             Objective(current, topics, current_space, half, temperature),
             z[active.rows],
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS,
-        )
-        z[active.rows] = position
-        new_bound = value + variances.bound_terms(active.rows)
+            words=words,
+        ).point
+        z[active.rows] = point.z
+        new_bound = point.value + variances.bound_terms(active.rows)
         gain = new_bound - bound[active.rows]
         bound[active.rows] = new_bound
         active.step(*settled(gain, tolerance, 4.0 * torch.finfo(z.dtype).eps * new_bound.abs()))
-        current, current_space, position, half = active.retire(
-            current, current_space, position, half
+        current, current_space, position, half, *read = active.retire(
+            current, current_space, point.z, half, *point.words
         )
+        # The next round starts at these means, with other variances.
+        words = Words(*read)
         # The last round ends with the mean: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break

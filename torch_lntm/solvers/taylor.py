@@ -121,10 +121,10 @@ def taylor(
         its objective is Laplace's approximation of log p(w) with this precision.
     """
     objective = Objective(batch, topics, space, None, temperature)
-    z, value, converged, iterations = maximise_mean(
+    found = maximise_mean(
         objective, space.whiten(start), tolerance=tolerance, max_iterations=max_iterations
     )
-    mean = space.unwhiten(z)
+    mean = space.unwhiten(found.point.z)
     theta = torch.softmax(space.lift(mean), -1)
     # The algebra differs here alone: a prior of low rank has posteriors of low rank.
     if isinstance(space, GaussianFactorSpace):
@@ -134,9 +134,9 @@ def taylor(
             space=space,
             mean=mean,
             index=batch.index,
-            converged=converged,
-            iterations=iterations,
-            objective=value - 0.5 * log_det,
+            converged=found.converged,
+            iterations=found.iterations,
+            objective=found.point.value - 0.5 * log_det,
             diagonal=diagonal.to(mean.dtype),
             loading=loading.to(mean.dtype),
             weights=weights,
@@ -153,8 +153,8 @@ def taylor(
         space=dense,
         mean=mean,
         index=batch.index,
-        converged=converged,
-        iterations=iterations,
-        objective=value + half_log_det,
+        converged=found.converged,
+        iterations=found.iterations,
+        objective=found.point.value + half_log_det,
         whitened=whitened,
     )
