@@ -91,7 +91,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
         if self.topics_update == "bound":
             return super().word_counts(batch, posterior, **temperatures)
         batch = self.model.check_batch(batch)
-        return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch).double()
+        return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch)
 
     def __repr__(self) -> str:
         return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypedDict
 
 import torch
@@ -128,6 +129,46 @@ class Guide(ABC, Generic[P]):
                 have that temperature.
             NumericalError: A document's posterior could not be computed; names documents.
         """
+        return self._run(
+            self._solve,
+            batch,
+            init,
+            temperature=temperature,
+            topic_temperature=topic_temperature,
+            tolerance=tolerance,
+            max_iterations=max_iterations,
+        )
+
+    @property
+    def separates_means(self) -> bool:
+        """Whether :meth:`means` costs less than :meth:`posterior`, by num_topics³ a document."""
+        return False
+
+    @torch.no_grad()
+    def means(self, batch: DocumentBatch, init: Tensor | None = None, **settings: Any) -> Posterior:
+        """As :meth:`posterior`, for whoever takes nothing but the means.
+
+        Where these do not depend on the covariances, the covariances are left out, and the
+        result is a :class:`~torch_lntm.posteriors.ModePosterior`.
+
+        Args:
+            batch: The documents.
+            init: Where to start.
+            **settings: Those of :meth:`posterior`.
+        """
+        return self._run(self._solve_means, batch, init, **settings)
+
+    def _run(
+        self,
+        solve: Callable[..., Any],
+        batch: DocumentBatch,
+        init: Tensor | None,
+        *,
+        temperature: float = 1.0,
+        topic_temperature: float = 1.0,
+        tolerance: float | None = None,
+        max_iterations: int | None = None,
+    ) -> Any:
         batch = self.model.check_batch(batch)
         if not self.anneals and (temperature, topic_temperature) != (1.0, 1.0):
             raise ConfigError(
@@ -139,7 +180,7 @@ class Guide(ABC, Generic[P]):
         _check_effort(tolerance, max_iterations)
         with torch.autocast(batch.device.type, enabled=False):
             space = self.model.prior.space(batch)
-            return self._solve(
+            return solve(
                 batch,
                 self._topics(topic_temperature),
                 space,
@@ -172,6 +213,10 @@ class Guide(ABC, Generic[P]):
             tolerance: Where a document has converged.
             max_iterations: Bound on the iterations of each document.
         """
+
+    def _solve_means(self, *args: Any, **settings: Any) -> Posterior:
+        """As :meth:`_solve`, for :meth:`means`."""
+        return self._solve(*args, **settings)
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor | None:
         """Where to start without a warm start: the prior mean ``(num_docs, latent_dim)``."""
@@ -255,14 +300,15 @@ class Guide(ABC, Generic[P]):
             topic_temperature: Inverse temperature T′ of the topics.
 
         Returns:
-            ``(num_topics, num_words)`` float64. They sum to the number of tokens, except for the
-            second-order counts of :class:`~torch_lntm.guides.EPGuide`.
+            ``(num_topics, num_words)`` in the model's dtype, stored word by word. They sum to the
+            number of tokens, except for the second-order counts of
+            :class:`~torch_lntm.guides.EPGuide`.
         """
         batch = self.model.check_batch(batch)
         weights = posterior.topic_weights(temperature).to(batch.counts)
         found = expected_counts(weights, self._topics(topic_temperature), batch, word_counts=True)
         assert found.word_counts is not None
-        return found.word_counts.double()
+        return found.word_counts
 
     def memory_per_document(self, entries: float) -> float:
         """Approximate number of floats needed to solve one document.

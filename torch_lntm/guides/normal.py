@@ -18,11 +18,12 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides.guide import Guide
 from torch_lntm.latents import EtaSpace, GaussianFactorSpace, LatentSpace, NormalSpace
-from torch_lntm.posteriors import LowRankPosterior, NormalPosterior
+from torch_lntm.posteriors import LowRankPosterior, ModePosterior, NormalPosterior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
 from torch_lntm.solvers.bounds import gaussian_bound
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
+from torch_lntm.solvers.mode import mode
 from torch_lntm.solvers.taylor import taylor
 
 
@@ -98,7 +99,21 @@ def _distribution(posterior: NormalPosterior) -> TorchDistribution:
     return MultivariateNormal(posterior.mean, scale_tril=posterior.scale_tril)
 
 
-class TaylorGuide(NormalGuide):
+class ModeGuide(NormalGuide):
+    """A normal posterior around the mode, which does not depend on the covariance."""
+
+    @property
+    def separates_means(self) -> bool:
+        """See :attr:`Guide.separates_means`; but priors of low rank have cheap covariances."""
+        return issubclass(self.model.prior.space_type, NormalSpace)
+
+    def _solve_means(
+        self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, **settings: Any
+    ) -> ModePosterior:
+        return mode(batch, topics, space, **settings)
+
+
+class TaylorGuide(ModeGuide):
     """Full covariance by a second-order Taylor expansion (*Ahmed & Xing 2007, eqs 8–12*).
 
     The fastest, and the default for training. Its covariance is too narrow, since it leaves out
@@ -110,7 +125,7 @@ class TaylorGuide(NormalGuide):
     _solver = staticmethod(taylor)
 
 
-class LaplaceGuide(NormalGuide):
+class LaplaceGuide(ModeGuide):
     """The same mode as Taylor's with the observed information (*Roberts et al. 2016*)."""
 
     name = "laplace"

@@ -69,6 +69,7 @@ class Topics(nn.Module):
         self.smoothing = float(smoothing)
         self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
         self._fixed: Tensor | None = None
+        self._deferred = False
         if probs is None:
             # Gamma(100) weights: words differ by 10 %, enough to tell topics apart.
             noise = torch.randn(num_words, num_topics, generator=generator, dtype=torch.float64)
@@ -104,11 +105,30 @@ class Topics(nn.Module):
     @contextmanager
     def fixed(self) -> Iterator[None]:
         """A context in which ``probs`` is computed once; the parameters must not change in it."""
+        if self._fixed is not None:
+            yield
+            return
         self._fixed = _normalised(torch.softmax(self.logits.detach(), 0))
         try:
             yield
         finally:
             self._fixed = None
+
+    @contextmanager
+    def updated_often(self) -> Iterator[None]:
+        """A context for many M-steps, which set the probabilities alone.
+
+        The parameters, their logarithms, follow at its end. Taking them and undoing them by a
+        softmax would cost more than all else that an update of a small batch does.
+        """
+        self._fixed = _normalised(torch.softmax(self.logits.detach(), 0))
+        self._deferred = True
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self.logits.copy_(self._fixed.log())
+            self._fixed, self._deferred = None, False
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
@@ -150,10 +170,13 @@ class Topics(nn.Module):
                 counts and smoothing keeps its words; a word without any keeps the floor.
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
-        total = word_counts.double().sum(1) + self.num_words * self.smoothing
-        probs = (counts + self.smoothing) / total.to(counts.dtype)
-        logits = probs.clamp_min_(probability_floor(probs.dtype)).log_()
-        self.logits.copy_(torch.where(total > 0, logits, self.logits))
+        total = word_counts.sum(1) + self.num_words * self.smoothing
+        probs = (counts + self.smoothing).div_(total.to(counts.dtype))
+        probs.clamp_min_(probability_floor(probs.dtype))
+        if self._deferred:
+            self._fixed = torch.where(total > 0, probs, self.probs.mT)
+        else:
+            self.logits.copy_(torch.where(total > 0, probs.log_(), self.logits))
 
     @torch.no_grad()
     def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
@@ -253,6 +276,11 @@ class NormalTopics(Topics):
         The exact maximiser takes many times as long, and a start's many updates gain nothing by it.
         """
         self.set_(word_counts + START_PSEUDO_COUNTS)
+
+    @contextmanager
+    def updated_often(self) -> Iterator[None]:
+        """As :meth:`Topics.updated_often`; but the M-step is one in the parameters themselves."""
+        yield
 
     def gradient(self, word_counts: Tensor) -> Tensor:
         """Gradient of the log joint density in the logits, given expected counts n.

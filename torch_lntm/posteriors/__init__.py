@@ -4,6 +4,7 @@ from torch_lntm.posteriors.dirichlet import DirichletPosterior
 from torch_lntm.posteriors.draws import Draws
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.posteriors.low_rank import LowRankPosterior
+from torch_lntm.posteriors.mode import ModePosterior, SampledMoments
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.posteriors.posterior import Moments, Posterior, SourceSums
 
@@ -12,8 +13,10 @@ __all__ = [
     "Draws",
     "FactorPosterior",
     "LowRankPosterior",
+    "ModePosterior",
     "Moments",
     "NormalPosterior",
     "Posterior",
+    "SampledMoments",
     "SourceSums",
 ]

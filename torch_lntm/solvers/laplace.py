@@ -10,7 +10,7 @@ from torch_lntm.kernels import expected_topic_counts, responsibility_covariance
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.mode import find_mode
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.taylor import exact_information
 
@@ -69,12 +69,16 @@ def laplace(
         The posterior; its objective is Laplace's approximation of log p(w).
     """
     dense = space.marginal()
-    objective = Objective(batch, topics, space, None, temperature)
-    found = maximise_mean(
-        objective, space.whiten(start), tolerance=tolerance, max_iterations=max_iterations
+    found = find_mode(
+        batch,
+        topics,
+        space,
+        start=start,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        temperature=temperature,
     )
-    mean = space.unwhiten(found.point.z)
-    theta = torch.softmax(space.lift(mean), -1)
+    theta = found.topic_weights()
     precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
     if bool(fallback.any()):
@@ -83,11 +87,11 @@ def laplace(
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return NormalPosterior(
         space=dense,
-        mean=mean,
+        mean=found.mean,
         index=batch.index,
         converged=found.converged,
         iterations=found.iterations,
-        objective=found.point.value + half_log_det,
-        whitened=whitened.to(mean.dtype),
+        objective=found.objective + half_log_det,
+        whitened=whitened.to(theta.dtype),
         fallback=fallback,
     )

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, probability_floor
+from torch_lntm.posteriors.mode import ModePosterior
 from torch_lntm.posteriors.normal import NormalPosterior
 
 #: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
@@ -37,7 +38,9 @@ MAX_CONDITION = 0.1
 #: Tokens by which expected topic counts may fall short of a document's length.
 MAX_LOST_TOKENS = 0.1
 
-Solver = TypeVar("Solver", bound=Callable[..., NormalPosterior])
+#: What a solver returns.
+Solved = NormalPosterior | ModePosterior
+Solver = TypeVar("Solver", bound=Callable[..., Solved])
 
 
 def in_sufficient_precision(solver: Solver) -> Solver:
@@ -54,10 +57,10 @@ def in_sufficient_precision(solver: Solver) -> Solver:
     @wraps(solver)
     def solve(
         batch: DocumentBatch, topics: Tensor, space: Any, *, start: Tensor, **options: Any
-    ) -> NormalPosterior:
+    ) -> Solved:
         def run(
             batch: DocumentBatch, topics: Tensor, space: Any, start: Tensor
-        ) -> tuple[NormalPosterior, Tensor]:
+        ) -> tuple[Solved, Tensor]:
             posterior = solver(batch, topics, space, start=start, **options)
             weights = posterior.topic_weights(options.get("temperature", 1.0))
             return posterior, has_lost_words(batch, topics, weights)
@@ -146,9 +149,7 @@ def _exact(topics: Tensor) -> Tensor:
     return torch.where(zero, probability_floor(torch.float64), topics.double())
 
 
-def _joined(
-    first: NormalPosterior, second: NormalPosterior, place: Tensor, space: Any
-) -> NormalPosterior:
+def _joined(first: Solved, second: Solved, place: Tensor, space: Any) -> Solved:
     """The posteriors ``place`` of both together, in the dtypes of the first.
 
     Args:
@@ -157,7 +158,7 @@ def _joined(
         place: ``(num_docs,)`` positions among those of the first followed by those of the second.
         space: The latent space of all documents.
     """
-    joined = {
+    joined: dict[str, Any] = {
         field.name: torch.cat([value, getattr(second, field.name).to(value)])[place]
         for field in fields(first)
         if isinstance(value := getattr(first, field.name), Tensor)

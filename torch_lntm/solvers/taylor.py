@@ -11,7 +11,7 @@ from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.posteriors.low_rank import LowRankPosterior
 from torch_lntm.posteriors.normal import NormalPosterior
-from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.mode import find_mode
 from torch_lntm.solvers.precision import in_sufficient_precision
 
 
@@ -120,25 +120,29 @@ def taylor(
         The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior;
         its objective is Laplace's approximation of log p(w) with this precision.
     """
-    objective = Objective(batch, topics, space, None, temperature)
-    found = maximise_mean(
-        objective, space.whiten(start), tolerance=tolerance, max_iterations=max_iterations
+    found = find_mode(
+        batch,
+        topics,
+        space,
+        start=start,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+        temperature=temperature,
     )
-    mean = space.unwhiten(found.point.z)
-    theta = torch.softmax(space.lift(mean), -1)
+    theta = found.topic_weights()
     # The algebra differs here alone: a prior of low rank has posteriors of low rank.
     if isinstance(space, GaussianFactorSpace):
         weights = batch.lengths[:, None] * theta
         diagonal, loading, log_det = low_rank_covariance(space, weights, batch.index)
         return LowRankPosterior(
             space=space,
-            mean=mean,
+            mean=found.mean,
             index=batch.index,
             converged=found.converged,
             iterations=found.iterations,
-            objective=found.point.value - 0.5 * log_det,
-            diagonal=diagonal.to(mean.dtype),
-            loading=loading.to(mean.dtype),
+            objective=found.objective - 0.5 * log_det,
+            diagonal=diagonal.to(theta.dtype),
+            loading=loading.to(theta.dtype),
             weights=weights,
             log_det=log_det,
         )
@@ -151,10 +155,10 @@ def taylor(
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
     return NormalPosterior(
         space=dense,
-        mean=mean,
+        mean=found.mean,
         index=batch.index,
         converged=found.converged,
         iterations=found.iterations,
-        objective=found.point.value + half_log_det,
+        objective=found.objective + half_log_det,
         whitened=whitened,
     )

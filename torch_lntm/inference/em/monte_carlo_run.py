@@ -282,18 +282,19 @@ class MonteCarloRun(ResumableFit):
     def _maximise(self, found: Statistics) -> None:
         """Update the parameters from the statistics of a mini-batch."""
         state, topics = self.state, cast(Any, self.model.topics)
-        found = found.scaled(len(self.occupied) / found.num_docs)
+        scale = len(self.occupied) / found.num_docs
         state.updates += 1
-        weight = float(state.updates) ** -STEPWISE_EXPONENT
-        before = state.statistics
-        state.statistics = found if before is None else before.blended(found, weight)
+        if state.statistics is None:
+            state.statistics = found.scaled(scale)
+        else:
+            state.statistics.blend_(found, float(state.updates) ** -STEPWISE_EXPONENT, scale)
         if self.optimizer is None:
             state.statistics.maximise(self.model)
             return
         self.model.prior.m_step(state.statistics.num_docs, **state.statistics.sums)
         rate = self.settings.learning_rate / (1.0 + state.step / LEARNING_DELAY)
         self.optimizer.param_groups[0]["lr"] = rate
-        topics.logits.grad = topics.gradient(found.word_counts).to(topics.logits.dtype)
+        topics.logits.grad = topics.gradient(scale * found.word_counts).to(topics.logits.dtype)
         self.optimizer.step()
         topics.logits.grad = None
         state.optimizer = self.optimizer.state_dict()["state"][0]

@@ -26,7 +26,7 @@ from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
-from torch_lntm.posteriors import Draws
+from torch_lntm.posteriors import Draws, Posterior, SampledMoments
 
 Start = Literal["lda", "documents", "model"]
 
@@ -40,6 +40,9 @@ START_UPDATES, START_EPOCHS = 320, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 #: Batches of a stochastic epoch at least, and documents of one at most.
 MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
+#: The M-steps of guides whose means come without covariances see the covariances of one document
+#: in so many, if that leaves enough documents in a step, and there are enough topics to save time.
+COVARIANCE_STRIDE, MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 8, 16, 32
 #: Numbers that warm starts with a row for each stored count may have to be kept between visits.
 MAX_KEPT_NUMBERS = 2**28
 #: Batches of corpora with at most this many stored counts are kept between epochs: making them
@@ -92,6 +95,12 @@ class VariationalRun(ResumableFit):
         self.max_docs = settings.max_docs or min(fitting, MAX_STEP_DOCS)
         self.step_docs = min(MAX_STEP_DOCS, math.ceil(len(occupied) / MIN_BATCHES))
         self.num_batches = math.ceil(len(occupied) / self.step_docs)
+        # Ranks in the order, by position in the corpus.
+        self.rank = np.empty(corpus.num_docs, dtype=np.int64)
+        self.rank[self.order] = np.arange(len(self.order))
+        self.stride = 1
+        if guide.separates_means and model.num_topics >= MIN_SAMPLED_TOPICS:
+            self.stride = min(COVARIANCE_STRIDE, max(1, self.step_docs // MIN_SAMPLED_DOCS))
         self._batches: dict[int, list[DocumentBatch]] = {}
         self.state = FitState()
 
@@ -183,22 +192,24 @@ class VariationalRun(ResumableFit):
             topics = topics.to(model.device)
             model.topics.set_(topics)
             # Word by word in memory, as the kernels produce it and the topics keep it.
-            state.word_counts = (topics.mT * (self.num_tokens / model.num_topics)).contiguous().mT
+            counts = topics.mT * (self.num_tokens / model.num_topics)
+            state.word_counts = counts.to(model.dtype).contiguous().mT
             shape = (self.corpus.num_docs, model.num_topics)
             state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
-                state.updates, objective = lda_epoch(
-                    model,
-                    self._counted(bar, self.step_docs),
-                    state.documents["theta"],
-                    state.word_counts,
-                    self.num_tokens,
-                    updates=state.updates,
-                    exponent=START_EXPONENT,
-                    first=state.step == 0,
-                )
+                with model.topics.updated_often():
+                    state.updates, objective = lda_epoch(
+                        model,
+                        self._counted(bar, self.step_docs),
+                        state.documents["theta"],
+                        state.word_counts,
+                        self.num_tokens,
+                        updates=state.updates,
+                        exponent=START_EXPONENT,
+                        first=state.step == 0,
+                    )
                 state.step += 1
                 bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
                 record = self._record(objective / self.num_tokens)
@@ -238,20 +249,21 @@ class VariationalRun(ResumableFit):
         with self._tracked("stepwise EM", epochs) as bar:
             while state.step < epochs:
                 objective, unconverged = 0.0, 0
-                for batch in self._counted(bar, self.step_docs):
-                    found = self._sum(batch.split(self.max_docs), self.guide.step_effort)
-                    objective += found.objective
-                    unconverged += found.num_unconverged
-                    # Each batch stands for the corpus; statistics are kept per token, so that
-                    # batches of long and of short documents weigh alike in the topics.
-                    scale = self.num_tokens / found.num_tokens
-                    if state.statistics is None:
-                        state.statistics = found.scaled(scale)
-                    else:
-                        step = float(state.updates) ** -STEPWISE_EXPONENT
-                        state.statistics = state.statistics.blended(found.scaled(scale), step)
-                    state.updates += 1
-                    state.statistics.maximise(model)
+                with model.topics.updated_often():
+                    for batch in self._counted(bar, self.step_docs):
+                        found = self._sum(batch.split(self.max_docs), self.guide.step_effort)
+                        objective += found.objective
+                        unconverged += found.num_unconverged
+                        # Each batch stands for the corpus; statistics are kept per token, so that
+                        # batches of long and of short documents weigh alike in the topics.
+                        scale = self.num_tokens / found.num_tokens
+                        if state.statistics is None:
+                            state.statistics = found.scaled(scale)
+                        else:
+                            step = float(state.updates) ** -STEPWISE_EXPONENT
+                            state.statistics.blend_(found, step, scale)
+                        state.updates += 1
+                        state.statistics.maximise(model)
                 state.step += 1
                 bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
                 yield self._record(objective / self.num_tokens, unconverged=unconverged)
@@ -359,11 +371,38 @@ class VariationalRun(ResumableFit):
             init = documents.read("means", batch, device)
         elif "sites" in documents:
             init = documents.read_entries("sites", batch, device)
-        posterior = self.guide.posterior(batch, init, **temperatures, **effort)
+        if self.stride == 1:
+            posterior = self.guide.posterior(batch, init, **temperatures, **effort)
+            moments = None
+        else:
+            posterior = self.guide.means(batch, init, **temperatures, **effort)
+            moments = self._sampled(batch, posterior, temperatures, effort)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
             documents.write_entries("sites", batch, posterior.warm_start)
-        return expected_statistics(self.guide, batch, posterior, **temperatures)
+        return expected_statistics(self.guide, batch, posterior, moments, **temperatures)
+
+    def _sampled(
+        self,
+        batch: DocumentBatch,
+        modes: Posterior,
+        temperatures: Mapping[str, Any],
+        effort: Effort,
+    ) -> SampledMoments:
+        """Moments with the covariances of one document in ``stride``.
+
+        EM always takes the same documents, so that it has an objective to converge on; the
+        stochastic phases take others at each epoch.
+        """
+        turn = self.state.step % self.stride if self.state.phase == "stepwise" else 0
+        chosen = torch.from_numpy(self.rank[batch.positions.numpy()] % self.stride == turn)
+        rows = chosen.nonzero().squeeze(-1).to(batch.device)
+        # From the modes one step is enough.
+        effort = {**effort, "max_iterations": 1}
+        sample = self.guide.posterior(
+            batch.select(rows), modes.mean[rows], **temperatures, **effort
+        )
+        return SampledMoments(modes, sample, rows, float(self.stride))
 
     @property
     def _keeps_entries(self) -> bool:

@@ -73,7 +73,7 @@ def lda_epoch(
         model: Its topics are read and written.
         batches: All documents once.
         theta: ``(num_docs, num_topics)`` proportions by position in the corpus, overwritten.
-        word_counts: ``(num_topics, num_words)`` float64 running average, overwritten.
+        word_counts: ``(num_topics, num_words)`` running average, overwritten.
         num_tokens: Tokens of the corpus.
         updates: Steps taken before.
         exponent: Decay of the step size, in (0, 1].

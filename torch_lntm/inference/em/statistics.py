@@ -12,7 +12,7 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
 from torch_lntm.kernels import expected_counts
 from torch_lntm.models import TopicModel
-from torch_lntm.posteriors import Draws, Posterior
+from torch_lntm.posteriors import Draws, Posterior, SampledMoments
 
 
 @dataclass(eq=False)
@@ -20,14 +20,14 @@ class Statistics:
     """Expected sufficient statistics of a topic model, summed over documents.
 
     Statistics of disjoint sets of documents add up, so batches, processes and stochastic
-    approximation (:meth:`scaled`) are one mechanism. Within a batch sums over documents run in the
-    model's dtype, between batches in float64.
+    approximation (:meth:`blend_`) are one mechanism. Within a batch sums over documents run in the
+    model's dtype, between batches in float64; running averages keep the dtype.
 
     Attributes:
         num_docs: Documents summed over.
         num_tokens: Their tokens.
         sums: What the prior's M-step takes, float64 sums of the posteriors' moments by name.
-        word_counts: ``(num_topics, num_words)`` float64 expected tokens.
+        word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
         objective: Sum of the guide's objective, nats.
         num_unconverged: Documents whose solver did not meet its tolerance.
     """
@@ -45,7 +45,7 @@ class Statistics:
             self.num_docs + other.num_docs,
             self.num_tokens + other.num_tokens,
             {name: value + other.sums[name] for name, value in self.sums.items()},
-            self.word_counts + other.word_counts,
+            self.word_counts.double() + other.word_counts,
             self.objective + other.objective,
             self.num_unconverged + other.num_unconverged,
         )
@@ -61,13 +61,19 @@ class Statistics:
             self.num_unconverged,
         )
 
-    def blended(self, new: Statistics, weight: float) -> Statistics:
-        """A running average: (1 − weight) × these + weight × new (*Cappé & Moulines 2009*).
+    def blend_(self, new: Statistics, weight: float, scale: float = 1.0) -> None:
+        """Move this running average towards others, in place (*Cappé & Moulines 2009*).
 
-        It has the unconverged documents of ``new``.
+        It becomes (1 − weight) × these + weight × scale × new, with the unconverged documents of
+        ``new``.
         """
-        blend = self.scaled(1.0 - weight) + new.scaled(weight)
-        return replace(blend, num_unconverged=new.num_unconverged)
+        keep, take = 1.0 - weight, weight * scale
+        self.num_docs = keep * self.num_docs + take * new.num_docs
+        self.num_tokens = keep * self.num_tokens + take * new.num_tokens
+        self.sums = {name: keep * x + take * new.sums[name] for name, x in self.sums.items()}
+        self.word_counts.mul_(keep).add_(new.word_counts, alpha=take)
+        self.objective = keep * self.objective + take * new.objective
+        self.num_unconverged = new.num_unconverged
 
     def maximise(self, model: TopicModel) -> None:
         """The M-step: set the model's parameters to their maximisers, priors included."""
@@ -77,7 +83,11 @@ class Statistics:
 
 @torch.no_grad()
 def expected_statistics(
-    guide: Guide[Any], batch: DocumentBatch, posterior: Posterior, **temperatures: float
+    guide: Guide[Any],
+    batch: DocumentBatch,
+    posterior: Posterior,
+    moments: SampledMoments | None = None,
+    **temperatures: float,
 ) -> Statistics:
     """Statistics of a batch under its posterior.
 
@@ -85,6 +95,7 @@ def expected_statistics(
         guide: The guide that solved the posterior.
         batch: Non-empty documents (an empty one would count as a document of the prior).
         posterior: Their posterior.
+        moments: Moments to take in the place of the posterior's, if it has no covariances.
         **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides that
             have them.
     """
@@ -92,9 +103,9 @@ def expected_statistics(
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=float(batch.counts.double().sum()),
-        sums=guide.model.prior.statistics(posterior, batch),
+        sums=guide.model.prior.statistics(moments or posterior, batch),
         word_counts=guide.word_counts(batch, posterior, **temperatures),
-        objective=float(posterior.objective.sum()),
+        objective=moments.objective() if moments else float(posterior.objective.sum()),
         num_unconverged=int((~posterior.converged).sum()),
     )
 
@@ -143,7 +154,7 @@ def sampled_statistics(
         num_docs=float(batch.num_docs),
         num_tokens=float(batch.counts.double().sum()),
         sums=model.prior.statistics(draws, batch),
-        word_counts=word_counts.double(),
+        word_counts=word_counts,
         objective=float((weights * log_likelihood).sum()),
         num_unconverged=num_unconverged,
     )

@@ -1,0 +1,93 @@
+"""Modes of documents, and moments of documents whose covariances are known for a sample only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_lntm.latents.factor import FactorSpace
+from torch_lntm.latents.normal import EtaSpace
+from torch_lntm.posteriors.posterior import Moments, Posterior, Rows
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class ModePosterior(Posterior):
+    """The posterior of each document taken as the point where it is densest.
+
+    It has no spread: its covariances are 0 and its draws are the mode. It is what the Taylor and
+    Laplace posteriors cost without their covariances, num_topics³ a document.
+
+    Attributes:
+        space: The coordinates of the prior that it was solved under.
+        mean: ``(num_docs, latent_dim)`` the modes.
+    """
+
+    space: EtaSpace | FactorSpace
+    mean: Tensor
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`Posterior.num_topics`."""
+        return self.space.num_topics
+
+    @property
+    def covariance(self) -> Tensor:
+        """See :attr:`Posterior.covariance`; zeros."""
+        return self.variance.diag_embed()
+
+    @property
+    def variance(self) -> Tensor:
+        """See :attr:`Posterior.variance`; zeros."""
+        return torch.zeros_like(self.mean)
+
+    def covariance_sum(self) -> Tensor:
+        """See :meth:`Moments.covariance_sum`; zeros."""
+        dim = self.mean.shape[1]
+        return self.mean.new_zeros(dim, dim, dtype=torch.float64)
+
+    def expected_log_theta(self) -> Tensor:
+        """See :meth:`Moments.expected_log_theta`; log theta at the mode."""
+        return torch.log_softmax(self.space.lift(self.mean).double(), -1)
+
+    def theta(self, latent: Tensor) -> Tensor:
+        """See :meth:`Posterior.theta`."""
+        return torch.softmax(self.space.lift(latent), -1)
+
+    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+        """See :meth:`Posterior.topic_weights`; ∝ exp(T·eta_k)."""
+        return torch.softmax(temperature * self.space.lift(self.mean), -1)
+
+    def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
+        """See :meth:`Posterior.draw`; every draw is the mode."""
+        mode = self.mean[rows].double()
+        return mode.expand(*key.shape[:-1], *mode.shape)
+
+
+class SampledMoments(Moments):
+    """Moments of documents whose covariances are known for a sample of them.
+
+    Args:
+        modes: All documents.
+        sample: The posteriors of some of them, with covariances.
+        rows: ``(num_sampled,)`` int64 which documents these are.
+        weight: How many documents each of the sample stands for.
+    """
+
+    def __init__(self, modes: Posterior, sample: Posterior, rows: Tensor, weight: float) -> None:
+        self.mean = modes.mean
+        self._modes, self._sample, self._rows, self._weight = modes, sample, rows, weight
+
+    def covariance_sum(self) -> Tensor:
+        """See :meth:`Moments.covariance_sum`; an estimate."""
+        return self._weight * self._sample.covariance_sum()
+
+    def expected_log_theta(self) -> Tensor:
+        """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it."""
+        return self._sample.expected_log_theta()
+
+    def objective(self) -> float:
+        """Sum of the posteriors' objectives, nats; what covariances add to it is an estimate."""
+        added = self._sample.objective - self._modes.objective[self._rows]
+        return float(self._modes.objective.sum() + self._weight * added.sum())

@@ -1,0 +1,51 @@
+"""The mode of each document's posterior, which Taylor's and Laplace's posteriors are built on."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.latents.normal import EtaSpace
+from torch_lntm.posteriors.mode import ModePosterior
+from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.precision import in_sufficient_precision
+
+
+def find_mode(
+    batch: DocumentBatch,
+    topics: Tensor,
+    space: EtaSpace,
+    *,
+    start: Tensor,
+    tolerance: float,
+    max_iterations: int,
+    temperature: float = 1.0,
+) -> ModePosterior:
+    """A local mode of log p(w, eta) of each document, the topic assignments summed out.
+
+    These are the fixed points of *Ahmed & Xing 2007, eqs 10 and 12*, reached by ascent instead of
+    the paper's undamped iteration, which does not converge on some documents.
+
+    Arguments as for :func:`torch_lntm.solvers.taylor.taylor`.
+
+    Returns:
+        The modes; the objective is log p(w, eta) there, less the prior's normalising constant.
+    """
+    found = maximise_mean(
+        Objective(batch, topics, space, None, temperature),
+        space.whiten(start),
+        tolerance=tolerance,
+        max_iterations=max_iterations,
+    )
+    return ModePosterior(
+        space=space,
+        mean=space.unwhiten(found.point.z),
+        index=batch.index,
+        converged=found.converged,
+        iterations=found.iterations,
+        objective=found.point.value,
+    )
+
+
+#: As :func:`find_mode`, in float64 for the documents that need it.
+mode = in_sufficient_precision(find_mode)
