@@ -117,3 +117,46 @@ def test_copies_and_moves_keep_the_parameter(cls) -> None:
         assert twin.logits.requires_grad
         assert torch.equal(twin.probs, topics.probs)
     assert copy.deepcopy(topics).double().probs.dtype == torch.float64
+
+
+@each_kind
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_many_m_steps_end_where_single_ones_do(cls, smoothing, device) -> None:
+    rng = np.random.default_rng(3)
+    counts = [torch.from_numpy(rng.gamma(1.0, 5.0, (3, 7))).to(device) for _ in range(4)]
+    for table in counts:
+        # Without smoothing a topic without counts keeps its words.
+        table[2] = 0.0
+    once, often = (make_topics_of(cls, smoothing).to(device) for _ in range(2))
+    for table in counts:
+        once.m_step(table)
+    with often.updated_often():
+        for table in counts:
+            often.m_step(table)
+            with often.fixed():
+                inside = often.probs.detach().clone()
+    torch.testing.assert_close(often.probs, once.probs)
+    torch.testing.assert_close(inside, once.probs.detach())
+
+
+def make_topics_of(cls: type[Topics], smoothing: float) -> Topics:
+    probs = torch.from_numpy(np.random.default_rng(4).dirichlet(np.ones(7), 3))
+    options = {"smoothing": smoothing} if cls is Topics else {}
+    return cls(3, 7, probs=probs, **options)
+
+
+def _interrupted(topics: Topics, counts: torch.Tensor) -> None:
+    topics.m_step(counts)
+    raise ValueError("shape")
+
+
+def test_an_error_between_many_m_steps_leaves_the_last_one() -> None:
+    topics, twin = make_topics_of(Topics, 0.1), make_topics_of(Topics, 0.1)
+    counts = torch.arange(21.0).view(3, 7)
+    with pytest.raises(ValueError, match="shape"), topics.updated_often():
+        _interrupted(topics, counts)
+    twin.m_step(counts)
+    torch.testing.assert_close(topics.probs, twin.probs)
+    twin.m_step(counts + 1.0)
+    topics.m_step(counts + 1.0)
+    torch.testing.assert_close(topics.logits, twin.logits)

@@ -77,3 +77,33 @@ def test_batches_of_long_and_short_documents_weigh_alike(monkeypatch) -> None:
     # Statistics are those of the corpus's tokens, whichever documents a batch has.
     assert len(totals) > 1
     assert totals == pytest.approx([corpus.num_tokens] * len(totals))
+
+
+def test_covariances_of_some_documents_do_for_all() -> None:
+    """The same fit but for the noise of the sample, whatever the batches' size."""
+    corpus = make_corpus(num_docs=200)
+    found = {}
+    for stride, max_docs in ((1, None), (4, None), (4, 7)):
+        model = ctm(3, corpus.num_words, dtype="float64")
+        engine = VariationalEM(
+            model, TaylorGuide(model), covariance_stride=stride, max_docs=max_docs,
+            max_iterations=3, tolerance=0, progress=False,
+        )  # fmt: skip
+        result = engine.fit(corpus)
+        found[stride, max_docs] = model.prior.covariance, result.history[-1]["objective"]
+    exact, sampled, split = found.values()
+    torch.testing.assert_close(sampled[0], exact[0], rtol=0.2, atol=0.02)
+    assert not torch.allclose(sampled[0], exact[0])
+    assert sampled[1] == pytest.approx(exact[1], rel=0.01)
+    torch.testing.assert_close(split[0], sampled[0])
+    assert split[1] == pytest.approx(sampled[1])
+
+
+@pytest.mark.parametrize(
+    ("num_topics", "num_docs", "stride"), [(3, 2000, 1), (40, 2000, 8), (40, 300, 2), (40, 30, 1)]
+)
+def test_the_sample_of_covariances_suits_the_batches(num_topics, num_docs, stride) -> None:
+    corpus = make_corpus(num_docs=num_docs, length=5)
+    model = ctm(num_topics, corpus.num_words)
+    engine = VariationalEM(model, TaylorGuide(model), progress=False)
+    assert VariationalRun(model, engine.guide, engine.settings, corpus).stride == stride

@@ -51,10 +51,12 @@ def test_a_running_average_is_a_weighted_mean() -> None:
         expected_statistics(guide, batch, guide.posterior(batch))
         for batch in (make_batch(make_counts((30, 1))), make_batch(make_counts((5,), seed=1)))
     )
-    blended = numbers(one.blended(other, 0.25))
-    for item, value in numbers(one).items():
+    before = {item: value * 1.0 for item, value in numbers(one).items()}
+    one.blend_(other, 0.25, scale=3.0)
+    for item, value in before.items():
         if item != "num_unconverged":
-            torch.testing.assert_close(blended[item], 0.75 * value + 0.25 * numbers(other)[item])
+            expected = 0.75 * value + 0.25 * 3.0 * numbers(other)[item]
+            torch.testing.assert_close(numbers(one)[item], expected)
 
 
 def test_maximise_is_both_m_steps() -> None:

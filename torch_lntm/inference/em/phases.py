@@ -61,6 +61,7 @@ class VariationalSettings:
     stepwise_epochs: int | None
     restarts: int
     annealing: Annealing | None
+    covariance_stride: int | None
     max_docs: int | None
     seed: int
     progress: bool
@@ -99,10 +100,15 @@ class VariationalRun(ResumableFit):
         self.rank = np.empty(corpus.num_docs, dtype=np.int64)
         self.rank[self.order] = np.arange(len(self.order))
         self.stride = 1
-        if guide.separates_means and model.num_topics >= MIN_SAMPLED_TOPICS:
-            self.stride = min(COVARIANCE_STRIDE, max(1, self.step_docs // MIN_SAMPLED_DOCS))
+        if guide.separates_means:
+            self.stride = settings.covariance_stride or self._default_stride()
         self._batches: dict[int, list[DocumentBatch]] = {}
         self.state = FitState()
+
+    def _default_stride(self) -> int:
+        if self.model.num_topics < MIN_SAMPLED_TOPICS:
+            return 1
+        return min(COVARIANCE_STRIDE, max(1, self.step_docs // MIN_SAMPLED_DOCS))
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -452,6 +458,7 @@ class VariationalRun(ResumableFit):
             "stepwise_epochs": settings.stepwise_epochs,
             "restarts": settings.restarts,
             "annealing": repr(settings.annealing),
+            "stride": self.stride,
             "seed": settings.seed,
         }
 

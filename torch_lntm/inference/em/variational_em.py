@@ -90,6 +90,11 @@ class VariationalEM:
             the best objective.
         annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
             and EM, or ``"ahmed-xing"`` for the paper's.
+        covariance_stride: M-steps see the covariances of one document in so many, which stands for
+            the others; 1 for all documents'. Matters where a covariance costs more than its mean,
+            with the posteriors of Taylor and Laplace, and changes fits by less than a seed does. By
+            default 1 below 32 topics, else 8, or less where batches are small. What covariances
+            add to the objective is estimated alike.
         max_docs: Documents solved at once, to bound memory; changes results by rounding only. By
             default from the number of topics.
         seed: Seed of the start's documents and of the batches.
@@ -112,6 +117,7 @@ class VariationalEM:
         stepwise_epochs: int | None = None,
         restarts: int = 1,
         annealing: Annealing | str | None = None,
+        covariance_stride: int | None = None,
         max_docs: int | None = None,
         seed: int = 0,
         progress: bool = True,
@@ -131,7 +137,13 @@ class VariationalEM:
                 f"got {type(guide).__name__}"
             )
         require_whole(0, max_iterations=max_iterations, stepwise_epochs=stepwise_epochs, seed=seed)
-        require_whole(1, start_epochs=start_epochs, restarts=restarts, max_docs=max_docs)
+        require_whole(
+            1,
+            start_epochs=start_epochs,
+            restarts=restarts,
+            covariance_stride=covariance_stride,
+            max_docs=max_docs,
+        )
         require(0, tolerance=tolerance)
         if start_epochs is not None and start != "lda":
             raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")
@@ -147,6 +159,7 @@ class VariationalEM:
             stepwise_epochs=stepwise_epochs,
             restarts=restarts,
             annealing=annealing,
+            covariance_stride=covariance_stride,
             max_docs=max_docs,
             seed=seed,
             progress=progress,

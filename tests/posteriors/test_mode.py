@@ -1,0 +1,74 @@
+"""Modes without covariances, and moments with the covariances of some documents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.pairs import make_counts, make_model
+from support.problems import make_batch
+
+from torch_lntm.guides import make_guide
+from torch_lntm.posteriors import ModePosterior, NormalPosterior, SampledMoments
+
+
+@pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])
+@pytest.mark.parametrize("name", ["taylor", "laplace"])
+def test_means_are_the_posterior_s(family, name, device) -> None:
+    guide = make_guide(name, make_model(family).to(device))
+    batch = make_batch(make_counts(), device)
+    posterior, means = guide.posterior(batch), guide.means(batch)
+    assert isinstance(means, ModePosterior)
+    torch.testing.assert_close(means.mean, posterior.mean, rtol=0, atol=0)
+    assert torch.equal(means.converged, posterior.converged)
+    assert torch.equal(means.index, posterior.index)
+    torch.testing.assert_close(means.theta_mode(), posterior.theta_mode())
+    torch.testing.assert_close(means.topic_weights(0.5), posterior.topic_weights(0.5))
+    assert guide.separates_means == (family != "iftm(source='gaussian')")
+
+
+def test_a_mode_has_no_spread() -> None:
+    guide = make_guide("taylor", make_model("ctm"))
+    batch = make_batch(make_counts())
+    modes = guide.means(batch)
+    dim = modes.mean.shape[1]
+    assert torch.equal(modes.samples(3), modes.mean.expand(3, -1, -1))
+    assert modes.covariance.shape == (batch.num_docs, dim, dim)
+    for spread in (modes.covariance, modes.variance, modes.covariance_sum()):
+        assert not bool(spread.any())
+    expected = modes.mean.double().mT @ modes.mean.double()
+    torch.testing.assert_close(modes.outer_sum(), expected)
+    torch.testing.assert_close(modes.expected_log_theta(), modes.theta_mode().double().log())
+
+
+@pytest.mark.parametrize("name", ["blei-lafferty", "khan-bouchard"])
+def test_means_that_need_their_covariances_come_with_them(name) -> None:
+    guide = make_guide(name, make_model("ctm"))
+    assert not guide.separates_means
+    assert isinstance(guide.means(make_batch(make_counts())), NormalPosterior)
+
+
+@pytest.mark.parametrize("name", ["taylor", "laplace"])
+def test_samples_that_cover_all_documents_average_to_their_moments(name, device) -> None:
+    guide = make_guide(name, make_model("ctm").to(device), tolerance=1e-9)
+    batch = make_batch(make_counts(), device)
+    posterior, modes = guide.posterior(batch), guide.means(batch)
+    covariance, objective = 0.0, 0.0
+    for turn in range(2):
+        rows = torch.arange(turn, batch.num_docs, 2, device=device)
+        # From the prior mean, as the others: documents converge on their own.
+        moments = SampledMoments(modes, guide.posterior(batch.select(rows)), rows, 2.0)
+        assert moments.num_docs == batch.num_docs
+        covariance = covariance + 0.5 * moments.covariance_sum()
+        objective += 0.5 * moments.objective()
+    torch.testing.assert_close(covariance, posterior.covariance_sum(), rtol=1e-5, atol=1e-7)
+    assert objective == pytest.approx(float(posterior.objective.sum()), rel=1e-6)
+
+
+def test_a_sample_may_be_empty() -> None:
+    guide = make_guide("taylor", make_model("ctm"))
+    batch = make_batch(make_counts())
+    modes, rows = guide.means(batch), torch.zeros(0, dtype=torch.int64)
+    sample = guide.posterior(batch.select(rows), modes.mean[rows])
+    moments = SampledMoments(modes, sample, rows, 8.0)
+    assert not bool(moments.covariance_sum().any())
+    assert moments.objective() == pytest.approx(float(modes.objective.sum()))
