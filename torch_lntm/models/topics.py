@@ -121,13 +121,15 @@ class Topics(nn.Module):
         The parameters, their logarithms, follow at its end. Taking them and undoing them by a
         softmax would cost more than all else that an update of a small batch does.
         """
-        self._fixed = _normalised(torch.softmax(self.logits.detach(), 0))
+        before = self._fixed = _normalised(torch.softmax(self.logits.detach(), 0))
         self._deferred = True
         try:
             yield
         finally:
-            with torch.no_grad():
-                self.logits.copy_(self._fixed.log())
+            # Without an M-step not even the rounding of the parameters changes.
+            if self._fixed is not before:
+                with torch.no_grad():
+                    self.logits.copy_(self._fixed.log())
             self._fixed, self._deferred = None, False
 
     @torch.no_grad()

@@ -165,29 +165,34 @@ class MonteCarloRun(ResumableFit):
         settings, state = self.settings, self.state
         first, tally = state.step == 0, _Tally()
         total: Statistics | None = None
+        objective, num_tokens, unconverged = 0.0, 0.0, 0
         if state.step == settings.warmup_epochs:
             state.phase = "sampling"
             # Whoever moves with the frozen step size will show it.
             state.documents["moved"] = torch.zeros_like(state.documents["moved"])
         generator = np.random.default_rng([settings.seed, state.step])
-        for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
-            # In the corpus's order: neighbours in memory.
-            batch = self.corpus.batch(
-                np.sort(rows), device=self.model.device, dtype=self.model.dtype
-            )
-            found = self._visit(batch, tally)
-            total = found if total is None else total + found
-            if not first and found.num_docs:
-                self._maximise(found)
-            bar.update(len(rows))
-        assert total is not None
-        if first and total.num_docs:
+        with self.model.topics.updated_often():
+            for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
+                # In the corpus's order: neighbours in memory.
+                batch = self.corpus.batch(
+                    np.sort(rows), device=self.model.device, dtype=self.model.dtype
+                )
+                found = self._visit(batch, tally)
+                objective += found.objective
+                num_tokens += found.num_tokens
+                unconverged += found.num_unconverged
+                if first:
+                    total = found if total is None else total + found
+                elif found.num_docs:
+                    self._maximise(found)
+                bar.update(len(rows))
+        if total is not None and total.num_docs:
             state.statistics = total.scaled(len(self.occupied) / total.num_docs)
             state.statistics.maximise(self.model)
             state.updates = self.num_batches
         state.step += 1
-        if total.num_tokens:
-            objective = total.objective / total.num_tokens
+        if num_tokens:
+            objective /= num_tokens
         else:
             objective = tally.log_likelihood() / self.corpus.num_tokens
         main = state.documents[_CHAIN + self.model.prior.latent][self.occupied]
@@ -196,7 +201,7 @@ class MonteCarloRun(ResumableFit):
             "phase": state.phase,
             "iteration": state.step,
             "objective": objective,
-            "unconverged": total.num_unconverged,
+            "unconverged": unconverged,
             "perplexity": math.exp(-objective),
             **tally.record(),
             "stuck": int((~state.documents["moved"][self.occupied]).sum()),
