@@ -111,8 +111,9 @@ def transform(
     parts: list[list[Tensor]] = []
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-            posterior = guide.posterior(batch)
             mode = estimate == "mode"
+            solve = guide.means if mode and not has_sources(model) else guide.posterior
+            posterior = solve(batch)
             found = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
             found.append(posterior.converged)
             if has_sources(model):
