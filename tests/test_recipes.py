@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
@@ -97,3 +100,44 @@ def test_a_model_gets_words_that_its_constructor_does_not_take(monkeypatch):
     monkeypatch.setitem(CONSTRUCTORS, "wordless", wordless)
     made = Recipe("wordless").make(3, ["a", "b", "c"], options={"num_topics": 2})
     assert made.model.vocabulary == ("a", "b", "c")
+
+
+def documents(num_docs: int, num_words: int, length: int) -> Corpus:
+    """Documents of ``length`` different words."""
+    rows = np.arange(num_docs * length) // length
+    columns = np.arange(num_docs * length) * 7919 % num_words
+    counts = sp.csr_matrix((np.ones(len(rows), int), (rows, columns)), (num_docs, num_words))
+    return Corpus.from_matrix(counts)
+
+
+@pytest.mark.parametrize(
+    ("model", "num_topics", "length", "posterior", "smoothing"),
+    [
+        ("ctm", 50, 10, "hmc", 0.05 * 0.02),
+        ("ctm", 50, 200, None, 0.05 * 0.4),
+        ("ctm", 5, 200, "hmc", 0.05),
+        ("lntm", 50, 10, "hmc", None),
+        ("iftm", 50, 10, None, 0.05 * 0.02),
+        ("lda", 50, 10, None, 0.05 * 0.02),
+    ],
+)
+def test_auto_follows_the_documents(model, num_topics, length, posterior, smoothing) -> None:
+    corpus = documents(100, 1000, length)
+    chosen = Recipe(model, "auto").for_corpus(corpus, num_topics)
+    assert chosen.recipe == Recipe(model, posterior)
+    if smoothing is None:
+        assert chosen.topic_smoothing is None
+    else:
+        assert chosen.topic_smoothing == pytest.approx(smoothing)
+    assert (chosen.because is None) == (model in ("iftm", "lda"))
+
+
+def test_a_posterior_that_is_named_stays() -> None:
+    chosen = Recipe("ctm", "laplace").for_corpus(documents(10, 100, 5), 3)
+    assert chosen.recipe == Recipe("ctm", "laplace")
+    assert chosen.because is None
+
+
+def test_auto_needs_the_documents() -> None:
+    with pytest.raises(ConfigError, match="for_corpus"):
+        Recipe("ctm", "auto").make(10, options={"num_topics": 3})

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
@@ -43,6 +44,30 @@ class Ingredients(NamedTuple):
     engine: Engine
 
 
+#: The posterior that :meth:`Recipe.for_corpus` replaces by the one that suits the documents.
+AUTO = "auto"
+#: Where variational EM predicts better than chains: documents of so many tokens or more on
+#: average, and fewer tokens than this times num_topics × num_words.
+LONG_DOCUMENT, TOKENS_PER_ENTRY = 150.0, 1.0
+#: The most pseudo-counts of a word in a topic that a recipe chooses.
+MAX_SMOOTHING = 0.05
+
+
+class Chosen(NamedTuple):
+    """What a recipe becomes for a corpus.
+
+    Attributes:
+        recipe: The recipe, with a posterior that is not ``"auto"``.
+        topic_smoothing: The topics' smoothing that suits the corpus; None for models that have
+            none, or a default of their own.
+        because: Why, in a line for the user; None where nothing was to be chosen.
+    """
+
+    recipe: Recipe
+    topic_smoothing: float | None
+    because: str | None
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to fit a model: the names of the model and of the posterior.
@@ -50,7 +75,7 @@ class Recipe:
     Args:
         model: Name of a registered constructor, such as ``"ctm"``.
         posterior: Name of a guide, such as ``"taylor"``, or of a sampler, ``"hmc"``; None for the
-            model's default guide.
+            model's default guide; ``"auto"`` for what suits the documents, see :meth:`for_corpus`.
 
     Raises:
         ConfigError: There is no model or posterior of that name.
@@ -61,7 +86,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         find_constructor(self.model)
-        known = [*GUIDES, *SAMPLERS]
+        known = [*GUIDES, *SAMPLERS, AUTO]
         if self.posterior is not None and self.posterior not in known:
             raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(known)}")
 
@@ -69,6 +94,36 @@ class Recipe:
     def samples(self) -> bool:
         """Whether the engine samples the documents' posteriors."""
         return self.posterior in SAMPLERS
+
+    def for_corpus(self, corpus: Corpus, num_topics: int) -> Chosen:
+        """The recipe with the posterior and the smoothing that suit the documents.
+
+        ``"auto"`` is chosen for the correlated topic models only; other models keep their default.
+        Normal posteriors leave out too much of what is not known of short documents: the prior's
+        covariance shrinks, and with it the topics' differences. Chains do not. Where documents are
+        long and words few for so many topics, chains fit the topics to the training documents, and
+        variational EM, which costs less, predicts better (``docs/decisions.md``).
+
+        Args:
+            corpus: The training documents.
+            num_topics: Number of topics.
+        """
+        num_docs = max(1, int((corpus.lengths > 0).sum()))
+        mean_length = corpus.num_tokens / num_docs
+        # Where topics have fewer tokens than words, pseudo-counts must not outweigh the tokens.
+        share = corpus.num_tokens / (max(1, num_topics) * corpus.num_words)
+        takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
+        smoothing = None
+        if takes is not None and takes.default == MAX_SMOOTHING:
+            smoothing = MAX_SMOOTHING * min(1.0, share)
+        if self.posterior != AUTO:
+            return Chosen(self, smoothing, None)
+        if self.model not in ("ctm", "lntm"):
+            return Chosen(Recipe(self.model), smoothing, None)
+        about = f"{mean_length:.0f} tokens a document, {share:.2g} a topic and word"
+        if mean_length >= LONG_DOCUMENT and share < TOKENS_PER_ENTRY:
+            return Chosen(Recipe(self.model), smoothing, f"variational EM ({about})")
+        return Chosen(Recipe(self.model, "hmc"), smoothing, f"Monte-Carlo EM ({about})")
 
     def make(
         self,
@@ -97,6 +152,11 @@ class Recipe:
         """
         given = dict(options or {})
         for_model = _taken(self.model, CONSTRUCTORS, given) | dict(model_options or {})
+        if self.posterior == AUTO:
+            raise ConfigError(
+                "posterior auto depends on the documents; take recipe.for_corpus(corpus, "
+                "num_topics).recipe"
+            )
         sampler = f"posterior {self.posterior}"
         engines = {f"posterior {name}": engine for name, engine in SAMPLERS.items()}
         engines["variational EM"] = VariationalEM

@@ -172,8 +172,23 @@ def test_defaults_are_the_librarys():
         shared = [p for p in parameters if p.default is not p.empty and p.name in options]
         assert len(shared) >= 5
         for parameter in shared:
-            if parameter.name not in ("vocabulary", "dtype"):
+            # A smoothing that is not given follows the corpus.
+            if parameter.name not in ("vocabulary", "dtype", "topic_smoothing"):
                 assert options[parameter.name] == parameter.default, parameter.name
+
+
+@pytest.mark.slow
+def test_auto_says_what_it_takes_and_the_run_keeps_it(capsys, counts) -> None:
+    options = ["--num-topics", "3", "--max-epochs", "2", "--no-progress"]
+    assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0
+    assert "posterior auto: Monte-Carlo EM (" in capsys.readouterr().err
+    config = lntm.load_run("run").config
+    corpus = lntm.read_corpus(counts)
+    share = corpus.split(config["test_fraction"], 0).train.num_tokens / (3 * corpus.num_words)
+    assert config["posterior"] == "hmc"
+    assert config["topic_smoothing"] == pytest.approx(0.05 * min(1.0, share))
+    # The same command finds the finished run.
+    assert main(["fit", counts, "--out", "run", "--posterior", "auto", *options]) == 0
 
 
 @pytest.mark.slow

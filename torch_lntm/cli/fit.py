@@ -50,9 +50,11 @@ class Fit(OnDocuments):
         posterior: Approximation of the documents' posteriors: taylor (if not given), laplace,
             blei-lafferty or khan-bouchard for ctm and lntm; factor (if not given), or with gaussian
             sources taylor or laplace for iftm; vb (if not given) or ep for lda. Or hmc, Monte-Carlo
-            EM, which samples instead of approximating.
+            EM, which samples instead of approximating; or auto, which takes for ctm and lntm the
+            one of taylor and hmc that suits the documents, and says so.
         num_topics: Number of topics, K.
-        topic_smoothing: Pseudo-counts of every word in every topic; not for lntm.
+        topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
+            0.05, or less where there are fewer tokens than topics times words.
         pseudo_documents: Weight of the prior of the covariance's parameters, in documents; 2K + 2
             if not given, for iftm 2. Not for lda.
         pseudo_variance: Variance that this prior stands for; not for lda.
@@ -120,7 +122,7 @@ class Fit(OnDocuments):
     model: str = "ctm"
     posterior: str | None = None
     num_topics: int = 50
-    topic_smoothing: float = 0.05
+    topic_smoothing: float | None = None
     pseudo_documents: float | None = None
     pseudo_variance: float = 1.0
     dtype: Literal["float32", "float64"] = "float32"
@@ -159,7 +161,7 @@ class Fit(OnDocuments):
 
         if self.num_words < 1:
             raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
-        recipe = Recipe(self.model, self.posterior)
+        asked = Recipe(self.model, self.posterior)
         device = self.torch_device()
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)
@@ -167,19 +169,25 @@ class Fit(OnDocuments):
         corpus = self.read(**{name: value for name, value in options.items() if value is not None})
         split = self._split(corpus)
         train = corpus if split is None else split.train
+        chosen = asked.for_corpus(train, self.num_topics)
+        recipe, given = chosen.recipe, self._options()
+        smoothing_given = {**given, **(self.model_options or {})}.get("topic_smoothing") is not None
+        if chosen.topic_smoothing is not None and not smoothing_given:
+            given["topic_smoothing"] = chosen.topic_smoothing
         model, guide, engine = recipe.make(
             corpus.num_words,
             corpus.vocabulary,
             seed=self.seed,
             device=device,
-            options=self._options() | {"progress": self.shows_progress},
+            options=given | {"progress": self.shows_progress},
             model_options=self.model_options,
         )
         check_saveable(model)
         config = {name: value for name, value in asdict(self).items() if name != "plugin"}
         config |= {
             "device": device.type,
-            "posterior": self.posterior if recipe.samples else guide.name,
+            "posterior": recipe.posterior if recipe.samples else guide.name,
+            "topic_smoothing": given.get("topic_smoothing"),
         }
         fixed = {name: value for name, value in config.items() if name not in _CHANGEABLE}
         path = self._path(corpus, fixed)
@@ -198,6 +206,8 @@ class Fit(OnDocuments):
                 # In the words of this command.
                 said = corpus.preparation.replace("(stop_words ", "(--stop-words ")
                 say(said.replace("(min_df ", "(--min-df "))
+            if chosen.because:
+                say(f"posterior auto: {chosen.because}")
             held_out = "" if split is None else f", with {len(split.test)} held out"
             say(f"fitting {len(train)} documents of {corpus.num_words} words{held_out}, {device}")
             self._warn_of_small(train)

@@ -12,12 +12,12 @@ from support.problems import make_batch
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference.em.start import (
     BACKGROUND_SHARE,
-    CONCENTRATION,
     FIRST_SWEEPS,
     SEED_DOCUMENTS,
     SWEEPS,
     document_topics,
     lda_epoch,
+    start_concentration,
 )
 
 
@@ -72,6 +72,7 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
         num_tokens,
         updates=6,
         exponent=exponent,
+        concentration=0.3,
         first=first,
     )
     assert updates == 8
@@ -81,7 +82,7 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
         for d in rows:
             for _ in range(FIRST_SWEEPS if first else SWEEPS):
                 joint = theta[d][:, None] * topics
-                theta[d] = (counts[d] * joint / joint.sum(0)).sum(1) + CONCENTRATION
+                theta[d] = (counts[d] * joint / joint.sum(0)).sum(1) + 0.3
                 theta[d] /= theta[d].sum()
             joint = theta[d][:, None] * topics
             found += counts[d] * joint / joint.sum(0)
@@ -109,3 +110,11 @@ def test_the_start_ends_with_a_prior_and_means_of_the_documents(family: str) -> 
     else:
         assert not torch.equal(model.prior.loc, torch.zeros(3, dtype=torch.float64))
         assert result.means.std(0).min() > 0.1
+
+
+def test_short_documents_start_with_few_pseudo_tokens() -> None:
+    """Never more than a tenth of their own."""
+    assert start_concentration(50, 200.0) == start_concentration(2, 20.0) == 0.3
+    for num_topics, mean_length in ((50, 6.0), (400, 150.0), (100, 1.0)):
+        total = num_topics * start_concentration(num_topics, mean_length)
+        assert total == pytest.approx(0.1 * mean_length)

@@ -49,8 +49,8 @@ class MonteCarloEM:
         mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
             every visit, from their last means, which costs several times as much as it gains.
         target_accept: Mean acceptance probability that adaptation aims at.
-        max_epochs: Visits of every document. The default is few, because on held-out words more of
-            them can do harm, as further iterations of :class:`VariationalEM` can.
+        max_epochs: Visits of every document. On held-out words more of them can do harm, where
+            documents are long and few, or good, where they are short.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
         batch_size: Documents of a mini-batch.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
@@ -74,11 +74,11 @@ class MonteCarloEM:
         model: TopicModel,
         *,
         num_chains: int = 1,
-        num_transitions: int = 5,
+        num_transitions: int = 3,
         num_steps: int = 5,
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
-        max_epochs: int = 10,
+        max_epochs: int = 20,
         warmup_epochs: int | None = None,
         batch_size: int = 100,
         topic_update: TopicUpdate | None = None,

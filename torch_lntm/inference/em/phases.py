@@ -21,7 +21,7 @@ from torch_lntm.guides import Effort, Guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
-from torch_lntm.inference.em.start import document_topics, lda_epoch
+from torch_lntm.inference.em.start import document_topics, lda_epoch, start_concentration
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
@@ -202,6 +202,8 @@ class VariationalRun(ResumableFit):
             state.word_counts = counts.to(model.dtype).contiguous().mT
             shape = (self.corpus.num_docs, model.num_topics)
             state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
+        mean_length = self.num_tokens / len(self.order)
+        concentration = start_concentration(model.num_topics, mean_length)
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
@@ -214,6 +216,7 @@ class VariationalRun(ResumableFit):
                         self.num_tokens,
                         updates=state.updates,
                         exponent=START_EXPONENT,
+                        concentration=concentration,
                         first=state.step == 0,
                     )
                 state.step += 1

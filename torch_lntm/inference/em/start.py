@@ -16,8 +16,9 @@ from torch_lntm.models import TopicModel
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
 SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
-#: Dirichlet pseudo-tokens of each topic in a document, on the softmax scale, while starting.
-CONCENTRATION = 0.3
+#: Dirichlet pseudo-tokens of all topics in a document, on the softmax scale, while starting, as a
+#: share of the mean document's tokens; and the most for one topic.
+PSEUDO_SHARE, MAX_CONCENTRATION = 0.1, 0.3
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 3
 
@@ -50,6 +51,19 @@ def document_topics(
     return torch.from_numpy(BACKGROUND_SHARE * frequency + (1 - BACKGROUND_SHARE) * seeds)
 
 
+def start_concentration(num_topics: int, mean_length: float) -> float:
+    """Pseudo-tokens of each topic in a document while starting.
+
+    As many as suit long documents would leave short ones without topics of their own: their
+    proportions, the prior that starts from these, and topics would all be alike.
+
+    Args:
+        num_topics: Number of topics.
+        mean_length: Tokens of the average document.
+    """
+    return min(MAX_CONCENTRATION, PSEUDO_SHARE * mean_length / num_topics)
+
+
 @torch.no_grad()
 def lda_epoch(
     model: TopicModel,
@@ -59,6 +73,7 @@ def lda_epoch(
     num_tokens: float,
     updates: int,
     exponent: float,
+    concentration: float,
     first: bool,
 ) -> tuple[int, float]:
     """One pass of stepwise EM for the topics, with documents' theta at their mode.
@@ -77,6 +92,7 @@ def lda_epoch(
         num_tokens: Tokens of the corpus.
         updates: Steps taken before.
         exponent: Decay of the step size, in (0, 1].
+        concentration: Pseudo-tokens of each topic in a document.
         first: This is the first pass, in which the documents' theta need more sweeps.
 
     Returns:
@@ -88,7 +104,7 @@ def lda_epoch(
         topics = model.topics.probs
         weights = theta[batch.positions].to(topics)
         for _ in range(FIRST_SWEEPS if first else SWEEPS):
-            weights = expected_topic_counts(weights, topics, batch) + CONCENTRATION
+            weights = expected_topic_counts(weights, topics, batch) + concentration
             weights /= weights.sum(-1, keepdim=True)
         theta[batch.positions] = weights.to(theta)
         found = expected_counts(weights, topics, batch, word_counts=True)
