@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
 from torch_lntm.errors import CorpusError
 
@@ -59,6 +57,9 @@ def count_words(
     Raises:
         CorpusError: An option is not valid, or no word remains.
     """
+    # Here and not above: it takes longer to import than to count most corpora.
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
+
     if not any(text.strip() for text in texts):
         what = f"all {len(texts)} of them are blank" if texts else "there are none"
         raise CorpusError(f"the texts cannot be counted: {what}; give at least one with a word")
@@ -111,6 +112,8 @@ def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matri
     Raises:
         CorpusError: The vectorizer is not fitted, or is no ``CountVectorizer``.
     """
+    from sklearn.exceptions import NotFittedError
+
     try:
         return sp.csr_matrix(vectorizer.transform(texts)), vectorizer.get_feature_names_out()
     except NotFittedError as error:
