@@ -103,6 +103,7 @@ def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
             f"entries, got shape {arrays['shape'].tolist()}, indptr {indptr[-1:].tolist()} and "
             f"{data.size} entries"
         )
+    indices.setflags(write=False)  # a corpus keeps such an array and does not copy it
     try:
         return sp.csr_matrix((data, indices, indptr), arrays["shape"].tolist())
     except ValueError as error:

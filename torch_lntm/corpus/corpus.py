@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
@@ -83,7 +84,7 @@ class Corpus(Documents):
         num_words = csr.shape[1]
         corpus = cls(
             row_offsets=csr.indptr.astype(np.int64),
-            word_index=csr.indices,
+            word_index=_own(csr.indices),
             counts=csr.data.astype(np.int32),
             num_words=num_words,
             vocabulary=check_vocabulary(vocabulary, num_words),
@@ -307,6 +308,11 @@ class Corpus(Documents):
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
             words.unlink(missing_ok=True)
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, or a copy if another may write to it."""
+    return array if array.flags.owndata and not array.flags.writeable else array.copy()
 
 
 def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
