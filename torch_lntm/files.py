@@ -72,7 +72,7 @@ def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
     """
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
-        with _open(path) as file:
+        with open_to_read(path) as file:
             zipped = path.suffix.lower() == ".gz"
             if not zipped and os.fstat(file.fileno()).st_size > limit:
                 raise _too_large(path, limit)
@@ -188,7 +188,7 @@ def read_arrays(
     """
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
-        with _open(path) as file, zipfile.ZipFile(file) as archive:
+        with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
             found = [name.removesuffix(".npy") for name in archive.namelist()]
             missing = [name for name in names if name not in found]
             if missing:
@@ -241,8 +241,13 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
     return array
 
 
-def _open(path: Path) -> IO[bytes]:
-    """A file to read from, which neither waits for a writer nor goes on for ever."""
+def open_to_read(path: Path) -> IO[bytes]:
+    """A file to read from, which neither waits for a writer nor goes on for ever.
+
+    Raises:
+        FileError: The path is a folder, a device, a socket or a pipe.
+        OSError: There is no such file, or it may not be read.
+    """
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise FileError(f"{path}: is a folder; expected a file")

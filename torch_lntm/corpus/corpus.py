@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch_lntm.corpus.columns import (
     make_metadata,
 )
 from torch_lntm.corpus.documents import Documents
+from torch_lntm.corpus.mapped import Rows, collect
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.texts import (
     PRUNING_OPTIONS,
@@ -219,28 +220,40 @@ class Corpus(Documents):
         if words == self.vocabulary:
             return self
         column = {word: i for i, word in enumerate(words)}
-        new = np.array([column.get(word, -1) for word in self.vocabulary], np.int64)[
-            self.word_index
-        ]
-        known = new >= 0
-        rows = self._entry_rows
-        if not known.all():
-            hint = "" if known.any() else "; check that both were made by the same tokenizer"
+        new = np.array([column.get(word, -1) for word in self.vocabulary], np.int64)
+        unknown = new < 0
+        lost_tokens = int(self.word_totals[unknown].sum())
+        num_lossy = 0
+
+        def pieces() -> Iterator[Rows]:
+            nonlocal num_lossy
+            for _, old in self.parts():
+                columns = new[old.word_index]
+                known = columns >= 0
+                documents = np.repeat(np.arange(old.sizes.size), old.sizes)
+                num_lossy += np.unique(documents[~known]).size
+                matrix = sp.coo_matrix(
+                    (old.counts[known], (documents[known], columns[known])),
+                    (old.sizes.size, len(words)),
+                ).tocsr()
+                yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
+
+        row_offsets, word_index, counts = collect(pieces(), self._goes_to_files(self.nnz))
+        if lost_tokens:
+            hint = "; check that both were made by the same tokenizer"
             warnings.warn(
-                f"dropped {int(self.counts[~known].sum(dtype=np.int64))} of {self.num_tokens} "
-                f"tokens: {np.unique(self.word_index[~known]).size} words unknown to the "
-                f"vocabulary, in {np.unique(rows[~known]).size} of {self.num_docs} documents{hint}",
+                f"dropped {lost_tokens} of {self.num_tokens} tokens: "
+                f"{int((unknown & (self.word_totals > 0)).sum())} words unknown to the "
+                f"vocabulary, in {num_lossy} of {self.num_docs} documents"
+                f"{'' if counts.size else hint}",
                 UserWarning,
                 stacklevel=2,
             )
-        matrix = sp.coo_matrix(
-            (self.counts[known], (rows[known], new[known])), (self.num_docs, len(words))
-        ).tocsr()
         return replace(
             self,
-            row_offsets=matrix.indptr.astype(np.int64),
-            word_index=matrix.indices,
-            counts=matrix.data,
+            row_offsets=row_offsets,
+            word_index=word_index,
+            counts=counts,
             num_words=len(words),
             vocabulary=words,
         )

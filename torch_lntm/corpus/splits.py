@@ -80,7 +80,7 @@ class WordHoldOut(Generic[D]):
     @cached_property
     def held_out(self) -> D:
         """The held-out tokens; the same documents in the same order."""
-        return self.corpus.with_counts(self.corpus.counts - self.observed_counts)
+        return self.corpus.without_counts(self.observed_counts)
 
     def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""

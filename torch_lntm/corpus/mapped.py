@@ -1,0 +1,215 @@
+"""Arrays in files that are mapped into memory: written piece by piece, read where they are used."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.errors import FileError
+from torch_lntm.files import open_to_read, unwritable
+
+#: Entries that are read, checked or written at once.
+PART = 1 << 20
+
+
+class Rows(NamedTuple):
+    """Consecutive documents in compressed sparse rows.
+
+    Attributes:
+        sizes: ``(num_docs,)`` entries of each document.
+        word_index: ``(nnz,)`` column of each entry.
+        counts: ``(nnz,)`` tokens of each entry.
+    """
+
+    sizes: NDArray[np.integer]
+    word_index: NDArray[np.integer]
+    counts: NDArray[np.integer]
+
+
+def parts(row_offsets: NDArray[np.integer]) -> Iterator[tuple[int, int]]:
+    """Yields ranges ``first, last`` of documents with about ``PART`` entries, or a single document.
+
+    Args:
+        row_offsets: ``(num_docs + 1,)`` non-descending offsets of the documents' entries.
+    """
+    first, num_docs = 0, row_offsets.size - 1
+    while first < num_docs:
+        last = int(np.searchsorted(row_offsets, row_offsets[first] + PART, "right")) - 1
+        last = min(max(last, first + 1), first + PART)
+        yield first, last
+        first = last
+
+
+# -------------------------------------------------------------------- reading
+
+
+def map_array(path: Path, dtype: Any) -> NDArray[Any]:
+    """The array of one dimension in an ``.npy`` file, mapped into memory and read-only.
+
+    Raises:
+        FileError: The file is missing or damaged, or holds something else.
+    """
+    expected = np.dtype(dtype)
+    with open_to_read(path) as file:
+        try:
+            if np.lib.format.read_magic(file) != (1, 0):
+                raise ValueError("another version of the format")
+            shape, _, found = np.lib.format.read_array_header_1_0(file)
+        except (ValueError, OSError) as error:
+            raise FileError(f"{path}: not a complete .npy file ({error})") from error
+        if found != expected or len(shape) != 1:
+            raise FileError(f"{path}: expected {expected} numbers in a row, got {shape} of {found}")
+        start = file.tell()
+        size = os.fstat(file.fileno()).st_size - start
+        if size != shape[0] * expected.itemsize:
+            raise FileError(
+                f"{path}: announces {shape[0]} numbers of {expected.itemsize} bytes and holds "
+                f"{size} bytes; is it truncated?"
+            )
+        return _map(file, expected, start, shape[0])
+
+
+def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]:
+    if not size:  # nothing can be mapped
+        return np.empty(0, dtype)
+    return np.memmap(file, dtype, "r", start, (size,))
+
+
+def is_mapped(array: NDArray[Any]) -> bool:
+    """Whether an array is, or is a part of, a file that is mapped into memory."""
+    return isinstance(array, np.memmap)
+
+
+def release(*arrays: NDArray[Any]) -> None:
+    """Takes what was read of mapped arrays out of this process's memory.
+
+    The system keeps it as long as it has memory to spare, and gives it back at the next use.
+    """
+    for array in arrays:
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            base.madvise(mmap.MADV_DONTNEED)
+
+
+# -------------------------------------------------------------------- writing
+
+
+class ArrayWriter:
+    """An array of one dimension that is written to a file piece by piece.
+
+    Args:
+        file: The file, open for writing.
+        dtype: Type of the numbers.
+    """
+
+    def __init__(self, file: IO[bytes], dtype: Any) -> None:
+        self.file = file
+        self.dtype = np.dtype(dtype)
+        self.size = 0
+        self.checksum = 0
+        self._write_header(2**62)  # as long as that of any other size
+        self._start = file.tell()
+
+    def add(self, numbers: NDArray[Any]) -> None:
+        """Writes further numbers."""
+        data = np.ascontiguousarray(numbers, self.dtype).data
+        self.checksum = zlib.crc32(data, self.checksum)
+        self.file.write(data)
+        self.size += numbers.size
+
+    def finish(self) -> None:
+        """Writes the size, with which the file is an ``.npy`` file."""
+        self.file.seek(0)
+        self._write_header(self.size)
+        assert self.file.tell() == self._start
+        self.file.flush()
+
+    def map(self) -> NDArray[Any]:
+        """The array, mapped into memory; once it is finished."""
+        return _map(self.file, self.dtype, self._start, self.size)
+
+    def _write_header(self, size: int) -> None:
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (size,)}
+        np.lib.format.write_array_header_1_0(self.file, header)
+
+
+class RowsWriter:
+    """The arrays of documents in compressed sparse rows, each in its file.
+
+    Args:
+        offsets: File of the row offsets, int64.
+        words: File of the word indices, int32.
+        counts: File of the counts, int32.
+    """
+
+    def __init__(self, offsets: IO[bytes], words: IO[bytes], counts: IO[bytes]) -> None:
+        self.offsets = ArrayWriter(offsets, np.int64)
+        self.words = ArrayWriter(words, np.int32)
+        self.counts = ArrayWriter(counts, np.int32)
+        self.offsets.add(np.zeros(1, np.int64))
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents so far."""
+        return self.offsets.size - 1
+
+    @property
+    def nnz(self) -> int:
+        """Number of entries so far."""
+        return self.words.size
+
+    def add(self, rows: Rows) -> None:
+        """Writes further documents."""
+        self.offsets.add(self.nnz + np.cumsum(rows.sizes, dtype=np.int64))
+        self.words.add(rows.word_index)
+        self.counts.add(rows.counts)
+
+    def finish(self) -> None:
+        """Writes the sizes."""
+        for array in (self.offsets, self.words, self.counts):
+            array.finish()
+
+
+def collect(pieces: Iterable[Rows], in_files: bool) -> tuple[NDArray[Any], ...]:
+    """Puts documents together: the arrays ``row_offsets``, ``word_index`` and ``counts``.
+
+    Args:
+        pieces: Some of the documents after the other.
+        in_files: Whether to map the arrays from temporary files, which go with the arrays, and not
+            to hold them in memory. They are in the folder that the variable ``TMPDIR`` names.
+
+    Raises:
+        FileError: A temporary file cannot be written.
+    """
+    if not in_files:
+        sizes, words, counts = (
+            arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+            for arrays in zip(*pieces, strict=True)
+        )
+        row_offsets = np.zeros(sizes.size + 1, np.int64)
+        np.cumsum(sizes, out=row_offsets[1:])
+        return row_offsets, words, counts.astype(np.int32, copy=False)
+    folder = Path(tempfile.gettempdir())
+    try:
+        with (
+            tempfile.TemporaryFile(dir=folder) as offsets,
+            tempfile.TemporaryFile(dir=folder) as words_file,
+            tempfile.TemporaryFile(dir=folder) as counts_file,
+        ):
+            writer = RowsWriter(offsets, words_file, counts_file)
+            for rows in pieces:
+                writer.add(rows)
+            writer.finish()
+            return writer.offsets.map(), writer.words.map(), writer.counts.map()
+    except OSError as error:
+        raise unwritable(folder, error) from error
