@@ -204,8 +204,6 @@ def read_arrays(
                 name: _read_array(archive, f"{name}.npy", size)
                 for name, size in zip(wanted, sizes, strict=True)
             }
-    except FileNotFoundError as error:
-        raise _unreadable(path, error) from error
     except (
         OSError,
         EOFError,
@@ -245,17 +243,21 @@ def open_to_read(path: Path) -> IO[bytes]:
     """A file to read from, which neither waits for a writer nor goes on for ever.
 
     Raises:
-        FileError: The path is a folder, a device, a socket or a pipe.
-        OSError: There is no such file, or it may not be read.
+        FileError: There is no such file, it may not be read, or it is no regular file.
     """
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise FileError(f"{path}: is a folder; expected a file")
-    piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
-    if not stat.S_ISREG(mode) and not piped:
-        kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
-        raise FileError(f"{path}: is {kind}; save what it gives to a regular file, and read that")
-    return open(path, "rb")
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise FileError(f"{path}: is a folder; expected a file")
+        piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
+        if not stat.S_ISREG(mode) and not piped:
+            kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
+            raise FileError(
+                f"{path}: is {kind}; save what it gives to a regular file, and read that"
+            )
+        return open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _too_large(path: Path, limit: float) -> FileError:

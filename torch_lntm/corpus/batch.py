@@ -117,7 +117,7 @@ class DocumentBatch:
         if self.device.type == "cpu":
             # Columns from rows is a counting sort, several times as fast as a sort by comparison.
             rows = (np.arange(self.nnz), self.word_index.numpy(), self.row_offsets.numpy())
-            columns = sp.csr_matrix(rows, tuple(self.shape)).tocsc()
+            columns = sp.csr_matrix(rows, (self.num_docs, self.num_words)).tocsc()
             return (
                 torch.from_numpy(columns.data),
                 torch.from_numpy(columns.indices).long(),

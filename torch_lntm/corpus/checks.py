@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_lntm.corpus.columns import is_frame
 from torch_lntm.errors import CorpusError
 
-_MAX_COUNT = np.iinfo(np.int32).max
+MAX_COUNT = np.iinfo(np.int32).max
 _PART = 1 << 20  # entries that are checked at once
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -30,7 +30,7 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
             not allowed, no tokens.
     """
     given = _to_scipy_or_numpy(matrix)
-    csr = given if sp.issparse(given) and _is_canonical(given) else _canonical(given)
+    csr: sp.csr_matrix = given if _is_canonical(given) else _canonical(given)
     num_docs, num_words = csr.shape
     if not num_docs or not num_words or not (csr.nnz or allow_empty):
         raise CorpusError(
@@ -42,7 +42,7 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
 
 def _is_canonical(matrix: Any) -> bool:
     """Whether this is a CSR matrix of positive counts, sorted and different within each row."""
-    if matrix.format != "csr" or matrix.ndim != 2:
+    if not sp.issparse(matrix) or matrix.format != "csr" or matrix.ndim != 2:
         return False
     # Another object, because the given one may only claim to be sorted.
     arrays = (matrix.data, matrix.indices, matrix.indptr)
@@ -55,7 +55,7 @@ def _is_canonical(matrix: Any) -> bool:
 def _no_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
     """Which entries are not whole numbers from 0 up that a count can be."""
     # A NaN fails the first comparison, an infinity the last.
-    bad = ~(data >= 0) | (data > _MAX_COUNT)
+    bad = ~(data >= 0) | (data > MAX_COUNT)
     return bad | (data != np.floor(data)) if data.dtype.kind == "f" else bad
 
 
@@ -67,15 +67,15 @@ def _canonical(matrix: Any) -> sp.csr_matrix:
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
         raise CorpusError(
-            f"counts must be whole numbers from 0 to {_MAX_COUNT}, got {data[i]} in document "
+            f"counts must be whole numbers from 0 to {MAX_COUNT}, got {data[i]} in document "
             f"{coo.row[i]}, word {coo.col[i]} (and {int(bad.sum()) - 1} more such entries); "
             "give raw counts, not weights such as tf-idf"
         )
     # tocsr adds up repeated entries and sorts those of a row.
     csr = sp.coo_matrix((data.astype(np.int64), (coo.row, coo.col)), coo.shape).tocsr()
     csr.eliminate_zeros()
-    if csr.data.max(initial=0) > _MAX_COUNT:
-        raise CorpusError(f"a word's repeated entries add up to more than {_MAX_COUNT} tokens")
+    if csr.data.max(initial=0) > MAX_COUNT:
+        raise CorpusError(f"a word's repeated entries add up to more than {MAX_COUNT} tokens")
     return csr
 
 

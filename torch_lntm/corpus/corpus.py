@@ -24,6 +24,7 @@ from torch_lntm.corpus.columns import (
 from torch_lntm.corpus.documents import Documents
 from torch_lntm.corpus.mapped import Rows, collect
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
+from torch_lntm.corpus.store import new_store
 from torch_lntm.corpus.texts import (
     PRUNING_OPTIONS,
     check_texts,
@@ -238,7 +239,7 @@ class Corpus(Documents):
                 ).tocsr()
                 yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
 
-        row_offsets, word_index, counts = collect(pieces(), self._goes_to_files(self.nnz))
+        row_offsets, word_index, counts = collect(pieces(), self.goes_to_files(self.nnz))
         if lost_tokens:
             hint = "; check that both were made by the same tokenizer"
             warnings.warn(
@@ -294,22 +295,37 @@ class Corpus(Documents):
         return hold_out_words(self, observed_fraction, seed)
 
     def save(self, path: str | Path) -> None:
-        """Writes the corpus to files that ``read_corpus`` reads.
+        """Writes the corpus to a file or a folder that ``read_corpus`` reads.
 
-        ``NAME.npz`` holds the counts, the metadata and the covariates. ``NAME.vocab.txt`` beside it
-        holds the words. A file ``NAME.labels.txt`` that an older corpus left is removed. Each file
-        appears complete or not at all.
+        The file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed, and
+        ``NAME.vocab.txt`` beside it the words. A file ``NAME.labels.txt`` that an older corpus left
+        is removed. Each file appears complete or not at all.
+
+        The folder ``NAME`` holds the same in plain arrays. The corpus that is read from it maps its
+        counts into memory, so it may be larger than the memory. The folder appears complete or not
+        at all, in place of an older corpus's.
 
         Args:
-            path: The ``.npz`` file.
+            path: A path that ends in ``.npz`` for a file, or in no suffix for a folder.
 
         Raises:
-            CorpusError: The path does not end in ``.npz``, or a word holds a line break.
+            CorpusError: The path has another suffix or holds something else, or a word holds a line
+                break.
             FileError: A file cannot be written.
         """
         path = Path(path)
-        if path.suffix != ".npz":
-            raise CorpusError(f"{path}: a corpus is saved as an .npz file; end the path in .npz")
+        if path.suffix not in (".npz", ""):
+            raise CorpusError(
+                f"{path}: a corpus is saved as an .npz file or in a folder; end the path in .npz, "
+                "or leave out the suffix"
+            )
+        if path.suffix == "":
+            with new_store(path) as writer:
+                for _, rows in self.parts():
+                    writer.add(rows)
+                about = (self.vocabulary, self.metadata, self.covariates, self.preparation)
+                writer.close(self.num_words, *about)
+            return
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:
             write_lines(words, self.vocabulary, "word")

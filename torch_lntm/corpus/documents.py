@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
-from torch_lntm.corpus.mapped import PART, Rows, collect, is_mapped, parts, release
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release
 from torch_lntm.errors import CorpusError
 
 D = TypeVar("D", bound="Documents")
@@ -75,12 +75,12 @@ class Documents:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """``(num_docs,)`` tokens per document."""
-        pieces = []
+        found = []
         for _, rows in self.parts():
             tokens_before = np.concatenate([[0], np.cumsum(rows.counts, dtype=np.int64)])
             offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
-            pieces.append(np.diff(tokens_before[offsets]))
-        lengths = np.concatenate(pieces)
+            found.append(np.diff(tokens_before[offsets]))
+        lengths = np.concatenate(found)
         lengths.setflags(write=False)
         return lengths
 
@@ -145,7 +145,7 @@ class Documents:
         if entries is not None:  # no copy
             word_index, counts = self.word_index[entries], self.counts[entries]
         else:
-            in_files = self._goes_to_files(int(row_offsets[-1]))
+            in_files = self.goes_to_files(int(row_offsets[-1]))
             ranges = parts(row_offsets) if in_files else [(0, rows.size)]
             row_offsets, word_index, counts = collect(
                 (self._rows(rows[first:last]) for first, last in ranges), in_files
@@ -186,13 +186,18 @@ class Documents:
             release(self.word_index, self.counts)
         return Rows(sizes, words, counts)
 
-    def _goes_to_files(self, nnz: int) -> bool:
+    def goes_to_files(self, nnz: int) -> bool:
         """Whether documents of so many entries that are made from these stay out of memory."""
         return is_mapped(self.counts) and nnz > LARGE
 
-    def parts(self) -> Iterator[tuple[slice, Rows]]:
-        """Yields all documents in parts of bounded size, with the positions of their entries."""
-        for first, last in parts(self.row_offsets):
+    def parts(self, max_entries: int | None = None) -> Iterator[tuple[slice, Rows]]:
+        """Yields all documents in parts of bounded size, each with the slice of its entries.
+
+        Args:
+            max_entries: The most entries of several documents together; about a million if not
+                given.
+        """
+        for first, last in parts(self.row_offsets, max_entries):
             entries = slice(int(self.row_offsets[first]), int(self.row_offsets[last]))
             sizes = np.diff(self.row_offsets[first : last + 1])
             yield entries, Rows(sizes, self.word_index[entries], self.counts[entries])
@@ -221,7 +226,7 @@ class Documents:
         return self._with_counts(lambda entries, rows: rows.counts - counts[entries])
 
     def _with_counts(self: D, new: Callable[[slice, Rows], NDArray[np.integer]]) -> D:
-        def pieces() -> Iterator[Rows]:
+        def recounted() -> Iterator[Rows]:
             for entries, rows in self.parts():
                 counts = new(entries, rows)
                 kept = counts > 0
@@ -230,7 +235,7 @@ class Documents:
                 sizes = np.diff(kept_before[offsets])
                 yield Rows(sizes, rows.word_index[kept], counts[kept].astype(np.int32))
 
-        row_offsets, word_index, counts = collect(pieces(), self._goes_to_files(self.nnz))
+        row_offsets, word_index, counts = collect(recounted(), self.goes_to_files(self.nnz))
         return replace(self, row_offsets=row_offsets, word_index=word_index, counts=counts)
 
     def to_scipy(self) -> sp.csr_matrix:
@@ -252,9 +257,8 @@ class Documents:
             json.dumps([self.num_docs, self.num_words, self.vocabulary]).encode()
         )
         for array in (self.row_offsets, self.word_index, self.counts):
-            for start in range(0, array.size, PART):
-                digest.update(array[start : start + PART].astype("<i8").tobytes())
-                release(array)
+            for piece in pieces(array):
+                digest.update(piece.astype("<i8").tobytes())
         return digest.hexdigest()
 
     # ---------------------------------------------------------------- batches

@@ -7,6 +7,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -34,16 +35,20 @@ class Rows(NamedTuple):
     counts: NDArray[np.integer]
 
 
-def parts(row_offsets: NDArray[np.integer]) -> Iterator[tuple[int, int]]:
-    """Yields ranges ``first, last`` of documents with about ``PART`` entries, or a single document.
+def parts(
+    row_offsets: NDArray[np.integer], max_entries: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Yields ranges ``first, last`` of documents with bounded entries, or of a single document.
 
     Args:
         row_offsets: ``(num_docs + 1,)`` non-descending offsets of the documents' entries.
+        max_entries: The most entries of several documents; ``PART`` if not given.
     """
     first, num_docs = 0, row_offsets.size - 1
+    max_entries = PART if max_entries is None else max_entries
     while first < num_docs:
-        last = int(np.searchsorted(row_offsets, row_offsets[first] + PART, "right")) - 1
-        last = min(max(last, first + 1), first + PART)
+        last = int(np.searchsorted(row_offsets, row_offsets[first] + max_entries, "right")) - 1
+        last = max(last, first + 1)
         yield first, last
         first = last
 
@@ -81,6 +86,13 @@ def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]
     if not size:  # nothing can be mapped
         return np.empty(0, dtype)
     return np.memmap(file, dtype, "r", start, (size,))
+
+
+def pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yields an array of one dimension in pieces; what is mapped does not stay in memory."""
+    for start in range(0, array.size, PART):
+        yield array[start : start + PART]
+        release(array)
 
 
 def is_mapped(array: NDArray[Any]) -> bool:
@@ -199,17 +211,34 @@ def collect(pieces: Iterable[Rows], in_files: bool) -> tuple[NDArray[Any], ...]:
         row_offsets = np.zeros(sizes.size + 1, np.int64)
         np.cumsum(sizes, out=row_offsets[1:])
         return row_offsets, words, counts.astype(np.int32, copy=False)
+    with _temporary_files(3) as files:
+        writer = RowsWriter(*files)
+        for rows in pieces:
+            writer.add(rows)
+        writer.finish()
+        return writer.offsets.map(), writer.words.map(), writer.counts.map()
+
+
+def collect_array(pieces: Iterable[NDArray[Any]], dtype: Any, in_files: bool) -> NDArray[Any]:
+    """Puts the pieces of one array together; see ``collect``."""
+    if not in_files:
+        return np.concatenate([np.asarray(piece, dtype) for piece in pieces])
+    with _temporary_files(1) as files:
+        writer = ArrayWriter(files[0], dtype)
+        for piece in pieces:
+            writer.add(piece)
+        writer.finish()
+        return writer.map()
+
+
+@contextmanager
+def _temporary_files(number: int) -> Iterator[list[IO[bytes]]]:
+    """Files without a name, which last as long as they are open or mapped."""
     folder = Path(tempfile.gettempdir())
     try:
-        with (
-            tempfile.TemporaryFile(dir=folder) as offsets,
-            tempfile.TemporaryFile(dir=folder) as words_file,
-            tempfile.TemporaryFile(dir=folder) as counts_file,
-        ):
-            writer = RowsWriter(offsets, words_file, counts_file)
-            for rows in pieces:
-                writer.add(rows)
-            writer.finish()
-            return writer.offsets.map(), writer.words.map(), writer.counts.map()
+        with ExitStack() as stack:
+            yield [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(number)]
     except OSError as error:
+        if isinstance(error, FileError):
+            raise
         raise unwritable(folder, error) from error

@@ -7,13 +7,12 @@ import io
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
 from torch_lntm.files import at_line, excerpt, read_lines, read_text, readable_bytes
 
 _DELIMITERS = ",;\t|"
@@ -99,7 +98,7 @@ def read_folder(path: Path, options: TextOptions) -> Texts:
         found = f"found files: {reasons}" if skipped else "found none"
         raise CorpusError(f"{path}: expected a folder of .txt files, {found}")
     if skipped:
-        warnings.warn(f"{path}: skipped files: {reasons}", UserWarning, stacklevel=3)
+        warn(f"{path}: skipped files: {reasons}", CorpusWarning)
     files.sort()
     left = readable_bytes() if options.max_bytes is None else options.max_bytes
     texts = []
