@@ -155,23 +155,23 @@ def iterate_lines(
         yield "".join(pending)
 
 
-def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
+def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
     """The contents of a file; see ``read_pieces``."""
     return b"".join(read_pieces(path, max_bytes))
 
 
-def read_text(path: Path, encoding: str = "utf-8", max_bytes: int | None = None) -> str:
+def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> str:
     """The text of a file; see ``read_text_pieces``."""
     return "".join(read_text_pieces(path, encoding, max_bytes))
 
 
-def read_lines(path: Path, encoding: str = "utf-8", max_bytes: int | None = None) -> list[str]:
+def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
     """The lines of a text file; a newline at the very end does not begin another line."""
     return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
 
 
 def read_arrays(
-    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: int | None = None
+    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: float | None = None
 ) -> dict[str, np.ndarray]:
     """Some arrays of an ``.npz`` file; never unpickles, and leaves all other arrays unread.
 

@@ -54,7 +54,7 @@ def write_archive(path: Path, archive: Archive) -> None:
     write_arrays(path, **arrays)
 
 
-def read_archive(path: Path, max_bytes: int | None = None) -> Archive:
+def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
     """Reads the ``.npz`` file of a corpus, or of scipy's ``save_npz``.
 
     Raises:
@@ -84,7 +84,7 @@ def pack_documents(metadata: Arrays, covariates: Arrays) -> dict[str, np.ndarray
 
 
 def unpack_documents(
-    path: Path, packed: np.ndarray, num_docs: int, max_bytes: int | None = None
+    path: Path, packed: np.ndarray, num_docs: int, max_bytes: float | None = None
 ) -> tuple[Arrays, Arrays]:
     """The metadata and the covariates that ``pack_documents`` made arrays of.
 

@@ -40,9 +40,10 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     return csr
 
 
-def _is_canonical(matrix: Any) -> bool:
+def _is_canonical(given: Any) -> bool:
     """Whether this is a CSR matrix of positive counts, sorted and different within each row."""
-    if not sp.issparse(matrix) or matrix.format != "csr" or matrix.ndim != 2:
+    matrix: Any = given if sp.issparse(given) else None
+    if matrix is None or matrix.format != "csr":
         return False
     # Another object, because the given one may only claim to be sorted.
     arrays = (matrix.data, matrix.indices, matrix.indptr)

@@ -142,7 +142,7 @@ def new_store(path: Path) -> Iterator[StoreWriter]:
 # -------------------------------------------------------------------- reading
 
 
-def read_store(path: Path, max_bytes: int | None = None) -> Store:
+def read_store(path: Path, max_bytes: float | None = None) -> Store:
     """Reads a folder. The counts are checked and mapped into memory, all else is read.
 
     Args:
@@ -191,7 +191,7 @@ def read_store(path: Path, max_bytes: int | None = None) -> Store:
     )
 
 
-def _about(path: Path, max_bytes: int | None) -> dict[str, Any]:
+def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:
     """What ``corpus.json`` says, of the right types."""
     file = path / ABOUT
     try:
@@ -270,7 +270,7 @@ def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) 
         release(words, counts)
 
 
-def _vocabulary(path: Path, num_words: int, max_bytes: int | None) -> tuple[str, ...] | None:
+def _vocabulary(path: Path, num_words: int, max_bytes: float | None) -> tuple[str, ...] | None:
     text = read_text(path, max_bytes=max_bytes)
     if not text.endswith("\n"):
         raise FileError(f"{path}: ends within a line; is it truncated?")

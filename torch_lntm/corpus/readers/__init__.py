@@ -11,7 +11,7 @@ from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
-from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions
+from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions, TextStream
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import at_line, read_lines
@@ -143,17 +143,18 @@ class Source:
         if self.format == "store":
             return self._read_store()
         if self.format in TEXT_READERS:
-            found = TEXT_READERS[self.format](self.path, self.options)
-            return Corpus.from_texts(found.texts, metadata=found.metadata, **about, **options)
+            stream = TextStream(self.path, self.format, self.options)
+            texts = list(stream)
+            return Corpus.from_texts(texts, metadata=stream.metadata, **about, **options)
         max_bytes = self.options.max_bytes
         if self.format == "npz":
             archive = read_archive(self.path, max_bytes)
             num_docs, num_words = archive.matrix.shape
             check_size(self.path, num_docs, num_words, archive.matrix.nnz, self.num_words)
         else:
-            stream = COUNT_STREAMS[self.format](self.path, self.num_words, max_bytes)
-            archive = assemble(self.path, stream)
-            about["vocabulary"] = self.vocabulary or stream.vocabulary
+            counts = COUNT_STREAMS[self.format](self.path, self.num_words, max_bytes)
+            archive = assemble(self.path, counts)
+            about["vocabulary"] = self.vocabulary or counts.vocabulary
         corpus = Corpus.from_matrix(archive.matrix, metadata=archive.metadata, **about)
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
 
