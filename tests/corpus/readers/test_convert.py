@@ -139,6 +139,7 @@ def test_malformed_counts_leave_nothing(tmp_path, name, text, match):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_a_part(tmp_path, monkeypatch):
     monkeypatch.setattr(counts_module, "_LINES", 1 << 12)
     line = "20 " + " ".join(f"{v}:1" for v in range(20)) + "\n"
