@@ -11,6 +11,7 @@ from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
+from torch_lntm.corpus.readers.tables import TABLE_STREAMS
 from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions, TextStream
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
@@ -24,17 +25,21 @@ _SUFFIXES = {
     ".dat": "ldac",
     ".mtx": "mtx",
     ".mm": "mtx",
+    ".h5ad": "h5ad",
+    ".parquet": "parquet",
     ".txt": "txt",
     ".jsonl": "jsonl",
     ".json": "json",
     ".csv": "csv",
     ".tsv": "csv",
 }
+#: Streams of counts by format: of a path, the number of words where known, and the most bytes.
+STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
 #: Formats that hold texts, whose words are chosen in reading, instead of counts.
 TEXT_FORMATS = frozenset(TEXT_READERS)
 #: Formats of counts whose words are looked for beside them.
 WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
-FORMATS = ("npz", *COUNT_STREAMS, "store", *TEXT_READERS)
+FORMATS = ("npz", *STREAMS, "store", *TEXT_READERS)
 
 
 def read_corpus(
@@ -56,7 +61,14 @@ def read_corpus(
     ``Corpus.save`` writes with them), ``ldac`` (``.ldac``, ``.dat``: ``M word:count ...`` per line,
     words from 0), ``uci`` (``docword*.txt``) and ``mtx`` (``.mtx``, ``.mm``: Matrix Market
     coordinates, documents in rows). Their words are looked for beside them, one per line, in
-    ``NAME.vocab.txt``, ``vocab.NAME.txt`` and ``vocab.txt``.
+    ``NAME.vocab.txt``, ``vocab.NAME.txt`` and ``vocab.txt``. ``h5ad`` (AnnData: the whole numbers
+    ``X``, the columns of ``obs`` as metadata, its index as ``id``, the names of ``var`` as words)
+    and ``parquet`` (a row for each document, with a list ``words`` of strings or columns, a list
+    ``counts`` if words are not repeated, and columns of metadata) have their words with them. They
+    need h5py and pyarrow: ``pip install 'torch-lntm[files]'``.
+
+    ``store``: the folder that ``Corpus.save`` and ``convert_corpus`` write. Its counts are mapped
+    into memory and not read, so that a corpus may be larger than the memory.
 
     Texts: ``txt`` (a document per line), ``jsonl`` (an object per line), ``json`` (an array of
     objects), ``csv`` (``.csv``, ``.tsv``: records under a header) and ``folder`` (a document per
@@ -152,7 +164,7 @@ class Source:
             num_docs, num_words = archive.matrix.shape
             check_size(self.path, num_docs, num_words, archive.matrix.nnz, self.num_words)
         else:
-            counts = COUNT_STREAMS[self.format](self.path, self.num_words, max_bytes)
+            counts = STREAMS[self.format](self.path, self.num_words, max_bytes)
             archive = assemble(self.path, counts)
             about["vocabulary"] = self.vocabulary or counts.vocabulary
         corpus = Corpus.from_matrix(archive.matrix, metadata=archive.metadata, **about)

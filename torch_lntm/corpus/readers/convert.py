@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from torch_lntm.corpus.checks import check_counts, check_vocabulary
 from torch_lntm.corpus.columns import Arrays, FrozenDict, make_metadata
 from torch_lntm.corpus.mapped import Rows
-from torch_lntm.corpus.readers import Source, open_source
-from torch_lntm.corpus.readers.counts import COUNT_STREAMS, CountStream, Entries, check_size
+from torch_lntm.corpus.readers import STREAMS, Source, open_source
+from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.corpus.readers.texts import TEXT_READERS, TextOptions, TextStream
 from torch_lntm.corpus.store import StoreWriter, new_store
 from torch_lntm.corpus.texts import stream_words
@@ -87,8 +87,8 @@ def _convert(source: Source, writer: StoreWriter, options: Mapping[str, Any]) ->
         for matrix in counts:
             writer.add(_rows(matrix))
         metadata = texts.metadata
-    elif source.format in COUNT_STREAMS:
-        stream = COUNT_STREAMS[source.format](source.path, source.num_words, math.inf)
+    elif source.format in STREAMS:
+        stream = STREAMS[source.format](source.path, source.num_words, math.inf)
         num_words = write_stream(source.path, stream, writer)
         words, metadata = source.vocabulary or stream.vocabulary, stream.metadata
     else:
