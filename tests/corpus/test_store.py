@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
+import os
 import shutil
 import zlib
 
@@ -163,6 +165,31 @@ def test_batches_hold_no_more_than_a_batch(tmp_path):
     assert len(list(corpus.batches(100, shuffle=True))) == 400
     files = ("word_index.npy", "counts.npy")
     assert max(resident_kb(name) for name in files) < 1000  # of 8 MB each
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_descriptors_are_closed_with_the_corpus(corpus, folder):
+    before = len(os.listdir("/proc/self/fd"))
+    found = read_corpus(folder)[::-2]
+    batch = found.batch([5, 3, 20])
+    assert len(os.listdir("/proc/self/fd")) > before
+    np.testing.assert_array_equal(dense(batch), dense(corpus[::-2])[[5, 3, 20]])
+    del found
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_was_cut_short_under_a_corpus(folder):
+    found = read_corpus(folder)
+    os.truncate(folder / "counts.npy", 200)
+    with pytest.raises(FileError, match="a file of the corpus has been cut short"):
+        found.batch([50, 3])
+
+
+def test_ranges_without_the_file(corpus, folder, monkeypatch):
+    found = read_corpus(folder)
+    monkeypatch.setattr(mapped, "_FILES", {})  # as where the system cannot read at a position
+    assert_same(found[[50, 3, 9]], corpus[[50, 3, 9]])
 
 
 def resident_kb(name: str) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
-from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.errors import CorpusError
 
 D = TypeVar("D", bound="Documents")
@@ -176,10 +176,11 @@ class Documents:
         """The entries of some documents."""
         starts = self.row_offsets[rows]
         sizes = self.row_offsets[rows + 1] - starts
-        entries: Any = self._neighbours(rows)
+        entries = self._neighbours(rows)
         if entries is None:
-            before = np.cumsum(sizes) - sizes
-            entries = np.arange(sizes.sum()) + np.repeat(starts - before, sizes)
+            return Rows(
+                sizes, take(self.word_index, starts, sizes), take(self.counts, starts, sizes)
+            )
         words, counts = self.word_index[entries], self.counts[entries]
         if is_mapped(self.counts):
             words, counts = np.array(words), np.array(counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -85,7 +86,55 @@ def map_array(path: Path, dtype: Any) -> NDArray[Any]:
 def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]:
     if not size:  # nothing can be mapped
         return np.empty(0, dtype)
-    return np.memmap(file, dtype, "r", start, (size,))
+    array = np.memmap(file, dtype, "r", start, (size,))
+    if hasattr(os, "preadv"):
+        base = _base(array)
+        descriptor = os.dup(file.fileno())
+        weakref.finalize(base, os.close, descriptor)
+        _FILES[base] = (descriptor, start - array.ctypes.data)
+    return array
+
+
+#: For what is mapped, the file's descriptor, and a position in the file less its address.
+_FILES: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+
+def _base(array: NDArray[Any]) -> Any:
+    """What an array lies in: of a mapped one the object that maps the file."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base
+
+
+def take(
+    array: NDArray[Any], starts: NDArray[np.integer], sizes: NDArray[np.integer]
+) -> NDArray[Any]:
+    """Ranges of an array, one after the other in a new one.
+
+    Of a mapped array they are read from the file: to touch a range that is mapped may take in
+    megabytes around it.
+
+    Args:
+        array: ``(size,)`` an array, or a slice of one.
+        starts: ``(num_ranges,)`` where each range starts.
+        sizes: ``(num_ranges,)`` numbers in each.
+
+    Raises:
+        FileError: The file has become shorter.
+    """
+    if not is_mapped(array) or (source := _FILES.get(_base(array))) is None:
+        before = np.cumsum(sizes) - sizes
+        return np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
+    descriptor, shift = source
+    found = np.empty(int(sizes.sum()), array.dtype)
+    buffer, stop = memoryview(found).cast("B"), 0
+    positions = (array.ctypes.data + shift + starts * array.itemsize).tolist()
+    for position, size in zip(positions, (sizes * array.itemsize).tolist(), strict=True):
+        start, stop = stop, stop + size
+        if size and os.preadv(descriptor, [buffer[start:stop]], position) != size:
+            raise FileError("a file of the corpus has been cut short; read the corpus again")
+    return found
 
 
 def pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
@@ -105,10 +154,7 @@ def release(*arrays: NDArray[Any]) -> None:
 
     The system keeps it as long as it has memory to spare, and gives it back at the next use.
     """
-    for array in arrays:
-        base: Any = array
-        while isinstance(base, np.ndarray):
-            base = base.base
+    for base in map(_base, arrays):
         if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             base.madvise(mmap.MADV_DONTNEED)
 
