@@ -93,6 +93,14 @@ def test_a_corpus_without_a_token(tmp_path):
     assert next(found.batches()).nnz == 0
 
 
+def test_scattered_documents_without_a_token(tmp_path):
+    Corpus.from_matrix([[0], [1], [0], [1]]).save(tmp_path / "some")
+    found = read_corpus(tmp_path / "some")
+    assert found[[2, 0]].lengths.tolist() == [0, 0]
+    assert found.batch([2, 0]).nnz == 0
+    assert found.batch([2, 3, 0]).counts.tolist() == [1.0]
+
+
 # ------------------------------------------------------------------ what a corpus does
 
 

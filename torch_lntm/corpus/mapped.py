@@ -128,7 +128,7 @@ def take(
         return np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
     descriptor, shift = source
     found = np.empty(int(sizes.sum()), array.dtype)
-    buffer, stop = memoryview(found).cast("B"), 0
+    buffer, stop = found.view(np.uint8).data, 0
     positions = (array.ctypes.data + shift + starts * array.itemsize).tolist()
     for position, size in zip(positions, (sizes * array.itemsize).tolist(), strict=True):
         start, stop = stop, stop + size
