@@ -166,11 +166,15 @@ def test_saving_again(corpus, folder, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_batches_hold_no_more_than_a_batch(tmp_path):
+@pytest.mark.slow
+def test_what_was_read_does_not_stay_in_memory(tmp_path):
     counts = np.ones((40_000, 50), np.int32)
     Corpus.from_matrix(counts).save(tmp_path / "large")
     corpus = read_corpus(tmp_path / "large")
-    assert len(list(corpus.batches(100, shuffle=True))) == 400
+    assert corpus.num_tokens == corpus.word_totals.sum() == 2_000_000
+    assert len(corpus.fingerprint()) == 64
+    assert sum(batch.num_docs for batch in corpus.batches(100, shuffle=True)) == 40_000
+    assert sum(batch.num_docs for batch in corpus.batches(100)) == 40_000
     files = ("word_index.npy", "counts.npy")
     assert max(resident_kb(name) for name in files) < 1000  # of 8 MB each
 
