@@ -26,6 +26,7 @@ STUDIES = {
     "benchmarks": {
         "completion": "Held-out words, seconds and memory, beside other programs",
         "scale": "A fit of 100,000 documents",
+        "large": "Two million documents in a folder that is mapped into memory",
         "kernel": "The sparse operation beside its naive form and its floor",
         "defaults": "The defaults beside other starts, schedules and priors",
         "factor": "Training times of LDA, IFTM and CTM",

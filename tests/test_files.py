@@ -41,13 +41,25 @@ def test_reading_is_bounded(tmp_path, name):
 
 def test_a_file_that_is_too_large_is_not_begun(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes(b"x" * 100)
-
-    def refuse(*args):
-        raise AssertionError("read it")
-
-    monkeypatch.setattr(files, "_read_pieces", refuse)
+    monkeypatch.setattr(files, "_PIECE", "no size, so that reading would fail")
     with pytest.raises(FileError, match="holds more than 99 bytes"):
         files.read_bytes(tmp_path / "a.txt", 99)
+
+
+def test_text_in_pieces_is_the_text(tmp_path, monkeypatch):
+    text = "\ufeffé one\r\ntwo €\n\r\n\nlast\r"
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8", newline="")
+    (tmp_path / "mac.txt").write_bytes(b"one\rtwo")
+    whole = files.read_text(tmp_path / "a.txt")
+    assert whole == "é one\ntwo €\n\n\nlast\r"
+    for size in range(1, 12):
+        monkeypatch.setattr(files, "_PIECE", size)
+        assert files.read_text(tmp_path / "a.txt") == whole
+        assert list(files.iterate_lines(tmp_path / "a.txt")) == whole.split("\n")
+        assert list(files.iterate_lines(tmp_path / "mac.txt")) == ["one", "two"]
+    (tmp_path / "bad.txt").write_bytes(b"one\ntwo\nthr\xffe")
+    with pytest.raises(FileError, match=r"bad\.txt, line 3: not utf-8 text"):
+        files.read_text(tmp_path / "bad.txt")
 
 
 def test_decompression_stops_at_the_bound(tmp_path):

@@ -21,6 +21,22 @@ def test_importing_the_package_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
+def test_a_fit_to_counts_loads_nothing_for_texts():
+    code = (
+        "import sys, numpy as np, torch_lntm as lntm\n"
+        "corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))\n"
+        "model = lntm.models.ctm(2, 10)\n"
+        "guide = lntm.guides.TaylorGuide(model)\n"
+        "lntm.inference.VariationalEM(model, guide, max_iterations=1).fit(corpus)\n"
+        "heavy = {'sklearn.feature_extraction', 'scipy.stats', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "lntm.Corpus.from_texts(['a cat', 'a dog'])\n"
+        "assert 'sklearn.feature_extraction' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_every_public_name_is_there():
     names = [name for name in dir(lntm) if not name.startswith("_")]
     assert {"Corpus", "read_corpus", "models", "guides", "inference", "evaluation"} <= set(names)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch_lntm import reports as reports
     from torch_lntm import testing as testing
     from torch_lntm.corpus import Corpus as Corpus
+    from torch_lntm.corpus import convert_corpus as convert_corpus
     from torch_lntm.corpus import lee_corpus as lee_corpus
     from torch_lntm.corpus import read_corpus as read_corpus
     from torch_lntm.errors import ConfigError as ConfigError
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 #: Public name to the room it comes from.
 _NAMES = {
     "Corpus": "corpus",
+    "convert_corpus": "corpus",
     "lee_corpus": "corpus",
     "read_corpus": "corpus",
     "ConfigError": "errors",

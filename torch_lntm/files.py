@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
+import itertools
 import math
 import os
+import shutil
 import stat
 import uuid
 import zipfile
@@ -57,8 +60,8 @@ def readable_bytes() -> int:
     return available // 3
 
 
-def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
-    """The contents of a file, decompressed where its name ends in ``.gz``.
+def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
+    """Yields the contents of a file piece by piece, decompressed where its name ends in ``.gz``.
 
     Args:
         path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
@@ -69,50 +72,106 @@ def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
     """
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
-        with _open(path) as file:
-            if path.suffix.lower() == ".gz":
-                return _read_pieces(path, gzip.GzipFile(fileobj=file), limit)
-            if os.fstat(file.fileno()).st_size > limit:
+        with open_to_read(path) as file:
+            zipped = path.suffix.lower() == ".gz"
+            if not zipped and os.fstat(file.fileno()).st_size > limit:
                 raise _too_large(path, limit)
-            return _read_pieces(path, file, limit)
+            source = gzip.GzipFile(fileobj=file) if zipped else file
+            size = 0
+            while piece := source.read(_PIECE):
+                size += len(piece)
+                if size > limit:
+                    raise _too_large(path, limit)
+                yield piece
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(path, error) from error
 
 
-def read_text(path: Path, encoding: str = "utf-8", max_bytes: int | None = None) -> str:
-    r"""The text of a file with newlines as ``\n`` and without a byte-order mark.
+def read_text_pieces(
+    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
+) -> Iterator[str]:
+    r"""Yields the text of a file piece by piece, with newlines as ``\n`` and no byte-order mark.
 
     Raises:
-        FileError: As ``read_bytes``, and for bytes that are not text in ``encoding``.
+        FileError: As ``read_pieces``, and for bytes that are not text in ``encoding``.
     """
-    data = read_bytes(path, max_bytes)
     try:
-        text = data.decode(encoding)
+        decoder = codecs.getincrementaldecoder(encoding)()
     except LookupError as error:
         raise FileError(f"{path}: {error}; give one that Python knows, e.g. 'latin-1'") from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
-        example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
-        message = f"not {encoding} text ({error.reason}); pass the file's encoding, {example}"
-        raise at_line(path, line, message) from error
-    if text.count("\0") > len(text) // 4:
-        raise FileError(
-            f"{path}: not {encoding} text (every other character is NUL); pass the file's "
-            "encoding, which may be 'utf-16-le' or 'utf-16-be'"
-        )
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    # Files of old Macs end their lines by a carriage return alone. Elsewhere it is no line's end.
-    return text if "\n" in text else text.replace("\r", "\n")
+    start, lines, first, held = b"", 0, True, ""
+    old_mac: bool | None = None
+    for piece in itertools.chain(read_pieces(path, max_bytes), [b""]):
+        start = start or piece[:2]
+        try:
+            text = decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            line = lines + error.object.count(b"\n", 0, error.start) + 1
+            utf16 = start in (b"\xff\xfe", b"\xfe\xff")
+            example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
+            message = f"not {encoding} text ({error.reason}); pass the file's encoding, {example}"
+            raise at_line(path, line, message) from error
+        lines += piece.count(b"\n")
+        if first and text:
+            first = False
+            text = text.removeprefix("\ufeff")
+            if text.count("\0") > len(text) // 4:
+                raise FileError(
+                    f"{path}: not {encoding} text (every other character is NUL); pass the file's "
+                    "encoding, which may be 'utf-16-le' or 'utf-16-be'"
+                )
+        text = held + text
+        # Files of old Macs end their lines by a carriage return alone. Elsewhere it is no line's
+        # end. One at the end of a piece may have its newline in the next.
+        if old_mac is None and ("\n" in text or "\r" in text[:-1] or not piece):
+            old_mac = "\n" not in text
+        held = "\r" if text.endswith("\r") and piece and not old_mac else ""
+        text = text[: len(text) - len(held)]
+        yield text.replace("\r", "\n") if old_mac else text.replace("\r\n", "\n")
 
 
-def read_lines(path: Path, encoding: str = "utf-8", max_bytes: int | None = None) -> list[str]:
+def iterate_lines(
+    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
+) -> Iterator[str]:
+    """Yields the lines of a text file; a newline at the very end does not begin another line.
+
+    Raises:
+        FileError: As ``read_text_pieces``, and for a line that does not fit into memory.
+    """
+    limit = readable_bytes()
+    pending: list[str] = []
+    size = 0
+    for piece in read_text_pieces(path, encoding, max_bytes):
+        *lines, last = piece.split("\n")
+        if lines:
+            lines[0] = "".join([*pending, lines[0]])
+            pending, size = [], 0
+            yield from lines
+        pending.append(last)
+        size += len(last)
+        if size > limit:
+            raise _too_large(path, limit)
+    if size:
+        yield "".join(pending)
+
+
+def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
+    """The contents of a file; see ``read_pieces``."""
+    return b"".join(read_pieces(path, max_bytes))
+
+
+def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> str:
+    """The text of a file; see ``read_text_pieces``."""
+    return "".join(read_text_pieces(path, encoding, max_bytes))
+
+
+def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
     """The lines of a text file; a newline at the very end does not begin another line."""
     return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
 
 
 def read_arrays(
-    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: int | None = None
+    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: float | None = None
 ) -> dict[str, np.ndarray]:
     """Some arrays of an ``.npz`` file; never unpickles, and leaves all other arrays unread.
 
@@ -129,7 +188,7 @@ def read_arrays(
     """
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
-        with _open(path) as file, zipfile.ZipFile(file) as archive:
+        with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
             found = [name.removesuffix(".npy") for name in archive.namelist()]
             missing = [name for name in names if name not in found]
             if missing:
@@ -145,8 +204,6 @@ def read_arrays(
                 name: _read_array(archive, f"{name}.npy", size)
                 for name, size in zip(wanted, sizes, strict=True)
             }
-    except FileNotFoundError as error:
-        raise _unreadable(path, error) from error
     except (
         OSError,
         EOFError,
@@ -182,31 +239,29 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
     return array
 
 
-def _open(path: Path) -> IO[bytes]:
-    """A file to read from, which neither waits for a writer nor goes on for ever."""
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise FileError(f"{path}: is a folder; expected a file")
-    piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
-    if not stat.S_ISREG(mode) and not piped:
-        kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
-        raise FileError(f"{path}: is {kind}; save what it gives to a regular file, and read that")
-    return open(path, "rb")
+def open_to_read(path: Path) -> IO[bytes]:
+    """A file to read from, which neither waits for a writer nor goes on for ever.
+
+    Raises:
+        FileError: There is no such file, it may not be read, or it is no regular file.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise FileError(f"{path}: is a folder; expected a file")
+        piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
+        if not stat.S_ISREG(mode) and not piped:
+            kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
+            raise FileError(
+                f"{path}: is {kind}; save what it gives to a regular file, and read that"
+            )
+        return open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
-def _read_pieces(path: Path, file: IO[bytes] | gzip.GzipFile, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while piece := file.read(_PIECE):
-        size += len(piece)
-        if size > limit:
-            raise _too_large(path, limit)
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _too_large(path: Path, limit: int) -> FileError:
-    size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit} bytes"
+def _too_large(path: Path, limit: float) -> FileError:
+    size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
         f"{path}: holds more than {size} when read, the most that is allowed (by default a third "
         "of the available memory); check the file, or raise max_bytes"
@@ -255,11 +310,41 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, FileError):
-            advice = _ADVICE.get(error.errno or 0, "choose another path")
-            raise FileError(
-                f"{path}: cannot be written ({error.strerror or error}): {advice}"
-            ) from error
+            raise unwritable(path, error) from error
         raise
+
+
+def unwritable(path: Path, error: OSError) -> FileError:
+    """The error for a file or folder that the operating system lets no one write."""
+    advice = _ADVICE.get(error.errno or 0, "choose another path")
+    return FileError(f"{path}: cannot be written ({error.strerror or error}): {advice}")
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name, and another folder's place, only when complete.
+
+    After an error nothing is left of it, and what stood under ``path`` before is still there.
+
+    Raises:
+        OSError: The folder cannot be written; see ``unwritable``.
+    """
+    mark = uuid.uuid4().hex
+    temporary, old = path.with_name(f".{path.name}.{mark}"), path.with_name(f".{path.name}.{mark}~")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            path.rename(old)
+        try:
+            temporary.rename(path)
+        except BaseException:
+            if old.exists():
+                old.rename(path)
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_lines(path: Path, lines: Iterable[str], what: str) -> None:

@@ -220,3 +220,26 @@ def test_batches_can_be_copied(known, clone):
     copied = clone(known)
     assert copied.metadata.keys() == known.metadata.keys()
     check_covariates(copied.batch())
+
+
+@pytest.mark.parametrize("num_docs", [0, 1, 200])
+def test_entries_by_word_keep_the_order_of_the_documents(num_docs, device):
+    # Words in any order and twice within a document, and words and documents without an entry.
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(0, 6, (num_docs,), generator=generator)
+    words = torch.randint(0, 40, (int(sizes.sum()),), generator=generator)
+    batch = DocumentBatch(
+        row_offsets=torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
+        word_index=words,
+        counts=torch.ones(words.numel()),
+        num_words=50,
+        index=torch.arange(num_docs),
+        corpus_size=num_docs,
+    ).to(device)
+    order, documents, offsets = (found.cpu() for found in batch.by_word)
+    expected = torch.argsort(words, stable=True)
+    assert {found.dtype for found in (order, documents, offsets)} == {torch.int64}
+    assert order.tolist() == expected.tolist()
+    assert documents.tolist() == torch.arange(num_docs).repeat_interleave(sizes)[expected].tolist()
+    assert offsets.diff().tolist() == torch.bincount(words, minlength=50).tolist()
+    assert offsets[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -67,6 +68,34 @@ def test_entries_are_sorted_summed_and_positive():
     np.testing.assert_array_equal(corpus.word_index, [0, 2, 0])
     np.testing.assert_array_equal(corpus.counts, [2, 5, 3])
     np.testing.assert_array_equal(matrix.indices, [2, 0, 1, 2, 0])  # the input is left alone
+
+
+def test_a_claim_to_be_sorted_is_not_believed():
+    matrix = sp.csr_matrix(([1, 2, 4], [2, 0, 2], [0, 3]), shape=(1, 3))
+    matrix.has_canonical_format = True
+    corpus = Corpus.from_matrix(matrix)
+    np.testing.assert_array_equal(corpus.word_index, [0, 2])
+    np.testing.assert_array_equal(corpus.counts, [2, 5])
+
+
+def test_a_sorted_matrix_is_checked_and_copied_once():
+    rng = np.random.default_rng(0)
+    words = np.sort(rng.integers(0, 25_000, (20_000, 100), np.int32), 1) * 2**8
+    words += np.arange(100, dtype=np.int32)  # all different
+    nnz = words.size
+    counts = rng.integers(1, 200, nnz, np.uint8)
+    matrix = sp.csr_matrix((counts, words.ravel(), np.arange(0, nnz + 1, 100)), (20_000, 2**23))
+    tracemalloc.start()
+    corpus = Corpus.from_matrix(matrix)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.0 * 4 * nnz * 1.5  # what the corpus holds, and what a part of it takes
+    assert corpus.word_index.dtype == corpus.counts.dtype == np.int32
+    expected = matrix.copy()
+    matrix.indices[:] = 0
+    matrix.data[:] = 0
+    np.testing.assert_array_equal(corpus.word_index, expected.indices)
+    np.testing.assert_array_equal(corpus.counts, expected.data)
 
 
 def test_torch_coo_duplicates_are_summed():

@@ -1,4 +1,4 @@
-"""``torch-lntm topics``, ``sources``, ``transform`` and ``evaluate``; the table of all commands."""
+"""``torch-lntm topics``, ``sources``, ``transform``, ``evaluate``, ``convert``; all commands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import Command, OnDocuments, say
+from torch_lntm.cli.documents import (
+    PRUNING_OPTIONS,
+    TOKEN_OPTIONS,
+    ChoosesWords,
+    Command,
+    OnDocuments,
+    ReadsDocuments,
+    in_options,
+    say,
+    with_stop_words,
+)
 from torch_lntm.cli.fit import Fit
 from torch_lntm.errors import ConfigError
 
@@ -267,10 +277,52 @@ class Evaluate(OnDocuments):
         return 0
 
 
+@dataclass(kw_only=True)
+class Convert(ChoosesWords, ReadsDocuments):
+    """Write a corpus to a folder, from which every command reads it without taking memory for it.
+
+    The corpus may be larger than the memory. Texts are cut into words here, once and for all.
+
+    Attributes:
+        folder: Folder to write.
+        overwrite: Replace a corpus that is there already.
+    """
+
+    positionals = ("corpus", "folder")
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        **ReadsDocuments.groups,
+        "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
+    }
+
+    folder: str | None = None
+    overwrite: bool = False
+
+    def run(self) -> int:
+        """Run it; returns the exit code."""
+        folder = Path(str(self.folder))
+        if folder.is_dir() and any(folder.iterdir()) and not self.overwrite:
+            raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
+        given = self.reading_options() | with_stop_words(self.word_options())
+        if self.corpus == "lee":
+            self.read_lee(given).save(folder)
+        else:
+            with self.file() as path:
+                lntm.convert_corpus(path, folder, **given)
+        corpus = lntm.read_corpus(folder)
+        if corpus.preparation:
+            say(in_options(corpus.preparation))
+        say(
+            f"wrote {corpus.num_docs} documents of {corpus.num_words} words, {corpus.num_tokens} "
+            f"tokens, to {folder}"
+        )
+        return 0
+
+
 COMMANDS: dict[str, type[Command]] = {
     "fit": Fit,
     "topics": Topics,
     "sources": Sources,
     "transform": Transform,
     "evaluate": Evaluate,
+    "convert": Convert,
 }

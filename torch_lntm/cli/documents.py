@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -59,14 +62,21 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def in_options(preparation: str) -> str:
+    """A corpus's ``preparation`` in the words of the command line."""
+    said = preparation.replace("(stop_words ", "(--stop-words ")
+    return said.replace("(min_df ", "(--min-df ")
+
+
 @dataclass(kw_only=True)
-class OnDocuments(Command):
-    """Commands that read documents and compute.
+class ReadsDocuments(Command):
+    """Commands that read documents.
 
     Attributes:
-        corpus: File or folder of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .txt, .jsonl,
-            .csv, also gzipped; a folder of texts), - for standard input, or the word lee for the
-            300 news articles that come with gensim.
+        corpus: File or folder of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad,
+            .parquet, .txt, .jsonl, .csv, also gzipped; a folder of texts, or one that convert
+            wrote), - for standard input, or the word lee for the 300 news articles that come with
+            gensim.
         format: Format of the corpus, where the name does not tell it.
         vocabulary: File with a word per line: the names of the columns of counts, or the words to
             count in texts.
@@ -74,17 +84,9 @@ class OnDocuments(Command):
         label_field: Field or column with the document's label; "label" if not given.
         delimiter: Character between the columns of .csv; found out if not given.
         encoding: Encoding of text files; "utf-8" if not given.
-        device: Device to compute on; auto takes a CUDA device if there is one.
-        threads: Threads to compute with on the CPU; all cores if not given. For small corpora and
-            on busy machines one is the fastest.
-        seed: Seed of everything random.
-        progress: Show progress bars, where standard error is a terminal.
     """
 
-    groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "reading documents": READING_OPTIONS,
-        "computation": ("device", "threads", "seed", "progress"),
-    }
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {"reading documents": READING_OPTIONS}
 
     corpus: str | None = None
     format: str | None = None
@@ -93,6 +95,100 @@ class OnDocuments(Command):
     label_field: str | None = None
     delimiter: str | None = None
     encoding: str | None = None
+
+    def read(self, **options: Any) -> Corpus:
+        """The corpus.
+
+        Args:
+            **options: For texts, ``CountVectorizer`` options.
+        """
+        given = self.reading_options() | with_stop_words(options)
+        if self.corpus == "lee":
+            return self.read_lee(given)
+        with self.file() as path:
+            return lntm.read_corpus(path, **given)
+
+    def reading_options(self) -> dict[str, Any]:
+        """The options of how the file is read that were given."""
+        return {
+            name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
+        }
+
+    def read_lee(self, given: dict[str, Any]) -> Corpus:
+        """The corpus lee, which has no file whose reading could be chosen."""
+        reading = [name for name in given if name in READING_OPTIONS]
+        if reading:
+            raise ConfigError(f"the corpus lee takes no {', '.join(reading)}; leave them out")
+        return lntm.lee_corpus(**given)
+
+    @contextmanager
+    def file(self) -> Iterator[str]:
+        """The corpus's path; that of a temporary file for standard input."""
+        if self.corpus != "-":
+            yield str(self.corpus)
+            return
+        if self.format is None:
+            raise ConfigError("the corpus - is standard input; name its format, as in --format txt")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "stdin")
+            with open(path, "wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            try:
+                yield str(path)
+            except CorpusError as error:
+                raise CorpusError(str(error).replace(str(path), "standard input")) from error
+
+
+def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the stop words of a file instead of its name."""
+    if options.get("stop_words") in (None, "auto", "none", "english"):
+        return options
+    from torch_lntm.files import read_lines
+
+    return options | {"stop_words": read_lines(Path(options["stop_words"]))}
+
+
+@dataclass(kw_only=True)
+class ChoosesWords(Command):
+    """Commands that cut texts into words and choose among them.
+
+    Attributes:
+        stop_words: Words not to count: "english", "none", or a file with a word per line.
+        min_df: Least documents a word must be in, a number or a share such as 0.01.
+        max_df: Most documents a word may be in, a number or a share such as 0.5.
+        token_pattern: Regular expression of a word.
+        lowercase: Turn words to lower case, which is done if not given.
+    """
+
+    stop_words: str | None = None
+    min_df: int | float | None = None
+    max_df: int | float | None = None
+    token_pattern: str | None = None
+    lowercase: bool | None = None
+
+    def word_options(self) -> dict[str, Any]:
+        """The options that were given."""
+        names = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(kw_only=True)
+class OnDocuments(ReadsDocuments):
+    """Commands that read documents and compute.
+
+    Attributes:
+        device: Device to compute on; auto takes a CUDA device if there is one.
+        threads: Threads to compute with on the CPU; all cores if not given. For small corpora and
+            on busy machines one is the fastest.
+        seed: Seed of everything random.
+        progress: Show progress bars, where standard error is a terminal.
+    """
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        **ReadsDocuments.groups,
+        "computation": ("device", "threads", "seed", "progress"),
+    }
+
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = None
     seed: int = 0
@@ -111,28 +207,6 @@ class OnDocuments(Command):
     def shows_progress(self) -> bool:
         """Whether to show progress bars: a file of their states would be of no use."""
         return self.progress and sys.stderr.isatty()
-
-    def read(self, **options: Any) -> Corpus:
-        """The corpus.
-
-        Args:
-            **options: For texts, ``CountVectorizer`` options.
-        """
-        given = {
-            name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
-        }
-        stop_words = options.get("stop_words")
-        if stop_words not in (None, "auto", "none", "english"):
-            from torch_lntm.files import read_lines
-
-            options["stop_words"] = read_lines(Path(stop_words))
-        if self.corpus == "-":
-            return _read_standard_input(given | options)
-        if self.corpus != "lee":
-            return lntm.read_corpus(str(self.corpus), **given, **options)
-        if given:
-            raise ConfigError(f"the corpus lee takes no {', '.join(given)}; leave them out")
-        return lntm.lee_corpus(**options)
 
     def read_for(self, run: Run) -> Corpus:
         """The corpus over the vocabulary of a fitted model, read and counted as for its fit.
@@ -230,19 +304,6 @@ class OnDocuments(Command):
                     "the model does; it may have too many topics, or too few documents"
                 )
         return lntm.reports.completion_scores(*results)
-
-
-def _read_standard_input(options: dict[str, Any]) -> Corpus:
-    """The corpus on standard input, by way of a temporary file."""
-    if "format" not in options:
-        raise ConfigError("the corpus - is standard input; name its format, as in --format txt")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "stdin")
-        path.write_bytes(sys.stdin.buffer.read())
-        try:
-            return lntm.read_corpus(path, **options)
-        except CorpusError as error:
-            raise CorpusError(str(error).replace(str(path), "standard input")) from error
 
 
 def _format_of(corpus: object) -> str | None:

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import PRUNING_OPTIONS, TOKEN_OPTIONS, OnDocuments, say
+from torch_lntm.cli.documents import (
+    PRUNING_OPTIONS,
+    TOKEN_OPTIONS,
+    ChoosesWords,
+    OnDocuments,
+    in_options,
+    say,
+)
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +42,7 @@ _GUIDE_OPTIONS = ("topics_update",)
 
 
 @dataclass(kw_only=True)
-class Fit(OnDocuments):
+class Fit(ChoosesWords, OnDocuments):
     """Fit a topic model to a corpus, save the run, print its topics and held-out perplexity.
 
     A fit that was killed continues from its last checkpoint when the same command is run again.
@@ -84,11 +91,6 @@ class Fit(OnDocuments):
         num_transitions: Transitions of each chain at a visit.
         batch_size: Documents between two updates of the model.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
-        stop_words: Words not to count: "english", "none", or a file with a word per line.
-        min_df: Least documents a word must be in, a number or a share such as 0.01.
-        max_df: Most documents a word may be in, a number or a share such as 0.5.
-        token_pattern: Regular expression of a word.
-        lowercase: Turn words to lower case, which is done if not given.
         num_words: Top words to print of each topic.
         checkpoint_seconds: Time between checkpoints.
     """
@@ -146,11 +148,6 @@ class Fit(OnDocuments):
     num_transitions: int = 5
     batch_size: int = 100
     test_fraction: float = 0.1
-    stop_words: str | None = None
-    min_df: int | float | None = None
-    max_df: int | float | None = None
-    token_pattern: str | None = None
-    lowercase: bool | None = None
     num_words: int = 10
     checkpoint_seconds: float = 60.0
 
@@ -165,8 +162,7 @@ class Fit(OnDocuments):
         device = self.torch_device()
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)
-        options = {name: getattr(self, name) for name in (*TOKEN_OPTIONS, *PRUNING_OPTIONS)}
-        corpus = self.read(**{name: value for name, value in options.items() if value is not None})
+        corpus = self.read(**self.word_options())
         split = self._split(corpus)
         train = corpus if split is None else split.train
         chosen = asked.for_corpus(train, self.num_topics)
@@ -203,9 +199,7 @@ class Fit(OnDocuments):
             if unfinished.started:
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
             if corpus.preparation:
-                # In the words of this command.
-                said = corpus.preparation.replace("(stop_words ", "(--stop-words ")
-                say(said.replace("(min_df ", "(--min-df "))
+                say(in_options(corpus.preparation))
             if chosen.because:
                 say(f"posterior auto: {chosen.because}")
             held_out = "" if split is None else f", with {len(split.test)} held out"

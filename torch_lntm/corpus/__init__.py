@@ -4,6 +4,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.corpus import Corpus, as_corpus
 from torch_lntm.corpus.examples import lee_corpus, synthetic_topics
 from torch_lntm.corpus.readers import read_corpus
+from torch_lntm.corpus.readers.convert import convert_corpus
 from torch_lntm.corpus.splits import Split, WordHoldOut, load_split, load_word_hold_out
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Split",
     "WordHoldOut",
     "as_corpus",
+    "convert_corpus",
     "lee_corpus",
     "load_split",
     "load_word_hold_out",

@@ -50,16 +50,11 @@ def write_archive(path: Path, archive: Archive) -> None:
         "shape": np.array(matrix.shape, np.int64),
     }
     if archive.metadata or archive.covariates:
-        about = {
-            "metadata": encode_metadata(archive.metadata),
-            "covariates": list(archive.covariates),
-        }
-        arrays["documents"] = np.frombuffer(json.dumps(about).encode("ascii"), np.uint8)
-        arrays |= {f"covariate_{i}": x for i, x in enumerate(archive.covariates.values())}
+        arrays |= pack_documents(archive.metadata, archive.covariates)
     write_arrays(path, **arrays)
 
 
-def read_archive(path: Path, max_bytes: int | None = None) -> Archive:
+def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
     """Reads the ``.npz`` file of a corpus, or of scipy's ``save_npz``.
 
     Raises:
@@ -74,15 +69,42 @@ def read_archive(path: Path, max_bytes: int | None = None) -> Archive:
     matrix = _matrix(path, arrays)
     if "documents" not in arrays:
         return Archive(matrix)
-    num_docs = matrix.shape[0]
+    about = unpack_documents(path, arrays["documents"], matrix.shape[0], max_bytes)
+    return Archive(matrix, *about)
+
+
+def pack_documents(metadata: Arrays, covariates: Arrays) -> dict[str, np.ndarray]:
+    """The plain arrays of what is known of documents; see ``write_archive``."""
+    about = {"metadata": encode_metadata(metadata), "covariates": list(covariates)}
+    documents = np.frombuffer(json.dumps(about).encode("ascii"), np.uint8)
+    return {
+        "documents": documents,
+        **{f"covariate_{i}": values for i, values in enumerate(covariates.values())},
+    }
+
+
+def unpack_documents(
+    path: Path, packed: np.ndarray, num_docs: int, max_bytes: float | None = None
+) -> tuple[Arrays, Arrays]:
+    """The metadata and the covariates that ``pack_documents`` made arrays of.
+
+    Args:
+        path: The ``.npz`` file.
+        packed: Its array ``documents``.
+        num_docs: Number of documents.
+        max_bytes: The most bytes to read of the covariates.
+
+    Raises:
+        FileError: The file is damaged or too large.
+    """
     try:
-        about: Any = json.loads(arrays["documents"].tobytes())
+        about: Any = json.loads(packed.tobytes())
         metadata = decode_metadata(about["metadata"], num_docs)
         names = [str(name) for name in about["covariates"]]
         keys = [f"covariate_{i}" for i in range(len(names))]
         found = read_arrays(path, *keys, max_bytes=max_bytes)
         values = dict(zip(names, found.values(), strict=True))
-        return Archive(matrix, metadata, make_covariates(values, num_docs))
+        return metadata, make_covariates(values, num_docs)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FileError):
             raise
@@ -103,6 +125,7 @@ def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
             f"entries, got shape {arrays['shape'].tolist()}, indptr {indptr[-1:].tolist()} and "
             f"{data.size} entries"
         )
+    indices.setflags(write=False)  # a corpus keeps such an array and does not copy it
     try:
         return sp.csr_matrix((data, indices, indptr), arrays["shape"].tolist())
     except ValueError as error:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -112,6 +114,15 @@ class DocumentBatch:
         ``word_offsets[v]:word_offsets[v + 1]``. Topic statistics are summed in this order, so that
         they do not depend on thread or atomic scheduling.
         """
+        if self.device.type == "cpu":
+            # Columns from rows is a counting sort, several times as fast as a sort by comparison.
+            rows = (np.arange(self.nnz), self.word_index.numpy(), self.row_offsets.numpy())
+            columns = sp.csr_matrix(rows, (self.num_docs, self.num_words)).tocsc()
+            return (
+                torch.from_numpy(columns.data),
+                torch.from_numpy(columns.indices).long(),
+                torch.from_numpy(columns.indptr).long(),
+            )
         order = torch.argsort(self.word_index, stable=True)
         word_offsets = self.word_index.new_zeros(self.num_words + 1)
         torch.cumsum(

@@ -9,51 +9,79 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.columns import is_frame
 from torch_lntm.errors import CorpusError
 
-_MAX_COUNT = np.iinfo(np.int32).max
+MAX_COUNT = np.iinfo(np.int32).max
+_PART = 1 << 20  # entries that are checked at once
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
-    """Turns any matrix of counts into an int64 CSR matrix of positive, sorted, different entries.
+    """Turns any matrix of counts into a CSR matrix of positive, sorted, different entries.
+
+    The matrix of counts may share its arrays with the one that was given.
 
     Raises:
         CorpusError: An entry is not a count, or there are no documents, no words or, where this is
             not allowed, no tokens.
     """
-    coo = _to_coo(matrix)
-    num_docs, num_words = coo.shape
-    data = coo.data
+    given = _to_scipy_or_numpy(matrix)
+    csr: sp.csr_matrix = given if _is_canonical(given) else _canonical(given)
+    num_docs, num_words = csr.shape
+    if not num_docs or not num_words or not (csr.nnz or allow_empty):
+        raise CorpusError(
+            f"the corpus is empty: {num_docs} documents, {num_words} words, 0 tokens; "
+            "give at least one document with one word"
+        )
+    return csr
+
+
+def _is_canonical(given: Any) -> bool:
+    """Whether this is a CSR matrix of positive counts, sorted and different within each row."""
+    matrix: Any = given if sp.issparse(given) else None
+    if matrix is None or matrix.format != "csr":
+        return False
+    # Another object, because the given one may only claim to be sorted.
+    arrays = (matrix.data, matrix.indices, matrix.indptr)
+    return bool(sp.csr_matrix(arrays, matrix.shape).has_canonical_format) and all(
+        not (part == 0).any() and not _no_counts(part).any()
+        for part in np.array_split(matrix.data, 1 + matrix.data.size // _PART)
+    )
+
+
+def _no_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which entries are not whole numbers from 0 up that a count can be."""
     # A NaN fails the first comparison, an infinity the last.
-    bad = ~(data >= 0) | (data > _MAX_COUNT)
-    if data.dtype.kind == "f":
-        bad |= data != np.floor(data)
+    bad = ~(data >= 0) | (data > MAX_COUNT)
+    return bad | (data != np.floor(data)) if data.dtype.kind == "f" else bad
+
+
+def _canonical(matrix: Any) -> sp.csr_matrix:
+    """The counts of any matrix, added up and sorted."""
+    coo = sp.coo_matrix(matrix)
+    data = coo.data
+    bad = _no_counts(data)
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
         raise CorpusError(
-            f"counts must be whole numbers from 0 to {_MAX_COUNT}, got {data[i]} in document "
+            f"counts must be whole numbers from 0 to {MAX_COUNT}, got {data[i]} in document "
             f"{coo.row[i]}, word {coo.col[i]} (and {int(bad.sum()) - 1} more such entries); "
             "give raw counts, not weights such as tf-idf"
         )
     # tocsr adds up repeated entries and sorts those of a row.
     csr = sp.coo_matrix((data.astype(np.int64), (coo.row, coo.col)), coo.shape).tocsr()
     csr.eliminate_zeros()
-    if not num_docs or not num_words or not (csr.nnz or allow_empty):
-        raise CorpusError(
-            f"the corpus is empty: {num_docs} documents, {num_words} words, 0 tokens; "
-            "give at least one document with one word"
-        )
-    if csr.data.max(initial=0) > _MAX_COUNT:
-        raise CorpusError(f"a word's repeated entries add up to more than {_MAX_COUNT} tokens")
+    if csr.data.max(initial=0) > MAX_COUNT:
+        raise CorpusError(f"a word's repeated entries add up to more than {MAX_COUNT} tokens")
     return csr
 
 
-def _to_coo(matrix: Any) -> sp.coo_matrix:
-    """Any matrix of numbers as coordinates, with its entries as they were given."""
+def _to_scipy_or_numpy(matrix: Any) -> Any:
+    """Any matrix of numbers as a scipy matrix or an array, with its entries as they were given."""
     try:
         if isinstance(matrix, Tensor):
             matrix = _from_torch(matrix.detach().cpu())
@@ -70,7 +98,7 @@ def _to_coo(matrix: Any) -> sp.coo_matrix:
             "counts must be a matrix of numbers, documents by words, "
             f"got {matrix.ndim} dimensions of {matrix.dtype}"
         )
-    return sp.coo_matrix(matrix)
+    return matrix
 
 
 def _from_frame(frame: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
@@ -21,7 +22,9 @@ from torch_lntm.corpus.columns import (
     make_metadata,
 )
 from torch_lntm.corpus.documents import Documents
+from torch_lntm.corpus.mapped import Rows, collect
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
+from torch_lntm.corpus.store import new_store
 from torch_lntm.corpus.texts import (
     PRUNING_OPTIONS,
     check_texts,
@@ -83,7 +86,7 @@ class Corpus(Documents):
         num_words = csr.shape[1]
         corpus = cls(
             row_offsets=csr.indptr.astype(np.int64),
-            word_index=csr.indices,
+            word_index=_own(csr.indices),
             counts=csr.data.astype(np.int32),
             num_words=num_words,
             vocabulary=check_vocabulary(vocabulary, num_words),
@@ -218,28 +221,40 @@ class Corpus(Documents):
         if words == self.vocabulary:
             return self
         column = {word: i for i, word in enumerate(words)}
-        new = np.array([column.get(word, -1) for word in self.vocabulary], np.int64)[
-            self.word_index
-        ]
-        known = new >= 0
-        rows = self._entry_rows
-        if not known.all():
-            hint = "" if known.any() else "; check that both were made by the same tokenizer"
+        new = np.array([column.get(word, -1) for word in self.vocabulary], np.int64)
+        unknown = new < 0
+        lost_tokens = int(self.word_totals[unknown].sum())
+        num_lossy = 0
+
+        def pieces() -> Iterator[Rows]:
+            nonlocal num_lossy
+            for _, old in self.parts():
+                columns = new[old.word_index]
+                known = columns >= 0
+                documents = np.repeat(np.arange(old.sizes.size), old.sizes)
+                num_lossy += np.unique(documents[~known]).size
+                matrix = sp.coo_matrix(
+                    (old.counts[known], (documents[known], columns[known])),
+                    (old.sizes.size, len(words)),
+                ).tocsr()
+                yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
+
+        row_offsets, word_index, counts = collect(pieces(), self.goes_to_files(self.nnz))
+        if lost_tokens:
+            hint = "; check that both were made by the same tokenizer"
             warnings.warn(
-                f"dropped {int(self.counts[~known].sum(dtype=np.int64))} of {self.num_tokens} "
-                f"tokens: {np.unique(self.word_index[~known]).size} words unknown to the "
-                f"vocabulary, in {np.unique(rows[~known]).size} of {self.num_docs} documents{hint}",
+                f"dropped {lost_tokens} of {self.num_tokens} tokens: "
+                f"{int((unknown & (self.word_totals > 0)).sum())} words unknown to the "
+                f"vocabulary, in {num_lossy} of {self.num_docs} documents"
+                f"{'' if counts.size else hint}",
                 UserWarning,
                 stacklevel=2,
             )
-        matrix = sp.coo_matrix(
-            (self.counts[known], (rows[known], new[known])), (self.num_docs, len(words))
-        ).tocsr()
         return replace(
             self,
-            row_offsets=matrix.indptr.astype(np.int64),
-            word_index=matrix.indices,
-            counts=matrix.data,
+            row_offsets=row_offsets,
+            word_index=word_index,
+            counts=counts,
             num_words=len(words),
             vocabulary=words,
         )
@@ -280,22 +295,37 @@ class Corpus(Documents):
         return hold_out_words(self, observed_fraction, seed)
 
     def save(self, path: str | Path) -> None:
-        """Writes the corpus to files that ``read_corpus`` reads.
+        """Writes the corpus to a file or a folder that ``read_corpus`` reads.
 
-        ``NAME.npz`` holds the counts, the metadata and the covariates. ``NAME.vocab.txt`` beside it
-        holds the words. A file ``NAME.labels.txt`` that an older corpus left is removed. Each file
-        appears complete or not at all.
+        The file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed, and
+        ``NAME.vocab.txt`` beside it the words. A file ``NAME.labels.txt`` that an older corpus left
+        is removed. Each file appears complete or not at all.
+
+        The folder ``NAME`` holds the same in plain arrays. The corpus that is read from it maps its
+        counts into memory, so it may be larger than the memory. The folder appears complete or not
+        at all, in place of an older corpus's.
 
         Args:
-            path: The ``.npz`` file.
+            path: A path that ends in ``.npz`` for a file, or in no suffix for a folder.
 
         Raises:
-            CorpusError: The path does not end in ``.npz``, or a word holds a line break.
+            CorpusError: The path has another suffix or holds something else, or a word holds a line
+                break.
             FileError: A file cannot be written.
         """
         path = Path(path)
-        if path.suffix != ".npz":
-            raise CorpusError(f"{path}: a corpus is saved as an .npz file; end the path in .npz")
+        if path.suffix not in (".npz", ""):
+            raise CorpusError(
+                f"{path}: a corpus is saved as an .npz file or in a folder; end the path in .npz, "
+                "or leave out the suffix"
+            )
+        if path.suffix == "":
+            with new_store(path) as writer:
+                for _, rows in self.parts():
+                    writer.add(rows)
+                about = (self.vocabulary, self.metadata, self.covariates, self.preparation)
+                writer.close(self.num_words, *about)
+            return
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:
             write_lines(words, self.vocabulary, "word")
@@ -307,6 +337,11 @@ class Corpus(Documents):
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
             words.unlink(missing_ok=True)
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, or a copy if another may write to it."""
+    return array if array.flags.owndata and not array.flags.writeable else array.copy()
 
 
 def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -17,9 +17,12 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
+from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.errors import CorpusError
 
 D = TypeVar("D", bound="Documents")
+#: Entries up to which a selection of mapped documents is held in memory.
+LARGE = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,20 +75,29 @@ class Documents:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """``(num_docs,)`` tokens per document."""
-        tokens_before = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
-        lengths = np.diff(tokens_before[self.row_offsets])
+        found = []
+        for _, rows in self.parts():
+            tokens_before = np.concatenate([[0], np.cumsum(rows.counts, dtype=np.int64)])
+            offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
+            found.append(np.diff(tokens_before[offsets]))
+        lengths = np.concatenate(found)
         lengths.setflags(write=False)
         return lengths
+
+    @cached_property
+    def word_totals(self) -> NDArray[np.int64]:
+        """``(num_words,)`` tokens of each word in all documents."""
+        totals = np.zeros(self.num_words, np.int64)
+        for _, rows in self.parts():
+            # As floating-point numbers, which are exact for so few.
+            totals += np.bincount(rows.word_index, rows.counts, self.num_words).astype(np.int64)
+        totals.setflags(write=False)
+        return totals
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens."""
         return int(self.lengths.sum())
-
-    @property
-    def _entry_rows(self) -> NDArray[np.int64]:
-        """``(nnz,)`` document of each entry."""
-        return np.repeat(np.arange(self.num_docs), np.diff(self.row_offsets))
 
     def __len__(self) -> int:
         return self.num_docs
@@ -127,12 +139,22 @@ class Documents:
             IndexError: A position is out of range, or a mask of another length.
         """
         rows = self._positions(rows)
-        row_offsets, entries = self._select(rows)
+        sizes = self.row_offsets[rows + 1] - self.row_offsets[rows]
+        row_offsets = np.concatenate([[0], np.cumsum(sizes)])
+        entries = self._neighbours(rows)
+        if entries is not None:  # no copy
+            word_index, counts = self.word_index[entries], self.counts[entries]
+        else:
+            in_files = self.goes_to_files(int(row_offsets[-1]))
+            ranges = parts(row_offsets) if in_files else [(0, rows.size)]
+            row_offsets, word_index, counts = collect(
+                (self._rows(rows[first:last]) for first, last in ranges), in_files
+            )
         return replace(
             self,
             row_offsets=row_offsets,
-            word_index=self.word_index[entries],
-            counts=self.counts[entries],
+            word_index=word_index,
+            counts=counts,
             metadata=select_rows(self.metadata, rows),
             covariates=select_rows(self.covariates, rows),
         )
@@ -145,13 +167,42 @@ class Documents:
             raise CorpusError("the selection holds no document; a corpus needs at least one")
         return positions
 
-    def _select(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Any]:
-        """The row offsets of some documents, and the slice or positions of their entries."""
+    def _neighbours(self, rows: NDArray[np.int64]) -> slice | None:
+        """The entries of some documents, if these lie one after the other."""
         starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
-        offsets = np.concatenate([[0], np.cumsum(stops - starts)])
-        if (starts[1:] == stops[:-1]).all():  # neighbours: no copy
-            return offsets, slice(starts[0], stops[-1])
-        return offsets, np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], stops - starts)
+        return slice(int(starts[0]), int(stops[-1])) if (starts[1:] == stops[:-1]).all() else None
+
+    def _rows(self, rows: NDArray[np.int64]) -> Rows:
+        """The entries of some documents."""
+        starts = self.row_offsets[rows]
+        sizes = self.row_offsets[rows + 1] - starts
+        entries = self._neighbours(rows)
+        if entries is None:
+            return Rows(
+                sizes, take(self.word_index, starts, sizes), take(self.counts, starts, sizes)
+            )
+        words, counts = self.word_index[entries], self.counts[entries]
+        if is_mapped(self.counts):
+            words, counts = np.array(words), np.array(counts)
+            release(self.word_index, self.counts)
+        return Rows(sizes, words, counts)
+
+    def goes_to_files(self, nnz: int) -> bool:
+        """Whether documents of so many entries that are made from these stay out of memory."""
+        return is_mapped(self.counts) and nnz > LARGE
+
+    def parts(self, max_entries: int | None = None) -> Iterator[tuple[slice, Rows]]:
+        """Yields all documents in parts of bounded size, each with the slice of its entries.
+
+        Args:
+            max_entries: The most entries of several documents together; about a million if not
+                given.
+        """
+        for first, last in parts(self.row_offsets, max_entries):
+            entries = slice(int(self.row_offsets[first]), int(self.row_offsets[last]))
+            sizes = np.diff(self.row_offsets[first : last + 1])
+            yield entries, Rows(sizes, self.word_index[entries], self.counts[entries])
+            release(self.word_index, self.counts)
 
     def with_counts(self: D, counts: NDArray[np.integer]) -> D:
         """Returns the same documents and words with other counts.
@@ -162,14 +213,31 @@ class Documents:
         Returns:
             The corpus. All of its documents may be empty.
         """
-        keep = counts > 0
-        kept_before = np.concatenate([[0], np.cumsum(keep)])
-        return replace(
-            self,
-            row_offsets=kept_before[self.row_offsets],
-            word_index=self.word_index[keep],
-            counts=counts[keep].astype(np.int32),
-        )
+        return self._with_counts(lambda entries, rows: counts[entries])
+
+    def without_counts(self: D, counts: NDArray[np.integer]) -> D:
+        """Returns the same documents without some of their tokens.
+
+        Args:
+            counts: ``(nnz,)`` how many tokens of each entry to leave out.
+
+        Returns:
+            The corpus. All of its documents may be empty.
+        """
+        return self._with_counts(lambda entries, rows: rows.counts - counts[entries])
+
+    def _with_counts(self: D, new: Callable[[slice, Rows], NDArray[np.integer]]) -> D:
+        def recounted() -> Iterator[Rows]:
+            for entries, rows in self.parts():
+                counts = new(entries, rows)
+                kept = counts > 0
+                kept_before = np.concatenate([[0], np.cumsum(kept)])
+                offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
+                sizes = np.diff(kept_before[offsets])
+                yield Rows(sizes, rows.word_index[kept], counts[kept].astype(np.int32))
+
+        row_offsets, word_index, counts = collect(recounted(), self.goes_to_files(self.nnz))
+        return replace(self, row_offsets=row_offsets, word_index=word_index, counts=counts)
 
     def to_scipy(self) -> sp.csr_matrix:
         """The counts as a new ``(num_docs, num_words)`` int64 matrix."""
@@ -182,11 +250,16 @@ class Documents:
 
         The metadata, the covariates and the name are not part of it.
         """
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256(
             json.dumps([self.num_docs, self.num_words, self.vocabulary]).encode()
         )
         for array in (self.row_offsets, self.word_index, self.counts):
-            digest.update(array.astype("<i8").tobytes())
+            for piece in pieces(array):
+                digest.update(piece.astype("<i8").tobytes())
         return digest.hexdigest()
 
     # ---------------------------------------------------------------- batches
@@ -272,11 +345,13 @@ class Documents:
         device: torch.device | str,
         dtype: torch.dtype,
     ) -> Iterator[DocumentBatch]:
-        tokens = np.concatenate([[0], np.cumsum(self.lengths[order])])
+        tokens = None
+        if max_tokens is not None:  # reads all counts
+            tokens = np.concatenate([[0], np.cumsum(self.lengths[order])])
         start = 0
         while start < order.size:
             stop = order.size if max_docs is None else min(start + max_docs, order.size)
-            if max_tokens is not None:
+            if max_tokens is not None and tokens is not None:
                 full = int(np.searchsorted(tokens, tokens[start] + max_tokens, "right")) - 1
                 stop = min(stop, max(full, start + 1))
             yield self._batch(order[start:stop], device, dtype)
@@ -285,13 +360,14 @@ class Documents:
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
-        row_offsets, entries = self._select(rows)
+        found = self._rows(rows)
+        row_offsets = np.concatenate([[0], np.cumsum(found.sizes)])
         positions = torch.tensor(rows)
-        # torch.tensor copies: a batch never shares memory with the corpus, which is read-only.
+        # Copies: a batch never shares memory with the corpus, which is read-only.
         batch = DocumentBatch(
             row_offsets=torch.tensor(row_offsets, device=device),
-            word_index=torch.tensor(self.word_index[entries], dtype=torch.int64, device=device),
-            counts=torch.tensor(self.counts[entries], dtype=dtype, device=device),
+            word_index=torch.tensor(found.word_index, dtype=torch.int64, device=device),
+            counts=torch.tensor(found.counts, dtype=dtype, device=device),
             num_words=self.num_words,
             index=positions.to(device),
             corpus_size=self.num_docs,

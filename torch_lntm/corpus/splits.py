@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.documents import D, Documents
+from torch_lntm.corpus.mapped import collect_array
 from torch_lntm.errors import CorpusError
 from torch_lntm.files import read_arrays, write_arrays
 
+_DRAWN_AT_ONCE = 1 << 24  # entries; another number gives other draws of larger corpora
 _MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers below this
 
 
@@ -80,7 +82,7 @@ class WordHoldOut(Generic[D]):
     @cached_property
     def held_out(self) -> D:
         """The held-out tokens; the same documents in the same order."""
-        return self.corpus.with_counts(self.corpus.counts - self.observed_counts)
+        return self.corpus.without_counts(self.observed_counts)
 
     def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""
@@ -126,7 +128,17 @@ def hold_out_words(corpus: D, observed_fraction: float, seed: int) -> WordHoldOu
     num_observed = np.minimum(np.maximum(num_observed, 1), np.maximum(lengths - 1, 1))
     num_observed[lengths == 0] = 0
     rng = np.random.default_rng(seed)
-    return WordHoldOut(corpus, _draw_tokens(rng, corpus.counts, corpus.row_offsets, num_observed))
+
+    def pieces() -> Iterator[NDArray[np.int64]]:
+        first = 0
+        for _, rows in corpus.parts(_DRAWN_AT_ONCE):
+            offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
+            last = first + rows.sizes.size
+            yield _draw_tokens(rng, rows.counts, offsets, num_observed[first:last])
+            first = last
+
+    in_files = corpus.goes_to_files(corpus.nnz)
+    return WordHoldOut(corpus, collect_array(pieces(), np.int64, in_files))
 
 
 def _draw_tokens(
@@ -239,8 +251,9 @@ def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
             f"{path}: observed_counts must be {corpus.nnz} integers, "
             f"got shape {observed.shape} of {observed.dtype}"
         )
-    if ((observed < 0) | (observed > corpus.counts)).any():
-        raise CorpusError(f"{path}: observed_counts must lie between 0 and the corpus's counts")
+    for entries, rows in corpus.parts():
+        if ((observed[entries] < 0) | (observed[entries] > rows.counts)).any():
+            raise CorpusError(f"{path}: observed_counts must lie between 0 and the corpus's counts")
     return WordHoldOut(corpus, observed.astype(np.int64))
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.exceptions import NotFittedError
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, CountVectorizer
 
-from torch_lntm.errors import CorpusError
+from torch_lntm.errors import CorpusError, CorpusWarning, warn
 
 #: Options that choose words by how frequent they are.
 PRUNING_OPTIONS = ("min_df", "max_df", "max_features")
 #: Texts are taken to be English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
+#: Characters of the texts that are counted at once.
+_CHARACTERS = 1 << 22
 
 
 def check_texts(texts: Iterable[str]) -> Sequence[str]:
@@ -59,11 +61,176 @@ def count_words(
     Raises:
         CorpusError: An option is not valid, or no word remains.
     """
+    # Here and not above: it takes longer to import than to count most corpora.
+    from sklearn.feature_extraction.text import CountVectorizer
+
     if not any(text.strip() for text in texts):
         what = f"all {len(texts)} of them are blank" if texts else "there are none"
         raise CorpusError(f"the texts cannot be counted: {what}; give at least one with a word")
+    stop_words, given = _given(stop_words, min_df, options)
+    try:
+        vectorizer = CountVectorizer(**given)
+        counts = sp.csr_matrix(vectorizer.fit_transform(texts))
+    except (ValueError, TypeError, re.error) as error:
+        raise CorpusError(
+            f"the texts cannot be counted: {_reason(error, len(texts), given)}"
+        ) from error
+    words = vectorizer.get_feature_names_out()
+    num_docs = np.bincount(counts.indices, minlength=words.size)
+    num_tokens = np.asarray(counts.sum(0)).ravel()
+    keep, note = _choose(
+        vectorizer,
+        "max_features" in given,
+        words,
+        num_docs,
+        num_tokens,
+        len(texts),
+        stop_words,
+        min_df,
+    )
+    return counts[:, keep], words[keep], note
+
+
+def stream_words(
+    texts: Iterable[str],
+    vocabulary: Sequence[str] | None = None,
+    stop_words: str | Sequence[str] | None = "auto",
+    min_df: int | float | str = "auto",
+    **options: Any,
+) -> tuple[Iterator[sp.csr_matrix], Sequence[str], str | None]:
+    """As ``count_words``, of texts that need not fit into memory.
+
+    The texts are gone through twice: first to find the words, then to count them. In memory are
+    all different words, and some texts at a time.
+
+    Args:
+        texts: The documents; every pass gives the same.
+        vocabulary: The words to count, all others being dropped with a warning.
+        stop_words: As for ``Corpus.from_texts``.
+        min_df: As for ``Corpus.from_texts``.
+        **options: Other options of ``CountVectorizer``.
+
+    Returns:
+        Counts of some texts after the other, the words, and the sentence of ``count_words``.
+
+    Raises:
+        CorpusError: An option is not valid, or no word remains.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    if vocabulary is not None:
+        stop_words, min_df = None if stop_words == "auto" else stop_words, 1
+    stop_words, given = _given(stop_words, min_df, options)
+    # Pruning options choose among the words of all texts, the others say what a word is.
+    pruning = {name: given.pop(name) for name in PRUNING_OPTIONS if name in given}
+    num_docs: Counter[str] = Counter()
+    num_tokens: Counter[str] = Counter()
+    num_texts = 0
+    try:
+        _check_options(CountVectorizer(**given, **pruning))
+        vectorizer = CountVectorizer(**given)
+        analyse = vectorizer.build_analyzer()
+        for text in texts:
+            num_texts += 1
+            tokens = list(analyse(text))
+            num_tokens.update(tokens)
+            num_docs.update(set(tokens))
+        found = np.array(sorted(num_docs), dtype=object)
+        docs = np.array([num_docs[word] for word in found], np.int64)
+        tokens_of = np.array([num_tokens[word] for word in found], np.int64)
+        if not found.size:
+            raise ValueError("empty vocabulary")
+        if vocabulary is None:
+            kept = _prune(docs, tokens_of, num_texts, **pruning)
+            found, docs, tokens_of = found[kept], docs[kept], tokens_of[kept]
+    except (ValueError, TypeError, re.error) as error:
+        if isinstance(error, CorpusError):
+            raise
+        reason = _reason(error, num_texts, given | pruning)
+        raise CorpusError(f"the texts cannot be counted: {reason}") from error
+    note = None
+    if vocabulary is None:
+        kept, note = _choose(
+            vectorizer,
+            "max_features" in pruning,
+            found,
+            docs,
+            tokens_of,
+            num_texts,
+            stop_words,
+            min_df,
+        )
+        words: Sequence[str] = found[kept].tolist()
+    else:
+        words = vocabulary
+        known = set(words)
+        lost = np.array([word not in known for word in found])
+        if lost.any():
+            warn(
+                f"dropped {tokens_of[lost].sum()} of {tokens_of.sum()} tokens: {lost.sum()} words "
+                "unknown to the vocabulary",
+                CorpusWarning,
+            )
+    counter = CountVectorizer(**given, vocabulary=words)
+    return (counter.transform(some) for some in _some(texts)), words, note
+
+
+def _check_options(vectorizer: Any) -> None:
+    """Lets scikit-learn check the types of its options.
+
+    Raises:
+        TypeError: One has another.
+    """
+    try:
+        vectorizer.fit(["text"])
+    except ValueError as error:
+        if isinstance(error, TypeError):
+            raise  # all others are about the text
+
+
+def _some(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of texts, each with about ``_CHARACTERS`` together."""
+    some: list[str] = []
+    size = 0
+    for text in texts:
+        some.append(text)
+        size += len(text) + 100
+        if size > _CHARACTERS:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _prune(
+    num_docs: NDArray[np.int64],
+    num_tokens: NDArray[np.int64],
+    num_texts: int,
+    min_df: Any = 1,
+    max_df: Any = 1.0,
+    max_features: int | None = None,
+) -> NDArray[np.bool_]:
+    """Which words ``CountVectorizer`` keeps by how frequent they are."""
+    least: Any = min_df if isinstance(min_df, Integral) else min_df * num_texts
+    most: Any = max_df if isinstance(max_df, Integral) else max_df * num_texts
+    if most < least:
+        raise ValueError("max_df corresponds to < documents than min_df")
+    kept = (num_docs >= least) & (num_docs <= most)
+    if max_features is not None and kept.sum() > max_features:
+        largest = np.flatnonzero(kept)[(-num_tokens[kept]).argsort()[:max_features]]
+        kept = np.zeros_like(kept)
+        kept[largest] = True
+    if not kept.any():
+        raise ValueError("no terms remain")
+    return kept
+
+
+def _given(
+    stop_words: str | Sequence[str] | None, min_df: int | float | str, options: Mapping[str, Any]
+) -> tuple[str | Sequence[str] | None, dict[str, Any]]:
+    """The stop words, and what of the options is one of ``CountVectorizer``."""
     given = dict(options)
-    if stop_words == "none":
+    if isinstance(stop_words, str) and stop_words == "none":
         stop_words = None
     if isinstance(stop_words, str) and stop_words not in ("auto", "english"):
         raise CorpusError(
@@ -73,36 +240,61 @@ def count_words(
         given["stop_words"] = stop_words if isinstance(stop_words, str) else list(stop_words)
     if min_df != "auto":
         given["min_df"] = min_df
-    try:
-        vectorizer = CountVectorizer(**given)
-        counts = sp.csr_matrix(vectorizer.fit_transform(texts))
-    except (ValueError, TypeError, re.error) as error:
-        raise CorpusError(
-            f"the texts cannot be counted: {_reason(error, len(texts), given)}"
-        ) from error
-    words = vectorizer.get_feature_names_out()
+    return stop_words, given
+
+
+def _choose(
+    vectorizer: Any,
+    limited: bool,
+    words: NDArray[Any],
+    num_docs: NDArray[np.integer],
+    num_tokens: NDArray[np.integer],
+    num_texts: int,
+    stop_words: str | Sequence[str] | None,
+    min_df: int | float | str,
+) -> tuple[NDArray[np.bool_], str | None]:
+    """Makes the automatic choices.
+
+    Args:
+        vectorizer: What found the words.
+        limited: Whether an option says how many words there are.
+        words: ``(num_words,)`` the words.
+        num_docs: ``(num_words,)`` texts that each is in.
+        num_tokens: ``(num_words,)`` tokens of each.
+        num_texts: Number of texts.
+        stop_words: As for ``Corpus.from_texts``.
+        min_df: As for ``Corpus.from_texts``.
+
+    Returns:
+        Which words to keep, and a sentence on the others, if any.
+
+    Raises:
+        CorpusError: No word remains.
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     notes = []
+    keep = np.ones(words.size, bool)
     single_words = vectorizer.analyzer == "word" and tuple(vectorizer.ngram_range) == (1, 1)
-    if stop_words == "auto" and single_words:
+    if isinstance(stop_words, str) and stop_words == "auto" and single_words:
         stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in words])
-        if counts[:, stops].sum() >= _ENGLISH_SHARE * counts.sum():
+        if num_tokens[stops].sum() >= _ENGLISH_SHARE * num_tokens.sum():
             if stops.all():
                 raise CorpusError(
                     "the texts cannot be counted: all of their words are English stop words; "
                     "stop_words=None keeps them"
                 )
-            counts, words = counts[:, ~stops], words[~stops]
+            keep &= ~stops
             notes.append(f"{_number(stops, 'English stop word')} (stop_words none keeps them)")
-    if min_df == "auto" and "max_features" not in options:
-        least = automatic_min_df(len(texts))
-        rare = np.bincount(counts.indices, minlength=words.size) < least
-        if rare.any() and not rare.all():
-            counts, words = counts[:, ~rare], words[~rare]
+    if min_df == "auto" and not limited:
+        least = automatic_min_df(num_texts)
+        rare = keep & (num_docs < least)
+        if rare.any() and (keep & ~rare).any():
+            keep &= ~rare
             notes.append(
                 f"{_number(rare, 'word')} in fewer than {least} documents (min_df 1 keeps them)"
             )
-    return counts, words, f"left out {' and '.join(notes)}" if notes else None
+    return keep, f"left out {' and '.join(notes)}" if notes else None
 
 
 def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matrix, NDArray[Any]]:
@@ -111,6 +303,8 @@ def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matri
     Raises:
         CorpusError: The vectorizer is not fitted, or is no ``CountVectorizer``.
     """
+    from sklearn.exceptions import NotFittedError
+
     try:
         return sp.csr_matrix(vectorizer.transform(texts)), vectorizer.get_feature_names_out()
     except NotFittedError as error:

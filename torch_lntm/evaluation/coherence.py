@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -65,9 +66,14 @@ def coherence(
     corpus = as_corpus(corpus, allow_empty=True)
     rows = [words[:top_n] for words in _top_words(topics, top_n, corpus)]
     used, position = np.unique(np.concatenate(rows), return_inverse=True)
-    occurs = corpus.to_scipy()[:, used]
-    occurs.data[:] = 1
-    together = (occurs.T @ occurs).tocsr()
+    together = sp.csr_matrix((len(used), len(used)))
+    for _, part in corpus.parts():
+        offsets = np.concatenate([[0], np.cumsum(part.sizes)])
+        ones = np.ones(len(part.word_index), np.int64)
+        occurs = sp.csr_matrix(
+            (ones, part.word_index, offsets), (len(part.sizes), corpus.num_words)
+        )[:, used]
+        together = together + (occurs.T @ occurs).tocsr()
     alone = together.diagonal().astype(np.float64)
     num_docs = max(1, int((corpus.lengths > 0).sum()))
     scores = []

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch_lntm.errors import ConfigError, CorpusError, LNTMError
-from torch_lntm.files import atomic_write, read_text
+from torch_lntm.files import atomic_folder, atomic_write, read_text
 
 #: The files of a model's folder and of a run's.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
@@ -65,23 +63,8 @@ def writing(path: Path) -> Iterator[None]:
 def new_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to fill, which takes its name only when it is complete."""
     check_target(path, overwrite)
-    mark = uuid.uuid4().hex
-    temporary, old = path.with_name(f".{path.name}.{mark}"), path.with_name(f".{path.name}.{mark}~")
-    try:
-        with writing(path):
-            temporary.mkdir(parents=True)
-            yield temporary
-            if path.exists():
-                path.rename(old)
-            try:
-                temporary.rename(path)
-            except BaseException:
-                if old.exists():
-                    old.rename(path)
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+    with writing(path), atomic_folder(path) as folder:
+        yield folder
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_lntm.corpus.archive import read_archive
+from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.corpus.corpus import Corpus
-from torch_lntm.corpus.readers.counts import COUNT_READERS
-from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions
-from torch_lntm.errors import CorpusError
+from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
+from torch_lntm.corpus.readers.tables import TABLE_STREAMS
+from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions, TextStream
+from torch_lntm.corpus.store import is_store, read_store
+from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import at_line, read_lines
 
 __all__ = ["TEXT_FORMATS", "find_format", "read_corpus"]
@@ -21,14 +25,21 @@ _SUFFIXES = {
     ".dat": "ldac",
     ".mtx": "mtx",
     ".mm": "mtx",
+    ".h5ad": "h5ad",
+    ".parquet": "parquet",
     ".txt": "txt",
     ".jsonl": "jsonl",
     ".json": "json",
     ".csv": "csv",
     ".tsv": "csv",
 }
+#: Streams of counts by format: of a path, the number of words where known, and the most bytes.
+STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
 #: Formats that hold texts, whose words are chosen in reading, instead of counts.
 TEXT_FORMATS = frozenset(TEXT_READERS)
+#: Formats of counts whose words are looked for beside them.
+WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
+FORMATS = ("npz", *STREAMS, "store", *TEXT_READERS)
 
 
 def read_corpus(
@@ -50,7 +61,14 @@ def read_corpus(
     ``Corpus.save`` writes with them), ``ldac`` (``.ldac``, ``.dat``: ``M word:count ...`` per line,
     words from 0), ``uci`` (``docword*.txt``) and ``mtx`` (``.mtx``, ``.mm``: Matrix Market
     coordinates, documents in rows). Their words are looked for beside them, one per line, in
-    ``NAME.vocab.txt``, ``vocab.NAME.txt`` and ``vocab.txt``.
+    ``NAME.vocab.txt``, ``vocab.NAME.txt`` and ``vocab.txt``. ``h5ad`` (AnnData: the whole numbers
+    ``X``, the columns of ``obs`` as metadata, its index as ``id``, the names of ``var`` as words)
+    and ``parquet`` (a row for each document, with a list ``words`` of strings or columns, a list
+    ``counts`` if words are not repeated, and columns of metadata) have their words with them. They
+    need h5py and pyarrow: ``pip install 'torch-lntm[files]'``.
+
+    ``store``: the folder that ``Corpus.save`` and ``convert_corpus`` write. Its counts are mapped
+    into memory and not read, so that a corpus may be larger than the memory.
 
     Texts: ``txt`` (a document per line), ``jsonl`` (an object per line), ``json`` (an array of
     objects), ``csv`` (``.csv``, ``.tsv``: records under a header) and ``folder`` (a document per
@@ -85,50 +103,133 @@ def read_corpus(
         CorpusError: A file is missing, malformed, truncated, too large or does not fit. The message
             names the file and the 1-based line, or the document and word.
     """
+    source = open_source(
+        path,
+        vocabulary,
+        format,
+        labels,
+        TextOptions(text_field, label_field, encoding, delimiter, max_bytes),
+        options,
+    )
+    try:
+        return source.read(options)
+    except FileError:
+        raise
+    except CorpusError as error:
+        raise CorpusError(f"{' with '.join(map(str, source.files))}: {error}") from error
+
+
+@dataclass
+class Source:
+    """A file or folder of documents, with what comes with it.
+
+    Attributes:
+        path: The file or folder.
+        format: Its format.
+        options: How it is read.
+        vocabulary: The words that were given, or found beside it.
+        labels: The labels that were given, or found beside it.
+        files: The file, and those of the vocabulary and the labels.
+    """
+
+    path: Path
+    format: str
+    options: TextOptions
+    vocabulary: list[str] | None
+    labels: Any
+    files: list[Path]
+
+    @property
+    def name(self) -> str:
+        """A name for the corpus."""
+        return _name(self.path)
+
+    @property
+    def num_words(self) -> int | None:
+        """Size of the vocabulary, where it is known."""
+        return None if self.vocabulary is None else len(self.vocabulary)
+
+    def read(self, options: Mapping[str, Any]) -> Corpus:
+        """The corpus; options are those of ``Corpus.from_texts``."""
+        about = {"vocabulary": self.vocabulary, "labels": self.labels, "name": self.name}
+        if self.format == "store":
+            return self._read_store()
+        if self.format in TEXT_READERS:
+            stream = TextStream(self.path, self.format, self.options)
+            texts = list(stream)
+            return Corpus.from_texts(texts, metadata=stream.metadata, **about, **options)
+        max_bytes = self.options.max_bytes
+        if self.format == "npz":
+            archive = read_archive(self.path, max_bytes)
+            num_docs, num_words = archive.matrix.shape
+            check_size(self.path, num_docs, num_words, archive.matrix.nnz, self.num_words)
+        else:
+            counts = STREAMS[self.format](self.path, self.num_words, max_bytes)
+            archive = assemble(self.path, counts)
+            about["vocabulary"] = self.vocabulary or counts.vocabulary
+        corpus = Corpus.from_matrix(archive.matrix, metadata=archive.metadata, **about)
+        return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
+
+    def _read_store(self) -> Corpus:
+        store = read_store(self.path, self.options.max_bytes)
+        words = store.vocabulary
+        if self.vocabulary is not None:
+            words = check_vocabulary(self.vocabulary, store.num_words)
+        known = None if words is None else len(words)
+        num_docs = store.row_offsets.size - 1
+        check_size(self.path, num_docs, store.num_words, store.counts.size, known)
+        corpus = Corpus(**{**store._asdict(), "vocabulary": words}, name=self.name)
+        if self.labels is None:
+            return corpus
+        return corpus.with_metadata({"label": map(str, self.labels)})
+
+
+def open_source(
+    path: str | Path,
+    vocabulary: str | Path | Iterable[str] | None,
+    format: str | None,
+    labels: str | Path | Iterable[object] | None,
+    options: TextOptions,
+    of_texts: Iterable[str] = (),
+) -> Source:
+    """Finds out how a file or folder is to be read, and reads what lies beside it.
+
+    Args:
+        path: As for ``read_corpus``.
+        vocabulary: As for ``read_corpus``.
+        format: As for ``read_corpus``.
+        labels: As for ``read_corpus``.
+        options: How to read the file.
+        of_texts: Names of the options that choose words of texts.
+
+    Raises:
+        CorpusError: There is no such file, or something that was given does not apply to it.
+    """
     path = Path(path)
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
     format = find_format(path) if format is None else format
-    if format not in COUNT_READERS and format not in TEXT_READERS:
-        known = ", ".join([*COUNT_READERS, *TEXT_READERS])
+    if format not in FORMATS:
+        known = ", ".join(FORMATS)
         raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
-    if format in COUNT_READERS and options:
+    if format not in TEXT_READERS and (names := ", ".join(of_texts)):
         raise CorpusError(
-            f"{path}: {', '.join(options)} would choose the words of texts, but the format "
-            f"{format} holds counts; leave them out"
+            f"{path}: {names} would choose the words of texts, but the format {format} holds "
+            "counts; leave them out"
         )
-    chosen = TextOptions(text_field, label_field, encoding, delimiter, max_bytes)
-    _check_applicable(path, format, chosen)
-    if vocabulary is None and format in COUNT_READERS:
+    _check_applicable(path, format, options)
+    if vocabulary is None and format in WITH_WORDS_BESIDE:
         vocabulary = _find_vocabulary(path, format)
-
-    sources = [path]
+    files = [path]
     if isinstance(vocabulary, (str, Path)):
-        sources.append(Path(vocabulary))
-        vocabulary = _read_vocabulary(Path(vocabulary), encoding)
-    elif vocabulary is not None:
-        vocabulary = list(vocabulary)
+        files.append(Path(vocabulary))
+        vocabulary = _read_vocabulary(Path(vocabulary), options.encoding)
     labels = _find_labels(path) if labels is None else labels
     if isinstance(labels, (str, Path)):
-        sources.append(Path(labels))
-        labels = read_lines(Path(labels), encoding)
-
-    make: Callable[..., Corpus]
-    metadata: Mapping[str, Any]
-    covariates: Mapping[str, Any] = {}
-    if format in COUNT_READERS:
-        num_words = None if vocabulary is None else len(vocabulary)
-        counts, metadata, covariates = COUNT_READERS[format](path, num_words, max_bytes)
-        make = partial(Corpus.from_matrix, counts)
-    else:
-        found = TEXT_READERS[format](path, chosen)
-        metadata = found.metadata
-        make = partial(Corpus.from_texts, found.texts, **options)
-    try:
-        corpus = make(vocabulary=vocabulary, labels=labels, name=_name(path), metadata=metadata)
-    except CorpusError as error:
-        raise CorpusError(f"{' with '.join(map(str, sources))}: {error}") from error
-    return corpus.with_covariates(covariates) if covariates else corpus
+        files.append(Path(labels))
+        labels = read_lines(Path(labels), options.encoding)
+    words = None if vocabulary is None else list(vocabulary)
+    return Source(path, format, options, words, labels, files)
 
 
 def _check_applicable(path: Path, format: str, options: TextOptions) -> None:
@@ -162,7 +263,7 @@ def find_format(path: Path) -> str:
         CorpusError: The name tells none.
     """
     if path.is_dir():
-        return "folder"
+        return "store" if is_store(path) else "folder"
     name = _unzipped(path.name).lower()
     if name.startswith("docword") and name.endswith(".txt"):
         return "uci"

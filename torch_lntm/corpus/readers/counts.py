@@ -1,16 +1,22 @@
-"""Readers of word counts: NumPy archives, LDA-C, UCI bag of words, Matrix Market."""
+"""Readers of word counts in lines: LDA-C, UCI bag of words, Matrix Market."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
-from torch_lntm.corpus.archive import Archive, read_archive
-from torch_lntm.errors import CorpusError
-from torch_lntm.files import at_line, excerpt, read_bytes
+from torch_lntm.corpus.archive import Archive
+from torch_lntm.corpus.columns import FrozenDict
+from torch_lntm.errors import FileError
+from torch_lntm.files import at_line, excerpt, read_pieces, readable_bytes
 
 _NATURAL = rb"\d{1,18}"  # fits an int64
 _LDAC_LINE = re.compile(rb"\s*%s(?:\s+%s:%s)*\s*" % (_NATURAL, _NATURAL, _NATURAL))
@@ -23,6 +29,8 @@ _COORDINATE_LINES = {
 _MATRIX_MARKET_BANNER = re.compile(
     rb"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real)\s+general\s*", re.IGNORECASE
 )
+#: Lines that are read at once.
+_LINES = 1 << 15
 # Any file may announce _FREE_SIZE documents or words, a large one _SIZE_PER_ENTRY for each entry.
 _FREE_SIZE, _SIZE_PER_ENTRY = 1 << 20, 100
 
@@ -40,126 +48,220 @@ def check_size(
         num_known: Words of the vocabulary that comes with it, if any.
 
     Raises:
-        CorpusError: A size is out of proportion to the entries, or is not the vocabulary's.
+        FileError: A size is out of proportion to the entries, or is not the vocabulary's.
     """
     most = max(_FREE_SIZE, _SIZE_PER_ENTRY * num_entries)
     for what, size, known in (("documents", num_docs, None), ("words", num_words, num_known)):
         if size > most and size != known:
-            raise CorpusError(
+            raise FileError(
                 f"{path}: {size} {what} are out of proportion to its {num_entries} entries; check "
                 "the file" + (", or give its vocabulary" if what == "words" else "")
             )
 
 
-def read_npz(path: Path, num_words: int | None, max_bytes: int | None) -> Archive:
-    """The arrays of a scipy CSR matrix, and the metadata that ``Corpus.save`` puts beside them."""
-    archive = read_archive(path, max_bytes)
-    matrix = archive.matrix
-    check_size(path, matrix.shape[0], matrix.shape[1], matrix.nnz, num_words)
-    return archive
+class Entries(NamedTuple):
+    """Some entries of a file, and how many documents it has told completely up to them.
+
+    Attributes:
+        num_docs: Documents that no later entry belongs to.
+        rows: ``(num_entries,)`` document of each entry, from 0.
+        words: ``(num_entries,)`` word of each entry, from 0.
+        counts: ``(num_entries,)`` tokens of each entry.
+    """
+
+    num_docs: int
+    rows: NDArray[np.int64]
+    words: NDArray[np.int64]
+    counts: NDArray[Any]
 
 
-def read_ldac(path: Path, num_words: int | None, max_bytes: int | None) -> Archive:
-    """LDA-C: each line has the number of distinct words, then ``word:count`` pairs."""
-    data = _read_rows(path, max_bytes)
-    lines = data.split(b"\n")
-    expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
-    _check_lines(path, lines, _LDAC_LINE, expected, first_line=1)
-    num_pairs = np.array([line.count(b":") for line in lines])
-    numbers = np.fromstring(data.replace(b":", b" "), np.int64, sep=" ")
-    heads = np.cumsum(1 + 2 * num_pairs) - (1 + 2 * num_pairs)
-    wrong = np.flatnonzero(numbers[heads] != num_pairs)
-    if wrong.size:
-        d = wrong[0]
-        message = f"announces {numbers[heads[d]]} words and holds {num_pairs[d]}; is it truncated?"
-        raise at_line(path, int(d) + 1, message)
-    words, counts = np.delete(numbers, heads).reshape(-1, 2).T
-    rows = np.repeat(np.arange(len(lines)), num_pairs)
+@dataclass
+class CountStream:
+    """Counts that are read piece by piece.
+
+    Attributes:
+        pieces: The entries, to be gone through once.
+        num_docs: Number of documents; None for those that the pieces tell.
+        num_words: Number of words; None for one more than the largest.
+        vocabulary: The words, if the file has them.
+        metadata: What the file says of the documents; complete after the last piece.
+    """
+
+    pieces: Iterator[Entries]
+    num_docs: int | None
+    num_words: int | None
+    vocabulary: list[str] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def assemble(path: Path, stream: CountStream) -> Archive:
+    """All counts of a stream as one matrix, with what is known of the documents."""
+    pieces = list(stream.pieces)
+    rows, words, counts = (
+        np.concatenate([piece[i] for piece in pieces]) if pieces else np.empty(0, np.int64)
+        for i in (1, 2, 3)
+    )
+    num_docs = stream.num_docs
+    if num_docs is None:
+        num_docs = pieces[-1].num_docs if pieces else 0
+    num_words = stream.num_words
     if num_words is None:
         num_words = int(words.max(initial=-1)) + 1
-        check_size(path, len(lines), num_words, len(words), None)
-    outside = np.flatnonzero(words >= num_words)
-    if outside.size:
-        i = outside[0]
-        message = f"word {words[i]} is not among the {num_words} of the vocabulary (0 is the first)"
-        raise at_line(path, int(rows[i]) + 1, message)
-    return Archive(sp.coo_matrix((counts, (rows, words)), (len(lines), num_words)))
+        check_size(path, num_docs, num_words, words.size, None)
+    matrix = sp.coo_matrix((counts, (rows, words)), (num_docs, num_words))
+    return Archive(matrix, FrozenDict(stream.metadata))
 
 
-def read_uci(path: Path, num_words: int | None, max_bytes: int | None) -> Archive:
+def stream_ldac(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
+    """LDA-C: each line has the number of distinct words, then ``word:count`` pairs."""
+    return CountStream(_ldac(path, num_words, max_bytes), None, num_words)
+
+
+def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterator[Entries]:
+    expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
+    for first_line, lines in _line_blocks(path, max_bytes):
+        _check_lines(path, lines, _LDAC_LINE, expected, first_line)
+        num_pairs = np.array([line.count(b":") for line in lines])
+        numbers = np.fromstring(b"\n".join(lines).replace(b":", b" "), np.int64, sep=" ")
+        heads = np.cumsum(1 + 2 * num_pairs) - (1 + 2 * num_pairs)
+        wrong = np.flatnonzero(numbers[heads] != num_pairs)
+        if wrong.size:
+            d = wrong[0]
+            message = (
+                f"announces {numbers[heads[d]]} words and holds {num_pairs[d]}; is it truncated?"
+            )
+            raise at_line(path, int(d) + first_line, message)
+        words, counts = np.delete(numbers, heads).reshape(-1, 2).T
+        rows = first_line - 1 + np.repeat(np.arange(len(lines)), num_pairs)
+        outside = np.flatnonzero(words >= num_words) if num_words is not None else words[:0]
+        if outside.size:
+            i = outside[0]
+            message = (
+                f"word {words[i]} is not among the {num_words} of the vocabulary (0 is the first)"
+            )
+            raise at_line(path, int(rows[i]) + 1, message)
+        yield Entries(first_line - 1 + len(lines), rows, words, counts)
+
+
+def stream_uci(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
     """UCI: lines with D, W and the number of entries, then ``document word count`` from 1."""
-    lines = _read_rows(path, max_bytes).split(b"\n")
+    lines = _lines(path, max_bytes)
+    sizes = []
     for line, what in enumerate(("D", "W", "NNZ"), 1):
-        text = lines[line - 1] if line <= len(lines) else b""
+        text = next(lines, b"")
         if not re.fullmatch(rb"\s*%s\s*" % _NATURAL, text):
             raise at_line(path, line, f"expected the number {what}, got {excerpt(text)}")
-    return _coordinates(path, lines[3:], 4, "integer", b" ".join(lines[:3]), num_words)
+        sizes.append(int(text))
+    return _coordinates(path, _blocks(lines, 4), 4, "integer", sizes, num_words)
 
 
-def read_matrix_market(path: Path, num_words: int | None, max_bytes: int | None) -> Archive:
+def stream_matrix_market(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
     """Matrix Market coordinates.
 
     Scipy's reader is not used here. It takes ``2.5`` for 2 in a file of integers, and overlooks
     what follows the count on a line.
     """
-    lines = _read_rows(path, max_bytes).split(b"\n")
-    banner = _MATRIX_MARKET_BANNER.fullmatch(lines[0])
+    lines = _lines(path, max_bytes)
+    first = next(lines, b"")
+    banner = _MATRIX_MARKET_BANNER.fullmatch(first)
     if banner is None:
         raise at_line(
             path,
             1,
             "expected '%%MatrixMarket matrix coordinate integer general' (or real, or pattern), "
-            f"got {excerpt(lines[0])}",
+            f"got {excerpt(first)}",
         )
-    size = 1
-    while size < len(lines) and (lines[size].startswith(b"%") or not lines[size].strip()):
-        size += 1
-    text = lines[size] if size < len(lines) else b""
+    line, text = 2, next(lines, b"")
+    while text.startswith(b"%") or (not text.strip() and text):
+        line, text = line + 1, next(lines, b"")
     if not _COORDINATE_LINES["integer"].fullmatch(text):
         message = f"expected the numbers of rows, columns and entries, got {excerpt(text)}"
-        raise at_line(path, size + 1, message)
-    field = banner[1].decode().lower()
-    return _coordinates(path, lines[size + 1 :], size + 2, field, text, num_words)
+        raise at_line(path, line, message)
+    sizes = [int(number) for number in text.split()]
+    kind = banner[1].decode().lower()
+    return _coordinates(path, _blocks(lines, line + 1), line + 1, kind, sizes, num_words)
 
 
 def _coordinates(
     path: Path,
-    lines: list[bytes],
+    blocks: Iterator[tuple[int, list[bytes]]],
     first_line: int,
-    field: str,
-    size: bytes,
+    kind: str,
+    sizes: list[int],
     num_known: int | None,
-) -> Archive:
-    """The matrix of lines ``row column count`` (of a pattern, ``row column``), counted from 1."""
-    num_rows, num_columns, num_entries = map(int, size.split())
-    expected = "expected 'document word count' with whole numbers from 0 up"
-    _check_lines(path, lines, _COORDINATE_LINES[field], expected, first_line)
-    if len(lines) != num_entries:
-        message = f"ends after {len(lines)} of {num_entries} announced entries"
-        raise at_line(path, first_line + len(lines) - 1, f"{message}; is it truncated?")
+) -> CountStream:
+    """The entries of lines ``row column count`` (of a pattern, ``row column``), counted from 1."""
+    num_rows, num_columns, num_entries = sizes
     check_size(path, num_rows, num_columns, num_entries, num_known)
-    dtype = np.float64 if field == "real" else np.int64
-    columns_per_line = 2 if field == "pattern" else 3
+
+    def pieces() -> Iterator[Entries]:
+        found = 0
+        for line, lines in blocks:
+            yield _entries(path, lines, line, kind, num_rows, num_columns)
+            found += len(lines)
+        if found != num_entries:
+            message = f"ends after {found} of {num_entries} announced entries"
+            raise at_line(path, first_line + found - 1, f"{message}; is it truncated?")
+
+    return CountStream(pieces(), num_rows, num_columns)
+
+
+def _entries(
+    path: Path, lines: list[bytes], first_line: int, kind: str, num_rows: int, num_columns: int
+) -> Entries:
+    """The entries of some lines of coordinates."""
+    expected = "expected 'document word count' with whole numbers from 0 up"
+    _check_lines(path, lines, _COORDINATE_LINES[kind], expected, first_line)
+    dtype = np.float64 if kind == "real" else np.int64
+    columns_per_line = 2 if kind == "pattern" else 3
     entries = np.fromstring(b"\n".join(lines), dtype, sep=" ").reshape(-1, columns_per_line)
     rows, columns = entries[:, 0].astype(np.int64), entries[:, 1].astype(np.int64)
-    counts = np.ones(num_entries) if field == "pattern" else entries[:, 2]
-    for what, position, size_ in (("document", rows, num_rows), ("word", columns, num_columns)):
-        outside = np.flatnonzero((position < 1) | (position > size_))
+    counts = np.ones(len(lines)) if kind == "pattern" else entries[:, 2]
+    for what, position, size in (("document", rows, num_rows), ("word", columns, num_columns)):
+        outside = np.flatnonzero((position < 1) | (position > size))
         if outside.size:
             i = int(outside[0])
-            message = f"{what} {position[i]} is not among the announced 1 to {size_}"
+            message = f"{what} {position[i]} is not among the announced 1 to {size}"
             raise at_line(path, first_line + i, message)
     fractional = np.flatnonzero(counts != np.floor(counts))
     if fractional.size:
         i = int(fractional[0])
         raise at_line(path, first_line + i, f"expected a whole count, got {counts[i]}")
-    return Archive(sp.coo_matrix((counts, (rows - 1, columns - 1)), (num_rows, num_columns)))
+    # The last document may go on in the next lines.
+    return Entries(int(rows[-1]) - 1, rows - 1, columns - 1, counts)
 
 
-def _read_rows(path: Path, max_bytes: int | None) -> bytes:
-    """The bytes of a file without blank lines at its end; lines may end as on old Macs."""
-    data = read_bytes(path, max_bytes).rstrip()
-    return data if b"\n" in data else data.replace(b"\r", b"\n")
+def _lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
+    """The lines of a file without blank ones at its end; lines may end as on old Macs."""
+    limit = readable_bytes()
+    pending, end, blank = b"", b"", 0
+    for piece in read_pieces(path, max_bytes):
+        if not end:
+            end = b"\n" if b"\n" in piece or b"\r" not in piece else b"\r"
+        *lines, pending = (pending + piece).split(end)
+        if len(pending) > limit:
+            raise at_line(path, 1, "a line does not fit into memory; check the file")
+        for line in lines:
+            if not line.strip():
+                blank += 1
+                continue
+            yield from itertools.repeat(b"", blank)
+            blank = 0
+            yield line
+    if pending.strip():
+        yield from itertools.repeat(b"", blank)
+        yield pending.rstrip()
+
+
+def _blocks(lines: Iterator[bytes], first_line: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Some lines at a time, with the number of the first."""
+    while block := list(itertools.islice(lines, _LINES)):
+        yield first_line, block
+        first_line += len(block)
+
+
+def _line_blocks(path: Path, max_bytes: float | None) -> Iterator[tuple[int, list[bytes]]]:
+    return _blocks(_lines(path, max_bytes), 1)
 
 
 def _check_lines(
@@ -172,10 +274,9 @@ def _check_lines(
                 raise at_line(path, line, f"{expected}, got {excerpt(text)}")
 
 
-#: Readers by format: of a path, the number of words where known, and the most bytes to read.
-COUNT_READERS = {
-    "npz": read_npz,
-    "ldac": read_ldac,
-    "uci": read_uci,
-    "mtx": read_matrix_market,
+#: Streams by format: of a path, the number of words where known, and the most bytes to read.
+COUNT_STREAMS: dict[str, Callable[[Path, int | None, float | None], CountStream]] = {
+    "ldac": stream_ldac,
+    "uci": stream_uci,
+    "mtx": stream_matrix_market,
 }

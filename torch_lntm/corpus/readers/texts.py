@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
+import math
 import os
 import re
-import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_lntm.errors import CorpusError, FileError
-from torch_lntm.files import at_line, excerpt, read_lines, read_text, readable_bytes
+from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
+from torch_lntm.files import at_line, excerpt, iterate_lines, read_text, readable_bytes
 
 _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
@@ -22,6 +23,8 @@ _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
 # A table of few values may have this many cells, any table so many a value.
 _FREE_CELLS, _CELLS_PER_VALUE = 10**6, 100
+#: Lines in which the header of delimited records ends.
+_HEADER_LINES = 1000
 #: How many fields an error message names.
 _FIELDS_SHOWN = 20
 
@@ -42,34 +45,71 @@ class TextOptions:
     label_field: str | None = None
     encoding: str = "utf-8"
     delimiter: str | None = None
-    max_bytes: int | None = None
+    max_bytes: float | None = None
 
 
-@dataclass
-class Texts:
-    """Documents as a file tells them.
+#: A document's place in its file, for messages, and its fields.
+Record = tuple[str, dict[str, Any]]
+
+
+class TextStream:
+    """Texts that are read one after the other, and columns of what comes with them.
+
+    Args:
+        path: The file or folder.
+        format: Its format, of ``TEXT_READERS``.
+        options: How to read it.
 
     Attributes:
-        texts: The texts.
-        metadata: Columns of one value a text, by name.
+        metadata: Columns of one value a text, by name; complete after the first pass.
     """
 
-    texts: list[str]
-    metadata: dict[str, list[Any]] = field(default_factory=dict)
+    def __init__(self, path: Path, format: str, options: TextOptions) -> None:
+        self.path, self.format, self.options = path, format, options
+        self.metadata: dict[str, list[Any]] = {}
+        self._complete = False
+
+    def __iter__(self) -> Iterator[str]:
+        """Reads the file from the start, which must be the same at every pass.
+
+        Raises:
+            FileError: The file is missing, malformed, truncated, too large, or without a text.
+        """
+        text_field = self.options.text_field or "text"
+        columns = _Columns(self.path, self.options)
+        for place, record in TEXT_READERS[self.format](self.path, self.options):
+            text = record.get(text_field)
+            if not isinstance(text, str):
+                raise FileError(
+                    f"{self.path}, {place}: expected a text in the field {text_field!r}, got "
+                    f"{text!r:.60}; the fields are {_listed(record)}; choose by text_field"
+                )
+            if not self._complete:
+                columns.add(place, record, text_field)
+            yield text
+        if not self._complete:
+            self.metadata = columns.finished(text_field)
+            if self.format == "csv":
+                self.metadata = {
+                    name: values if name == "label" else _numbers(values)
+                    for name, values in self.metadata.items()
+                }
+            self._complete = True
 
 
 # -------------------------------------------------------------------- lines and folders
 
 
-def read_txt(path: Path, options: TextOptions) -> Texts:
+def read_txt(path: Path, options: TextOptions) -> Iterator[Record]:
     """A document per line."""
-    lines = read_lines(path, options.encoding, options.max_bytes)
-    if lines == [""]:
+    line = 0
+    for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
+        yield f"line {line}", {"text": text}
+    if not line:
         raise FileError(f"{path}: is empty; expected a document in each line")
-    return Texts(lines)
 
 
-def read_folder(path: Path, options: TextOptions) -> Texts:
+def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
     """A document per ``.txt`` file; its name becomes the id, its subfolder the label.
 
     Folders behind symbolic links are entered, each folder once.
@@ -99,44 +139,38 @@ def read_folder(path: Path, options: TextOptions) -> Texts:
         found = f"found files: {reasons}" if skipped else "found none"
         raise CorpusError(f"{path}: expected a folder of .txt files, {found}")
     if skipped:
-        warnings.warn(f"{path}: skipped files: {reasons}", UserWarning, stacklevel=3)
+        warn(f"{path}: skipped files: {reasons}", CorpusWarning)
     files.sort()
     left = readable_bytes() if options.max_bytes is None else options.max_bytes
-    texts = []
     for file in files:
-        texts.append(read_text(file, options.encoding, left))
+        relative = file.relative_to(path)
+        label = "" if relative.parent == Path() else relative.parent.as_posix()
+        text = read_text(file, options.encoding, left)
         left -= file.stat().st_size
-    relative = [file.relative_to(path) for file in files]
-    metadata = {"id": [file.as_posix() for file in relative]}
-    labels = ["" if file.parent == Path() else file.parent.as_posix() for file in relative]
-    return Texts(texts, metadata | ({"label": labels} if any(labels) else {}))
+        yield str(relative), {"text": text, "id": relative.as_posix(), "label": label}
 
 
 # -------------------------------------------------------------------- records
 
 
-def read_jsonl(path: Path, options: TextOptions) -> Texts:
+def read_jsonl(path: Path, options: TextOptions) -> Iterator[Record]:
     """A JSON object per line; blank lines are skipped."""
-
-    def records() -> Iterator[tuple[str, dict[str, Any]]]:
-        lines = read_lines(path, options.encoding, options.max_bytes)
-        for line, text in enumerate(lines, 1):
-            if text.strip():
-                yield f"line {line}", _object(path, f"line {line}", _parse(path, line, text))
-
-    return _from_records(path, records(), options)
+    for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
+        if text.strip():
+            yield f"line {line}", _object(path, f"line {line}", _parse(path, line, text))
 
 
-def read_json(path: Path, options: TextOptions) -> Texts:
+def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
     """An array of JSON objects."""
-    found = _parse(path, 1, read_text(path, options.encoding, options.max_bytes))
+    max_bytes = None if options.max_bytes == math.inf else options.max_bytes  # it is read whole
+    found = _parse(path, 1, read_text(path, options.encoding, max_bytes))
     if not isinstance(found, list):
         raise FileError(
             f"{path}: expected an array of JSON objects, got a {type(found).__name__}; "
             "of one object per line, give format='jsonl'"
         )
-    places = ((f"record {i}", record) for i, record in enumerate(found, 1))
-    return _from_records(path, ((at, _object(path, at, r)) for at, r in places), options)
+    for i, record in enumerate(found, 1):
+        yield f"record {i}", _object(path, f"record {i}", record)
 
 
 def _parse(path: Path, line: int, text: str) -> Any:
@@ -154,29 +188,32 @@ def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
     return record
 
 
-def read_csv(path: Path, options: TextOptions) -> Texts:
+def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
     """Delimited records under a header; a quoted field may go over several lines."""
     limit = csv.field_size_limit(2**31 - 1)  # the default refuses long documents
     try:
-        text = read_text(path, options.encoding, options.max_bytes)
-        delimiter = options.delimiter or _find_delimiter(text, options.text_field or "text")
-        found = _from_records(path, _csv_records(path, text, delimiter), options)
+        lines = _csv_lines(path, options)
+        first = list(itertools.islice(lines, _HEADER_LINES))
+        delimiter = options.delimiter or _find_delimiter(first, options.text_field or "text")
+        yield from _csv_records(path, itertools.chain(first, lines), delimiter)
     except TypeError as error:
         raise CorpusError(f"delimiter must be one character, got {options.delimiter!r}") from error
     finally:
         csv.field_size_limit(limit)
-    metadata = {
-        name: values if name == "label" else _numbers(values)
-        for name, values in found.metadata.items()
-    }
-    return Texts(found.texts, metadata)
 
 
-def _find_delimiter(text: str, text_field: str) -> str:
+def _csv_lines(path: Path, options: TextOptions) -> Iterator[str]:
+    """The lines, each with its end, as Python's reader of CSV wants them."""
+    for line in iterate_lines(path, options.encoding, options.max_bytes):
+        # A carriage return alone ends a line here, unless it is quoted.
+        yield from io.StringIO(f"{line}\n", newline="") if "\r" in line else (f"{line}\n",)
+
+
+def _find_delimiter(lines: list[str], text_field: str) -> str:
     """The character under which the header has the field of the text; a comma if none does."""
     for delimiter in _DELIMITERS:
         try:
-            header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
+            header = next(csv.reader(lines, delimiter=delimiter), [])
         except csv.Error:
             continue
         if text_field in header:
@@ -184,8 +221,8 @@ def _find_delimiter(text: str, text_field: str) -> str:
     return ","
 
 
-def _csv_records(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+def _csv_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[Record]:
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] | None = None
     line = 1
     try:
@@ -215,51 +252,54 @@ def _csv_records(path: Path, text: str, delimiter: str) -> Iterator[tuple[str, d
         raise FileError(f"{path}: is empty; expected a header and a record for each document")
 
 
-def _from_records(
-    path: Path, records: Iterable[tuple[str, dict[str, Any]]], options: TextOptions
-) -> Texts:
-    """The texts of records, and a column for every other field.
+class _Columns:
+    """A column for every field but the text.
 
     The label is text, also where the file has numbers. It is left out where all are missing.
     """
-    text_field, label_field = options.text_field or "text", options.label_field or "label"
-    texts: list[str] = []
-    columns: dict[str, list[Any]] = {}
-    labels: list[str] = []
-    num_values = 0
-    for place, record in records:
-        text = record.get(text_field)
-        if not isinstance(text, str):
-            raise FileError(
-                f"{path}, {place}: expected a text in the field {text_field!r}, got {text!r:.60}; "
-                f"the fields are {_listed(record)}; choose by text_field"
-            )
+
+    def __init__(self, path: Path, options: TextOptions) -> None:
+        self._path, self._options = path, options
+        self._label_field = options.label_field or "label"
+        self._columns: dict[str, list[Any]] = {}
+        self._labels: list[str] = []
+        self._num_values = 0
+
+    def add(self, place: str, record: dict[str, Any], text_field: str) -> None:
+        """Adds a document's fields."""
+        num_docs = len(self._labels)
         for name in record:
-            if name not in columns and name != text_field:
-                columns[name] = [None] * len(texts)
-        num_values += len(record)
-        if len(columns) * len(texts) > max(_FREE_CELLS, _CELLS_PER_VALUE * num_values):
+            if name not in self._columns and name != text_field:
+                self._columns[name] = [None] * num_docs
+        self._num_values += len(record)
+        most = max(_FREE_CELLS, _CELLS_PER_VALUE * self._num_values)
+        if len(self._columns) * num_docs > most:
             raise FileError(
-                f"{path}, {place}: the records have {len(columns)} different fields, nearly all of "
-                "them missing in most; put what varies into one field"
+                f"{self._path}, {place}: the records have {len(self._columns)} different fields, "
+                "nearly all of them missing in most; put what varies into one field"
             )
-        for name, values in columns.items():
+        for name, values in self._columns.items():
             values.append(record.get(name))
-        label = record.get(label_field)
+        label = record.get(self._label_field)
         label = "" if label is None else label
-        labels.append("|".join(map(str, label)) if isinstance(label, list) else str(label))
-        texts.append(text)
-    if not texts:
-        raise FileError(f"{path}: holds no document; expected a record for each")
-    if options.label_field is not None and label_field not in {*columns, text_field}:
-        raise FileError(
-            f"{path}: no record has the field {label_field!r}; the fields are "
-            f"{_listed([text_field, *columns])}; choose by label_field"
-        )
-    columns.pop("label", None)
-    if any(labels):
-        columns["label"] = labels
-    return Texts(texts, columns)
+        self._labels.append("|".join(map(str, label)) if isinstance(label, list) else str(label))
+
+    def finished(self, text_field: str) -> dict[str, list[Any]]:
+        """The columns of all documents."""
+        if not self._labels:
+            raise FileError(f"{self._path}: holds no document; expected a record for each")
+        if self._options.label_field is not None and self._label_field not in {
+            *self._columns,
+            text_field,
+        }:
+            raise FileError(
+                f"{self._path}: no record has the field {self._label_field!r}; the fields are "
+                f"{_listed([text_field, *self._columns])}; choose by label_field"
+            )
+        self._columns.pop("label", None)
+        if any(self._labels):
+            self._columns["label"] = self._labels
+        return self._columns
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -282,7 +322,7 @@ def _numbers(values: list[str | None]) -> list[Any]:
 
 
 #: Readers by format: of a path and options.
-TEXT_READERS = {
+TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
     "txt": read_txt,
     "jsonl": read_jsonl,
     "json": read_json,

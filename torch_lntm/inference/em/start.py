@@ -37,7 +37,7 @@ def document_topics(
     Returns:
         ``(num_topics, num_words)`` float64, all positive.
     """
-    frequency = np.bincount(corpus.word_index, corpus.counts, corpus.num_words) + 1.0
+    frequency = corpus.word_totals + 1.0
     frequency = frequency / frequency.sum()
     generator = np.random.default_rng(seed)
     per_topic = min(SEED_DOCUMENTS, len(documents))

@@ -1,0 +1,157 @@
+"""A corpus of millions of documents in a folder: making, opening, one pass of random batches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studies.machine import ROOT, Stopwatch, memory_mb, thread_environment
+from studies.measure import Cells, Study, check_numbers
+from studies.tables import table
+from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus.mapped import Rows
+from torch_lntm.corpus.store import new_store
+
+#: Documents that are drawn at once.
+_DRAWN = 10_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the study.
+
+    Attributes:
+        num_docs: Documents.
+        num_words: Words of the vocabulary, whose frequencies fall as in texts.
+        tokens_per_doc: Mean tokens of a document.
+        batch_size: Documents of a batch.
+        seed: Seed of the documents and of their order.
+        folder: Where to write the corpus, which takes 8 bytes for each entry and is removed in the
+            end; a folder for temporary files if not given.
+    """
+
+    num_docs: int = 2_000_000
+    num_words: int = 50_000
+    tokens_per_doc: int = 80
+    batch_size: int = 1024
+    seed: int = 0
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        whole = ("num_docs", "num_words", "tokens_per_doc", "batch_size")
+        check_numbers(self, {**dict.fromkeys(whole, 1), "seed": 0})
+
+
+def run(settings: Settings, cells: Cells) -> Any:
+    """Every step in a process of its own, whose memory is its own too."""
+    steps = ("open", "batches", "split")
+    with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
+        if any(step not in cells.done for step in steps):
+            # An interrupted study has its corpus no more.
+            written = in_process(settings, "write", folder)
+            cells.one("write", lambda: written)
+        measured = cells.each(steps, lambda step: in_process(settings, step, folder))
+    return {"write": cells.one("write", dict), **dict(zip(steps, measured, strict=True))}
+
+
+def in_process(settings: Settings, step: str, folder: str) -> dict[str, Any]:
+    """What a new process measures of a step."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "studies.benchmarks.large"),
+            *(json.dumps(asdict(settings)), step, str(Path(folder, "corpus"))),
+        ],
+        cwd=ROOT,
+        env=thread_environment(1),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{step} failed: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def main(settings: Settings, step: str, path: Path) -> None:
+    """Measure a step in this process, and print what was found as JSON."""
+    about: dict[str, Any] = {}
+    imported_mb = memory_mb()
+    with Stopwatch() as stopwatch:
+        if step == "write":
+            write(settings, path)
+        else:
+            corpus = read_corpus(path)
+            about = {"num_docs": corpus.num_docs, "entries": corpus.nnz}
+            if step == "batches":
+                about["entries_of_batches"] = one_pass(settings, corpus)
+            if step == "split":
+                train, test = corpus.split(0.1, settings.seed)
+                about["entries_of_batches"] = one_pass(settings, train) + test.nnz
+    about |= {
+        "wall_seconds": stopwatch.wall_seconds,
+        "cpu_seconds": stopwatch.cpu_seconds,
+        "peak_mb": memory_mb(peak=True),
+        "peak_mb_beyond_imports": memory_mb(peak=True) - imported_mb,
+    }
+    print(json.dumps(about))
+
+
+def write(settings: Settings, path: Path) -> None:
+    """Write documents of independent words to a folder, some at a time."""
+    with new_store(path) as writer:
+        for rows in draw(settings):
+            writer.add(rows)
+        writer.close(settings.num_words)
+
+
+def draw(settings: Settings) -> Iterator[Rows]:
+    """Documents whose words are independent, with frequencies that fall as one over the rank."""
+    rng = np.random.default_rng(settings.seed)
+    below = np.cumsum(1 / np.arange(10, settings.num_words + 10))
+    below /= below[-1]
+    for start in range(0, settings.num_docs, _DRAWN):
+        num_docs = min(_DRAWN, settings.num_docs - start)
+        lengths = rng.poisson(settings.tokens_per_doc, num_docs)
+        words = np.searchsorted(below, rng.random(lengths.sum()))
+        rows = np.repeat(np.arange(num_docs), lengths)
+        entries, counts = np.unique(rows * settings.num_words + words, return_counts=True)
+        sizes = np.bincount(entries // settings.num_words, minlength=num_docs)
+        yield Rows(sizes, entries % settings.num_words, counts)
+
+
+def one_pass(settings: Settings, corpus: Corpus) -> int:
+    """Entries of all batches in a random order."""
+    batches = corpus.batches(settings.batch_size, shuffle=True, seed=settings.seed)
+    return sum(batch.nnz for batch in batches)
+
+
+def tables(found: dict[str, Any]) -> str:
+    """A row per step."""
+    rows = [
+        [
+            step,
+            f"{cell['wall_seconds']:.1f}",
+            f"{cell['cpu_seconds']:.1f}",
+            f"{cell['peak_mb']:.0f}",
+            f"{cell['peak_mb_beyond_imports']:.0f}",
+        ]
+        for step, cell in found.items()
+    ]
+    columns = ["", "wall seconds", "CPU seconds", "peak MB", "beyond imports"]
+    opened = found["open"]
+    return f"{opened['num_docs']} documents, {opened['entries']} entries\n\n{table(columns, rows)}"
+
+
+STUDY = Study(Settings, run, tables, quick={"num_docs": 20_000, "num_words": 5_000})
+
+if __name__ == "__main__":
+    main(Settings(**json.loads(sys.argv[1])), sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,70 @@
+"""``torch-lntm convert``, and the other commands on what it wrote."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.commands import QUICK, tensors
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+
+
+def test_texts_become_a_folder(texts, capsys):
+    assert main(["convert", texts, "corpus", "--min-df", "2"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    expected = lntm.read_corpus(texts, min_df=2)
+    found = lntm.read_corpus("corpus")
+    assert found.fingerprint() == expected.fingerprint()
+    assert "(--stop-words none keeps them)" in printed.err
+    sizes = (expected.num_docs, expected.num_words, expected.num_tokens)
+    said = "wrote {} documents of {} words, {} tokens, to corpus".format(*sizes)
+    assert said in printed.err
+
+
+def test_a_file_of_stop_words_and_standard_input(texts, monkeypatch, capsys):
+    Path("stop.txt").write_text("cat\ndog\n")
+    data = io.BytesIO(Path(texts).read_bytes())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
+    options = ["--format", "txt", "--stop-words", "stop.txt"]
+    assert main(["convert", "-", "corpus", *options]) == 0
+    assert "cat" not in lntm.read_corpus("corpus").vocabulary
+    assert main(["convert", "-", "other"]) == 1
+    assert "name its format" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    assert main(["convert", "-", "other", "--format", "txt"]) == 1
+    assert "error: standard input, line 1: not utf-8" in capsys.readouterr().err
+
+
+def test_what_is_there_stays(counts, capsys):
+    Path("notes").mkdir()
+    Path("notes", "a.txt").write_text("precious")
+    assert main(["convert", counts, "notes"]) == 1
+    assert "notes: exists already" in capsys.readouterr().err
+    assert main(["convert", counts, "notes", "--overwrite"]) == 1
+    assert "notes: exists and is not the folder of a corpus" in capsys.readouterr().err
+    assert main(["convert", counts, "corpus"]) == 0
+    assert main(["convert", counts, "corpus"]) == 1
+    assert "pass --overwrite" in capsys.readouterr().err
+    assert main(["convert", counts, "corpus", "--overwrite"]) == 0
+
+
+def test_folder_not_given(counts, capsys):
+    with pytest.raises(SystemExit):
+        main(["convert", counts])
+    assert "FOLDER not given" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_fit_of_the_folder_is_the_fit_of_the_file(counts, run_folder):
+    assert main(["convert", counts, "corpus"]) == 0
+    assert main(["fit", "corpus", "--out", "other", *QUICK]) == 0
+    for name, tensor in tensors("other").items():
+        assert torch.equal(tensor, tensors(run_folder)[name])
+    assert main(["evaluate", "other", "--metrics", "completion"]) == 0
+    assert main(["transform", "other", "corpus", "--out", "theta.csv"]) == 0

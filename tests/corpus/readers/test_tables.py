@@ -1,0 +1,209 @@
+"""Corpora in AnnData and Parquet files, read whole and converted."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from support.corpora import dense, random_counts
+
+from torch_lntm.corpus import Corpus, convert_corpus, read_corpus
+from torch_lntm.corpus.readers import tables
+from torch_lntm.errors import CorpusError, FileError
+
+COUNTS = random_counts()
+WORDS = [f"wörd{v}" for v in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(tables, "_ENTRIES", 37)
+    monkeypatch.setattr(tables, "_ROWS", 7)
+
+
+def read_both(path, tmp_path, **options) -> Corpus:
+    """The corpus as it is read, which is the one that is converted."""
+    corpus = read_corpus(path, **options)
+    found = read_corpus(convert_corpus(path, tmp_path / "out", **options))
+    assert found.fingerprint() == corpus.fingerprint()
+    assert list(found.metadata) == list(corpus.metadata)
+    for name, values in corpus.metadata.items():
+        np.testing.assert_array_equal(found.metadata[name], values)
+    return corpus
+
+
+# ------------------------------------------------------------------ AnnData
+
+
+def write_h5ad(path, x, dtype=np.float32):
+    """As anndata writes it: version 0.1.0 of its encoding."""
+    with h5py.File(path, "w") as file:
+        if sp.issparse(x):
+            group = file.create_group("X")
+            group.attrs["encoding-type"] = f"{x.format}_matrix"
+            group.attrs["shape"] = x.shape
+            group["data"] = x.data.astype(dtype)
+            group["indices"], group["indptr"] = x.indices, x.indptr
+        else:
+            file["X"] = x.astype(dtype)
+        var = file.create_group("var")
+        var.attrs["_index"] = "gene"
+        var["gene"] = WORDS
+        obs = file.create_group("obs")
+        obs.attrs["_index"] = "_index"
+        obs.attrs["column-order"] = ["cell", "age", "batch", "count"]
+        obs["_index"] = [f"d{d}" for d in range(50)]
+        cell = obs.create_group("cell")
+        cell["categories"] = ["B", "T"]
+        cell["codes"] = np.arange(50, dtype=np.int8) % 3 - 1
+        obs["age"] = np.linspace(0, 1, 50)
+        obs["batch"] = [str(d % 4) for d in range(50)]
+        count = obs.create_group("count")
+        count["values"], count["mask"] = np.arange(50), np.arange(50) == 7
+    return path
+
+
+@pytest.mark.parametrize("kind", [sp.csr_array, np.asarray])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_anndata(tmp_path, kind, dtype):
+    corpus = read_both(write_h5ad(tmp_path / "a.h5ad", kind(COUNTS), dtype), tmp_path)
+    np.testing.assert_array_equal(dense(corpus), COUNTS)
+    assert corpus.vocabulary == tuple(WORDS)
+    assert list(corpus.metadata) == ["id", "cell", "age", "batch", "count"]
+    assert corpus.metadata["id"][49] == "d49"
+    assert corpus.metadata["cell"].tolist()[:4] == [None, "B", "T", None]
+    assert corpus.metadata["age"].dtype == np.float64
+    assert corpus.metadata["batch"].tolist()[:2] == ["0", "1"]
+    assert np.isnan(corpus.metadata["count"][7])
+    assert corpus.metadata["count"][8] == 8
+
+
+def edited(path, edit):
+    with h5py.File(path, "r+") as file:
+        edit(file)
+    return path
+
+
+def put(file, name, value):
+    del file[name]
+    file[name] = value
+
+
+@pytest.mark.parametrize(
+    ("edit", "match"),
+    [
+        (lambda f: f.__delitem__("X"), "not a complete .h5ad file"),
+        (lambda f: f["X"].attrs.__setitem__("encoding-type", "csc_matrix"), "X is a csc_matrix"),
+        (lambda f: f["X"].attrs.__setitem__("shape", (51, 20)), "51 documents"),
+        (lambda f: f["X"].attrs.__setitem__("shape", (50, 19)), "not below 19"),
+        (lambda f: f["X"].attrs.__setitem__("shape", (10**15, 20)), "out of proportion"),
+        (lambda f: put(f, "X/indptr", np.arange(51)), "X's indptr must go from 0 to its"),
+        (lambda f: put(f, "X/indices", np.arange(5)), "with as many indices"),
+        (lambda f: f["X/indices"].__setitem__(3, -1), "indices that are not below 20"),
+        (lambda f: f["X/data"].__setitem__(3, 0.5), r"whole numbers .* got 0\.5 in document"),
+        (lambda f: put(f, "var/gene", ["a", "b"]), "one word for each of the 20 columns"),
+        (lambda f: put(f, "obs/age", np.arange(3)), "3 values of 'age' for 50 documents"),
+        (lambda f: put(f, "obs/cell/codes", np.full(50, 2)), "codes without a category"),
+        (lambda f: put(f, "obs/count/mask", [True]), "mask of another length"),
+    ],
+)
+def test_anndata_that_cannot_be_used(tmp_path, edit, match):
+    path = edited(write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS)), edit)
+    with pytest.raises(CorpusError, match=match):
+        read_corpus(path)
+    with pytest.raises(CorpusError, match=match):
+        convert_corpus(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_that_take_all_memory_are_not_read(tmp_path):
+    path = write_h5ad(tmp_path / "a.h5ad", sp.csr_array(COUNTS))
+    with h5py.File(path, "r+") as file:  # announced, and not stored
+        del file["obs/age"]
+        file["obs"].create_dataset("age", (10**13,), np.float64, chunks=(1000,))
+    with pytest.raises(FileError, match="the values of /obs/age take 80000000000000 bytes"):
+        read_corpus(path)
+
+
+@pytest.mark.parametrize("name", ["a.h5ad", "a.parquet"])
+def test_truncated_and_other_files(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.h5ad":
+        write_h5ad(path, sp.csr_array(COUNTS))
+    else:
+        write_parquet(path)
+    data = path.read_bytes()
+    for content in (b"", b"no such thing", data[: len(data) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match=r"a\..*: not a complete"):
+            read_corpus(path)
+
+
+# ------------------------------------------------------------------ Parquet
+
+
+def write_parquet(path, **columns):
+    rows = [np.flatnonzero(row) for row in COUNTS]
+    given = {
+        "words": [[WORDS[v] for v in row] for row in rows],
+        "counts": [COUNTS[d, row].tolist() for d, row in enumerate(rows)],
+        "year": list(range(50)),
+        "who": ["ann", None] * 25,
+    }
+    table = {name: values for name, values in (given | columns).items() if values is not None}
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def test_parquet_of_words(tmp_path):
+    corpus = read_both(write_parquet(tmp_path / "a.parquet"), tmp_path)
+    assert corpus.vocabulary == tuple(sorted(WORDS))
+    order = [corpus.vocabulary.index(word) for word in WORDS]
+    np.testing.assert_array_equal(dense(corpus)[:, order], COUNTS)
+    assert corpus.metadata["year"].tolist() == list(range(50))
+    assert corpus.metadata["who"].tolist() == ["ann", None] * 25
+
+
+def test_parquet_of_columns(tmp_path):
+    columns = [np.flatnonzero(row).tolist() for row in COUNTS]
+    path = write_parquet(tmp_path / "a.parquet", words=columns)
+    np.testing.assert_array_equal(dense(read_both(path, tmp_path)), COUNTS)
+    named = read_both(path, tmp_path, vocabulary=[*WORDS, "more"])
+    assert named.num_words == 21
+    with pytest.raises(FileError, match="'words' must be columns from 0 to 5"):
+        read_corpus(path, vocabulary=WORDS[:5])
+
+
+def test_parquet_of_tokens(tmp_path):
+    tokens = [np.repeat(np.arange(20), row)[::-1].tolist() for row in COUNTS]
+    tokens[3] = None  # an empty document
+    path = write_parquet(tmp_path / "a.parquet", words=tokens, counts=None)
+    expected = COUNTS.copy()
+    expected[3] = 0
+    np.testing.assert_array_equal(dense(read_both(path, tmp_path)), expected)
+
+
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ({"words": None}, "expected a column of lists 'words', got the columns counts, year"),
+        ({"words": [1.5] * 50}, "'words' must be lists of words or columns, got double"),
+        ({"words": [["a", None]] * 50}, "a word of 'words' is missing"),
+        ({"words": [[1, None]] * 50}, "a word of 'words' is missing"),
+        ({"words": [[1, -2]] * 50}, "'words' must be columns from 0"),
+        ({"counts": [[1]] * 50}, "'counts' must be as many as 'words'"),
+        ({"counts": [1] * 50}, "'counts' must be lists"),
+        ({"words": [["a"]] * 50, "counts": [["x"]] * 50}, "'counts' must be numbers"),
+        ({"words": [["a"]] * 50, "counts": [[0.5]] * 50}, r"whole numbers .* got 0\.5"),
+        ({"words": [[10**12]] * 50, "counts": None}, "1000000000001 words are out of proportion"),
+    ],
+)
+def test_parquet_that_cannot_be_used(tmp_path, columns, match):
+    path = write_parquet(tmp_path / "a.parquet", **columns)
+    with pytest.raises(CorpusError, match=match):
+        read_corpus(path)
+    with pytest.raises(CorpusError, match=match):
+        convert_corpus(path, tmp_path / "out")

@@ -1,0 +1,374 @@
+"""Corpora in folders: everything that a corpus does, on counts that are mapped into memory."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from support.corpora import dense, make_corpus
+
+from torch_lntm.corpus import Corpus, documents, load_split, load_word_hold_out, mapped, read_corpus
+from torch_lntm.corpus import store as stores
+from torch_lntm.errors import CorpusError, FileError
+
+NAMES = ("row_offsets", "word_index", "counts")
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    found = make_corpus(num_docs=60, num_words=20)
+    found = found.with_metadata({"year": range(60), "who": ["ann", None] * 30})
+    return found.with_covariates({"x": np.linspace(0.0, 1.0, 60)[:, None]})
+
+
+@pytest.fixture
+def folder(corpus, tmp_path):
+    corpus.save(tmp_path / "toy")
+    return tmp_path / "toy"
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Every loop has many parts, and every selection goes to files."""
+    monkeypatch.setattr(mapped, "PART", 13)
+    monkeypatch.setattr(documents, "LARGE", 0)
+
+
+def assert_same(found: Corpus, expected: Corpus) -> None:
+    for name in NAMES:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert (found.num_words, found.vocabulary) == (expected.num_words, expected.vocabulary)
+    assert list(found.metadata) == list(expected.metadata)
+    for name, values in expected.metadata.items():
+        assert found.metadata[name].tolist() == values.tolist()
+    assert list(found.covariates) == list(expected.covariates)
+    for name, values in expected.covariates.items():
+        np.testing.assert_array_equal(found.covariates[name], values)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    assert found.fingerprint() == expected.fingerprint()
+
+
+def test_a_folder_gives_the_corpus_back(corpus, folder):
+    found = read_corpus(folder)
+    assert_same(found, corpus)
+    assert found.name == "toy"
+    assert found.counts.dtype == np.int32
+    assert [mapped.is_mapped(getattr(found, name)) for name in NAMES] == [True] * 3
+    with pytest.raises(ValueError, match="read-only"):
+        found.counts[0] = 7
+    np.testing.assert_array_equal(found.word_totals, dense(corpus).sum(0))
+
+
+def test_the_arrays_are_plain_numpy_files(corpus, folder):
+    for name in NAMES:
+        array = np.load(folder / f"{name}.npy")
+        np.testing.assert_array_equal(array, getattr(corpus, name))
+
+
+def test_a_corpus_of_counts_alone(tmp_path):
+    bare = Corpus.from_matrix([[0, 2], [0, 0]])
+    bare.save(tmp_path / "bare")
+    assert_same(read_corpus(tmp_path / "bare"), bare)
+    assert sorted(path.name for path in (tmp_path / "bare").iterdir()) == sorted(
+        ["corpus.json", *(f"{name}.npy" for name in NAMES)]
+    )
+    named = read_corpus(tmp_path / "bare", vocabulary=["cat", "dog"], labels=["x", "y"])
+    assert named.vocabulary == ("cat", "dog")
+    assert named.labels == ("x", "y")
+    with pytest.raises(CorpusError, match="one word for each of the 2 columns, got 1"):
+        read_corpus(tmp_path / "bare", vocabulary=["cat"])
+
+
+def test_a_corpus_without_a_token(tmp_path):
+    Corpus.from_matrix(np.zeros((3, 2)), allow_empty=True).save(tmp_path / "none")
+    found = read_corpus(tmp_path / "none")
+    assert found.lengths.tolist() == [0, 0, 0]
+    assert next(found.batches()).nnz == 0
+
+
+def test_scattered_documents_without_a_token(tmp_path):
+    Corpus.from_matrix([[0], [1], [0], [1]]).save(tmp_path / "some")
+    found = read_corpus(tmp_path / "some")
+    assert found[[2, 0]].lengths.tolist() == [0, 0]
+    assert found.batch([2, 0]).nnz == 0
+    assert found.batch([2, 3, 0]).counts.tolist() == [1.0]
+
+
+# ------------------------------------------------------------------ what a corpus does
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize(
+    "rows",
+    [slice(None), slice(10, 40), slice(None, None, -3), [5, 5, 0, 59], np.arange(60) % 3 > 0],
+)
+def test_selection(corpus, folder, rows):
+    found = read_corpus(folder)[rows]
+    assert_same(found, corpus[rows])
+    assert mapped.is_mapped(found.counts), "it was copied into memory"
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_splits_and_hold_outs(corpus, folder, tmp_path):
+    found = read_corpus(folder)
+    split, expected = found.split(0.3, seed=1), corpus.split(0.3, seed=1)
+    for part, other in zip(split, expected, strict=True):
+        assert_same(part, other)
+        assert mapped.is_mapped(part.counts)
+        # A selection of a selection, whose first files have no name by now.
+        assert_same(part[::-2], other[::-2])
+    hold_out, expected = found.hold_out_words(0.4, seed=2), corpus.hold_out_words(0.4, seed=2)
+    for part, other in zip(hold_out, expected, strict=True):
+        assert_same(part, other)
+        assert mapped.is_mapped(part.counts)
+    split.save(tmp_path / "split.npz")
+    assert_same(load_split(tmp_path / "split.npz", corpus).test, split.test)
+    hold_out.save(tmp_path / "words.npz")
+    assert_same(load_word_hold_out(tmp_path / "words.npz", found).held_out, hold_out.held_out)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_other_vocabularies(corpus, folder):
+    words = ["w3", "new", "w11", "w0"]
+    with pytest.warns(UserWarning, match="dropped") as theirs:
+        found = read_corpus(folder).with_vocabulary(words)
+    with pytest.warns(UserWarning, match="dropped") as ours:
+        expected = corpus.with_vocabulary(words)
+    assert_same(found, expected)
+    assert str(theirs[0].message) == str(ours[0].message)
+    np.testing.assert_array_equal(dense(found)[:, [0, 2, 3]], dense(corpus)[:, [3, 11, 0]])
+
+
+@pytest.mark.parametrize("options", [{"max_docs": 7}, {"max_tokens": 40}, {"shuffle": True}])
+def test_batches(corpus, folder, options):
+    batches = zip(read_corpus(folder).batches(**options), corpus.batches(**options), strict=True)
+    for found, expected in batches:
+        np.testing.assert_array_equal(dense(found), dense(expected))
+        assert torch.equal(found.index, expected.index)
+        assert torch.equal(found.covariates["x"], expected.covariates["x"])
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_saving_again(corpus, folder, tmp_path):
+    found = read_corpus(folder)
+    found.save(tmp_path / "toy.npz")
+    assert_same(read_corpus(tmp_path / "toy.npz"), corpus)
+    found[5:50].save(folder)  # over its own files
+    assert_same(read_corpus(folder), corpus[5:50])
+    assert_same(found, corpus)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.slow
+def test_what_was_read_does_not_stay_in_memory(tmp_path):
+    counts = np.ones((40_000, 50), np.int32)
+    Corpus.from_matrix(counts).save(tmp_path / "large")
+    corpus = read_corpus(tmp_path / "large")
+    assert corpus.num_tokens == corpus.word_totals.sum() == 2_000_000
+    assert len(corpus.fingerprint()) == 64
+    assert sum(batch.num_docs for batch in corpus.batches(100, shuffle=True)) == 40_000
+    assert sum(batch.num_docs for batch in corpus.batches(100)) == 40_000
+    files = ("word_index.npy", "counts.npy")
+    assert max(resident_kb(name) for name in files) < 1000  # of 8 MB each
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_descriptors_are_closed_with_the_corpus(corpus, folder):
+    before = len(os.listdir("/proc/self/fd"))
+    found = read_corpus(folder)[::-2]
+    batch = found.batch([5, 3, 20])
+    assert len(os.listdir("/proc/self/fd")) > before
+    np.testing.assert_array_equal(dense(batch), dense(corpus[::-2])[[5, 3, 20]])
+    del found
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_that_was_cut_short_under_a_corpus(folder):
+    found = read_corpus(folder)
+    os.truncate(folder / "counts.npy", 200)
+    with pytest.raises(FileError, match="a file of the corpus has been cut short"):
+        found.batch([50, 3])
+
+
+def test_ranges_without_the_file(corpus, folder, monkeypatch):
+    found = read_corpus(folder)
+    monkeypatch.setattr(mapped, "_FILES", {})  # as where the system cannot read at a position
+    assert_same(found[[50, 3, 9]], corpus[[50, 3, 9]])
+
+
+def resident_kb(name: str) -> int:
+    """Memory of this process that is of a file of this name; Linux only."""
+    found, inside = 0, False
+    with open("/proc/self/smaps", encoding="utf-8") as lines:
+        for line in lines:
+            first = line.split(maxsplit=1)[0]
+            if not first.endswith(":"):
+                inside = line.rstrip().endswith(name)
+            elif inside and first == "Rss:":
+                found += int(line.split()[1])
+    return found
+
+
+# ------------------------------------------------------------------ files that cannot be used
+
+
+def change(folder, **changes):
+    about = json.loads((folder / "corpus.json").read_text())
+    (folder / "corpus.json").write_text(json.dumps(about | changes))
+
+
+def put(folder, name, array):
+    """Another array, with its own checksum."""
+    np.save(folder / f"{name}.npy", array)
+    about = json.loads((folder / "corpus.json").read_text())
+    change(folder, crc32=about["crc32"] | {name: zlib.crc32(np.ascontiguousarray(array).data)})
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"{name}.npy" for name in NAMES), "documents.npz", "vocabulary.txt"]
+)
+def test_missing_and_truncated_files(folder, name):
+    data = (folder / name).read_bytes()
+    for size in (0, 5, len(data) // 2, len(data) - 1):
+        (folder / name).write_bytes(data[:size])
+        with pytest.raises(FileError, match=name):
+            read_corpus(folder)
+    (folder / name).unlink()
+    with pytest.raises(FileError, match=rf"{name}: no such file"):
+        read_corpus(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_and_mismatched_arrays(folder, tmp_path, name):
+    path = folder / f"{name}.npy"
+    good = np.load(path)
+    make_corpus(num_docs=61, num_words=20).save(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / f"{name}.npy", path)
+    with pytest.raises(FileError, match=rf"{name}\.npy: holds .* do the files belong together"):
+        read_corpus(folder)
+    np.save(path, good.astype(np.float32))
+    with pytest.raises(FileError, match=rf"{name}\.npy: expected int.* of float32"):
+        read_corpus(folder)
+    np.save(path, np.array([None] * good.size))
+    with pytest.raises(FileError, match=rf"{name}\.npy: expected int.* of object"):
+        read_corpus(folder)
+    np.save(path, good)
+    read_corpus(folder)
+    (folder / f"{name}.npy").write_bytes(path.read_bytes() + b"12345678")
+    with pytest.raises(FileError, match=rf"{name}\.npy: announces .* bytes"):
+        read_corpus(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "value", "match"),
+    [
+        ("row_offsets", 0, 1, "offsets from 0 to the"),
+        ("row_offsets", -1, 7, "offsets from 0 to the"),
+        ("row_offsets", 3, -5, "a document goes from entry"),
+        ("row_offsets", 3, 2**62, "a document goes from entry"),
+        ("word_index", 3, -1, "expected words below 20, got -1 in document 0, entry 3"),
+        ("word_index", 3, 20, "expected words below 20, got 20 in document 0, entry 3"),
+        ("word_index", 3, 0, "expected ascending words in a document, got 0 in document 0"),
+        ("counts", 50, 0, "expected counts from 1 to 2147483647, got 0 in document"),
+        ("counts", 50, -3, "expected counts from 1 to 2147483647, got -3 in document"),
+    ],
+)
+@pytest.mark.usefixtures("in_parts")
+def test_arrays_that_are_no_documents(folder, name, entry, value, match):
+    array = np.load(folder / f"{name}.npy")
+    array[entry] = value
+    put(folder, name, array)
+    with pytest.raises(FileError, match=rf"{name}\.npy: .*{match}"):
+        read_corpus(folder)
+
+
+def test_a_plausible_change_is_found(folder):
+    array = np.load(folder / "counts.npy")
+    array[5] += 1
+    np.save(folder / "counts.npy", array)
+    with pytest.raises(FileError, match=r"counts\.npy: is damaged, or of another corpus"):
+        read_corpus(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"format_version": 2}, "format_version is 2; this version of torch_lntm reads 1"),
+        ({"num_docs": "60"}, "num_docs is '60'"),
+        ({"num_docs": True}, "num_docs is True"),
+        ({"num_docs": 10**15}, "do the files belong together"),
+        ({"num_entries": 10**15}, "do the files belong together"),
+        ({"num_words": 0}, "from 1 to 2147483648 words; got 60 and 0"),
+        ({"num_words": 2**31}, "one word for each of the 2147483648 columns, got 20"),
+        ({"num_words": 2**31, "vocabulary": False}, "2147483648 words are out of proportion"),
+        ({"num_words": 19}, "expected words below 19"),
+        ({"crc32": 5}, "crc32 is 5"),
+        ({"crc32": {}}, "is damaged, or of another corpus"),
+        ({"preparation": 5}, "preparation is 5"),
+    ],
+)
+def test_what_is_said_of_a_corpus_is_checked(folder, changes, match):
+    change(folder, **changes)
+    with pytest.raises(FileError, match=match):
+        read_corpus(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", '{"format_version": 1', "[" * 10**5, "{}"])
+def test_no_json(folder, text):
+    (folder / "corpus.json").write_text(text)
+    with pytest.raises(FileError, match=r"corpus\.json: "):
+        read_corpus(folder)
+
+
+def test_the_rest_is_bounded(folder):
+    with pytest.raises(FileError, match=r"documents\.npz: holds more than 600 bytes"):
+        read_corpus(folder, max_bytes=600)
+
+
+# ------------------------------------------------------------------ writing
+
+
+def test_only_a_corpus_is_replaced(corpus, tmp_path):
+    (tmp_path / "mine").mkdir()
+    corpus.save(tmp_path / "mine")  # an empty folder
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    for name in ("notes", "file"):
+        with pytest.raises(CorpusError, match=rf"{name}: exists and is not the folder of a corpus"):
+            corpus.save(tmp_path / name)
+    assert (tmp_path / "notes" / "a.txt").read_text() == "precious"
+    with pytest.raises(CorpusError, match=r"toy\.csv: a corpus is saved as an \.npz file or in a"):
+        corpus.save(tmp_path / "toy.csv")
+
+
+@pytest.mark.parametrize("name", ["atomic_write", "write_arrays", "write_lines"])
+def test_nothing_is_half_written(corpus, folder, tmp_path, monkeypatch, name):
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stores, name, full)
+    with pytest.raises(FileError, match=r"toy: cannot be written .*: the disk is full"):
+        corpus[3:].save(folder)
+    monkeypatch.undo()
+    assert_same(read_corpus(folder), corpus)
+    assert [path.name for path in tmp_path.iterdir()] == ["toy"]
+
+
+def test_a_full_disk_for_temporary_files(corpus, folder, monkeypatch, in_parts):
+    found = read_corpus(folder)
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(mapped.RowsWriter, "add", full)
+    with pytest.raises(FileError, match=r"cannot be written .*: the disk is full"):
+        found[::2]

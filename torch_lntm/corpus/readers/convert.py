@@ -1,0 +1,161 @@
+"""From any format to a corpus's folder, in memory that the size of the corpus does not bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from torch_lntm.corpus.checks import check_counts, check_vocabulary
+from torch_lntm.corpus.columns import Arrays, FrozenDict, make_metadata
+from torch_lntm.corpus.mapped import Rows
+from torch_lntm.corpus.readers import STREAMS, Source, open_source
+from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
+from torch_lntm.corpus.readers.texts import TEXT_READERS, TextOptions, TextStream
+from torch_lntm.corpus.store import StoreWriter, new_store
+from torch_lntm.corpus.texts import stream_words
+from torch_lntm.errors import CorpusError, FileError
+
+
+def convert_corpus(
+    source: str | Path,
+    folder: str | Path,
+    vocabulary: str | Path | Iterable[str] | None = None,
+    format: str | None = None,
+    labels: str | Path | Iterable[object] | None = None,
+    *,
+    text_field: str | None = None,
+    label_field: str | None = None,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+    **options: Any,
+) -> Path:
+    """Writes the corpus in a file or folder to a folder that ``read_corpus`` maps into memory.
+
+    The source need not fit into memory. Held there are a part of the documents at a time, the
+    different words, and the metadata. Only the formats ``npz`` and ``json`` are read whole, because
+    nothing tells where in them a document is. Texts are gone through twice: for the words, and for
+    the counts. In files of coordinates (``uci`` and ``mtx``) the documents must be in order.
+
+    Args:
+        source: The file or folder, as for ``read_corpus``.
+        folder: The folder to write, which appears complete or not at all. A corpus that is there
+            is replaced.
+        vocabulary: As for ``read_corpus``.
+        format: As for ``read_corpus``.
+        labels: As for ``read_corpus``.
+        text_field: As for ``read_corpus``.
+        label_field: As for ``read_corpus``.
+        encoding: As for ``read_corpus``.
+        delimiter: As for ``read_corpus``.
+        **options: For texts, options of ``Corpus.from_texts`` but ``vectorizer``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        CorpusError: As for ``read_corpus`` and ``Corpus.save``; or the documents are not in order.
+    """
+    folder = Path(folder)
+    how = TextOptions(text_field, label_field, encoding, delimiter, math.inf)
+    found = open_source(source, vocabulary, format, labels, how, options)
+    if "vectorizer" in options:
+        raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")
+    with new_store(folder) as writer:
+        try:
+            _convert(found, writer, options)
+        except FileError:
+            raise
+        except CorpusError as error:
+            raise CorpusError(f"{' with '.join(map(str, found.files))}: {error}") from error
+    return folder
+
+
+def _convert(source: Source, writer: StoreWriter, options: Mapping[str, Any]) -> None:
+    preparation = None
+    covariates: Arrays = FrozenDict()
+    metadata: Mapping[str, Any]
+    words: Iterable[str] | None
+    if source.format in TEXT_READERS:
+        texts = TextStream(source.path, source.format, source.options)
+        counts, words, preparation = stream_words(texts, source.vocabulary, **options)
+        num_words = len(words)
+        for matrix in counts:
+            writer.add(_rows(matrix))
+        metadata = texts.metadata
+    elif source.format in STREAMS:
+        stream = STREAMS[source.format](source.path, source.num_words, math.inf)
+        num_words = write_stream(source.path, stream, writer)
+        words, metadata = source.vocabulary or stream.vocabulary, stream.metadata
+    else:
+        corpus = source.read({})
+        for _, rows in corpus.parts():
+            writer.add(rows)
+        num_words, words = corpus.num_words, corpus.vocabulary
+        metadata, covariates = corpus.metadata, corpus.covariates
+        preparation = corpus.preparation
+    if not writer.nnz:
+        raise CorpusError(
+            f"the corpus is empty: {writer.num_docs} documents, {num_words} words, 0 tokens; "
+            "give at least one document with one word"
+        )
+    if source.labels is not None:
+        metadata = {**metadata, "label": [str(label) for label in source.labels]}
+    columns = make_metadata(metadata, writer.num_docs)
+    writer.close(num_words, check_vocabulary(words, num_words), columns, covariates, preparation)
+
+
+def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
+    """Writes counts whose documents are in order; returns the number of words.
+
+    Raises:
+        FileError: They are not in order, or a size is out of proportion to the file.
+    """
+    num_words = 0 if stream.num_words is None else stream.num_words
+    for piece in _complete(path, stream):
+        first = writer.num_docs
+        num_docs = piece.num_docs - first
+        num_entries = writer.nnz + piece.words.size
+        if stream.num_words is None:
+            num_words = max(num_words, int(piece.words.max(initial=-1)) + 1)
+            check_size(path, 0, num_words, num_entries, None)
+        check_size(path, piece.num_docs, 0, num_entries, None)
+        entries = (piece.counts, (piece.rows - first, piece.words))
+        writer.add(_rows(sp.coo_matrix(entries, (num_docs, num_words))))
+    return num_words
+
+
+def _complete(path: Path, stream: CountStream) -> Iterator[Entries]:
+    """The entries in pieces of complete documents, all of which come in order."""
+    first, held = 0, None
+    for piece in stream.pieces:
+        if held is not None:
+            arrays = (np.concatenate(pair) for pair in zip(held[1:], piece[1:], strict=True))
+            piece = Entries(piece.num_docs, *arrays)
+        rows = piece.rows
+        if rows.size and (rows[0] < first or (rows[1:] < rows[:-1]).any()):
+            raise FileError(
+                f"{path}: the documents are not in order; sort the lines by document, or read the "
+                "file by read_corpus, which takes more memory, and save the corpus"
+            )
+        done = int(np.searchsorted(rows, piece.num_docs))
+        held = Entries(piece.num_docs, rows[done:], piece.words[done:], piece.counts[done:])
+        if piece.num_docs > first:
+            yield Entries(piece.num_docs, rows[:done], piece.words[:done], piece.counts[:done])
+            first = piece.num_docs
+    if held is not None and (held.rows.size or (stream.num_docs or 0) > first):
+        last = int(held.rows[-1]) + 1 if held.rows.size else first
+        yield held._replace(num_docs=last if stream.num_docs is None else stream.num_docs)
+
+
+def _rows(matrix: Any) -> Rows:
+    """The counts of some documents as they are stored."""
+    if not matrix.shape[0] or not matrix.shape[1]:
+        none = np.empty(0, np.int64)
+        return Rows(np.zeros(matrix.shape[0], np.int64), none, none)
+    csr = check_counts(matrix, allow_empty=True)
+    return Rows(np.diff(csr.indptr), csr.indices, csr.data)

@@ -1,0 +1,280 @@
+"""Corpora in folders, whose counts are mapped into memory and may be larger than it.
+
+A folder holds ``corpus.json`` (sizes and checksums), the arrays ``row_offsets.npy``,
+``word_index.npy`` and ``counts.npy`` of all documents in compressed sparse rows, and, where there
+are any, ``vocabulary.txt`` (a word per line) and ``documents.npz`` (metadata and covariates).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.corpus.archive import pack_documents, unpack_documents
+from torch_lntm.corpus.checks import MAX_COUNT, check_vocabulary
+from torch_lntm.corpus.columns import Arrays, FrozenDict
+from torch_lntm.corpus.mapped import RowsWriter, map_array, parts, pieces, release
+from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.files import (
+    atomic_folder,
+    atomic_write,
+    read_arrays,
+    read_text,
+    unwritable,
+    write_arrays,
+    write_lines,
+)
+
+FORMAT_VERSION = 1
+ABOUT, VOCABULARY, DOCUMENTS = "corpus.json", "vocabulary.txt", "documents.npz"
+_ARRAYS = {"row_offsets": np.int64, "word_index": np.int32, "counts": np.int32}
+_MAX_WORDS = 2**31
+
+
+class Store(NamedTuple):
+    """What a folder holds of a corpus; the attributes are those of ``Documents``."""
+
+    row_offsets: NDArray[np.int64]
+    word_index: NDArray[np.integer]
+    counts: NDArray[np.int32]
+    num_words: int
+    vocabulary: tuple[str, ...] | None = None
+    metadata: Arrays = FrozenDict()
+    covariates: Arrays = FrozenDict()
+    preparation: str | None = None
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder holds a corpus."""
+    return (path / ABOUT).is_file()
+
+
+# -------------------------------------------------------------------- writing
+
+
+class StoreWriter(RowsWriter):
+    """Writes a corpus to a folder: first the documents by ``add``, then the rest by ``close``.
+
+    Args:
+        folder: The folder, which is there.
+        files: Files of the row offsets, the word indices and the counts.
+    """
+
+    def __init__(self, folder: Path, *files: IO[bytes]) -> None:
+        super().__init__(*files)
+        self.folder = folder
+
+    def close(
+        self,
+        num_words: int,
+        vocabulary: tuple[str, ...] | None = None,
+        metadata: Arrays | None = None,
+        covariates: Arrays | None = None,
+        preparation: str | None = None,
+    ) -> None:
+        """Writes what is known of the documents as a whole.
+
+        Args:
+            num_words: Size of the vocabulary.
+            vocabulary: The words.
+            metadata: Columns of one value a document.
+            covariates: Numeric arrays with an entry a document.
+            preparation: A sentence on the words that were left out.
+
+        Raises:
+            CorpusError: There is no document, or there are too many words.
+        """
+        if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
+            raise CorpusError(
+                f"a corpus has at least one document, and from 1 to {_MAX_WORDS} words; got "
+                f"{self.num_docs} documents and {num_words} words"
+            )
+        self.finish()
+        if vocabulary is not None:
+            write_lines(self.folder / VOCABULARY, vocabulary, "word")
+        if metadata or covariates:
+            packed = pack_documents(metadata or FrozenDict(), covariates or FrozenDict())
+            write_arrays(self.folder / DOCUMENTS, **packed)
+        arrays = dict(zip(_ARRAYS, (self.offsets, self.words, self.counts), strict=True))
+        about = {
+            "format_version": FORMAT_VERSION,
+            "num_docs": self.num_docs,
+            "num_words": num_words,
+            "num_entries": self.nnz,
+            "vocabulary": vocabulary is not None,
+            "documents": bool(metadata or covariates),
+            "preparation": preparation,
+            "crc32": {name: array.checksum for name, array in arrays.items()},
+        }
+        with atomic_write(self.folder / ABOUT) as file:
+            file.write((json.dumps(about, indent=2) + "\n").encode("ascii"))
+
+
+@contextmanager
+def new_store(path: Path) -> Iterator[StoreWriter]:
+    """What writes a corpus's folder, which appears when it is complete, in place of an older one.
+
+    Raises:
+        CorpusError: The path is a file, or a folder that holds something else.
+        FileError: The folder cannot be written.
+    """
+    if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
+        raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
+    try:
+        with atomic_folder(path) as folder:
+            offsets, words, counts = (folder / f"{name}.npy" for name in _ARRAYS)
+            with open(offsets, "xb") as a, open(words, "xb") as b, open(counts, "xb") as c:
+                yield StoreWriter(folder, a, b, c)
+            assert is_store(folder), "the writer was not closed"
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise unwritable(path, error) from error
+
+
+# -------------------------------------------------------------------- reading
+
+
+def read_store(path: Path, max_bytes: float | None = None) -> Store:
+    """Reads a folder. The counts are checked and mapped into memory, all else is read.
+
+    Args:
+        path: The folder.
+        max_bytes: The most bytes to read of the vocabulary, and of the metadata and covariates.
+
+    Raises:
+        FileError: A file is missing, damaged or truncated, does not belong to the others, or is
+            too large.
+    """
+    about = _about(path, max_bytes)
+    arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
+    num_docs, num_words, nnz = (about[n] for n in ("num_docs", "num_words", "num_entries"))
+    sizes = {"row_offsets": num_docs + 1, "word_index": nnz, "counts": nnz}
+    for name, array in arrays.items():
+        if array.size != sizes[name]:
+            raise FileError(
+                f"{path / name}.npy: holds {array.size} numbers, expected {sizes[name]} by "
+                f"{ABOUT}; do the files belong together?"
+            )
+    _check_offsets(path, arrays["row_offsets"], num_words, nnz)
+    _check_entries(path, arrays, num_words)
+    for name, array in arrays.items():
+        checksum = 0
+        for piece in pieces(array):
+            checksum = zlib.crc32(piece.data, checksum)
+        if checksum != about["crc32"].get(name):
+            raise FileError(
+                f"{path / name}.npy: is damaged, or of another corpus: its checksum is not that "
+                f"of {ABOUT}; make the folder again"
+            )
+    metadata = covariates = FrozenDict[NDArray[Any]]()
+    if about["documents"]:
+        file = path / DOCUMENTS
+        packed = read_arrays(file, "documents", max_bytes=max_bytes)["documents"]
+        metadata, covariates = unpack_documents(file, packed, num_docs, max_bytes)
+    return Store(
+        arrays["row_offsets"],
+        arrays["word_index"],
+        arrays["counts"],
+        num_words,
+        _vocabulary(path / VOCABULARY, num_words, max_bytes) if about["vocabulary"] else None,
+        metadata,
+        covariates,
+        about["preparation"],
+    )
+
+
+def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:
+    """What ``corpus.json`` says, of the right types."""
+    file = path / ABOUT
+    try:
+        about = json.loads(read_text(file, max_bytes=max_bytes))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{file}: not complete JSON ({error}); make the folder again") from error
+    if not isinstance(about, dict) or about.get("format_version") != FORMAT_VERSION:
+        found = about.get("format_version") if isinstance(about, dict) else None
+        raise FileError(
+            f"{file}: format_version is {found!r}; this version of torch_lntm reads "
+            f"{FORMAT_VERSION}"
+        )
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("num_docs", "num_words", "num_entries"), int),
+        **dict.fromkeys(("vocabulary", "documents"), bool),
+        "preparation": (str, type(None)),
+        "crc32": dict,
+    }
+    for name, kind in kinds.items():
+        value = about.get(name)
+        number = kind is int and (isinstance(value, bool) or not isinstance(value, int))
+        if name not in about or not isinstance(value, kind) or number:
+            raise FileError(f"{file}: {name} is {value!r:.60}; make the folder again")
+    if about["num_docs"] < 1 or not 0 < about["num_words"] <= _MAX_WORDS:
+        raise FileError(
+            f"{file}: expected at least one document, and from 1 to {_MAX_WORDS} words; got "
+            f"{about['num_docs']} and {about['num_words']}"
+        )
+    return about
+
+
+def _check_offsets(path: Path, offsets: NDArray[np.int64], num_words: int, nnz: int) -> None:
+    file = path / "row_offsets.npy"
+    if offsets[0] != 0 or offsets[-1] != nnz:
+        raise FileError(
+            f"{file}: expected offsets from 0 to the {nnz} entries, got {offsets[0]} to "
+            f"{offsets[-1]}"
+        )
+    last = 0  # of the piece before
+    for piece in pieces(offsets):
+        sizes = np.diff(piece, prepend=last)
+        bad = (piece < 0) | (piece > nnz) | (sizes < 0) | (sizes > num_words)
+        if bad.any():
+            d = int(np.flatnonzero(bad)[0]) - 1
+            raise FileError(
+                f"{file}: a document goes from entry {piece[d] if d >= 0 else last} to "
+                f"{piece[d + 1]}; expected at most one entry for each of {num_words} words"
+            )
+        last = int(piece[-1])
+
+
+def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) -> None:
+    """Checks that words are there, and ascend within each document, and that counts are."""
+    offsets, words, counts = (arrays[name] for name in _ARRAYS)
+    for first, last in parts(offsets):
+        start, stop = int(offsets[first]), int(offsets[last])
+        columns, tokens = words[start:stop], counts[start:stop]
+        rising = np.ones(columns.size, bool)
+        rising[1:] = columns[1:] > columns[:-1]
+        begins = np.asarray(offsets[first:last]) - start
+        rising[begins[begins < columns.size]] = True
+        for name, bad, expected in (
+            ("word_index", (columns < 0) | (columns >= num_words), f"words below {num_words}"),
+            ("word_index", ~rising, "ascending words in a document"),
+            ("counts", tokens < 1, f"counts from 1 to {MAX_COUNT}"),
+        ):
+            if bad.any():
+                i = start + int(np.flatnonzero(bad)[0])
+                d = int(np.searchsorted(offsets, i, "right")) - 1
+                raise FileError(
+                    f"{path / name}.npy: expected {expected}, got {arrays[name][i]} in document "
+                    f"{d}, entry {i}; make the folder again"
+                )
+        release(words, counts)
+
+
+def _vocabulary(path: Path, num_words: int, max_bytes: float | None) -> tuple[str, ...] | None:
+    text = read_text(path, max_bytes=max_bytes)
+    if not text.endswith("\n"):
+        raise FileError(f"{path}: ends within a line; is it truncated?")
+    try:
+        return check_vocabulary(text.removesuffix("\n").split("\n"), num_words)
+    except CorpusError as error:
+        raise FileError(f"{path}: {error}") from error
