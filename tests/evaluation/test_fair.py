@@ -135,7 +135,7 @@ def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
     options = {"num_samples": 8, "seed": 3}
     rough, fine = (
         completion_of(ALPHA[3], TOPICS[3], hold_out(5), tolerance=tolerance, **options)
-        for tolerance in (0.1, 0.0003)
+        for tolerance in (0.1, 0.001)
     )
     assert rough.within_tolerance
     assert fine.within_tolerance
