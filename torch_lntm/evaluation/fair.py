@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -21,11 +23,12 @@ from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.completion import CompletionResult, check_any_tokens
 from torch_lntm.evaluation.modes import theta_modes
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.evaluation.theta_chains import ChainScores, chains_of, scores_of
+from torch_lntm.evaluation.theta_chains import SHORT, ChainScores, chains_of, scores_of
 from torch_lntm.kernels import mixture_log_likelihood
 from torch_lntm.models import TopicModel, ctm, lda
 
 Method = Literal["mean", "mode"]
+R = TypeVar("R")
 #: A Dirichlet's concentration ``(num_topics,)``; or a logistic normal's mean and covariance, of K
 #: logits or of K − 1 with the last logit at 0; or a model of this package, with its own topics.
 Prior: TypeAlias = "TopicModel | tuple[Any, Any] | Any"
@@ -106,7 +109,7 @@ def completion_of(
     num_chains: int = 4,
     num_samples: int = 100,
     max_samples: int = 6400,
-    max_docs: int = 128,
+    max_docs: int = 256,
     seed: int = 0,
     fingerprint: str | None = None,
     progress: bool = False,
@@ -171,36 +174,49 @@ def completion_of(
     check_any_tokens(hold_out.held_out)
     probs, lengths = model.topics.double_probs, torch.tensor(hold_out.held_out.lengths)
 
-    def each(score: Callable[[DocumentBatch, DocumentBatch], Any]) -> list[Any]:
-        observed = hold_out.observed.batches(max_docs, device=model.device, dtype=model.dtype)
-        held_out = hold_out.held_out.batches(max_docs, device=model.device, dtype=torch.float64)
-        pairs = zip(observed, held_out, strict=True)
-        bar = tqdm(pairs, total=-(-len(lengths) // max_docs), disable=not progress)
-        return [score(seen, unseen) for seen, unseen in bar]
+    batches = _batches(hold_out, max_docs)
+    back = torch.from_numpy(np.concatenate(batches)).argsort()
+
+    def each(score: Callable[[DocumentBatch, DocumentBatch], R]) -> list[R]:
+        found = []
+        for rows in tqdm(batches, disable=not progress):
+            seen = hold_out.observed.batch(rows, model.device, model.dtype)
+            found.append(score(seen, hold_out.held_out.batch(rows, model.device, torch.float64)))
+        return found
 
     if method == "mode":
         modes = each(lambda s, u: mixture_log_likelihood(theta_modes(model, s), probs, u).cpu())
-        described = f"{model.name}, theta plugged in at its mode on the softmax scale"
-        name = hold_out.corpus.name
-        return CompletionResult(torch.cat(modes), lengths, "mode", described, corpus_name=name)
+        return CompletionResult(
+            torch.cat(modes)[back],
+            lengths,
+            "mode",
+            f"{model.name}, theta plugged in at its mode on the softmax scale",
+            corpus_name=hold_out.corpus.name,
+        )
 
     def score(seen: DocumentBatch, unseen: DocumentBatch) -> ChainScores:
         draw = chains_of(model, seen, num_chains, num_samples, seed)
-        return scores_of(draw, probs, unseen, num_samples, max_samples, tolerance)
+        return scores_of(
+            draw, probs, unseen, num_samples, max_samples, tolerance, int(lengths.sum())
+        )
 
     parts = each(score)
+
+    def joined(name: str) -> Tensor:
+        return torch.cat([getattr(part, name).cpu() for part in parts])[back]
+
     kind = "collapsed Gibbs" if model.prior.space_type.conjugate else "Hamiltonian"
     result = ExactCompletion(
-        log_predictive=torch.cat([part.log_predictive for part in parts]).cpu(),
+        log_predictive=joined("log_predictive"),
         held_out_tokens=lengths,
         predictive="mean",
         method=f"{model.name}, exact posterior mean of theta by {kind} chains",
         corpus_name=hold_out.corpus.name,
         tolerance=tolerance,
-        variance=torch.cat([part.variance for part in parts]).cpu(),
-        bias=torch.cat([part.bias for part in parts]).cpu(),
-        rhat=torch.cat([part.rhat for part in parts]).cpu(),
-        num_samples=torch.cat([part.num_samples for part in parts]).cpu(),
+        variance=joined("variance"),
+        bias=joined("bias"),
+        rhat=joined("rhat"),
+        num_samples=joined("num_samples"),
         num_chains=num_chains,
         fingerprint=found,
     )
@@ -230,6 +246,18 @@ def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[
     if not torch.equal(ours.held_out_tokens, other.held_out_tokens):
         raise ConfigError("the results are of different held-out tokens; score one hold-out")
     return per_token(ours.log_predictive - other.log_predictive, ours.held_out_tokens)
+
+
+def _batches(hold_out: WordHoldOut[Corpus], max_docs: int) -> list[NDArray[np.int64]]:
+    """Positions of the documents of each batch, by their observed tokens; short ones apart."""
+    lengths = hold_out.observed.lengths
+    order = lengths.argsort(kind="stable")
+    short = int((lengths <= SHORT).sum())
+    return [
+        group[start : start + max_docs]
+        for group in (order[:short], order[short:])
+        for start in range(0, len(group), max_docs)
+    ]
 
 
 def _model_of(prior: Prior, topics: Any) -> TopicModel:
