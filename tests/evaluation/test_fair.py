@@ -204,7 +204,7 @@ def test_the_modes_are_where_the_gradient_vanishes() -> None:
 
 def test_a_document_scores_the_same_in_every_batch() -> None:
     options = {"tolerance": 10.0, "num_samples": 10}
-    counts = np.vstack([OBSERVED + HELD_OUT, 60 * OBSERVED[3:]])
+    counts = np.vstack([OBSERVED + HELD_OUT, 30 * OBSERVED[3:]])
     documents = Corpus.from_matrix(counts).hold_out_words()
     assert documents.observed.lengths[-1] > SHORT > documents.observed.lengths[-2]
     for prior in (ALPHA[3], (LOC[3], COVARIANCE[3])):

@@ -20,10 +20,10 @@ from torch_lntm.sampling.collapsed import CollapsedGibbs
 #: Draws ``(num_chains, num_docs, num_topics)`` float64, one a call, whose mean is that of theta.
 Draw = Callable[[], Tensor]
 
-#: Most tokens of documents whose Hamiltonian chains take the prior's mass matrix, and the leapfrog
-#: steps of a transition with it. Their posteriors are wide and skewed, and their own mass matrices
-#: make chains up to twice as slow to the same error.
-SHORT, SHORT_STEPS = 50, 10
+#: Most observed tokens of a short document, and the leapfrog steps of a Hamiltonian transition for
+#: short and for longer ones. The mass matrix is the prior's: chains with the documents' own take
+#: longer to the same error, and some of them stick where they start, in the tails of the prior.
+SHORT, SHORT_STEPS, LONG_STEPS = 150, 10, 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +69,8 @@ def chains_of(
     settings = HMCSettings.of(
         model,
         num_chains=num_chains,
-        mass_matrix="prior" if short else None,
-        num_steps=SHORT_STEPS if short else None,
+        mass_matrix="prior",
+        num_steps=SHORT_STEPS if short else LONG_STEPS,
         step_size=None,
         target_accept=0.8,
         jitter=0.2,
