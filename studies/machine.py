@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "gensim", "tomotopy", "torch_lntm")
+PACKAGES = (
+    *("torch", "numpy", "scipy", "scikit-learn"),
+    *("gensim", "tomotopy", "topica", "torch_lntm"),
+)
 _MB = 2.0**20
 
 

@@ -22,7 +22,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 import torch_lntm as lntm
 from studies.benchmarks.systems import SYSTEMS, ctm_sweeps
@@ -30,8 +29,13 @@ from studies.machine import ROOT, thread_environment
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import CompletionResult, completion_perplexity, unigram_perplexity
-from torch_lntm.kernels import expected_topic_counts
+from torch_lntm.evaluation import (
+    CompletionResult,
+    completion_of,
+    completion_perplexity,
+    unigram_perplexity,
+)
+from torch_lntm.evaluation.modes import dirichlet_modes
 
 OURS = "torch_lntm ctm"
 SLOW = "tomotopy CTM"
@@ -39,7 +43,6 @@ SLOW = "tomotopy CTM"
 #: learned one times SCALES. It is chosen on the very tokens scored, so it flatters the system.
 ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 SCALES = (1.0, 2.0, 5.0, 10.0)
-MAX_UPDATES, UPDATE_TOLERANCE = 5000, 1e-6
 
 
 @dataclass(frozen=True)
@@ -68,43 +71,6 @@ class Settings:
         check_choices(self, "systems", SYSTEMS)
 
 
-def dirichlet_mode(observed: lntm.Corpus, topics: Tensor, alpha: Tensor) -> Tensor:
-    """Mode of theta under a Dirichlet prior, its density taken on the softmax scale.
-
-    The fixed point theta ∝ expected topic counts + alpha, iterated until no proportion moves by
-    more than ``UPDATE_TOLERANCE``. On that scale the mode exists for every alpha > 0.
-
-    Args:
-        observed: The tokens to condition on.
-        topics: ``(num_topics, num_words)`` float64.
-        alpha: ``(num_topics,)`` float64.
-
-    Returns:
-        ``(num_docs, num_topics)`` float64.
-    """
-    batch = observed.batch(dtype=torch.float64)
-    theta = (alpha / alpha.sum()).expand(batch.num_docs, -1)
-    for _ in range(MAX_UPDATES):
-        weights = expected_topic_counts(theta, topics, batch) + alpha
-        weights /= weights.sum(-1, keepdim=True)
-        moved = float((weights - theta).abs().max())
-        theta = weights
-        if moved <= UPDATE_TOLERANCE:
-            break
-    return theta
-
-
-def logistic_normal_mode(
-    observed: lntm.Corpus, topics: Tensor, loc: Tensor, covariance: Tensor
-) -> Tensor:
-    """Theta ``(num_docs, num_topics)`` at the mode of eta under a logistic-normal prior."""
-    model = lntm.models.ctm(
-        *topics.shape, topics=topics, loc=loc, covariance=covariance, dtype=torch.float64
-    )
-    guide = lntm.guides.LaplaceGuide(model, tolerance=1e-6, max_iterations=500)
-    return guide.posterior(observed.batch(dtype=torch.float64)).theta_mode()
-
-
 def score(
     fit: dict[str, NDArray[Any]], hold_out: lntm.corpus.WordHoldOut[lntm.Corpus]
 ) -> tuple[CompletionResult, CompletionResult, str]:
@@ -115,38 +81,55 @@ def score(
     candidates = {f"{alpha:g}": torch.full((len(topics),), alpha).double() for alpha in ALPHAS}
     if "alpha" in fit:
         learned = torch.from_numpy(fit["alpha"]).double()
-        theta = dirichlet_mode(observed, topics, learned)
         candidates |= {f"learned × {scale:g}": learned * scale for scale in SCALES}
-    else:
-        loc, covariance = (torch.from_numpy(fit[name]).double() for name in ("loc", "covariance"))
-        theta = logistic_normal_mode(observed, topics, loc, covariance)
+    batch = observed.batch(dtype=torch.float64)
     scores = {
-        name: completion_perplexity(dirichlet_mode(observed, topics, alpha), topics, held_out)
+        name: completion_perplexity(dirichlet_modes(batch, topics, alpha), topics, held_out)
         for name, alpha in candidates.items()
     }
     best = min(scores, key=lambda name: scores[name].perplexity)
-    return completion_perplexity(theta, topics, held_out), scores[best], best
+    return completion_of(prior_of(fit), topics, hold_out, "mode"), scores[best], best
+
+
+def prior_of(fit: dict[str, NDArray[Any]]) -> Any:
+    """The prior of a fit, as :func:`completion_of` takes it."""
+    return fit["alpha"] if "alpha" in fit else (fit["loc"], fit["covariance"])
 
 
 def fit_in_process(
-    settings: Settings, system: str, num_topics: int, train: Path
+    system: str,
+    train: Path,
+    *,
+    num_topics: int,
+    seed: int,
+    threads: int,
+    ctm_sweeps: int | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Fit one system in a process of its own and return what it wrote."""
+    """Fit one system in a process of its own and return what it wrote.
+
+    Args:
+        system: Its name.
+        train: scipy's file of the training counts; the fit is written beside it.
+        num_topics: Number of topics.
+        seed: Seed of the fit.
+        threads: Threads of the process.
+        ctm_sweeps: Sweeps of tomotopy's CTModel, if not its own choice.
+    """
     out = train.with_name("fit.npz")
     options: dict[str, Any] = {
         "--train": train,
         "--num-topics": num_topics,
-        "--seed": settings.seed,
-        "--threads": settings.threads,
+        "--seed": seed,
+        "--threads": threads,
         "--out": out,
     }
-    if settings.ctm_sweeps:
-        options["--ctm-sweeps"] = settings.ctm_sweeps
+    if ctm_sweeps:
+        options["--ctm-sweeps"] = ctm_sweeps
     words = [str(word) for option in options.items() for word in option]
     subprocess.run(
         [sys.executable, "-m", "studies.benchmarks.systems", system, *words],
         cwd=ROOT,
-        env=thread_environment(settings.threads),
+        env=thread_environment(threads),
         check=True,
     )
     with np.load(out, allow_pickle=False) as arrays:
@@ -196,7 +179,14 @@ def run(settings: Settings, cells: Cells) -> Result:
 
         def compare(key: tuple[str, int, str]) -> dict[str, Any]:
             _, num_topics, system = key
-            fit = fit_in_process(settings, system, num_topics, path)
+            fit = fit_in_process(
+                system,
+                path,
+                num_topics=num_topics,
+                seed=settings.seed,
+                threads=settings.threads,
+                ctm_sweeps=settings.ctm_sweeps,
+            )
             own, best, best_alpha = score(fit, hold_out)
             return {
                 "system": system,
@@ -214,6 +204,12 @@ def run(settings: Settings, cells: Cells) -> Result:
         return Result(settings, cells.one("corpus", parts), cells.each(keys, compare))
 
 
+def missing_library(system: str) -> str | None:
+    """The library that a system needs and that is not installed, if it is not."""
+    library = SYSTEMS[system][0].partition(".")[0]
+    return library if find_spec(library) is None else None
+
+
 def check_installed(systems: tuple[str, ...]) -> None:
     """Find every system's library.
 
@@ -221,8 +217,8 @@ def check_installed(systems: tuple[str, ...]) -> None:
         ConfigError: One is not installed.
     """
     for system in systems:
-        library = SYSTEMS[system][0].partition(".")[0]
-        if find_spec(library) is None:
+        library = missing_library(system)
+        if library is not None:
             raise ConfigError(
                 f"{system!r} needs {library}, which is not installed; "
                 "pip install -e '.[study]', or leave it out of --systems"

@@ -1,4 +1,4 @@
-"""The systems that the study ``completion`` compares, each fitted in a process of its own.
+"""The systems that ``completion`` and ``quality`` compare, each fitted in a process of its own.
 
     python -m studies.benchmarks.systems SYSTEM --train TRAIN.npz --num-topics K --out FIT.npz
 
@@ -25,6 +25,8 @@ from studies.machine import Stopwatch, memory_mb
 SKLEARN_ITERATIONS = 50
 GENSIM_PASSES = 20
 TOMOTOPY_SWEEPS = 1000
+#: Pseudo-counts of every word in every topic of topica's CTM, as many as this package's default.
+TOPICA_SMOOTHING = 0.05
 #: Most topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 would take over an hour.
 CTM_EFFORT = 125_000_000
 
@@ -71,28 +73,39 @@ class Fit:
     settings: dict[str, Any]
 
 
-def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task], Fit]:
-    """The fit of one of this package's models with one of its guides, all else at its default."""
+def torch_lntm_fit(kind: str, posterior: str | None, **options: Any) -> Callable[[Task], Fit]:
+    """The fit of one of this package's models with one of its guides, all else at its default.
+
+    Args:
+        kind: The model.
+        posterior: The guide of variational EM; None for Monte-Carlo EM.
+        options: Options of the model.
+    """
 
     def fit(task: Task) -> Fit:
         import torch
 
         import torch_lntm as lntm
+        from torch_lntm.inference import MonteCarloEM, VariationalEM
 
         torch.set_num_threads(task.threads)
         corpus = lntm.Corpus.from_matrix(task.counts)
         with task.stopwatch:
             make = lntm.models.CONSTRUCTORS[kind]
             model = make(task.num_topics, corpus.num_words, seed=task.seed, **options)
-            guide = lntm.guides.make_guide(posterior, model)
-            engine = lntm.inference.VariationalEM(model, guide, seed=task.seed, progress=False)
+            engine: MonteCarloEM | VariationalEM
+            if posterior is None:
+                engine = MonteCarloEM(model, seed=task.seed, progress=False)
+            else:
+                guide = lntm.guides.make_guide(posterior, model)
+                engine = VariationalEM(model, guide, seed=task.seed, progress=False)
             result = engine.fit(corpus)
         prior: Any = model.prior
         names = {"alpha": "concentration"}
         if kind != "lda":
             names = {"loc": "loc", "covariance": "covariance"}
         return Fit(
-            model.topics.probs.detach().double().numpy(),
+            model.topics.double_probs.numpy(),
             {ours: getattr(prior, name).detach().double().numpy() for ours, name in names.items()},
             {
                 "settings": "defaults",
@@ -198,6 +211,48 @@ def fit_tomotopy_ctm(task: Task) -> Fit:
     return fit
 
 
+def _fit_topica(task: Task, model: Any, **options: Any) -> tuple[NDArray[np.integer], Fit]:
+    """A model of topica, and the columns of the words that it knows."""
+    counts = task.counts
+    documents = [
+        [str(word) for word in np.repeat(counts.indices[start:stop], counts.data[start:stop])]
+        for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True)
+    ]
+    with task.stopwatch:
+        model.fit(documents, num_threads=task.threads, progress=False, **options)
+    return np.array([int(word) for word in model.vocabulary]), Fit(
+        np.zeros((task.num_topics, counts.shape[1])), {}, {"settings": "defaults", **options}
+    )
+
+
+def fit_topica_lda(task: Task) -> Fit:
+    """Topica's LDA: sparse Gibbs sampling with a learned asymmetric concentration."""
+    import topica
+
+    model = topica.LDA(task.num_topics, seed=task.seed)
+    known, fit = _fit_topica(task, model)
+    # A word without counts gets what its own prior gives: less than any that it knows.
+    fit.topics[:] = model.topic_word.min(1, keepdims=True)
+    fit.topics[:, known] = model.topic_word
+    fit.prior["alpha"] = np.asarray(model.alpha)
+    return fit
+
+
+def fit_topica_ctm(task: Task) -> Fit:
+    """Topica's CTM, R stm's algorithm; its topics, which it leaves free, are smoothed."""
+    import topica
+
+    model = topica.CTM(task.num_topics, seed=task.seed)
+    known, fit = _fit_topica(task, model, keep_eta_cov=False)
+    tokens = model.doc_topic.T @ np.asarray(task.counts.sum(1)).ravel()
+    fit.topics[:, known] = model.topic_word * tokens[:, None]
+    # Without covariates its prior mean is the mean of the documents' eta.
+    fit.prior.update(loc=model.eta_mean.mean(0), covariance=model.topic_covariance)
+    fit.settings.update(smoothing=TOPICA_SMOOTHING, iterations=len(model.bound_history))
+    fit.topics[:] += TOPICA_SMOOTHING
+    return fit
+
+
 #: By name: the module whose import does not count as the fit's memory, and the fit.
 SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm ctm": ("torch", torch_lntm_fit("ctm", "taylor")),
@@ -209,9 +264,12 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     ),
     "torch_lntm lda, VB": ("torch", torch_lntm_fit("lda", "vb")),
     "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
+    "torch_lntm Monte-Carlo EM": ("torch", torch_lntm_fit("ctm", None)),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
+    "topica LDA": ("topica", fit_topica_lda),
     "gensim LDA": ("gensim.models", fit_gensim),
     "scikit-learn LDA": ("sklearn.decomposition", fit_sklearn),
+    "topica CTM": ("topica", fit_topica_ctm),
     "tomotopy CTM": ("tomotopy", fit_tomotopy_ctm),
 }
 

@@ -260,3 +260,17 @@ def test_files_of_python_objects_are_refused(corpus, tmp_path):
     np.savez(tmp_path / "s.npz", fingerprint=objects, train_index=objects, test_index=objects)
     with pytest.raises(CorpusError, match="plain arrays"):
         load_split(tmp_path / "s.npz", corpus)
+
+
+# ------------------------------------------------------------------ fingerprints
+
+
+def test_a_fingerprint_is_of_the_documents_and_of_what_is_observed(corpus):
+    hold_out = corpus.hold_out_words(seed=1)
+    found = hold_out.fingerprint()
+    assert corpus.hold_out_words(seed=1).check_fingerprint(found) == found
+    others = [corpus.hold_out_words(seed=2), corpus[1:].hold_out_words(seed=1)]
+    for other in others:
+        with pytest.raises(CorpusError, match=rf"expected {found[:12]}….*with the same seeds"):
+            other.check_fingerprint(found)
+    assert len({found, *(other.fingerprint() for other in others)}) == 3

@@ -12,7 +12,7 @@ import torch
 
 from studies.__main__ import load
 from studies.benchmarks import completion, systems
-from studies.benchmarks.completion import check_installed, difference, dirichlet_mode
+from studies.benchmarks.completion import check_installed, difference
 from studies.measure import Cells, measure
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
@@ -103,20 +103,6 @@ def test_differences_are_paired() -> None:
     gain, error = difference(rows[0], rows[1])
     assert gain == pytest.approx(expected.nats_per_token)
     assert error == pytest.approx(expected.nats_per_token_standard_error)
-
-
-def test_the_dirichlet_mode_is_where_the_gradient_vanishes() -> None:
-    topics = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]).double()
-    alpha = torch.tensor([0.5, 2.0]).double()
-    counts = np.array([[3, 1, 4], [0, 0, 2]])
-    theta = dirichlet_mode(Corpus.from_matrix(counts), topics, alpha)
-
-    logits = theta.log().requires_grad_()
-    proportions = torch.softmax(logits, -1)
-    words = (torch.from_numpy(counts).double() * (proportions @ topics).log()).sum()
-    prior = (alpha * torch.log_softmax(logits, -1)).sum()
-    (gradient,) = torch.autograd.grad(words + prior, logits)
-    assert float(gradient.abs().max()) < 1e-4
 
 
 def test_a_system_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

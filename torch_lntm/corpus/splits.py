@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,33 @@ class WordHoldOut(Generic[D]):
     def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""
         return iter((self.observed, self.held_out))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the corpus's counts and words and of what is observed, in hexadecimal.
+
+        Whoever has the same one observes and scores the same tokens.
+        """
+        digest = hashlib.sha256(self.corpus.fingerprint().encode())
+        digest.update(self.observed_counts.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def check_fingerprint(self, expected: str) -> str:
+        """The fingerprint, which has to be the expected one.
+
+        Args:
+            expected: The fingerprint of the hold-out that this one is to be.
+
+        Raises:
+            CorpusError: It is another.
+        """
+        found = self.fingerprint()
+        if found != expected:
+            raise CorpusError(
+                f"the hold-out of {self.corpus!r} has the fingerprint {found[:12]}…, expected "
+                f"{expected[:12]}…: its documents, words or observed tokens differ from those that "
+                "were frozen; make it of the same corpus, with the same seeds and fractions"
+            )
+        return found
 
     def save(self, path: str | Path) -> None:
         """Writes the observed counts and the corpus's fingerprint, atomically.

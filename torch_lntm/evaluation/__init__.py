@@ -8,6 +8,7 @@ from torch_lntm.evaluation.completion import (
     document_completion,
     unigram_perplexity,
 )
+from torch_lntm.evaluation.fair import ExactCompletion, completion_of, paired_difference
 from torch_lntm.evaluation.likelihood import (
     AIS,
     AISBracket,
@@ -24,6 +25,7 @@ __all__ = [
     "AISBracket",
     "Accuracy",
     "CompletionResult",
+    "ExactCompletion",
     "Importance",
     "LikelihoodEstimate",
     "LikelihoodMethod",
@@ -31,9 +33,11 @@ __all__ = [
     "Quadrature",
     "ais_bracket",
     "coherence",
+    "completion_of",
     "completion_perplexity",
     "document_completion",
     "log_likelihood",
+    "paired_difference",
     "posterior_accuracy",
     "topic_diversity",
     "unigram_perplexity",

@@ -151,7 +151,7 @@ def document_completion(
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = corpus.hold_out_words(observed_fraction, seed)
     require_guide(guide, model)
-    _check_any_tokens(hold_out.held_out)
+    check_any_tokens(hold_out.held_out)
     topics, exact = model.topics.double_probs, False
     scores = []
     observed = hold_out.observed.batches(max_docs=max_docs, device=model.device, dtype=model.dtype)
@@ -159,7 +159,7 @@ def document_completion(
         max_docs=max_docs, device=model.device, dtype=torch.float64
     )
     for seen, unseen in zip(observed, held_out, strict=True):
-        posterior = guide.posterior(seen)
+        posterior = (guide.means if predictive == "mode" else guide.posterior)(seen)
         # A known mean is the mode on the softmax scale too.
         exact = posterior.has_exact_theta_mean and predictive != "integrated"
         if predictive == "integrated":
@@ -216,7 +216,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     held_out = as_corpus(held_out, allow_empty=True)
     proportions = _simplex(theta, "theta", (held_out.num_docs, None))
     probs = _simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
-    _check_any_tokens(held_out)
+    check_any_tokens(held_out)
     floor = math.log(torch.finfo(torch.float64).tiny)
     scores = []
     for batch in held_out.batches(max_docs=_MAX_DOCS, dtype=torch.float64):
@@ -275,7 +275,7 @@ def unigram_perplexity(
             f"{train!r} and {held_out!r} have different vocabularies; "
             "re-index one by corpus.with_vocabulary(other.vocabulary)"
         )
-    counts = np.bincount(train.word_index, train.counts, minlength=train.num_words) + smoothing
+    counts = train.word_totals + smoothing
     result = completion_perplexity(np.ones((held_out.num_docs, 1)), counts[None], held_out)
     return CompletionResult(
         result.log_predictive,
@@ -286,7 +286,8 @@ def unigram_perplexity(
     )
 
 
-def _check_any_tokens(held_out: Corpus) -> None:
+def check_any_tokens(held_out: Corpus) -> None:
+    """Raises ``CorpusError`` if there is nothing to score."""
     if held_out.num_tokens == 0:
         raise CorpusError(
             "there is not one held-out token; a document needs at least two tokens to have one"

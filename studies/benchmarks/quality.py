@@ -1,0 +1,379 @@
+"""How well systems predict held-out words, by one fair score: theta integrated out exactly.
+
+Every system is fitted with one thread in a process of its own. From its topics and its prior the
+held-out half of each test document's tokens is then scored twice: at the exact posterior mean of
+theta given the observed half (``torch_lntm.evaluation.completion_of``), and at the mode on the
+softmax scale. Splits are frozen: ``studies/results/quality-splits.json`` has their hashes. A system
+whose library is not installed is skipped, and measured when the same command finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from studies.benchmarks.completion import fit_in_process, missing_library, prior_of
+from studies.benchmarks.frozen import CORPORA, MAX_DOCS, MAX_TEST_DOCS, SEEDS, Frozen, frozen
+from studies.benchmarks.systems import SYSTEMS
+from studies.machine import Stopwatch
+from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.tables import table_of
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, LNTMError, UnreliableEstimateWarning
+from torch_lntm.evaluation import (
+    CompletionResult,
+    ExactCompletion,
+    completion_of,
+    paired_difference,
+    unigram_perplexity,
+)
+
+UNIGRAM, OWN_COUNTS = "unigram", "unigram and own counts"
+#: The systems by default: this package's, and the peers.
+CHOSEN = (
+    *("torch_lntm ctm", "torch_lntm lda, VB", "torch_lntm iftm", "torch_lntm Monte-Carlo EM"),
+    *("tomotopy LDA", "tomotopy CTM", "topica LDA", "topica CTM"),
+    *("scikit-learn LDA", "gensim LDA"),
+)
+#: Training documents that the weight of a document's own counts is learned from, and iterations.
+WEIGHT_DOCS, WEIGHT_ITERATIONS = 2000, 200
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the study.
+
+    Attributes:
+        corpora: Names of corpora in the folder of data, or paths.
+        num_topics: Numbers of topics.
+        seeds: Seeds, each of a split, a hold-out and the fits.
+        systems: Systems to fit.
+        max_docs: Most documents of a corpus; of more, so many at random.
+        max_test_docs: Most documents to score.
+        tolerance: Monte-Carlo standard error of the exact score, nats per token.
+        ctm_sweeps: Sweeps of tomotopy's CTModel; None for 1,000, but 125 at K = 100.
+    """
+
+    corpora: tuple[str, ...] = CORPORA
+    num_topics: tuple[int, ...] = (50, 100)
+    seeds: tuple[int, ...] = SEEDS
+    systems: tuple[str, ...] = CHOSEN
+    max_docs: int = MAX_DOCS
+    max_test_docs: int = MAX_TEST_DOCS
+    tolerance: float = 0.001
+    ctm_sweeps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        whole = {"num_topics": 2, "seeds": 0, "max_docs": 2, "max_test_docs": 1}
+        check_numbers(self, whole, positive=("tolerance",))
+        check_choices(self, "systems", SYSTEMS)
+        for name in ("corpora", "num_topics", "seeds"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is empty; give some")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of the study.
+
+    Attributes:
+        settings: What was asked for.
+        splits: One per corpus and seed: its sizes, hashes, test documents and baselines.
+        rows: One per corpus, number of topics, seed and system.
+        skipped: The systems left out, and the libraries that they lack.
+    """
+
+    settings: Settings
+    splits: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+    skipped: dict[str, str]
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Fit and score every system on every corpus.
+
+    Raises:
+        ConfigError: There is no such corpus, or a split is not the one that was frozen.
+        CorpusError: The tokens scored are not those that were frozen.
+    """
+    torch.set_num_threads(1)
+    lacking = {system: missing_library(system) for system in settings.systems}
+    systems = [system for system, library in lacking.items() if library is None]
+
+    @cache
+    def split_of(corpus: str, seed: int) -> Frozen:
+        return frozen(corpus, seed, settings.max_docs, settings.max_test_docs)
+
+    def describe(corpus: str, seed: int) -> dict[str, Any]:
+        split = split_of(corpus, seed)
+        held_out = split.hold_out.held_out
+        unigram = unigram_perplexity(split.train, held_out, smoothing=1.0)
+        weight = own_weight(split.train, seed)
+        mixed = own_counts_completion(split.train, split.hold_out, weight)
+        return {
+            "corpus": corpus,
+            "seed": seed,
+            "train": repr(split.train),
+            "test_docs": len(held_out),
+            "held_out_tokens": held_out.num_tokens,
+            "dropped_tokens": split.dropped_tokens,
+            **split.hashes,
+            "test_index": _packed(split.test_index),
+            "tokens": _packed(held_out.lengths),
+            UNIGRAM: _packed(unigram.log_predictive.tolist(), 4),
+            OWN_COUNTS: _packed(mixed.log_predictive.tolist(), 4),
+            "own_weight": weight,
+        }
+
+    splits: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    # Seed by seed: after the first all systems can be compared.
+    for seed, corpus in product(settings.seeds, settings.corpora):
+        split = cells.one(f"split, {corpus}, {seed}", partial(describe, corpus, seed))
+        splits.append(split)
+
+        def compare(key: tuple[str, int, int, str]) -> dict[str, Any]:
+            corpus, num_topics, seed, system = key
+            return {
+                "corpus": corpus,
+                "num_topics": num_topics,
+                "seed": seed,
+                "system": system,
+                **measured(split_of(corpus, seed), system, num_topics, seed, settings),
+            }
+
+        keys = product([corpus], settings.num_topics, [seed], systems)
+        rows += cells.each(keys, compare)
+        split_of.cache_clear()
+    skipped = {system: library for system, library in lacking.items() if library is not None}
+    return Result(settings, splits, rows, skipped)
+
+
+def measured(
+    split: Frozen, system: str, num_topics: int, seed: int, settings: Settings
+) -> dict[str, Any]:
+    """A system's fit and its two scores; or, if it failed, why."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "train.npz"
+            sp.save_npz(path, split.train.to_scipy())
+            fit = fit_in_process(
+                system,
+                path,
+                num_topics=num_topics,
+                seed=seed,
+                threads=1,
+                ctm_sweeps=settings.ctm_sweeps,
+            )
+        stopwatch = Stopwatch()
+        with stopwatch, warnings.catch_warnings():
+            # The row says how far the simulation got.
+            warnings.simplefilter("ignore", UnreliableEstimateWarning)
+            mean, mode = (
+                completion_of(
+                    prior_of(fit),
+                    fit["topics"],
+                    split.hold_out,
+                    method,
+                    tolerance=settings.tolerance,
+                    seed=seed,
+                    fingerprint=split.hashes["hold_out_fingerprint"],
+                )
+                for method in ("mean", "mode")
+            )
+    except subprocess.CalledProcessError as error:
+        return {"failed": f"the fit ended with {error.returncode}"}
+    except LNTMError as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+    assert isinstance(mean, ExactCompletion)
+    return {
+        "log_predictive": _packed(mean.log_predictive.tolist(), 4),
+        "log_predictive_mode": _packed(mode.log_predictive.tolist(), 4),
+        "simulation_error": mean.simulation_error,
+        "simulation_bias": mean.simulation_bias,
+        "within_tolerance": mean.within_tolerance,
+        "max_rhat": mean.max_rhat,
+        "share_above_rhat": mean.share_above_rhat,
+        "scoring_cpu_seconds": stopwatch.cpu_seconds,
+        **json.loads(str(fit["record"])),
+    }
+
+
+def _packed(values: Iterable[float], digits: int = 0) -> str:
+    """Numbers as one string, which takes a line of JSON where a list takes one for each."""
+    return " ".join(f"{value:.{digits}f}" for value in values)
+
+
+def _unpacked(text: str) -> torch.Tensor:
+    return torch.tensor([float(value) for value in text.split()], dtype=torch.float64)
+
+
+# -------------------------------------------------------------------- a document's own counts
+
+
+def own_weight(train: Corpus, seed: int) -> float:
+    """The weight of a document's own observed frequencies that predicts training documents best."""
+    some = np.random.default_rng(seed).permutation(train.num_docs)[:WEIGHT_DOCS]
+    unigram, own, counts, _ = _own_shares(train, train[np.sort(some)].hold_out_words(0.5, seed))
+    weight = 0.5
+    for _ in range(WEIGHT_ITERATIONS):
+        share = weight * own / (weight * own + (1.0 - weight) * unigram)
+        weight = float((counts * share).sum() / counts.sum())
+    return weight
+
+
+def own_counts_completion(train: Corpus, hold_out: Any, weight: float) -> CompletionResult:
+    """Scores under the corpus's word frequencies mixed with the document's own observed ones."""
+    unigram, own, counts, row = _own_shares(train, hold_out)
+    scores = counts * np.log((1.0 - weight) * unigram + weight * own)
+    return CompletionResult(
+        torch.from_numpy(np.bincount(row, scores, minlength=len(hold_out.corpus))),
+        torch.tensor(hold_out.held_out.lengths),
+        "given",
+        f"unigram frequencies and {weight:.3f} of the document's own",
+    )
+
+
+def _own_shares(train: Corpus, hold_out: Any) -> tuple[np.ndarray, ...]:
+    """Of each held-out entry: frequency in the corpus, in the document, count and document."""
+    observed, held_out = (part.to_scipy() for part in hold_out)
+    total = np.bincount(train.word_index, train.counts, minlength=train.num_words) + 1.0
+    row = np.repeat(np.arange(held_out.shape[0]), np.diff(held_out.indptr))
+    length = np.maximum(np.asarray(observed.sum(1)).ravel(), 1)
+    own = np.asarray(observed[row, held_out.indices]).ravel() / length[row]
+    return (total / total.sum())[held_out.indices], own, held_out.data.astype(float), row
+
+
+# -------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class Score:
+    """A system's scores over all seeds, document by document of the corpus.
+
+    Attributes:
+        exact: At the exact mean of theta.
+        mode: At the mode; None for what has no theta.
+        rows: The rows that they are of.
+    """
+
+    exact: CompletionResult
+    mode: CompletionResult | None
+    rows: list[dict[str, Any]]
+
+
+def tables(result: Result) -> str:
+    """A table per corpus; the differences are to the best peer at the same number of topics."""
+    parts = [_table(result, corpus) for corpus in result.settings.corpora]
+    parts += [f"skipped: {name} ({lib} is not installed)" for name, lib in result.skipped.items()]
+    parts.append(
+        "perplexity: exact posterior mean of theta given the observed half, over all seeds; "
+        "s.e. over\ndocuments. (mode): theta at its mode on the softmax scale. simulation: "
+        "Monte-Carlo s.e. in nats per\ntoken, and the share of documents with an R-hat above "
+        "1.05. 'better by': nats per token above the\nbest system of other packages, with the "
+        "paired s.e. over documents; a document that several seeds\ntest counts as one."
+    )
+    return "\n\n".join(parts)
+
+
+def _table(result: Result, corpus: str) -> str:
+    splits = {split["seed"]: split for split in result.splits if split["corpus"] == corpus}
+    lines = []
+    for num_topics in result.settings.num_topics:
+        rows = [r for r in result.rows if (r["corpus"], r["num_topics"]) == (corpus, num_topics)]
+        scores = {
+            system: _score([row for row in rows if row["system"] == system], splits)
+            for system in result.settings.systems
+            if system not in result.skipped
+        }
+        for name in (UNIGRAM, OWN_COUNTS):
+            scores[name] = Score(_pooled(splits, {s: splits[s][name] for s in splits}), None, [])
+        scored = {name: score for name, score in scores.items() if isinstance(score, Score)}
+        peers = [name for name, score in scored.items() if score.rows and not _ours(name)]
+        best = max(peers, key=lambda name: scored[name].exact.nats_per_token, default=None)
+        for name, score in scores.items():
+            lines.append({"system": name, "K": str(num_topics), **_cells(score, best, scored)})
+    first = next(iter(splits.values()))
+    head = f"## {Path(corpus).stem}\n\n{first['train']}, {first['test_docs']} test documents"
+    return f"{head}, {len(splits)} seeds\n\n{table_of(lines)}"
+
+
+def _ours(system: str) -> bool:
+    return system.startswith("torch_lntm")
+
+
+def _score(rows: list[dict[str, Any]], splits: dict[int, dict[str, Any]]) -> Score | str:
+    """The scores of a system's rows; or, if one of them failed, why."""
+    failed = [row["failed"] for row in rows if "failed" in row]
+    if failed:
+        return str(failed[0])
+    exact, mode = (
+        _pooled(splits, {row["seed"]: row[name] for row in rows})
+        for name in ("log_predictive", "log_predictive_mode")
+    )
+    return Score(exact, mode, rows)
+
+
+def _pooled(splits: dict[int, dict[str, Any]], scores: dict[int, str]) -> CompletionResult:
+    """Scores of several seeds, added up by document of the corpus."""
+    index, values, tokens = (
+        torch.cat([_unpacked(text) for text in texts])
+        for texts in (
+            [splits[seed]["test_index"] for seed in scores],
+            list(scores.values()),
+            [splits[seed]["tokens"] for seed in scores],
+        )
+    )
+    documents, place = index.long().unique(return_inverse=True)
+    total = torch.zeros(2, len(documents), dtype=torch.float64)
+    total.index_add_(1, place, torch.stack([values, tokens]))
+    return CompletionResult(total[0], total[1].long(), "given", "pooled")
+
+
+def _cells(score: Score | str, best: str | None, scored: dict[str, Score]) -> dict[str, str]:
+    names = ("perplexity ± s.e.", "(mode)", "simulation", "CPU s", "better by", "than")
+    cells = dict.fromkeys(names, "")
+    if isinstance(score, str):
+        return cells | {"perplexity ± s.e.": "failed"}
+    cells["perplexity ± s.e."] = f"{score.exact.perplexity:.1f} ± {score.exact.standard_error:.1f}"
+    if score.mode is not None:
+        error, share, seconds = (
+            float(np.mean([row[name] for row in score.rows]))
+            for name in ("simulation_error", "share_above_rhat", "cpu_seconds")
+        )
+        reached = "" if all(row["within_tolerance"] for row in score.rows) else " (!)"
+        cells["(mode)"] = f"{score.mode.perplexity:.1f}"
+        cells["simulation"] = f"{error:.4f}{reached}, {share:.0%}"
+        cells["CPU s"] = f"{seconds:.1f}"
+    if best is not None and scored[best] is not score:
+        gain, error = paired_difference(score.exact, scored[best].exact)
+        cells |= {"better by": f"{gain:.4f} ± {error:.4f}", "than": best}
+    return cells
+
+
+STUDY = Study(
+    Settings,
+    run,
+    tables,
+    quick={
+        "corpora": ("m10",),
+        "num_topics": (20,),
+        "seeds": (0,),
+        "systems": ("torch_lntm ctm", "torch_lntm lda, VB", "scikit-learn LDA"),
+        "max_docs": 1000,
+        "max_test_docs": 100,
+    },
+)

@@ -1,0 +1,275 @@
+"""The fair evaluator against quadrature over theta, enumeration, and what must not matter."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from oracles import dirichlet
+from scipy import special
+
+from torch_lntm.corpus import Corpus, WordHoldOut
+from torch_lntm.errors import ConfigError, CorpusError, UnreliableEstimateWarning
+from torch_lntm.evaluation import (
+    CompletionResult,
+    ExactCompletion,
+    completion_of,
+    completion_perplexity,
+    paired_difference,
+)
+from torch_lntm.evaluation.theta_chains import SHORT, split_rhat
+from torch_lntm.models import ctm, iftm, lda
+
+RNG = np.random.default_rng(0)
+NUM_WORDS = 6
+TOPICS = {k: RNG.dirichlet(np.full(NUM_WORDS, 0.5), k) * 0.97 + 0.03 / NUM_WORDS for k in (2, 3)}
+ALPHA = {2: np.array([0.4, 1.1]), 3: np.array([0.2, 0.7, 0.4])}
+LOC = {2: np.array([0.5, -0.3]), 3: np.array([0.2, -0.4, 0.6])}
+ROOT = RNG.normal(size=(3, 3)) + np.eye(3)
+COVARIANCE = {k: (ROOT @ ROOT.T)[:k, :k] for k in (2, 3)}
+#: Observed and held-out counts; one document has nothing observed, one nothing held out.
+OBSERVED = np.array(
+    [[3, 0, 1, 0, 2, 0], [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [1, 2, 0, 4, 1, 6]]
+)
+HELD_OUT = np.array(
+    [[1, 1, 0, 2, 0, 1], [0, 0, 2, 1, 0, 0], [2, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0]]
+)
+
+
+def hold_out(times: int = 1) -> WordHoldOut[Corpus]:
+    """The documents, each several times."""
+    observed, rest = (np.tile(x, (times, 1)) for x in (OBSERVED, HELD_OUT))
+    corpus = Corpus.from_matrix(observed + rest, name="few")
+    entries = (
+        np.repeat(np.arange(corpus.num_docs), np.diff(corpus.row_offsets)),
+        corpus.word_index,
+    )
+    return WordHoldOut(corpus, observed[entries].astype(np.int64))
+
+
+def score_at(theta: np.ndarray, topics: np.ndarray) -> np.ndarray:
+    return (HELD_OUT * np.log(theta @ topics)).sum(1)
+
+
+def means(log_theta: np.ndarray, log_weights: np.ndarray, topics: np.ndarray) -> np.ndarray:
+    """Posterior means of theta over weighted points."""
+    theta = np.exp(log_theta)
+    log_posterior = log_weights[:, None] + np.log(theta @ topics) @ OBSERVED.T
+    weights = np.exp(log_posterior - log_posterior.max(0))
+    return (weights / weights.sum(0)).T @ theta
+
+
+def normal_points(loc: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A grid of the differences to the last logit, eight standard deviations wide."""
+    num_topics = len(loc)
+    difference = np.hstack([np.eye(num_topics - 1), -np.ones((num_topics - 1, 1))])
+    mean, cov = difference @ loc, difference @ covariance @ difference.T
+    axes = [
+        m + s * np.linspace(-8, 8, 401) for m, s in zip(mean, np.sqrt(np.diag(cov)), strict=True)
+    ]
+    x = np.array(list(itertools.product(*axes)))
+    log_weights = -0.5 * ((x - mean) @ np.linalg.inv(cov) * (x - mean)).sum(1)
+    logits = np.hstack([x, np.zeros((len(x), 1))])
+    return logits - special.logsumexp(logits, axis=1, keepdims=True), log_weights
+
+
+def check(result: CompletionResult, expected: np.ndarray, times: int) -> None:
+    """Every copy's score within 6 of its standard errors on average; false-failure rate 1e-6."""
+    assert isinstance(result, ExactCompletion)
+    scores = result.log_predictive.view(times, -1)
+    error = scores.std(0) / math.sqrt(times)
+    off = (scores.mean(0) - torch.from_numpy(expected)).abs()
+    assert bool((off <= 6.0 * error + 1e-9).all()), (off, error)
+    assert float(error.max()) < 0.01
+    # What the chains say of their own error is what copies of a document show.
+    shown, said = scores.var(0).sum(), result.variance.view(times, -1).mean(0).sum()
+    assert 0.4 < float(said / shown) < 2.5
+    assert float(result.rhat.max()) < 1.2
+    assert result.held_out_tokens.tolist() == HELD_OUT.sum(1).tolist() * times
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+@pytest.mark.parametrize("num_topics", [2, 3])
+def test_a_dirichlet_prior_against_quadrature(num_topics: int) -> None:
+    alpha, topics = ALPHA[num_topics], TOPICS[num_topics]
+    points = dirichlet.quadrature(alpha, float(OBSERVED.sum(1).max()))
+    expected = score_at(means(*points, topics), topics)
+    check(completion_of(alpha, topics, hold_out(50), tolerance=0.1), expected, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+@pytest.mark.parametrize("num_topics", [2, 3])
+def test_a_logistic_normal_prior_against_quadrature(num_topics: int) -> None:
+    loc, covariance, topics = (x[num_topics] for x in (LOC, COVARIANCE, TOPICS))
+    expected = score_at(means(*normal_points(loc, covariance), topics), topics)
+    check(completion_of((loc, covariance), topics, hold_out(50), tolerance=0.1), expected, 50)
+    # The same prior with the last logit at 0.
+    difference = np.hstack([np.eye(num_topics - 1), -np.ones((num_topics - 1, 1))])
+    anchored = (difference @ loc, difference @ covariance @ difference.T)
+    check(completion_of(anchored, topics, hold_out(50), tolerance=0.1), expected, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+def test_a_dirichlet_prior_against_enumeration() -> None:
+    alpha, topics = ALPHA[3], TOPICS[3]
+    few = OBSERVED[:3]
+    theta = np.zeros((4, 3))
+    for d, bag in enumerate(few):
+        tokens, total = np.repeat(np.arange(NUM_WORDS), bag), 0.0
+        for z in itertools.product(range(3), repeat=len(tokens)):
+            gamma = alpha + np.bincount(np.array(z, dtype=int), minlength=3)
+            p = np.exp(special.gammaln(gamma).sum() + np.log(topics[list(z), tokens]).sum())
+            total, theta[d] = total + p, theta[d] + p * gamma / gamma.sum()
+        theta[d] /= total
+    theta[3] = 1 / 3  # nothing is held out there
+    check(completion_of(alpha, topics, hold_out(50), tolerance=0.1), score_at(theta, topics), 50)
+
+
+def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
+    options = {"num_samples": 8, "seed": 3}
+    rough, fine = (
+        completion_of(ALPHA[3], TOPICS[3], hold_out(5), tolerance=tolerance, **options)
+        for tolerance in (0.1, 0.001)
+    )
+    assert rough.within_tolerance
+    assert fine.within_tolerance
+    assert fine.simulation_error < rough.simulation_error
+    assert set(rough.num_samples.tolist()) == {8}
+    assert int(fine.num_samples[0]) in {2**n for n in range(4, 13)}
+    with pytest.warns(UnreliableEstimateWarning, match="raise max_samples"):
+        short = completion_of(
+            ALPHA[3], TOPICS[3], hold_out(5), tolerance=1e-9, max_samples=20, **options
+        )
+    assert set(short.num_samples.tolist()) == {16}
+    assert not short.within_tolerance
+    assert "NOT within 1e-09" in repr(short)
+    assert "NOT" not in repr(fine)
+
+
+@pytest.mark.slow
+def test_models_are_scored_as_their_prior_and_topics_are() -> None:
+    options = {"tolerance": 1.0, "num_samples": 5}
+    pairs = [
+        (ALPHA[3], lda(3, NUM_WORDS, concentration=torch.from_numpy(ALPHA[3]), **_topics())),
+        (
+            (LOC[3], COVARIANCE[3]),
+            ctm(
+                *(3, NUM_WORDS),
+                loc=torch.from_numpy(LOC[3]),
+                covariance=torch.from_numpy(COVARIANCE[3]),
+                **_topics(),
+            ),
+        ),
+    ]
+    for prior, model in pairs:
+        for method in ("mean", "mode"):
+            given = completion_of(prior, TOPICS[3], hold_out(), method, **options)
+            own = completion_of(model, None, hold_out(), method, **options)
+            torch.testing.assert_close(given.log_predictive, own.log_predictive)
+    sources = iftm(3, NUM_WORDS, 1, source="laplace", **_topics())
+    assert math.isfinite(completion_of(sources, None, hold_out(), **options).perplexity)
+
+
+def _topics() -> dict[str, object]:
+    return {"topics": torch.from_numpy(TOPICS[3]), "dtype": "float64"}
+
+
+@pytest.mark.slow
+def test_the_modes_are_where_the_gradient_vanishes() -> None:
+    topics = torch.from_numpy(TOPICS[3])
+    result = completion_of(ALPHA[3], topics, hold_out(), "mode")
+    assert result.predictive == "mode"
+    logits = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([logits], max_iter=60)
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        log_theta = torch.log_softmax(logits, -1)
+        words = (torch.from_numpy(OBSERVED) * (log_theta.exp() @ topics).log()).sum()
+        value = -words - (torch.from_numpy(ALPHA[3]) * log_theta).sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    theta = torch.softmax(logits.detach(), -1)
+    expected = completion_perplexity(theta, topics, hold_out().held_out)
+    torch.testing.assert_close(result.log_predictive, expected.log_predictive, atol=1e-4, rtol=0)
+
+
+def test_a_document_scores_the_same_in_every_batch() -> None:
+    options = {"tolerance": 10.0, "num_samples": 10}
+    counts = np.vstack([OBSERVED + HELD_OUT, 30 * OBSERVED[3:]])
+    documents = Corpus.from_matrix(counts).hold_out_words()
+    assert documents.observed.lengths[-1] > SHORT > documents.observed.lengths[-2]
+    for prior in (ALPHA[3], (LOC[3], COVARIANCE[3])):
+        whole, parts = (
+            completion_of(prior, TOPICS[3], documents, max_docs=size, **options)
+            for size in (128, 2)
+        )
+        torch.testing.assert_close(whole.log_predictive, parts.log_predictive)
+        torch.testing.assert_close(whole.rhat, parts.rhat)
+
+
+def test_the_tokens_must_be_those_that_were_frozen() -> None:
+    frozen = hold_out().fingerprint()
+    result = completion_of(ALPHA[3], TOPICS[3], hold_out(), tolerance=1.0, fingerprint=frozen)
+    assert isinstance(result, ExactCompletion)
+    assert result.fingerprint == frozen
+    other = WordHoldOut(hold_out().corpus, hold_out().corpus.counts - hold_out().observed_counts)
+    with pytest.raises(CorpusError, match=r"fingerprint .*…, expected .*observed tokens differ"):
+        completion_of(ALPHA[3], TOPICS[3], other, fingerprint=frozen)
+    with pytest.raises(CorpusError, match="expected"):
+        completion_of(ALPHA[3], TOPICS[3], hold_out(2), "mode", fingerprint=frozen)
+
+
+def test_differences_are_paired() -> None:
+    scores = [
+        torch.tensor(x).double() for x in ([-20.0, -9.0, 0.0, -14.0], [-22.0, -8.5, 0.0, -16])
+    ]
+    tokens = torch.tensor([10, 4, 0, 7])
+    ours, other = (CompletionResult(x, tokens, "given", "given") for x in scores)
+    gain, error = paired_difference(ours, other)
+    assert gain == pytest.approx(3.5 / 21)
+    residual = np.array([2, -0.5, 2]) - gain * np.array([10, 4, 7])
+    assert error == pytest.approx(math.sqrt((residual**2).sum() * 3 / 2) / 21)
+    fewer = CompletionResult(scores[0][:3], tokens[:3], "given", "given")
+    with pytest.raises(ConfigError, match="score one hold-out"):
+        paired_difference(ours, fewer)
+
+
+@pytest.mark.parametrize(
+    ("prior", "topics", "options", "message"),
+    [
+        (ALPHA[2], TOPICS[3], {}, r"prior has shape \(2,\); expected \(3,\) concentrations"),
+        ((LOC[3][:1], COVARIANCE[3]), TOPICS[3], {}, r"mean has shape \(1,\); expected \(3,\), or"),
+        ((1, 2, 3), TOPICS[3], {}, "a tuple of 3; expected the mean and the covariance"),
+        (ALPHA[3], TOPICS[3][0], {}, "expected two dimensions, topics by words"),
+        (ALPHA[3], TOPICS[3][:, :4], {}, "4"),
+        (lda(3, NUM_WORDS), TOPICS[3], {}, "which has its own; pass None"),
+        (ALPHA[3], TOPICS[3], {"method": "median"}, "expected one of mean, mode"),
+        (ALPHA[3], TOPICS[3], {"tolerance": 0.0}, "a positive number of nats per token"),
+        (ALPHA[3], TOPICS[3], {"num_chains": 1}, "num_chains"),
+        (ALPHA[3], TOPICS[3], {"num_samples": 3}, "num_samples"),
+    ],
+)
+def test_what_cannot_be_used_is_named(prior, topics, options, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        completion_of(prior, topics, hold_out(), **options)
+    with pytest.raises(ConfigError, match="the hold-out that"):
+        completion_of(ALPHA[3], TOPICS[3], hold_out().corpus)
+
+
+def test_rhat_tells_chains_that_have_met_from_those_that_have_not() -> None:
+    draws = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)).double()
+    draws[0, :, 1] += 1.0
+    draws[:, :, 2] = 5.0
+    rhat = split_rhat(draws)
+    assert float(rhat[0]) < 1.02
+    assert float(rhat[1]) > 1.05
+    assert float(rhat[2]) == 1.0
