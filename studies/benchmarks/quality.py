@@ -43,7 +43,7 @@ from torch_lntm.evaluation import (
 UNIGRAM, OWN_COUNTS = "unigram", "unigram and own counts"
 #: The systems by default: this package's, and the peers.
 CHOSEN = (
-    *("torch_lntm ctm", "torch_lntm lda, VB", "torch_lntm iftm", "torch_lntm Monte-Carlo EM"),
+    *("torch_lntm ctm", "torch_lntm lda, VB", "torch_lntm iftm", "torch_lntm ctm, auto"),
     *("tomotopy LDA", "tomotopy CTM", "topica LDA", "topica CTM"),
     *("scikit-learn LDA", "gensim LDA"),
 )

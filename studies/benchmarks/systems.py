@@ -73,12 +73,12 @@ class Fit:
     settings: dict[str, Any]
 
 
-def torch_lntm_fit(kind: str, posterior: str | None, **options: Any) -> Callable[[Task], Fit]:
-    """The fit of one of this package's models with one of its guides, all else at its default.
+def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task], Fit]:
+    """The fit of one of this package's recipes, all else at its default.
 
     Args:
         kind: The model.
-        posterior: The guide of variational EM; None for Monte-Carlo EM.
+        posterior: The posterior: a guide's name, ``"hmc"`` for Monte-Carlo EM, or ``"auto"``.
         options: Options of the model.
     """
 
@@ -86,19 +86,16 @@ def torch_lntm_fit(kind: str, posterior: str | None, **options: Any) -> Callable
         import torch
 
         import torch_lntm as lntm
-        from torch_lntm.inference import MonteCarloEM, VariationalEM
+        from torch_lntm.recipes import Recipe
 
         torch.set_num_threads(task.threads)
         corpus = lntm.Corpus.from_matrix(task.counts)
         with task.stopwatch:
-            make = lntm.models.CONSTRUCTORS[kind]
-            model = make(task.num_topics, corpus.num_words, seed=task.seed, **options)
-            engine: MonteCarloEM | VariationalEM
-            if posterior is None:
-                engine = MonteCarloEM(model, seed=task.seed, progress=False)
-            else:
-                guide = lntm.guides.make_guide(posterior, model)
-                engine = VariationalEM(model, guide, seed=task.seed, progress=False)
+            chosen = Recipe(kind, posterior).for_corpus(corpus, task.num_topics)
+            given = {"num_topics": task.num_topics, "progress": False, **options}
+            if chosen.topic_smoothing is not None:
+                given["topic_smoothing"] = chosen.topic_smoothing
+            model, _, engine = chosen.recipe.make(corpus.num_words, seed=task.seed, options=given)
             result = engine.fit(corpus)
         prior: Any = model.prior
         names = {"alpha": "concentration"}
@@ -264,7 +261,8 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     ),
     "torch_lntm lda, VB": ("torch", torch_lntm_fit("lda", "vb")),
     "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
-    "torch_lntm Monte-Carlo EM": ("torch", torch_lntm_fit("ctm", None)),
+    "torch_lntm Monte-Carlo EM": ("torch", torch_lntm_fit("ctm", "hmc")),
+    "torch_lntm ctm, auto": ("torch", torch_lntm_fit("ctm", "auto")),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
     "topica LDA": ("topica", fit_topica_lda),
     "gensim LDA": ("gensim.models", fit_gensim),
