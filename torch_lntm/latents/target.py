@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,6 +62,10 @@ class DocumentTarget:
     def draw_prior(self, key: Tensor) -> Tensor:
         """Prior draws of z ``(..., num_docs, dim)`` of keys ``(..., num_docs)``."""
         return self.space.draw(key).to(self.topics.dtype)
+
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor) -> Tensor:
+        """The z of values of the program's sites; see :meth:`LatentSpace.locate`."""
+        return self.space.locate(latents, key).to(self.topics.dtype)
 
     def log_joint(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log prior density of z and log likelihood, each ``(..., num_docs)`` nats."""
