@@ -83,5 +83,7 @@ class DocumentTarget:
         return self._gradient(z, theta, self._words.expected_topic_counts(theta))
 
     def _gradient(self, z: Tensor, theta: Tensor, topic_counts: Tensor) -> Tensor:
-        in_logits = topic_counts - self.batch.lengths[:, None] * theta
-        return self.space.pull(in_logits, z)
+        return self.space.pull(self._logits_gradient(theta, topic_counts), z)
+
+    def _logits_gradient(self, theta: Tensor, topic_counts: Tensor) -> Tensor:
+        return torch.addcmul(topic_counts, self.batch.lengths[:, None], theta, value=-1.0)

@@ -105,18 +105,24 @@ class Tuning(NamedTuple):
         num_rounds: Changes at each knot.
         num_transitions: Transitions before each change.
         num_chains: Chains of a document; :func:`tune` uses the keys that it has, if fewer.
+        longest: Longest trajectory, step size times steps, that is tried.
     """
 
     num_knots: int
     num_rounds: int
     num_transitions: int
     num_chains: int
+    longest: float = math.inf
 
 
 #: From the prior, whose path has step sizes of every length.
 FROM_PRIOR = Tuning(num_knots=10, num_rounds=3, num_transitions=5, num_chains=8)
-#: From a normal approximation, on whose path they hardly change. As many chains as draws take.
-FROM_NORMAL = Tuning(num_knots=4, num_rounds=2, num_transitions=2, num_chains=16)
+#: From a normal approximation, on whose path they hardly change. In u the density is near standard
+#: normal: after a quarter of its period a trajectory has nothing left of where it started, and half
+#: a period takes it back to the same density.
+FROM_NORMAL = Tuning(
+    num_knots=4, num_rounds=2, num_transitions=1, num_chains=16, longest=math.pi / 2.0
+)
 #: Draws of each of these chains at the end of the path, from which the normal gets its moments; and
 #: draws of the normal itself that count beside them.
 NUM_DRAWS, NORMAL_DRAWS = 16, 8
@@ -261,7 +267,8 @@ class _Pilot(NamedTuple):
         # The last transition is at the temperature before 1.
         last, gaps = len(schedule) - 2, tuning.num_knots - 1
         knots = sorted({1 + round(i * (last - 1) / gaps) for i in range(tuning.num_knots)})
-        log_step_size = torch.full_like(state.log_prior[0], math.log(0.5))
+        most = math.log(tuning.longest / num_steps)
+        log_step_size = torch.full_like(state.log_prior[0], min(math.log(0.5), most))
         tuned: list[Tensor] = []
         transition = 0
         for knot in knots:
@@ -273,8 +280,8 @@ class _Pilot(NamedTuple):
                     key = noise.fold_in(keys, transition)
                     state, info = trial.move(key, target, state, schedule, knot)
                     acceptance += info.acceptance.mean(0) / tuning.num_transitions
-                change = acceptance - TARGET_ACCEPT
-                log_step_size = ((log_step_size + change) / RESOLUTION).round() * RESOLUTION
+                wanted = (log_step_size + acceptance - TARGET_ACCEPT).clamp_max(most)
+                log_step_size = (wanted / RESOLUTION).round() * RESOLUTION
             tuned.append(log_step_size)
         return cls(Transitions(num_steps, knots, torch.stack(tuned)), state, transition)
 

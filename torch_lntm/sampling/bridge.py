@@ -117,6 +117,6 @@ class Bridge(DocumentTarget):
         return self._gradient_at(z, theta, inner, self._words.expected_topic_counts(theta))
 
     def _gradient_at(self, u: Tensor, theta: Tensor, z: Tensor, topic_counts: Tensor) -> Tensor:
-        in_logits = topic_counts - self.batch.lengths[:, None] * theta
+        in_logits = self._logits_gradient(theta, topic_counts)
         of_both = torch.cat([in_logits, self.space.gradient(z)], -1).transpose(0, 1)
         return torch.baddbmm(u.transpose(0, 1), of_both, self._loading.mT).transpose(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,6 +34,9 @@ from torch_lntm.sampling.importance import summarise_weights
 #: Numbers that a batch's words and chains hold at most: on a CPU what its caches hold, elsewhere
 #: what keeps the device busy.
 _MAX_NUMBERS_CPU, _MAX_NUMBERS_ELSEWHERE = 2**19, 2**25
+#: Numbers that a part holds before documents with less than this share of the words of its longest
+#: one are left to another.
+_FEWEST_NUMBERS, _LEAST_SHARE = 2**16, 0.8
 #: Transitions after which every chain should have moved.
 _FEWEST_TRANSITIONS = 10
 #: Chains that count, below which one has more than half of the weight: neither the mean weight nor
@@ -42,7 +46,7 @@ LEAST_CHAINS = 2.0
 
 #: Temperatures, leapfrog steps and schedule of the paths, by where these start.
 _DEFAULTS: dict[str, tuple[int, int, str]] = {
-    "posterior": (48, 3, "sigmoid"),
+    "posterior": (32, 4, "sigmoid"),
     "prior": (500, 5, "power"),
 }
 
@@ -275,10 +279,16 @@ def _parts(model: TopicModel, corpus: Corpus, num_chains: int, max_docs: int) ->
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     numbers = _MAX_NUMBERS_CPU if model.device.type == "cpu" else _MAX_NUMBERS_ELSEWHERE
-    for_document = sizes[order] * (model.num_topics + num_chains)
+    sizes = sizes[order]
+    for_document = sizes * (model.num_topics + num_chains)
     parts, stop = [], len(order)
     while stop > 0:
-        start = max(0, stop - max(1, min(max_docs, int(numbers // for_document[stop - 1]))))
+        longest = stop - 1
+        start = max(0, stop - max(1, min(max_docs, int(numbers // for_document[longest]))))
+        # A much shorter document is worth a part of its own, if the part is worth its overhead.
+        alike = int(np.searchsorted(sizes, _LEAST_SHARE * sizes[longest]))
+        enough = stop - math.ceil(_FEWEST_NUMBERS / for_document[longest])
+        start = max(start, min(alike, enough))
         parts.append(order[start:stop])
         stop = start
     return parts
