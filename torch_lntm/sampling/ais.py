@@ -125,7 +125,7 @@ FROM_NORMAL = Tuning(
 )
 #: Draws of each of these chains at the end of the path, from which the normal gets its moments; and
 #: draws of the normal itself that count beside them.
-NUM_DRAWS, NORMAL_DRAWS = 16, 8
+NUM_DRAWS, NORMAL_DRAWS = 12, 8
 
 
 class Transitions(NamedTuple):

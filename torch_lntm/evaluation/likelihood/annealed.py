@@ -97,9 +97,9 @@ class AIS(LikelihoodMethod):
 
     Args:
         num_chains: Chains, and so weights, of each document; at least 2.
-        num_temperatures: Inverse temperatures from 0 to 1, both included; at least 3. By default 48
+        num_temperatures: Inverse temperatures from 0 to 1, both included; at least 3. By default 32
             from the posterior and 500 from the prior.
-        num_steps: Leapfrog steps of the transition at each; by default 3 and 5.
+        num_steps: Leapfrog steps of the transition at each; by default 4 and 5.
         schedule: ``"power"``, (i/(T−1))³, which has most of them where they matter from the prior
             on, and is the default there; ``"sigmoid"`` (*Wu et al. 2017*), which has most at both
             ends, and is the default from the posterior; ``"linear"``; or a tensor of temperatures,
@@ -153,10 +153,14 @@ class AIS(LikelihoodMethod):
 
     def _filled(self, start: str) -> AnnealingPath:
         """With the defaults of a start."""
-        defaults = _DEFAULTS[start]
-        given = (self.num_temperatures, self.num_steps, self.schedule)
-        settings = (d if g is None else g for g, d in zip(given, defaults, strict=True))
-        return AnnealingPath(start, self.num_chains, *settings)
+        num_temperatures, num_steps, schedule = _DEFAULTS[start]
+        return AnnealingPath(
+            start,
+            self.num_chains,
+            num_temperatures if self.num_temperatures is None else self.num_temperatures,
+            num_steps if self.num_steps is None else self.num_steps,
+            schedule if self.schedule is None else self.schedule,
+        )
 
     @torch.no_grad()
     def estimate(

@@ -80,10 +80,10 @@ def ais_bracket(
     """How far annealed importance sampling is from the truth, at most, on simulated documents.
 
     The latent variables that made a document are a draw from its posterior. Chains that go from
-    there back to where the others start have E 1/weight = 1/p(w), so −log of their mean 1/weight is a stochastic
-    upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Where it meets the lower bound both
-    are right; for real documents of like lengths, under a model that fits them, the lower bound
-    then is as good.
+    there back to where the others start have E 1/weight = 1/p(w), so −log of their mean 1/weight is
+    a stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Where it meets the
+    lower bound both are right; for real documents of like lengths, under a model that fits them,
+    the lower bound then is as good.
 
     Args:
         model: The model, from whose present parameters the documents are drawn.

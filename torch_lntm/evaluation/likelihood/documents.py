@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -112,5 +113,5 @@ def words_of(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Tens
         ``(nnz, num_topics)`` of ``words`` and ``(nnz,)`` counts, float64.
     """
     offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
-    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, stop in pairwise(offsets):
         yield words[batch.word_index[start:stop]], counts[start:stop]
