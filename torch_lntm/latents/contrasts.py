@@ -10,7 +10,7 @@ the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -200,7 +200,7 @@ class ContrastSpace(IdentifiedSpace):
         return Proposal(space, partial(elliptical_draws, loc, tril, nu))
 
     def normal(
-        self, posterior: NormalMoments, words: Sequence[Tensor], counts: Sequence[Tensor]
+        self, posterior: NormalMoments, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`IdentifiedSpace.normal`; the posterior as it is."""
         return self.project(posterior.mean, posterior.scale_tril)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -86,15 +86,14 @@ class IdentifiedSpace(LatentSpace):
         """
 
     def normal(
-        self, posterior: Any, words: Sequence[Tensor], counts: Sequence[Tensor]
+        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """Normal approximations of the posteriors of a batch, all of whose documents have tokens.
 
         Args:
             posterior: A guide's posterior of the batch.
-            words: ``(nnz, num_topics)`` of each document, probabilities of its words under each
-                topic.
-            counts: ``(nnz,)`` of each, their counts.
+            documents: Of each document the probabilities ``(nnz, num_topics)`` of its words under
+                each topic, and their counts ``(nnz,)``; read once, if at all.
 
         Returns:
             Means ``(num_docs, dim)`` and Cholesky factors of the covariances

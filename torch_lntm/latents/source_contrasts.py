@@ -8,7 +8,7 @@ is a product, p(s) N(e; 0, I), and the logits are affine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -187,12 +187,12 @@ class SourceContrastSpace(IdentifiedSpace):
         return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
 
     def normal(
-        self, posterior: SourceMoments, words: Sequence[Tensor], counts: Sequence[Tensor]
+        self, posterior: SourceMoments, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
         """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means."""
         parts = [
             self._around(posterior, row, *of_document)[1:]
-            for row, of_document in enumerate(zip(words, counts, strict=True))
+            for row, of_document in enumerate(documents)
         ]
         loc, tril = zip(*parts, strict=True)
         return torch.stack(loc), torch.stack(tril)

@@ -260,13 +260,13 @@ def test_single_precision_models_are_computed_in_double() -> None:
 @pytest.mark.slow
 def test_targets_are_in_double_and_in_as_few_coordinates_as_there_are() -> None:
     model = make_model("iftm", 3, dtype="float32")
-    batch = Corpus.from_matrix(np.ones((2, model.num_words), int)).batch(dtype=torch.float64)
+    corpus, parts = Corpus.from_matrix(np.ones((2, model.num_words), int)), [np.arange(2)]
     topics = model.topics.double_probs
-    target = annealed._FromPrior(model, topics).target(batch)
+    (target,) = annealed._FromPrior(model, topics).targets(corpus, parts, 2)
     assert torch.equal(target.topics, topics)
     # Gaussian sources are integrated out.
     assert target.dim == 3
-    bridge = annealed._FromPosterior(model, topics).target(batch)
+    (bridge,) = annealed._FromPosterior(model, topics).targets(corpus, parts, 2)
     # So is the shift that logits share.
     assert bridge.dim == 2
     for values in (bridge.topics, bridge.loc, bridge.factor, bridge.batch.counts):

@@ -250,15 +250,15 @@ def anneal_corpus(
     schedule = path.temperatures
     model.check_parameters()
     topics = model.topics.double_probs
-    start = _FromPrior(model, topics) if path.start == "prior" else _FromPosterior(model, topics)
+    start = (_FromPrior if path.start == "prior" else _FromPosterior)(model, topics)
     parts = _parts(model, corpus, path.num_chains, max_docs)
     total = len(parts) * (len(schedule) - 1)
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:
-        for rows in parts:
-            batch = corpus.batch(rows, model.device, torch.float64)
+        for first in start.targets(corpus, parts, max_docs):
+            batch = first.batch
             # Documents outermost: the layout of all products, which noise then has as well.
             keys = noise.document_keys(seed, batch.index, path.num_chains).mT.contiguous().mT
-            target, transitions = start.prepare(batch, schedule, keys, path.num_steps)
+            target, transitions = start.prepare(first, schedule, keys, path.num_steps)
             posterior = None
             if latents is not None:
                 of_batch = {
@@ -299,49 +299,77 @@ def _parts(model: TopicModel, corpus: Corpus, num_chains: int, max_docs: int) ->
 
 
 class _FromPrior:
-    """Paths from the prior."""
+    """Paths from the prior.
+
+    Args:
+        model: The model.
+        topics: Its topics, float64.
+    """
 
     def __init__(self, model: TopicModel, topics: Tensor) -> None:
         self.model = model
         self.topics = topics
 
-    def target(self, batch: DocumentBatch) -> DocumentTarget:
-        """The density of documents in float64, in as few coordinates as the prior has."""
-        target = self.model.bind(batch, dtype=torch.float64, padded=True)
-        return replace(target, space=target.space.compact(), topics=self.topics)
+    def targets(
+        self, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
+    ) -> Iterator[DocumentTarget]:
+        """The densities of each part's documents in float64, in as few coordinates as there are."""
+        for part in parts:
+            batch = corpus.batch(part, self.model.device, torch.float64)
+            target = self.model.bind(batch, dtype=torch.float64, padded=True)
+            yield replace(target, space=target.space.compact(), topics=self.topics)
 
     def prepare(
-        self, batch: DocumentBatch, schedule: Sequence[float], keys: Tensor, num_steps: int
+        self, target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
     ) -> tuple[DocumentTarget, ais.Transitions]:
         """What chains of keys ``(num_chains, num_docs)`` go along, and how."""
-        target = self.target(batch)
         return target, ais.tune(target, schedule, keys, num_steps)
 
 
-class _FromPosterior:
+class _FromPosterior(_FromPrior):
     """Paths from normal approximations of the posteriors."""
 
-    def __init__(self, model: TopicModel, topics: Tensor) -> None:
-        self.model = model
-        self.topics = topics
-        self._words = topics.mT.contiguous()
+    def targets(
+        self, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
+    ) -> Iterator[Bridge]:
+        """The same, seen from the normals of the prior's own guide.
 
-    def target(self, batch: DocumentBatch) -> Bridge:
-        """The density of documents in float64, seen from the normals of the prior's own guide."""
-        single = batch.to(dtype=self.model.dtype)
+        Posteriors are solved for several parts at once.
+        """
+        ends = np.cumsum([len(part) for part in parts])
+        start = 0
+        while start < len(parts):
+            before = ends[start] - len(parts[start])
+            stop = max(start + 1, int(np.searchsorted(ends, before + max_docs, side="right")))
+            rows = np.concatenate(parts[start:stop])
+            batch = corpus.batch(rows, self.model.device, torch.float64)
+            whole = self._bridge(batch)
+            for chosen in torch.arange(len(rows), device=batch.device).split(
+                [len(part) for part in parts[start:stop]]
+            ):
+                yield replace(
+                    whole,
+                    space=whole.space.select(chosen),
+                    batch=batch.select(chosen),
+                    loc=whole.loc[chosen],
+                    factor=whole.factor[chosen],
+                )
+            start = stop
+
+    def _bridge(self, batch: DocumentBatch) -> Bridge:
         guide = make_guide(identified_space(self.model, batch).reference, self.model)
-        space, posterior = solve(self.model, single, guide)
-        words, counts = zip(*words_of(batch, self._words), strict=True)
-        loc, factor = space.normal(posterior, words, counts)
+        space, posterior = solve(self.model, batch.to(dtype=self.model.dtype), guide)
+        loc, factor = space.normal(posterior, words_of(batch, self.topics.mT))
         return Bridge(
             space=space, topics=self.topics, batch=batch, padded=True, loc=loc, factor=factor
         )
 
     def prepare(
-        self, batch: DocumentBatch, schedule: Sequence[float], keys: Tensor, num_steps: int
+        self, target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
     ) -> tuple[DocumentTarget, ais.Transitions]:
-        """What chains of keys ``(num_chains, num_docs)`` go along, and how."""
-        return ais.fit(self.target(batch), schedule, keys, num_steps)
+        """See :meth:`_FromPrior.prepare`; from normals that chains have fitted."""
+        assert isinstance(target, Bridge)
+        return ais.fit(target, schedule, keys, num_steps)
 
 
 def warn_of_chains(path: AnnealingPath, size: Tensor, stuck: Tensor, what: str) -> None:
