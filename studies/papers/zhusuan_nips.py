@@ -256,7 +256,9 @@ def measure(
         test: Documents to judge by.
         progress: Show progress bars.
     """
-    ais = AIS(num_chains=settings.ais_chains, num_temperatures=settings.ais_temperatures)
+    ais = AIS(
+        num_chains=settings.ais_chains, num_temperatures=settings.ais_temperatures, start="prior"
+    )
     began = time.process_time()
     model = fit_model(settings, METHODS[name], train, progress=progress)
     fitted = time.process_time()

@@ -10,7 +10,7 @@ the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -68,6 +68,7 @@ class ContrastSpace(IdentifiedSpace):
     }
     reference = "laplace"
     has_grid = True
+    has_normal = True
     variable = "centred logits"
 
     @classmethod
@@ -197,6 +198,12 @@ class ContrastSpace(IdentifiedSpace):
         space, loc, tril = self._around(posterior, row)
         nu = degrees_of_freedom if name == "student_t" else math.inf
         return Proposal(space, partial(elliptical_draws, loc, tril, nu))
+
+    def normal(
+        self, posterior: NormalMoments, documents: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """See :meth:`IdentifiedSpace.normal`; the posterior as it is."""
+        return self.project(posterior.mean, posterior.scale_tril)
 
     def grid(
         self,

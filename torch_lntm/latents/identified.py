@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
@@ -43,6 +43,8 @@ class IdentifiedSpace(LatentSpace):
     reference: ClassVar[str]
     #: Whether there is :meth:`grid`.
     has_grid: ClassVar[bool] = False
+    #: Whether there is :meth:`normal`. Logits are then affine in z.
+    has_normal: ClassVar[bool] = False
     #: What :attr:`standardiser` makes of the main site, in words.
     variable: ClassVar[str]
 
@@ -82,6 +84,22 @@ class IdentifiedSpace(LatentSpace):
             counts: ``(nnz,)`` their counts.
             degrees_of_freedom: Degrees of freedom of a Student-t; goes unused by other proposals.
         """
+
+    def normal(
+        self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Normal approximations of the posteriors of a batch, all of whose documents have tokens.
+
+        Args:
+            posterior: A guide's posterior of the batch.
+            documents: Of each document the probabilities ``(nnz, num_topics)`` of its words under
+                each topic, and their counts ``(nnz,)``; read once, if at all.
+
+        Returns:
+            Means ``(num_docs, dim)`` and Cholesky factors of the covariances
+            ``(num_docs, dim, dim)``, float64.
+        """
+        raise NotImplementedError
 
     def grid(
         self, posterior: Any, row: int, depth: Callable[[Tensor], Tensor], num_points: int

@@ -8,7 +8,7 @@ is a product, p(s) N(e; 0, I), and the logits are affine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -65,6 +65,7 @@ class SourceContrastSpace(IdentifiedSpace):
         "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
     }
     reference = "factor"
+    has_normal = True
     variable = "centred logits"
 
     @classmethod
@@ -182,6 +183,24 @@ class SourceContrastSpace(IdentifiedSpace):
         do. A joint normal or Student-t may be read either way round, as sources and then eta given
         them (*Putthividhya et al. 2009, §3.2.1*) or as eta first.
         """
+        space, loc, tril = self._around(posterior, row, words, counts)
+        return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
+
+    def normal(
+        self, posterior: SourceMoments, documents: Iterable[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """See :meth:`IdentifiedSpace.normal`; :meth:`approximate` at the posterior's means."""
+        parts = [
+            self._around(posterior, row, *of_document)[1:]
+            for row, of_document in enumerate(documents)
+        ]
+        loc, tril = zip(*parts, strict=True)
+        return torch.stack(loc), torch.stack(tril)
+
+    def _around(
+        self, posterior: SourceMoments, row: int, words: Tensor, counts: Tensor
+    ) -> tuple[Self, Tensor, Tensor]:
+        """One document's space, and the approximation of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))
         loc, tril = space.approximate(
             posterior.mean[row : row + 1].double(),
@@ -190,7 +209,7 @@ class SourceContrastSpace(IdentifiedSpace):
             words,
             counts,
         )
-        return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
+        return space, loc, tril
 
     def approximate(
         self, eta: Tensor, source: Tensor, source_scale: Tensor, words: Tensor, counts: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,6 +63,10 @@ class DocumentTarget:
         """Prior draws of z ``(..., num_docs, dim)`` of keys ``(..., num_docs)``."""
         return self.space.draw(key).to(self.topics.dtype)
 
+    def locate(self, latents: Mapping[str, Tensor], key: Tensor) -> Tensor:
+        """The z of values of the program's sites; see :meth:`LatentSpace.locate`."""
+        return self.space.locate(latents, key).to(self.topics.dtype)
+
     def log_joint(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log prior density of z and log likelihood, each ``(..., num_docs)`` nats."""
         return self.log_prior(z), self._words.log_likelihood(self.theta(z))
@@ -78,5 +83,7 @@ class DocumentTarget:
         return self._gradient(z, theta, self._words.expected_topic_counts(theta))
 
     def _gradient(self, z: Tensor, theta: Tensor, topic_counts: Tensor) -> Tensor:
-        in_logits = topic_counts - self.batch.lengths[:, None] * theta
-        return self.space.pull(in_logits, z)
+        return self.space.pull(self._logits_gradient(theta, topic_counts), z)
+
+    def _logits_gradient(self, theta: Tensor, topic_counts: Tensor) -> Tensor:
+        return torch.addcmul(topic_counts, self.batch.lengths[:, None], theta, value=-1.0)

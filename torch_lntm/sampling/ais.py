@@ -31,6 +31,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import UnitMetric
 from torch_lntm.sampling import hmc
+from torch_lntm.sampling.bridge import Bridge
 from torch_lntm.sampling.step_sizes import jittered
 
 #: Steepness of the sigmoid schedule (*Wu et al. 2017*).
@@ -38,12 +39,6 @@ SIGMOID_REACH = 4.0
 #: Power of the power schedule. In a document of N tokens, Var log p(w | z) ∝ 1/t² from t ~ 1/N on,
 #: so that temperatures are best spaced in proportion to t.
 POWER = 3.0
-#: Temperatures at which step sizes are tuned; between them log step sizes are linear.
-NUM_KNOTS = 10
-#: Changes of the step sizes at each knot, and transitions before each change.
-TUNING_ROUNDS, TUNING_STEPS = 3, 5
-#: Largest number of chains of a document that tuning uses.
-TUNING_CHAINS = 8
 #: Log step sizes are multiples of this.
 RESOLUTION = 1.0 / 16.0
 #: Mean acceptance probability that step sizes are tuned to.
@@ -100,6 +95,37 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
 
 
 # -- transitions ---------------------------------------------------------------------------------
+
+
+class Tuning(NamedTuple):
+    """How step sizes are found before chains make weights.
+
+    Attributes:
+        num_knots: Temperatures at which they are found; between them log step sizes are linear.
+        num_rounds: Changes at each knot.
+        num_transitions: Transitions before each change.
+        num_chains: Chains of a document; :func:`tune` uses the keys that it has, if fewer.
+        longest: Longest trajectory, step size times steps, that is tried.
+    """
+
+    num_knots: int
+    num_rounds: int
+    num_transitions: int
+    num_chains: int
+    longest: float = math.inf
+
+
+#: From the prior, whose path has step sizes of every length.
+FROM_PRIOR = Tuning(num_knots=10, num_rounds=3, num_transitions=5, num_chains=8)
+#: From a normal approximation, on whose path they hardly change. In u the density is near standard
+#: normal: after a quarter of its period a trajectory has nothing left of where it started, and half
+#: a period takes it back to the same density.
+FROM_NORMAL = Tuning(
+    num_knots=4, num_rounds=2, num_transitions=1, num_chains=16, longest=math.pi / 2.0
+)
+#: Draws of each of these chains at the end of the path, from which the normal gets its moments; and
+#: draws of the normal itself that count beside them.
+NUM_DRAWS, NORMAL_DRAWS = 12, 8
 
 
 class Transitions(NamedTuple):
@@ -166,27 +192,98 @@ def tune(
     Raises:
         NumericalError: A density is not finite where the chains start; names documents.
     """
-    keys = noise.fold_in(keys[:TUNING_CHAINS], _TUNING)
-    state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 0)))
-    # The last transition is at the temperature before 1.
-    last = len(schedule) - 2
-    knots = sorted({1 + round(i * (last - 1) / (NUM_KNOTS - 1)) for i in range(NUM_KNOTS)})
-    log_step_size = torch.full_like(state.log_prior[0], math.log(0.5))
-    tuned: list[Tensor] = []
-    transition = 0
-    for knot in knots:
-        for _ in range(TUNING_ROUNDS):
-            trial = Transitions(num_steps, [knot], log_step_size[None])
-            acceptance = torch.zeros_like(log_step_size)
-            for _ in range(TUNING_STEPS):
-                transition += 1
-                key = noise.fold_in(keys, transition)
-                state, info = trial.move(key, target, state, schedule, knot)
-                acceptance += info.acceptance.mean(0) / TUNING_STEPS
-            change = acceptance - TARGET_ACCEPT
-            log_step_size = ((log_step_size + change) / RESOLUTION).round() * RESOLUTION
-        tuned.append(log_step_size)
-    return Transitions(num_steps, knots, torch.stack(tuned))
+    keys = noise.fold_in(keys[: FROM_PRIOR.num_chains], _TUNING)
+    return _Pilot.run(target, schedule, keys, num_steps, FROM_PRIOR).transitions
+
+
+def fit(
+    bridge: Bridge, schedule: Sequence[float], keys: Tensor, num_steps: int
+) -> tuple[Bridge, Transitions]:
+    """Fit the normal of a bridge to the posterior, and find step sizes of each document.
+
+    Chains that go through the knots, as those of :func:`tune`, stay at the last one for some draws.
+    The normal gets their means and variances, along its own axes. A mode and its curvature, which
+    most normals come from, are off where the posterior is skewed, as it is along topics that a
+    document lacks.
+
+    The chains that make weights are others. Given what these ones came to, their weights are
+    unbiased whatever the normal.
+
+    Args:
+        bridge: The bridge from a first normal.
+        schedule: Temperatures.
+        keys: ``(num_chains, num_docs)`` the chains' keys; only the first chain's count.
+        num_steps: Leapfrog steps of a transition.
+
+    Returns:
+        The bridge from the second normal, and the transitions.
+
+    Raises:
+        NumericalError: A density is not finite where the chains start; names documents.
+    """
+    num_chains = FROM_NORMAL.num_chains
+    chains = torch.arange(num_chains, device=keys.device)[:, None]
+    keys = noise.fold_in(noise.fold_in(keys[:1], _TUNING), chains)
+    pilot = _Pilot.run(bridge, schedule, keys, num_steps, FROM_NORMAL)
+    state, last = pilot.state, len(schedule) - 2
+    total = torch.zeros_like(state.position[0])
+    squares = torch.zeros_like(total)
+    for i in range(NUM_DRAWS):
+        key = noise.fold_in(keys, pilot.num_transitions + 1 + i)
+        state, _ = pilot.transitions.move(key, bridge, state, schedule, last)
+        total += state.position.sum(0)
+        squares += state.position.square().sum(0)
+    draws = NUM_DRAWS * num_chains
+    # The normal is the standard one.
+    mean = total / (draws + NORMAL_DRAWS)
+    variance = (squares + NORMAL_DRAWS) / (draws + NORMAL_DRAWS) - mean.square()
+    return bridge.moved(mean, variance.sqrt()), pilot.transitions
+
+
+class _Pilot(NamedTuple):
+    """What chains that tuned step sizes came to.
+
+    Attributes:
+        transitions: With the step sizes that they found.
+        state: Where they ended.
+        num_transitions: Transitions that they took, whose numbers went into their keys.
+    """
+
+    transitions: Transitions
+    state: hmc.HMCState
+    num_transitions: int
+
+    @classmethod
+    def run(
+        cls,
+        target: DocumentTarget,
+        schedule: Sequence[float],
+        keys: Tensor,
+        num_steps: int,
+        tuning: Tuning,
+    ) -> _Pilot:
+        """Take chains of keys ``(num_chains, num_docs)`` through the knots."""
+        state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 0)))
+        # The last transition is at the temperature before 1.
+        last, gaps = len(schedule) - 2, tuning.num_knots - 1
+        knots = sorted({1 + round(i * (last - 1) / gaps) for i in range(tuning.num_knots)})
+        most = math.log(tuning.longest / num_steps)
+        log_step_size = torch.full_like(state.log_prior[0], min(math.log(0.5), most))
+        tuned: list[Tensor] = []
+        transition = 0
+        for knot in knots:
+            for _ in range(tuning.num_rounds):
+                trial = Transitions(num_steps, [knot], log_step_size[None])
+                acceptance = torch.zeros_like(log_step_size)
+                for _ in range(tuning.num_transitions):
+                    transition += 1
+                    key = noise.fold_in(keys, transition)
+                    state, info = trial.move(key, target, state, schedule, knot)
+                    acceptance += info.acceptance.mean(0) / tuning.num_transitions
+                wanted = (log_step_size + acceptance - TARGET_ACCEPT).clamp_max(most)
+                log_step_size = (wanted / RESOLUTION).round() * RESOLUTION
+            tuned.append(log_step_size)
+        return cls(Transitions(num_steps, knots, torch.stack(tuned)), state, transition)
 
 
 # -- annealing -----------------------------------------------------------------------------------

@@ -117,16 +117,21 @@ def leapfrog(
     epsilon = step_size.to(z.dtype)[..., None]
     heat = temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
 
-    def kick(likelihood_gradient: Tensor) -> Tensor:
-        return epsilon * metric.pull(target.prior_gradient(z) + heat * likelihood_gradient)
+    def kick(r: Tensor, likelihood_gradient: Tensor, share: float = 1.0) -> Tensor:
+        prior_gradient = target.prior_gradient(z)
+        if isinstance(heat, Tensor):
+            gradient = torch.addcmul(prior_gradient, heat, likelihood_gradient)
+        else:
+            gradient = torch.add(prior_gradient, likelihood_gradient, alpha=heat)
+        return torch.addcmul(r, epsilon, metric.pull(gradient), value=share)
 
-    r = r + 0.5 * kick(state.likelihood_gradient)
+    r = kick(r, state.likelihood_gradient, 0.5)
     for _ in range(num_steps - 1):
-        z = z + epsilon * metric.push(r)
-        r = r + kick(target.likelihood_gradient(z))
-    z = z + epsilon * metric.push(r)
+        z = torch.addcmul(z, epsilon, metric.push(r))
+        r = kick(r, target.likelihood_gradient(z))
+    z = torch.addcmul(z, epsilon, metric.push(r))
     end = evaluate(target, z)
-    return end, r + 0.5 * kick(end.likelihood_gradient)
+    return end, kick(r, end.likelihood_gradient, 0.5)
 
 
 def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0) -> Tensor:

@@ -24,7 +24,7 @@ class AISBracket:
 
     Attributes:
         corpus: The documents.
-        lower: Estimates by chains from the prior on; below log p(w_d) in expectation.
+        lower: Estimates by chains that end at the posterior; below log p(w_d) in expectation.
         upper: ``(num_docs,)`` float64 nats, estimates by chains back from the truth; above log
             p(w_d) in expectation, 0 for an empty document. All reverse chains of a document start
             from the same latent value, the one that generated it. They are therefore not
@@ -80,10 +80,10 @@ def ais_bracket(
     """How far annealed importance sampling is from the truth, at most, on simulated documents.
 
     The latent variables that made a document are a draw from its posterior. Chains that go from
-    there back to the prior have E 1/weight = 1/p(w), so −log of their mean 1/weight is a stochastic
-    upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Where it meets the lower bound both
-    are right; for real documents of like lengths, under a model that fits them, the lower bound
-    then is as good.
+    there back to where the others start have E 1/weight = 1/p(w), so −log of their mean 1/weight is
+    a stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Where it meets the
+    lower bound both are right; for real documents of like lengths, under a model that fits them,
+    the lower bound then is as good.
 
     Args:
         model: The model, from whose present parameters the documents are drawn.
@@ -107,14 +107,15 @@ def ais_bracket(
     require_model(model)
     settings = AIS() if settings is None else settings
     corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
+    path = settings.settle(model, corpus)
     lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
     upper = torch.zeros(corpus.num_docs, dtype=torch.float64)
-    size = torch.full_like(upper, float(settings.num_chains))
+    size = torch.full_like(upper, float(path.num_chains))
     stuck = torch.zeros_like(upper, dtype=torch.bool)
     for of_batch in anneal_corpus(
         model,
         corpus,
-        settings,
+        path,
         seed=seed,
         max_docs=max_docs,
         progress=progress,
@@ -124,5 +125,5 @@ def ais_bracket(
         upper[of_batch.rows] = -summary.log_mean
         size[of_batch.rows] = summary.effective_sample_size
         stuck[of_batch.rows] = of_batch.stuck
-    warn_of_chains(settings, size, stuck, "upper bounds")
+    warn_of_chains(path, size, stuck, "upper bounds")
     return AISBracket(corpus, lower, upper, size)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.evaluation.checks import identified_space
 from torch_lntm.guides import Guide, make_guide, require_guide
@@ -68,25 +69,49 @@ def documents(
     words = model.topics.double_probs.mT.contiguous()
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
-            space, posterior = identified_space(model, batch), guide.posterior(batch)
-            improper = ~space.proper(posterior)
-            if bool(improper.any()):
-                positions = batch.index[improper].tolist()
-                raise NumericalError(
-                    f"{type(guide).__name__} gave no proper posterior for {len(positions)} "
-                    f"document(s), first at position {positions[0]}; expected finite means and "
-                    "covariances of full rank",
-                    positions,
-                )
-            offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
-            found = []
-            for row, position in enumerate(batch.index.tolist()):
-                entries = slice(offsets[row], offsets[row + 1])
-                if entries.start < entries.stop:
-                    of_document = words[batch.word_index[entries]]
-                    found.append(
-                        Document(position, space, posterior, row, of_document, counts[entries])
-                    )
+            space, posterior = solve(model, batch, guide)
+            found = [
+                Document(int(batch.index[row]), space, posterior, row, *of_document)
+                for row, of_document in enumerate(words_of(batch, words))
+                if len(of_document[1])
+            ]
             if found:
                 yield found
             bar.update(batch.num_docs)
+
+
+def solve(
+    model: TopicModel, batch: DocumentBatch, guide: Guide[Any]
+) -> tuple[IdentifiedSpace, Posterior]:
+    """The identified coordinates of a batch, and a guide's posterior that can be drawn around.
+
+    Raises:
+        NumericalError: A posterior could not be computed, or cannot be drawn around; names
+            documents.
+    """
+    space, posterior = identified_space(model, batch), guide.posterior(batch)
+    improper = ~space.proper(posterior)
+    if bool(improper.any()):
+        positions = batch.index[improper].tolist()
+        raise NumericalError(
+            f"{type(guide).__name__} gave no proper posterior for {len(positions)} "
+            f"document(s), first at position {positions[0]}; expected finite means and "
+            "covariances of full rank",
+            positions,
+        )
+    return space, posterior
+
+
+def words_of(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the words of each document and their counts.
+
+    Args:
+        batch: The documents.
+        words: ``(num_words, num_topics)`` float64 probabilities of all words under each topic.
+
+    Yields:
+        ``(nnz, num_topics)`` of ``words`` and ``(nnz,)`` counts, float64.
+    """
+    offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
+    for start, stop in pairwise(offsets):
+        yield words[batch.word_index[start:stop]], counts[start:stop]

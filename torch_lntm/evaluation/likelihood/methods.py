@@ -34,7 +34,7 @@ def log_likelihood(
     """Estimates log p(w_d) of every document, with its topic proportions integrated out.
 
     :class:`Importance` sampling draws around a guide's posterior. :class:`AIS`, annealed importance
-    sampling, needs no posterior that is near the true one. :class:`Quadrature` is exact to many
+    sampling, needs none that is near the true one. :class:`Quadrature` is exact to many
     digits, for 2 or 3 topics. All compute in float64, on the model's device.
 
     ``log_likelihood(model, corpus, "importance", num_samples=4000)`` and
