@@ -17,17 +17,20 @@ import torch.distributed as dist
 #: Seconds that a process may wait for the others.
 TIMEOUT = 60
 
+#: What :func:`in_processes` returns of a process that has gone without a result.
+GONE = "gone"
+
 
 @functools.cache
 def _context() -> Any:
     """Processes forked from one that has done the imports, which take longer than all else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_lntm", "torch_lntm.inference"])
+    context.set_forkserver_preload(["torch_lntm.inference", "torch.distributed"])
     return context
 
 
 def _run(
-    rank: int, size: int, store: str, results: Any, work: Callable[..., Any], arguments: Any
+    rank: int, size: int, store: str, pipe: Any, work: Callable[..., Any], arguments: Any
 ) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -38,11 +41,9 @@ def _run(
         timeout=timedelta(seconds=TIMEOUT),
     )
     try:
-        results.put((rank, work(*arguments), None))
+        pipe.send((work(*arguments), None))
     except BaseException:
-        results.put((rank, None, traceback.format_exc()))
-    # No process leaves while another may still be reading from it.
-    dist.barrier()
+        pipe.send((None, traceback.format_exc()))
     dist.destroy_process_group()
 
 
@@ -52,21 +53,27 @@ def in_processes(size: int, work: Callable[..., Any], *arguments: Any) -> list[A
     Args:
         size: The number of processes.
         work: A function of a module that other processes can import.
-        *arguments: Its arguments; they and the results are pickled, tensors by value.
+        *arguments: Its arguments; they and the results are pickled, and hold no tensors.
     """
     context = _context()
+    pipes, started = [], []
     with tempfile.TemporaryDirectory() as folder:
-        results = context.SimpleQueue()
         store = str(Path(folder, "store"))
-        started = [
-            context.Process(target=_run, args=(rank, size, store, results, work, arguments))
-            for rank in range(size)
-        ]
-        for process in started:
+        for rank in range(size):
+            pipe, end = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(rank, size, store, end, work, arguments))
             process.start()
-        found = sorted((results.get() for _ in started), key=lambda result: result[0])
+            end.close()
+            pipes.append(pipe)
+            started.append(process)
+        found = []
+        for pipe in pipes:
+            try:
+                found.append(pipe.recv())
+            except EOFError:
+                found.append((GONE, None))
         for process in started:
             process.join()
-    for rank, _, error in found:
+    for rank, (_, error) in enumerate(found):
         assert error is None, f"process {rank}: {error}"
-    return [value for _, value, _ in found]
+    return [value for value, _ in found]

@@ -112,7 +112,7 @@ class Processes:
                 **{f"sums.{name}": value for name, value in part.sums.items()},
             }
 
-        total = self.total(kind, tensors)
+        total = self.total(f"{kind}, {dtype}", tensors)
         num_docs, num_tokens, objective, num_unconverged = total.pop("scalars").tolist()
         word_counts = total.pop("word_counts").mT
         sums = {name.removeprefix("sums."): value for name, value in total.items()}

@@ -24,9 +24,10 @@ def owners(
 ) -> NDArray[np.int64]:
     """The process of each document, for as long as a fit lasts.
 
-    In every group each process has as many documents as any other, up to one, and about as many
-    stored counts: they are dealt out from the largest to the smallest, in turns that go forth and
-    back. The turns go on from group to group, so that no process has the odd documents of all.
+    In every group each process has about as many documents as any other, and about as many stored
+    counts: they are dealt out from the largest to the smallest, in turns that go forth and back.
+    Who begins is random, or one process would have all groups' largest documents, and the turns go
+    on from group to group, or one would have all groups' odd documents.
 
     Args:
         sizes: ``(num_docs,)`` stored counts of the documents.
@@ -44,9 +45,12 @@ def owners(
         raise ConfigError(
             f"{processes.size} processes for {len(sizes)} documents with words; use fewer processes"
         )
-    turn, seat = np.divmod(np.arange(len(sizes)), processes.size)
+    num_turns = -(-len(sizes) // (2 * processes.size))
+    forth = np.tile(np.arange(processes.size), (num_turns, 1))
+    forth = np.random.default_rng(0).permuted(forth, axis=1)
+    turns = np.hstack([forth, forth[:, ::-1]]).ravel()
     found = np.empty(len(sizes), dtype=np.int64)
-    found[np.lexsort((-sizes, *groups[::-1]))] = np.where(turn % 2, processes.size - 1 - seat, seat)
+    found[np.lexsort((-sizes, *groups[::-1]))] = turns[: len(sizes)]
     return found
 
 
