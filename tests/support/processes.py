@@ -25,7 +25,8 @@ GONE = "gone"
 def _context() -> Any:
     """Processes forked from one that has done the imports, which take longer than all else."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch_lntm.inference", "torch.distributed"])
+    # Optimisers import torch._dynamo.
+    context.set_forkserver_preload(["torch_lntm.inference", "torch._dynamo"])
     return context
 
 
