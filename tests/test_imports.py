@@ -35,6 +35,7 @@ MAY_IMPORT = {
     for room in floor
 }
 MAY_IMPORT["cli"] = {*MAY_IMPORT, ROOT}
+MAY_IMPORT["__main__"] = {*MAY_IMPORT}
 WITHOUT_PYRO = {"kernels", "latents", "posteriors", "solvers", "noise"}
 
 # Whatever unpickles or evaluates what a file says.

@@ -24,6 +24,7 @@ __all__ = [
     "MissingColumnError",
     "NotFittedError",
     "NumericalError",
+    "ProcessError",
     "SavingWarning",
     "UnreliableEstimateWarning",
     "import_extra",
@@ -34,7 +35,13 @@ __all__ = [
 
 
 class LNTMError(Exception):
-    """Base class of every error this library raises on purpose."""
+    """Base class of every error this library raises on purpose.
+
+    Attributes:
+        shared: All processes of a fit raise it, so that one need report it.
+    """
+
+    shared: bool = False
 
 
 class CorpusError(LNTMError, ValueError):
@@ -90,6 +97,10 @@ class NumericalError(LNTMError, ArithmeticError):
     def __init__(self, message: str, documents: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.documents: tuple[int, ...] = tuple(int(d) for d in documents)
+
+
+class ProcessError(LNTMError, RuntimeError):
+    """Another process of a fit failed, is gone, or did not answer in time."""
 
 
 class LNTMWarning(UserWarning):

@@ -36,7 +36,8 @@ class Command:
 
     ``positionals`` names the fields that are arguments without a flag, of which ``optional`` may be
     left out, ``required`` the flags that may not be left out, ``groups`` the flags under each
-    heading of the help, and ``line_only`` those that may not stand in a configuration file.
+    heading of the help, ``line_only`` those that may not stand in a configuration file, and
+    ``shared`` says whether several processes can share the work.
 
     Attributes:
         plugin: Python module, or .py file, to import first: one that registers models of your own
@@ -49,6 +50,7 @@ class Command:
     required: ClassVar[tuple[str, ...]] = ()
     line_only: ClassVar[tuple[str, ...]] = ("plugin",)
     groups: ClassVar[dict[str, tuple[str, ...]]] = {}
+    shared: ClassVar[bool] = False
 
     plugin: str | None = None
 

@@ -17,12 +17,15 @@ from torch_lntm.cli.documents import (
     in_options,
     say,
 )
+from torch_lntm.cli.launch import processes_on
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from torch_lntm.corpus import Corpus, Split
     from torch_lntm.guides import Guide
-    from torch_lntm.inference import FitResult
+    from torch_lntm.inference import FitResult, Processes
     from torch_lntm.io import Run, UnfinishedRun
     from torch_lntm.reports import Score
 
@@ -41,12 +44,39 @@ _ENGINE_OPTIONS = (
 _GUIDE_OPTIONS = ("topics_update",)
 
 
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is to be fitted to what, and for which configuration."""
+
+    corpus: Corpus
+    split: Split[Corpus] | None
+    model: Any
+    guide: Any
+    engine: Any
+    config: dict[str, Any]
+    fixed: dict[str, Any]
+    samples: bool
+    because: str | None
+    device: torch.device
+
+    @property
+    def train(self) -> Corpus:
+        """The documents to fit."""
+        return self.corpus if self.split is None else self.split.train
+
+
 @dataclass(kw_only=True)
 class Fit(ChoosesWords, OnDocuments):
     """Fit a topic model to a corpus, save the run, print its topics and held-out perplexity.
 
     A fit that was killed continues from its last checkpoint when the same command is run again.
     Ctrl-C ends a fit early and saves the best so far; with Monte-Carlo EM the last finished epoch.
+    Several processes share a fit that torchrun starts, with the same options:
+    torchrun --nproc-per-node 2 -m torch_lntm fit CORPUS.
 
     Attributes:
         out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
@@ -96,6 +126,7 @@ class Fit(ChoosesWords, OnDocuments):
     """
 
     positionals = ("corpus",)
+    shared = True
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "output": ("out", "overwrite", "num_words", "checkpoint_seconds"),
         "reading documents": OnDocuments.groups["reading documents"],
@@ -153,13 +184,25 @@ class Fit(ChoosesWords, OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
+        device = self.torch_device()
+        with processes_on(device) as processes:
+            task = processes.together(lambda: self._task(device))
+            found = processes.together(lambda: self._place(task) if processes.first else None)
+            path, is_finished = processes.gather(found)[0]
+            if not is_finished:
+                return self._fit(task, Path(path), processes)
+            if processes.first:
+                self._show_finished(lntm.load_run(path), task.split, task.fixed)
+            return 0
+
+    def _task(self, device: torch.device) -> _Task:
+        """Read the corpus and make what is to be fitted to it."""
         from torch_lntm.io import check_saveable, check_target
         from torch_lntm.recipes import Recipe
 
         if self.num_words < 1:
             raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
         asked = Recipe(self.model, self.posterior)
-        device = self.torch_device()
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)
         corpus = self.read(**self.word_options())
@@ -186,31 +229,58 @@ class Fit(ChoosesWords, OnDocuments):
             "topic_smoothing": given.get("topic_smoothing"),
         }
         fixed = {name: value for name, value in config.items() if name not in _CHANGEABLE}
-        path = self._path(corpus, fixed)
-        finished = None if self.overwrite else _same_run(path, corpus, fixed)
-        if finished is not None:
-            return self._show_finished(finished, split, fixed)
-        check_target(path, self.overwrite)
-        config["out"] = str(path)
+        return _Task(
+            corpus,
+            split,
+            model,
+            guide,
+            engine,
+            config,
+            fixed,
+            recipe.samples,
+            chosen.because,
+            device,
+        )
 
+    def _place(self, task: _Task) -> tuple[str, bool]:
+        """Where the run goes, and whether it is there already."""
+        from torch_lntm.io import check_target
+
+        path = self._path(task.corpus, task.fixed)
+        if not self.overwrite and _same_run(path, task.corpus, task.fixed) is not None:
+            return str(path), True
+        check_target(path, self.overwrite)
+        return str(path), False
+
+    def _fit(self, task: _Task, path: Path, processes: Processes) -> int:
+        """Fit, save and print; the first process alone does more than fitting."""
         from torch_lntm.io import UnfinishedRun
 
-        with UnfinishedRun(path, fixed) as unfinished:
+        opened = processes.together(
+            lambda: UnfinishedRun(path, task.fixed) if processes.first else None
+        )
+        if opened is None:
+            result = self._result(task, Path(processes.gather(None)[0]), processes)
+            return INTERRUPTED if result.stop_reason == "interrupted" else 0
+        corpus, split, model, device = task.corpus, task.split, task.model, task.device
+        config = task.config | {"out": str(path)}
+        with opened as unfinished:
             if unfinished.started:
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
             if corpus.preparation:
                 say(in_options(corpus.preparation))
-            if chosen.because:
-                say(f"posterior auto: {chosen.because}")
+            if task.because:
+                say(f"posterior auto: {task.because}")
             held_out = "" if split is None else f", with {len(split.test)} held out"
-            say(f"fitting {len(train)} documents of {corpus.num_words} words{held_out}, {device}")
-            self._warn_of_small(train)
-            result = engine.fit(
-                train,
-                checkpoint=unfinished.checkpoint,
-                checkpoint_seconds=self.checkpoint_seconds,
+            several = "" if processes.alone else f", in {processes.size} processes"
+            say(
+                f"fitting {len(task.train)} documents of {corpus.num_words} words{held_out}, "
+                f"{device}{several}"
             )
-            shares = lntm.reports.topic_shares(model.theta(result.means), train)
+            self._warn_of_small(task.train)
+            processes.gather(str(unfinished.checkpoint))
+            result = self._result(task, unfinished.checkpoint, processes)
+            shares = lntm.reports.topic_shares(model.theta(result.means), task.train)
             metadata = {
                 "corpus": {
                     "name": corpus.name,
@@ -229,22 +299,31 @@ class Fit(ChoosesWords, OnDocuments):
 
             if result.stop_reason == "interrupted":
                 save(None)
-                kept = "last finished epoch" if recipe.samples else "best so far"
+                kept = "last finished epoch" if task.samples else "best so far"
                 say(f"interrupted: saved the {kept}, {_stage(result)}, in {path}")
-                return 130
+                return INTERRUPTED
             scores = None
             try:
                 if split is not None:
-                    scores = self.complete(guide, split.test, split.train)
+                    scores = self.complete(task.guide, split.test, split.train)
             except BaseException:
                 save(None)  # the fit is not lost with its scores; the same command finishes them
                 raise
             save(scores)
         say(f"{result.stop_reason.replace('_', ' ')}: {_stage(result)}, {result.seconds:.1f} s")
-        if result.num_unconverged and not recipe.samples:
+        if result.num_unconverged and not task.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         self._print(model, shares, scores, path)
         return 0
+
+    def _result(self, task: _Task, checkpoint: Path, processes: Processes) -> FitResult:
+        result: FitResult = task.engine.fit(
+            task.train,
+            checkpoint=checkpoint,
+            checkpoint_seconds=self.checkpoint_seconds,
+            processes=processes,
+        )
+        return result
 
     def _options(self) -> dict[str, Any]:
         """The options of model, guide and engine that are not at their defaults."""

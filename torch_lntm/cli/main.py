@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from torch_lntm.cli.fit import INTERRUPTED
+from torch_lntm.cli.launch import first_speaks, launched_rank
 from torch_lntm.cli.parser import parse
-from torch_lntm.errors import LNTMError
+from torch_lntm.errors import ConfigError, LNTMError
 
-#: Exit codes: an error that was reported, Ctrl-C, and a reader of the output that went away.
-FAILED, INTERRUPTED, READER_GONE = 1, 130, 141
+#: Exit codes: an error that was reported, and a reader of the output that went away.
+FAILED, READER_GONE = 1, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,14 +38,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _any_encoding(sys.stdout), warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            command, options = parse(arguments)
-            code = command(**options).run()
+            with first_speaks():
+                command, options = parse(arguments)
+                if launched_rank() is not None and not command.shared:
+                    raise ConfigError("this command runs in one process; start it by torch-lntm")
+                code = command(**options).run()
             sys.stdout.flush()
             return code
         except BrokenPipeError:  # the reader, such as head, has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
         except LNTMError as error:
+            if error.shared and launched_rank():  # the first process says it
+                return FAILED
             return _fail(str(error))
         except OSError as error:
             return _fail(_of_the_system(error))
@@ -56,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "batch_size) and float32 take less"
             )
         except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+            with first_speaks():
+                print("interrupted", file=sys.stderr)
             return INTERRUPTED
 
 

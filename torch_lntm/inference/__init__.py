@@ -12,6 +12,7 @@ from torch_lntm.inference.documents import (
 )
 from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
 from torch_lntm.inference.em.monte_carlo_run import MonteCarloResult
+from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.statistics import (
     Statistics,
     expected_statistics,
@@ -29,6 +30,7 @@ __all__ = [
     "FitResult",
     "MonteCarloEM",
     "MonteCarloResult",
+    "Processes",
     "SourceActivity",
     "Statistics",
     "VariationalEM",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from support.fits import make_corpus
 
-from torch_lntm.inference.em.memory import DocumentTables
+from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
 
 
 def test_rows_are_found_by_position() -> None:
     corpus = make_corpus(12, empty=(0, 5))
     tables: dict[str, torch.Tensor] = {}
-    documents = DocumentTables(tables, corpus.row_offsets)
+    documents = DocumentTables(tables, DocumentRows(corpus.row_offsets))
     order = [11, 2, 5, 7]
     batch = corpus.batch(order)
     assert "means" not in documents
@@ -31,7 +31,7 @@ def test_rows_of_entries_follow_their_documents() -> None:
     """An entry's row says which document and word it is of; read back in other batches."""
     corpus = make_corpus(12, empty=(0, 5))
     tables: dict[str, torch.Tensor] = {}
-    documents = DocumentTables(tables, corpus.row_offsets)
+    documents = DocumentTables(tables, DocumentRows(corpus.row_offsets))
     for rows in ([11, 2, 5, 7, 0, 4], [1, 3, 10, 9, 8, 6]):
         batch = corpus.batch(rows)
         labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
@@ -46,7 +46,7 @@ def test_rows_of_entries_follow_their_documents() -> None:
 
 def test_tables_keep_their_type() -> None:
     corpus = make_corpus(3)
-    documents = DocumentTables({}, corpus.row_offsets)
+    documents = DocumentTables({}, DocumentRows(corpus.row_offsets))
     documents.write("moved", corpus.batch([1]), torch.ones(1, 2, dtype=torch.bool))
     documents.write("means", corpus.batch([1]), torch.ones(1, 2, dtype=torch.float64))
     documents.write("means", corpus.batch([2]), torch.ones(1, 2, dtype=torch.float32))

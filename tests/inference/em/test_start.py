@@ -10,6 +10,8 @@ from support.pairs import FAMILIES, make_model
 from support.problems import make_batch
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
+from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.start import (
     BACKGROUND_SHARE,
     FIRST_SWEEPS,
@@ -63,17 +65,19 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
     rest = torch.tensor([1, 2])
 
     kept = torch.from_numpy(theta.copy())
+    rows = DocumentRows(np.arange(6))
     word_counts = torch.from_numpy(average.copy()).to(device)
     updates, objective = lda_epoch(
         model,
         [batch.select(order), batch.select(rest)],
-        kept,
+        DocumentTables({"theta": kept}, rows),
         word_counts,
         num_tokens,
         updates=6,
         exponent=exponent,
         concentration=0.3,
         first=first,
+        processes=Processes(alone=True),
     )
     assert updates == 8
     expected_objective = 0.0

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from torch_lntm.errors import NumericalError, SavingWarning, warn
+from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
+from torch_lntm.inference.em.memory import DocumentRows
+from torch_lntm.inference.em.processes import Processes
 from torch_lntm.models import TopicModel
 
 StopReason = Literal["converged", "max_iterations", "interrupted"]
@@ -25,10 +27,14 @@ class ResumableFit(ABC):
     Attributes:
         model: The model, fitted in place.
         state: All that the fit needs to go on from the end of a step.
+        rows: Which rows of the state's tables belong to which documents of the corpus.
+        processes: The processes that share the fit.
     """
 
     model: TopicModel
     state: FitState
+    rows: DocumentRows
+    processes: Processes
     #: Tables of documents that Ctrl-C need not go back to, because no result is made of them.
     not_returned_to: ClassVar[frozenset[str]] = frozenset()
 
@@ -78,26 +84,35 @@ class ResumableFit(ABC):
     def run(self, checkpoint: Path | None, checkpoint_seconds: float) -> StopReason:
         """Run all steps; on Ctrl-C return to the end of the last finished one.
 
+        Where several processes share the fit, all of them run it. They start from the parameters
+        of the first, whose clock counts and which alone writes the checkpoint.
+
         Args:
             checkpoint: A file to save the state in; if it exists the fit continues from there.
             checkpoint_seconds: Least time between two saves.
 
         Raises:
-            ConfigError: The checkpoint is damaged, or that of another fit.
+            ConfigError: The checkpoint is damaged, or that of another fit, or the processes are not
+                about to make the same fit.
             NumericalError: The objective left the real numbers.
         """
-        identity = self.identity() if checkpoint is not None else {}
-        if checkpoint is not None and checkpoint.exists():
-            self.state, parameters = read_checkpoint(checkpoint, identity, self.model.device)
-            self.model.load_state_dict(parameters)
-            self.resumed()
+        processes = self.processes
+        identity: dict[str, Any] = {}
+        if checkpoint is not None or not processes.alone:
+            identity = self.identity()
+            processes.require_same(identity)
+        processes.share(self.model.state_dict())
+        if checkpoint is not None:
+            self._resume(checkpoint, identity)
         self.keep()
         began = saved = time.monotonic()
         before = self.state.seconds
         steps = self.steps()
         try:
             for record in steps:
-                self.state.seconds = before + time.monotonic() - began
+                now = time.monotonic()
+                waited = now - saved >= checkpoint_seconds
+                self.state.seconds, due = processes.of_first(before + now - began, waited)
                 record = {**record, "seconds": round(self.state.seconds, 3)}
                 if not math.isfinite(record["objective"]):
                     raise NumericalError(
@@ -106,20 +121,51 @@ class ResumableFit(ABC):
                     )
                 self.state.history.append(record)
                 self.keep()
-                if checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds:
+                if checkpoint is not None and due:
                     self._save(checkpoint, identity)
                     saved = time.monotonic()
-            return "converged" if self.converged() else "max_iterations"
+            reason: StopReason = "converged" if self.converged() else "max_iterations"
         except KeyboardInterrupt:
             self.restore()
-            return "interrupted"
+            reason = "interrupted"
         finally:
             steps.close()
             self.state.seconds = before + time.monotonic() - began
+        [self.state.seconds] = processes.of_first(self.state.seconds)
+        return reason
+
+    def _resume(self, checkpoint: Path, identity: dict[str, Any]) -> None:
+        """Go on from a checkpoint, if it exists, whichever processes wrote it."""
+        found = self.processes.gather(checkpoint.exists())
+        if not any(found):
+            return
+        if not all(found):
+            raise ConfigError(
+                f"{checkpoint} is not there for process {found.index(False)} of {len(found)}; put "
+                "it on a file system that all processes see"
+            )
+        self.state, parameters = self.processes.together(
+            lambda: read_checkpoint(checkpoint, identity, self.model.device)
+        )
+        self.state.documents = self.rows.select(self.state.documents)
+        self.state.best |= self.rows.select(self._best_documents())
+        self.model.load_state_dict(parameters)
+        self.resumed()
+
+    def _best_documents(self) -> dict[str, Tensor]:
+        """The tables of documents among what is kept of the best restart."""
+        return {name: table for name, table in self.state.best.items() if name == "means"}
 
     def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
+        state = replace(
+            self.state,
+            documents=self.rows.collect(self.state.documents, self.processes),
+            best=self.state.best | self.rows.collect(self._best_documents(), self.processes),
+        )
+        if not self.processes.first:
+            return
         try:
-            write_checkpoint(checkpoint, self.state, self.snapshot(), identity)
+            write_checkpoint(checkpoint, state, self.snapshot(), identity)
         except OSError as error:
             # A full disk need not end a fit that runs in memory.
             warn(

@@ -18,6 +18,7 @@ from torch_lntm.inference.em.monte_carlo_run import (
     TopicUpdate,
 )
 from torch_lntm.inference.em.phases import Start
+from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.variational_em import check_corpus
 from torch_lntm.models import TopicModel
 
@@ -138,8 +139,9 @@ class MonteCarloEM:
         *,
         checkpoint: str | Path | None = None,
         checkpoint_seconds: float = 60.0,
+        processes: Processes | None = None,
     ) -> MonteCarloResult:
-        """Fit the model to a corpus.
+        """Fit the model to a corpus, in several processes as :meth:`VariationalEM.fit` does.
 
         Ctrl-C ends the fit at the parameters and draws of the last finished epoch, with
         ``stop_reason`` ``"interrupted"``.
@@ -147,21 +149,26 @@ class MonteCarloEM:
         Args:
             corpus: The documents, or a matrix of counts; empty ones take no part.
             checkpoint: A file to save the state of the fit in. If it exists the fit continues from
-                there, to the same result as without the interruption. It is left in place.
+                there, to the same result as without the interruption, in any number of processes.
+                It is left in place.
             checkpoint_seconds: Least time between two saves.
+            processes: The processes that share the fit; by default those of the default group of
+                ``torch.distributed``, or this one alone.
 
         Returns:
             The result; the fitted parameters are in the model.
 
         Raises:
             CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has another vocabulary than the model, or the checkpoint
-                belongs to another fit.
+            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
+                another fit, or there are more processes than documents.
             NumericalError: A parameter, or a density where chains start, left the real numbers;
                 names the parameter or the documents.
+            ProcessError: A process of the fit is gone, or did not answer in its group's time.
         """
-        corpus = check_corpus(self.model, corpus)
-        run = MonteCarloRun(self.model, self.settings, corpus)
+        processes = processes or Processes()
+        corpus = processes.together(lambda: check_corpus(self.model, corpus))
+        run = MonteCarloRun(self.model, self.settings, corpus, processes)
         path = None if checkpoint is None else Path(checkpoint)
-        stop_reason = run.run(path, checkpoint_seconds)
-        return run.result(stop_reason)
+        with processes.working(self.model.device):
+            return run.result(run.run(path, checkpoint_seconds))

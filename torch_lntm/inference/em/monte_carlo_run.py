@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -21,9 +21,13 @@ from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
-from torch_lntm.inference.em.memory import DocumentTables
-from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start, fill_prior_means
+from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
+from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start
+from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.shares import owners
+from torch_lntm.inference.em.start import fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
+from torch_lntm.inference.em.tally import Tally, spread
 from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
@@ -98,25 +102,41 @@ class MonteCarloRun(ResumableFit):
         model: The model, fitted in place.
         settings: The settings.
         corpus: The documents; at least one is not empty.
+        processes: The processes that share the fit; by default this one alone.
     """
 
-    def __init__(self, model: TopicModel, settings: MonteCarloSettings, corpus: Corpus) -> None:
+    def __init__(
+        self,
+        model: TopicModel,
+        settings: MonteCarloSettings,
+        corpus: Corpus,
+        processes: Processes | None = None,
+    ) -> None:
+        self.processes = processes or Processes(alone=True)
         self.model = model
         self.settings = settings
         self.corpus = corpus
         self.occupied: NDArray[np.int64] = np.flatnonzero(corpus.lengths)
         self.num_batches = math.ceil(len(self.occupied) / settings.batch_size)
+        # Chains stay with their process, whichever mini-batches their documents come in.
+        self.mine = np.ones(corpus.num_docs, dtype=np.bool_)
+        self.owned: NDArray[np.int64] = self.occupied
+        if not self.processes.alone:
+            sizes = np.diff(corpus.row_offsets)[self.occupied]
+            self.owned = self.occupied[owners(sizes, self.processes) == self.processes.rank]
+            self.mine = np.isin(np.arange(corpus.num_docs), self.owned)
+        self.rows = DocumentRows(corpus.row_offsets, None if self.processes.alone else self.owned)
         self.warmup_steps = settings.warmup_epochs * settings.num_transitions
         means = torch.zeros(corpus.num_docs, model.latent_dim, dtype=model.dtype)
         fill_prior_means(model, corpus, np.arange(corpus.num_docs), means)
-        self.state = FitState(documents={"means": means}, phase="warm-up")
+        self.state = FitState(documents=self.rows.select({"means": means}), phase="warm-up")
         self.optimizer: torch.optim.Adam | None = None
         if settings.topic_update == "gradient":
             self.optimizer = torch.optim.Adam([model.topics.logits], maximize=True)
 
     @property
     def _documents(self) -> DocumentTables:
-        return DocumentTables(self.state.documents, self.corpus.row_offsets)
+        return DocumentTables(self.state.documents, self.rows)
 
     # -- epochs ----------------------------------------------------------------------------------
 
@@ -125,11 +145,12 @@ class MonteCarloRun(ResumableFit):
         settings, state = self.settings, self.state
         if not state.step and settings.start != "model":
             self._start()
-        num_docs = len(self.occupied)
+        num_docs = len(self.owned)
         with tqdm(
             total=settings.max_epochs * num_docs,
             initial=state.step * num_docs,
-            disable=not settings.progress or state.step == settings.max_epochs,
+            disable=not (settings.progress and self.processes.first)
+            or state.step == settings.max_epochs,
             smoothing=0.1,
             bar_format="{desc} |{bar}| {elapsed}<{remaining}{postfix}",
         ) as bar:
@@ -154,8 +175,8 @@ class MonteCarloRun(ResumableFit):
             max_iterations=0,
             seed=settings.seed,
             progress=settings.progress,
-        ).fit(self.corpus)
-        self.state.documents["means"] = started.means
+        ).fit(self.corpus, processes=self.processes)
+        self.state.documents |= self.rows.select({"means": started.means})
         self.keep()
         if started.stop_reason == "interrupted":
             raise KeyboardInterrupt
@@ -163,55 +184,75 @@ class MonteCarloRun(ResumableFit):
     def _epoch(self, bar: tqdm[Any]) -> dict[str, Any]:
         """Visit every document once."""
         settings, state = self.settings, self.state
-        first, tally = state.step == 0, _Tally()
-        total: Statistics | None = None
+        tally = Tally()
         objective, num_tokens, unconverged = 0.0, 0.0, 0
         if state.step == settings.warmup_epochs:
             state.phase = "sampling"
             # Whoever moves with the frozen step size will show it.
             state.documents["moved"] = torch.zeros_like(state.documents["moved"])
-        generator = np.random.default_rng([settings.seed, state.step])
+        visits = self._visits(bar, tally)
         with self.model.topics.updated_often():
-            for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
-                # In the corpus's order: neighbours in memory.
-                batch = self.corpus.batch(
-                    np.sort(rows), device=self.model.device, dtype=self.model.dtype
-                )
-                found = self._visit(batch, tally)
-                objective += found.objective
-                num_tokens += found.num_tokens
-                unconverged += found.num_unconverged
-                if first:
-                    total = found if total is None else total + found
-                elif found.num_docs:
-                    self._maximise(found)
-                bar.update(len(rows))
-        if total is not None and total.num_docs:
+            if state.step == 0:
+                # Chains move for a whole epoch before the first M-step.
+                total = self.processes.add_up("epoch", lambda: _added(visits), torch.float64)
+                objective, num_tokens = total.objective, total.num_tokens
+                unconverged = total.num_unconverged
+            else:
+                for _ in range(self.num_batches):
+                    found = self.processes.add_up("batch", lambda: next(visits), self.model.dtype)
+                    objective += found.objective
+                    num_tokens += found.num_tokens
+                    unconverged += found.num_unconverged
+                    if found.num_docs:
+                        self._maximise(found)
+        if state.step == 0 and total.num_docs:
             state.statistics = total.scaled(len(self.occupied) / total.num_docs)
             state.statistics.maximise(self.model)
             state.updates = self.num_batches
         state.step += 1
-        if num_tokens:
-            objective /= num_tokens
-        else:
-            objective = tally.log_likelihood() / self.corpus.num_tokens
-        main = state.documents[_CHAIN + self.model.prior.latent][self.occupied]
-        flat = main.double().flatten(0, 1)
+        log_likelihood, record = tally.add_up(self.processes, self.num_batches)
+        objective = (
+            objective / num_tokens if num_tokens else log_likelihood / self.corpus.num_tokens
+        )
         return {
             "phase": state.phase,
             "iteration": state.step,
             "objective": objective,
             "unconverged": unconverged,
             "perplexity": math.exp(-objective),
-            **tally.record(),
-            "stuck": int((~state.documents["moved"][self.occupied]).sum()),
-            "latent_mean": float(flat.mean()),
-            "latent_std": float(flat.std(0, correction=0).mean()),
+            **record,
+            **self._latents(),
         }
+
+    def _visits(self, bar: tqdm[Any], tally: Tally) -> Iterator[Statistics | None]:
+        """Statistics of this process's part of each mini-batch of an epoch; None of no document."""
+        generator = np.random.default_rng([self.settings.seed, self.state.step])
+        for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
+            mine = rows if self.processes.alone else rows[self.mine[rows]]
+            if not len(mine):
+                yield None
+                continue
+            # In the corpus's order: neighbours in memory.
+            batch = self.corpus.batch(
+                np.sort(mine), device=self.model.device, dtype=self.model.dtype
+            )
+            self.processes.poll()
+            tally.share = len(mine) / len(rows)
+            found = self._visit(batch, tally)
+            bar.update(len(mine))
+            yield found
+
+    def _latents(self) -> dict[str, Any]:
+        """Where the chains of all documents are, JSON-able."""
+        documents = self.state.documents
+        rows = self.rows.find(torch.from_numpy(self.owned))
+        share = len(self.owned) / len(self.occupied)
+        main = documents[_CHAIN + self.model.prior.latent][rows]
+        return spread(main, documents["moved"][rows], share, self.processes)
 
     # -- E-step ----------------------------------------------------------------------------------
 
-    def _visit(self, batch: DocumentBatch, tally: _Tally) -> Statistics:
+    def _visit(self, batch: DocumentBatch, tally: Tally) -> Statistics:
         """Move the chains of a batch from, and to, what is kept of them."""
         settings, state, documents = self.settings, self.state, self._documents
         means = documents.read("means", batch, self.model.device)
@@ -339,22 +380,29 @@ class MonteCarloRun(ResumableFit):
         """The result at the present state."""
         state, num_chains = self.state, self.settings.chains.num_chains
         num_docs = self.corpus.num_docs
+        wanted = ("means", "moved")
+        tables = self.rows.collect(
+            {n: x for n, x in state.documents.items() if n in wanted or n.startswith(_CHAIN)},
+            self.processes,
+            everywhere=True,
+        )
         empty = torch.from_numpy(self.corpus.lengths == 0)
         chains = {
             name.removeprefix(_CHAIN): table.transpose(0, 1).clone()
-            for name, table in state.documents.items()
+            for name, table in tables.items()
             if name.startswith(_CHAIN)
         }
         for value in chains.values():
             value[:, empty] = torch.nan
-        means, moved = state.documents["means"], torch.zeros(num_chains, num_docs, dtype=torch.bool)
+        means, moved = tables["means"], torch.zeros(num_chains, num_docs, dtype=torch.bool)
         if chains:
-            moved = state.documents["moved"].mT
+            moved = tables["moved"].mT
             weights = moved.to(means) / moved.sum(0).clamp_min(1)
             sampled = (weights[..., None] * chains[self.model.prior.latent].to(means)).sum(0)
             # Documents without a chain that moves keep the means that they started with.
             means = torch.where(moved.any(0)[:, None], sampled, means)
-            fill_prior_means(self.model, self.corpus, np.flatnonzero(empty.numpy()), means)
+        fill_prior_means(self.model, self.corpus, np.flatnonzero(empty.numpy()), means)
+        if chains and self.processes.first:
             self._warn(moved)
         return MonteCarloResult(
             history=state.history,
@@ -389,35 +437,10 @@ class MonteCarloRun(ResumableFit):
         return epochs * self.settings.num_transitions
 
 
-class _Tally:
-    """What the transitions of an epoch did, on average; one wait for the device at its end."""
-
-    def __init__(self) -> None:
-        self.acceptance: list[Tensor] = []
-        self.divergences: list[Tensor] = []
-        self.step_size: list[Tensor] = []
-        self._log_likelihood: list[Tensor] = []
-
-    def add(self, chains: Chains) -> Tensor:
-        """Count the last transition; returns which chains it moved."""
-        assert chains.last is not None
-        self.acceptance.append(chains.last.acceptance.mean())
-        self.divergences.append(chains.last.divergent.sum())
-        self.step_size.append(chains.step_size.mean())
-        return chains.last.accepted
-
-    def add_draws(self, chains: Chains) -> None:
-        """Count where a visit left the chains."""
-        self._log_likelihood.append(chains.state.log_likelihood.mean(0).sum())
-
-    def log_likelihood(self) -> float:
-        """Log likelihood at the draws of all chains, whether they moved or not, nats."""
-        return float(torch.stack(self._log_likelihood).sum())
-
-    def record(self) -> dict[str, Any]:
-        """The epoch's means and number of divergences, JSON-able."""
-        return {
-            "acceptance": float(torch.stack(self.acceptance).mean()),
-            "divergences": int(torch.stack(self.divergences).sum()),
-            "step_size": float(torch.stack(self.step_size).mean()),
-        }
+def _added(visits: Iterator[Statistics | None]) -> Statistics | None:
+    """Statistics of several sets of documents, some of which may be empty."""
+    total: Statistics | None = None
+    for found in visits:
+        if found is not None:
+            total = found if total is None else total + found
+    return total

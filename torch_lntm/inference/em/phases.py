@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +20,8 @@ from torch_lntm.guides import Effort, Guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
+from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.shares import Shares
 from torch_lntm.inference.em.start import document_topics, lda_epoch, start_concentration
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
@@ -29,6 +30,7 @@ from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws, Posterior, SampledMoments
 
 Start = Literal["lda", "documents", "model"]
+B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 
 #: Step size of the stochastic phases: (updates + 1)^-exponent.
 START_EXPONENT = 0.3
@@ -45,9 +47,6 @@ MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
 COVARIANCE_STRIDE, MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 8, 16, 32
 #: Numbers that warm starts with a row for each stored count may have to be kept between visits.
 MAX_KEPT_NUMBERS = 2**28
-#: Batches of corpora with at most this many stored counts are kept between epochs: making them
-#: again would take longer than small batches' arithmetic. Larger corpora are never held twice.
-MAX_CACHED_COUNTS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,20 @@ class VariationalRun(ResumableFit):
         guide: The guide whose posterior the E-step solves.
         settings: The settings.
         corpus: The documents; at least one is not empty.
+        processes: The processes that share the fit; by default this one alone.
     """
 
     not_returned_to = frozenset({"sites"})
 
     def __init__(
-        self, model: TopicModel, guide: Guide[Any], settings: VariationalSettings, corpus: Corpus
+        self,
+        model: TopicModel,
+        guide: Guide[Any],
+        settings: VariationalSettings,
+        corpus: Corpus,
+        processes: Processes | None = None,
     ) -> None:
+        self.processes = processes or Processes(alone=True)
         self.model = model
         self.guide = guide
         self.settings = settings
@@ -102,7 +108,16 @@ class VariationalRun(ResumableFit):
         self.stride = 1
         if guide.separates_means:
             self.stride = settings.covariance_stride or self._default_stride()
-        self._batches: dict[int, list[DocumentBatch]] = {}
+        self.shares = Shares(
+            corpus,
+            self.order,
+            self.step_docs,
+            self.stride,
+            self.processes,
+            device=model.device,
+            dtype=model.dtype,
+        )
+        self.rows = self.shares.rows
         self.state = FitState()
 
     def _default_stride(self) -> int:
@@ -141,34 +156,21 @@ class VariationalRun(ResumableFit):
             **more,
         }
 
-    def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
-        """All non-empty documents, in batches on the model's device."""
-        if max_docs in self._batches:
-            return iter(self._batches[max_docs])
-        made = self.corpus.batches(
-            max_docs, order=self.order, device=self.model.device, dtype=self.model.dtype
-        )
-        if self.corpus.nnz <= MAX_CACHED_COUNTS:
-            # One partition at a time: the stochastic phases' gives way to EM's.
-            self._batches = {max_docs: list(made)}
-            return iter(self._batches[max_docs])
-        return iter(made)
-
     def _tracked(self, description: str, epochs: int | None) -> tqdm[Any]:
         """A progress bar over documents, those of earlier epochs counted; None: until it ends."""
-        num_docs, done = len(self.order), self.state.step
+        num_docs, done = self.shares.num_docs, self.state.step
         return tqdm(
             total=None if epochs is None else epochs * num_docs,
             initial=done * num_docs,
             desc=description,
             unit="doc",
-            disable=not self.settings.progress or done == epochs,
+            disable=not (self.settings.progress and self.processes.first) or done == epochs,
             smoothing=0.1,
         )
 
     @property
     def _documents(self) -> DocumentTables:
-        return DocumentTables(self.state.documents, self.corpus.row_offsets)
+        return DocumentTables(self.state.documents, self.rows)
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class VariationalRun(ResumableFit):
         """Topics, and from the documents' proportions under them the prior."""
         settings, state, model = self.settings, self.state, self.model
         if settings.start == "model":
-            for batch in self.batches(self.step_docs):
+            for batch in self.shares.batches(self.step_docs):
                 space = model.prior.space(batch)
                 start = self.guide.default_start(batch, space)
                 if start is None or self.guide.starts_from == "entries":
@@ -200,7 +202,7 @@ class VariationalRun(ResumableFit):
             # Word by word in memory, as the kernels produce it and the topics keep it.
             counts = topics.mT * (self.num_tokens / model.num_topics)
             state.word_counts = counts.to(model.dtype).contiguous().mT
-            shape = (self.corpus.num_docs, model.num_topics)
+            shape = (self.rows.num_docs, model.num_topics)
             state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
         mean_length = self.num_tokens / len(self.order)
         concentration = start_concentration(model.num_topics, mean_length)
@@ -210,14 +212,15 @@ class VariationalRun(ResumableFit):
                 with model.topics.updated_often():
                     state.updates, objective = lda_epoch(
                         model,
-                        self._counted(bar, self.step_docs),
-                        state.documents["theta"],
+                        self._counted(bar, self.shares.steps()),
+                        self._documents,
                         state.word_counts,
                         self.num_tokens,
                         updates=state.updates,
                         exponent=START_EXPONENT,
                         concentration=concentration,
                         first=state.step == 0,
+                        processes=self.processes,
                     )
                 state.step += 1
                 bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
@@ -235,15 +238,20 @@ class VariationalRun(ResumableFit):
         state, prior = self.state, self.model.prior
         theta = state.documents.pop("theta")
         latents = prior.start_latents(theta)
-        sums: dict[str, Tensor] = {}
-        for batch in self.batches(self.step_docs):
-            rows = latents[batch.positions].to(batch.device)
-            logits = theta[batch.positions].to(batch.device).clamp_min(MIN_PROPORTION).log()
-            weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
-            moments = Draws({prior.latent: rows[None]}, logits[None], weights)
-            found = prior.statistics(moments, batch)
-            sums = {name: sums[name] + x if sums else x for name, x in found.items()}
-        prior.start(float(len(self.order)), **sums)
+
+        def made() -> dict[str, Tensor]:
+            sums: dict[str, Tensor] = {}
+            for batch in self.shares.batches(self.step_docs):
+                places = self.rows.find(batch.positions)
+                rows = latents[places].to(batch.device)
+                logits = theta[places].to(batch.device).clamp_min(MIN_PROPORTION).log()
+                weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
+                moments = Draws({prior.latent: rows[None]}, logits[None], weights)
+                found = prior.statistics(moments, batch)
+                sums = {name: sums[name] + x if sums else x for name, x in found.items()}
+            return sums
+
+        prior.start(float(len(self.order)), **self.processes.total("prior", made))
         state.documents["means"] = latents
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
@@ -259,8 +267,9 @@ class VariationalRun(ResumableFit):
             while state.step < epochs:
                 objective, unconverged = 0.0, 0
                 with model.topics.updated_often():
-                    for batch in self._counted(bar, self.step_docs):
-                        found = self._sum(batch.split(self.max_docs), self.guide.step_effort)
+                    for batch in self._counted(bar, self.shares.steps()):
+                        parts = batch.split(self.max_docs) if batch is not None else []
+                        found = self._sum(parts, self.guide.step_effort, dtype=model.dtype)
                         objective += found.objective
                         unconverged += found.num_unconverged
                         # Each batch stands for the corpus; statistics are kept per token, so that
@@ -282,7 +291,7 @@ class VariationalRun(ResumableFit):
         state = self.state
         state.step = 0
         with self._tracked("score", 1) as bar:
-            batches = self._counted(bar, self.max_docs)
+            batches = self._counted(bar, self.shares.batches(self.max_docs))
             state.statistics = statistics = self._sum(batches, self.guide.em_effort)
         score = self._objective(statistics)
         record = self._record(score)
@@ -312,9 +321,8 @@ class VariationalRun(ResumableFit):
                 temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
-                state.statistics = self._sum(
-                    self._counted(bar, self.max_docs), self.guide.em_effort, temperatures
-                )
+                batches = self._counted(bar, self.shares.batches(self.max_docs))
+                state.statistics = self._sum(batches, self.guide.em_effort, temperatures)
                 state.statistics.maximise(self.model)
                 state.step += 1
                 bar.set_postfix_str(f"T={temperatures['temperature']:g}")
@@ -339,7 +347,7 @@ class VariationalRun(ResumableFit):
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                batches = self._counted(bar, self.max_docs)
+                batches = self._counted(bar, self.shares.batches(self.max_docs))
                 state.statistics = self._sum(batches, self.guide.em_effort)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
@@ -365,10 +373,11 @@ class VariationalRun(ResumableFit):
 
     # -- E-steps ---------------------------------------------------------------------------------
 
-    def _counted(self, bar: tqdm[Any], max_docs: int) -> Iterator[DocumentBatch]:
-        for batch in self.batches(max_docs):
+    def _counted(self, bar: tqdm[Any], batches: Iterator[B]) -> Iterator[B]:
+        for batch in batches:
             yield batch
-            bar.update(batch.num_docs)
+            if batch is not None:
+                bar.update(batch.num_docs)
 
     def _expect(
         self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
@@ -424,11 +433,20 @@ class VariationalRun(ResumableFit):
         batches: Iterable[DocumentBatch],
         effort: Effort,
         temperatures: Mapping[str, Any] = MappingProxyType({}),
+        dtype: torch.dtype = torch.float64,
     ) -> Statistics:
-        """E-steps of some batches, their statistics added."""
-        with self.model.topics.fixed():
-            parts = (self._expect(batch, temperatures, effort) for batch in batches)
-            return reduce(Statistics.__add__, parts)
+        """E-steps of some batches, their statistics added, with those of all processes."""
+
+        def made() -> Statistics | None:
+            total: Statistics | None = None
+            with self.model.topics.fixed():
+                for batch in batches:
+                    self.processes.poll()
+                    found = self._expect(batch, temperatures, effort)
+                    total = found if total is None else total + found
+            return total
+
+        return self.processes.add_up("model", made, dtype)
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
@@ -464,14 +482,3 @@ class VariationalRun(ResumableFit):
             "stride": self.stride,
             "seed": settings.seed,
         }
-
-
-def fill_prior_means(
-    model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
-) -> None:
-    """Write the prior mean of some documents' latent variable into their rows of ``means``."""
-    if not len(rows):
-        return
-    for batch in corpus.batches(MAX_STEP_DOCS, order=rows, dtype=model.dtype):
-        centre = model.prior.space(model.check_batch(batch)).centre
-        means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.inference.em.memory import DocumentTables
+from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.kernels import expected_counts, expected_topic_counts
 from torch_lntm.models import TopicModel
 
@@ -21,6 +25,8 @@ BACKGROUND_SHARE = 0.5
 PSEUDO_SHARE, MAX_CONCENTRATION = 0.1, 0.3
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 3
+#: Documents whose prior means are found at once.
+MAX_FILLED_DOCS = 1024
 
 
 def document_topics(
@@ -67,14 +73,15 @@ def start_concentration(num_topics: int, mean_length: float) -> float:
 @torch.no_grad()
 def lda_epoch(
     model: TopicModel,
-    batches: Iterable[DocumentBatch],
-    theta: Tensor,
+    batches: Iterable[DocumentBatch | None],
+    documents: DocumentTables,
     word_counts: Tensor,
     num_tokens: float,
     updates: int,
     exponent: float,
     concentration: float,
     first: bool,
+    processes: Processes,
 ) -> tuple[int, float]:
     """One pass of stepwise EM for the topics, with documents' theta at their mode.
 
@@ -86,33 +93,68 @@ def lda_epoch(
 
     Args:
         model: Its topics are read and written.
-        batches: All documents once.
-        theta: ``(num_docs, num_topics)`` proportions by position in the corpus, overwritten.
+        batches: All documents once, or this process's part of every batch, None if that is empty.
+        documents: Their table ``theta`` ``(num_docs, num_topics)``, proportions, is overwritten.
         word_counts: ``(num_topics, num_words)`` running average, overwritten.
         num_tokens: Tokens of the corpus.
         updates: Steps taken before.
         exponent: Decay of the step size, in (0, 1].
         concentration: Pseudo-tokens of each topic in a document.
         first: This is the first pass, in which the documents' theta need more sweeps.
+        processes: The processes that share the batches.
 
     Returns:
         The new number of steps, and the log likelihood met on the way, nats.
     """
     objective = 0.0
+    sweeps = FIRST_SWEEPS if first else SWEEPS
     for batch in batches:
-        batch = model.check_batch(batch)
-        topics = model.topics.probs
-        weights = theta[batch.positions].to(topics)
-        for _ in range(FIRST_SWEEPS if first else SWEEPS):
-            weights = expected_topic_counts(weights, topics, batch) + concentration
-            weights /= weights.sum(-1, keepdim=True)
-        theta[batch.positions] = weights.to(theta)
-        found = expected_counts(weights, topics, batch, word_counts=True)
-        assert found.word_counts is not None
-        objective += float(found.log_likelihood.sum())
+        part = partial(_lda_statistics, model, batch, documents, sweeps, concentration)
+        found = processes.add_up("lda", part, word_counts.dtype)
+        objective += found.objective
         updates += 1
         step = float(updates) ** -exponent
-        scale = num_tokens / float(batch.counts.double().sum())
+        scale = num_tokens / found.num_tokens
         word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
         model.topics.start_from_counts(word_counts)
     return updates, objective
+
+
+def _lda_statistics(
+    model: TopicModel,
+    batch: DocumentBatch | None,
+    documents: DocumentTables,
+    sweeps: int,
+    concentration: float,
+) -> Statistics | None:
+    """Statistics of a batch's words under LDA, whose theta are read and written."""
+    if batch is None:
+        return None
+    batch = model.check_batch(batch)
+    topics = model.topics.probs
+    weights = documents.read("theta", batch, topics.device).to(topics)
+    for _ in range(sweeps):
+        weights = expected_topic_counts(weights, topics, batch) + concentration
+        weights /= weights.sum(-1, keepdim=True)
+    documents.write("theta", batch, weights)
+    found = expected_counts(weights, topics, batch, word_counts=True)
+    assert found.word_counts is not None
+    return Statistics(
+        num_docs=float(batch.num_docs),
+        num_tokens=float(batch.counts.double().sum()),
+        sums={},
+        word_counts=found.word_counts,
+        objective=float(found.log_likelihood.sum()),
+        num_unconverged=0,
+    )
+
+
+def fill_prior_means(
+    model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
+) -> None:
+    """Write the prior mean of some documents' latent variable into their rows of ``means``."""
+    if not len(rows):
+        return
+    for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, dtype=model.dtype):
+        centre = model.prior.space(model.check_batch(batch)).centre
+        means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)

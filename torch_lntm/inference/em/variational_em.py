@@ -19,8 +19,9 @@ from torch_lntm.inference.em.phases import (
     Start,
     VariationalRun,
     VariationalSettings,
-    fill_prior_means,
 )
+from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.start import fill_prior_means
 from torch_lntm.inference.em.tempering import ANNEALING, Annealing
 from torch_lntm.models import TopicModel
 
@@ -172,8 +173,14 @@ class VariationalEM:
         *,
         checkpoint: str | Path | None = None,
         checkpoint_seconds: float = 60.0,
+        processes: Processes | None = None,
     ) -> FitResult:
         """Fit the model to a corpus.
+
+        Where ``torch.distributed`` has been initialised with several processes, all of them call
+        this with the same corpus, model and settings, and share the fit
+        (``docs/several_processes.md``): it starts from the first process's parameters and ends in
+        the same parameters and result in all.
 
         Ctrl-C ends the fit at the parameters of the last finished epoch or iteration, with
         ``stop_reason`` ``"interrupted"``.
@@ -181,28 +188,36 @@ class VariationalEM:
         Args:
             corpus: The documents, or a matrix of counts; empty ones take no part.
             checkpoint: A file to save the state of the fit in. If it exists the fit continues from
-                there, to the same result as without the interruption. It is left in place.
+                there, to the same result as without the interruption, in any number of processes.
+                It is left in place.
             checkpoint_seconds: Least time between two saves.
+            processes: The processes that share the fit; by default those of the default group of
+                ``torch.distributed``, or this one alone.
 
         Returns:
             The result; the fitted parameters are in the model.
 
         Raises:
             CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has another vocabulary than the model, or the checkpoint
-                belongs to another fit.
+            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
+                another fit, or there are more processes than documents.
             NumericalError: The objective left the real numbers.
+            ProcessError: A process of the fit is gone, or did not answer in its group's time.
         """
-        corpus = check_corpus(self.model, corpus)
-        run = VariationalRun(self.model, self.guide, self.settings, corpus)
+        processes = processes or Processes()
+        corpus = processes.together(lambda: check_corpus(self.model, corpus))
+        run = VariationalRun(self.model, self.guide, self.settings, corpus, processes)
         path = None if checkpoint is None else Path(checkpoint)
-        stop_reason = run.run(path, checkpoint_seconds)
+        with processes.working(self.model.device):
+            stop_reason = run.run(path, checkpoint_seconds)
+            state = run.state
+            unfinished = "means" not in state.documents or state.phase == "start"
+            if unfinished:
+                means = torch.zeros(corpus.num_docs, self.model.latent_dim, dtype=self.model.dtype)
+            else:
+                own = {"means": state.documents["means"]}
+                means = run.rows.collect(own, processes, everywhere=True)["means"]
         self.model.prior.canonicalise_()
-        state = run.state
-        means = state.documents.get("means")
-        unfinished = means is None or state.phase == "start"
-        if means is None or unfinished:
-            means = torch.zeros(corpus.num_docs, self.model.latent_dim, dtype=self.model.dtype)
         rows = np.arange(corpus.num_docs) if unfinished else np.flatnonzero(corpus.lengths == 0)
         fill_prior_means(self.model, corpus, rows, means)
         unconverged = state.history[-1]["unconverged"] if state.history else None

@@ -1,0 +1,100 @@
+"""Commands that torchrun starts in several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support.commands import QUICK, tensors
+
+import torch_lntm as lntm
+from torch_lntm.cli import launch, main
+
+
+def torchrun(*arguments, size=2):
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(size), "-m", "torch_lntm", *arguments),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
+    fit = ["fit", counts, *QUICK, "--dtype", "float64"]
+    shared = torchrun(*fit, "--out", "shared")
+    assert shared.returncode == 0, shared.stderr
+    assert main([*fit, "--out", "run"]) == 0
+    out = capsys.readouterr().out
+    assert shared.stdout == out.replace("The run is in run", "The run is in shared")
+    said = "fitting 36 documents of 30 words, with 4 held out, cpu, in 2 processes"
+    assert shared.stderr.count(said) == 1
+    assert shared.stderr.count("fitting") == shared.stderr.count("converged:") == 1
+    assert shared.stderr.count("warning:") <= 1
+    assert not Path("shared.partial").exists()
+    for name, tensor in tensors("run").items():
+        torch.testing.assert_close(tensors("shared")[name], tensor, rtol=1e-8, atol=1e-8)
+    evaluation = [Path(run, "evaluation.json").read_text() for run in ("run", "shared")]
+    values = [[score["value"] for score in json.loads(text)] for text in evaluation]
+    assert values[1] == pytest.approx(values[0], rel=1e-8)
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """This process is the second of two, as a launcher says."""
+    for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+def test_what_the_launcher_says(monkeypatch, second):
+    assert launch.launched_rank() == 1
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert launch.launched_rank() is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_PORT")
+    assert launch.launched_rank() is None
+
+
+def test_one_process_alone_runs_other_commands(run_folder, second, capsys):
+    capsys.readouterr()
+    assert main(["topics", run_folder]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "error: this command runs in one process; start it by torch-lntm\n"
+
+
+def test_what_all_processes_say_the_first_says(second, monkeypatch, capsys):
+    """A stand-in for a process group: an error that is known to be everyone's."""
+    known = False
+
+    def failing(self):
+        print("a result")
+        print("a message", file=sys.stderr)
+        error = lntm.errors.CorpusError("no such corpus")
+        error.shared = known
+        raise error
+
+    monkeypatch.setattr("torch_lntm.cli.fit.Fit.run", failing)
+    assert main(["fit", "counts.npz"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "error: no such corpus\n")
+    known = True
+    assert main(["fit", "counts.npz"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    monkeypatch.setenv("RANK", "0")
+    assert main(["fit", "counts.npz"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("a result\n", "a message\nerror: no such corpus\n")

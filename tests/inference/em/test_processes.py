@@ -1,0 +1,212 @@
+"""Fits in several processes are fits in one, up to rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import shared_fits
+from support.processes import GONE, in_processes
+from support.shared_fits import fitted
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import Annealing, Processes
+from torch_lntm.inference.em.shares import owners
+
+MONTE_CARLO: dict[str, Any] = {
+    "start": "documents",
+    "max_epochs": 3,
+    "batch_size": 20,
+    "num_chains": 2,
+    "num_transitions": 1,
+}
+WARM = Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("ctm", "taylor", {}),
+    ("ctm", "taylor", {"covariance_stride": 4, "max_docs": 3}),
+    ("ctm", "laplace", {"start": "documents", "start_epochs": None, "restarts": 2}),
+    ("ctm", "blei-lafferty", {"annealing": WARM, "stepwise_epochs": None}),
+    ("ctm", "khan-bouchard", {"start": "model", "start_epochs": None}),
+    ("iftm", "factor", {}),
+    ("lda", "vb", {}),
+    ("lda", "ep", {}),
+    ("lntm", "hmc", MONTE_CARLO),
+    ("iftm", "hmc", {**MONTE_CARLO, "start": "model"}),
+]
+
+
+def assert_equal(found: dict[str, Any], expected: dict[str, Any], rtol: float = 0.0) -> None:
+    """Both fits left the same; with a tolerance, but for rounding and times."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if name == "history":
+            for record, other in zip(found[name], value, strict=True):
+                assert record.keys() == other.keys()
+                for key in record.keys() - ({"seconds"} if rtol else set()):
+                    exact = not (rtol and isinstance(other[key], float))
+                    expected_value = other[key] if exact else pytest.approx(other[key], rel=rtol)
+                    assert record[key] == expected_value
+        elif isinstance(value, np.ndarray):
+            # Means of centred topics are near 0, and no rounding is relative to that.
+            np.testing.assert_allclose(found[name], value, rtol, rtol, strict=True)
+        else:
+            assert found[name] == value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[1::3])])
+def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
+    results = in_processes(size, shared_fits.fits, cases)
+    for i, case in enumerate(cases):
+        for other in results[1:]:
+            assert_equal(other[i], results[0][i])
+        assert_equal(results[0][i], fitted(*case), rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_float32_agrees_as_far_as_float32_does() -> None:
+    case = ("ctm", "taylor", {"dtype": "float32"})
+    found = in_processes(2, fitted, *case)
+    assert_equal(found[1], found[0])
+    expected = fitted(*case)
+    for record, other in zip(found[0]["history"], expected["history"], strict=True):
+        assert record["objective"] == pytest.approx(other["objective"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "case", "step"),
+    [
+        (2, 1, ("ctm", "taylor", {"restarts": 2}), 2),  # in the start
+        (2, 3, ("ctm", "laplace", {"restarts": 2}), 9),  # after the first restart
+        (3, 2, ("lda", "ep", {}), 5),  # with a row for each stored count
+        (1, 2, ("iftm", "factor", {}), 7),  # in EM
+        (2, 3, ("lntm", "hmc", MONTE_CARLO), 2),
+    ],
+)
+def test_checkpoints_go_on_in_any_number_of_processes(
+    before: int, after: int, case: Any, step: int, tmp_path: Path
+) -> None:
+    def run(size: int, work: Any, *arguments: Any) -> Any:
+        if size == 1:
+            return work(*arguments)
+        return in_processes(size, work, *arguments)[0]
+
+    path = tmp_path / "fit.safetensors"
+    family, posterior, options = case
+    assert run(before, shared_fits.killed, path, step, *case) == "killed"
+    left = path.read_bytes()
+    found = run(after, fitted, family, posterior, {**options, "checkpoint": path})
+    assert path.read_bytes() == left  # it went on from there, for less than a minute
+    assert_equal(found, fitted(*case), rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_is_raised_in_all() -> None:
+    found = in_processes(2, shared_fits.errors_of_one)
+    numerical = ("NumericalError", "documents 1, 7 left the numbers", True, (1, 7))
+    unknown = ("Unknown", "what is this", None, None)
+    told = ("ProcessError", "Unknown in another process: what is this", True, None)
+    other = ("IndexError", "out of range", None, None)
+    assert found[0] == [*[numerical] * 2, *[told] * 2, *[other] * 2]
+    assert found[1] == [*[numerical] * 2, *[unknown] * 2, *[other] * 2]
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_make_the_same_fit_are_refused() -> None:
+    found = in_processes(2, shared_fits.refusals)
+    assert found[0] == found[1]
+    seed, corpus, small = found[0]
+    assert seed.startswith("the 2 processes do not make the same fit: they differ in seed.")
+    assert "they differ in corpus." in corpus
+    assert small == "2 processes for 1 documents with words; use fewer processes"
+
+
+@pytest.mark.slow
+def test_processes_may_each_fit_alone() -> None:
+    topics = in_processes(2, shared_fits.alone)
+    assert topics[0] != topics[1]
+    assert topics[0] == shared_fits.alone()
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
+    found = in_processes(2, shared_fits.interrupted, 12)
+    assert_equal(found[1], found[0])
+    assert found[0]["stop_reason"] == "interrupted"
+    # 8 updates an epoch, three epochs of the start: the twelfth posterior is in the second epoch.
+    records = [(r["phase"], r["iteration"]) for r in found[0]["history"]]
+    assert records == [("start", 1), ("start", 2), ("start", 3), ("stepwise", 1)]
+    whole = fitted("ctm", "taylor", {})
+    objectives = [record["objective"] for record in found[0]["history"]]
+    expected = [record["objective"] for record in whole["history"]][:4]
+    assert objectives == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.slow
+def test_who_is_left_alone_says_so() -> None:
+    said, gone = in_processes(2, shared_fits.left_alone)
+    assert gone == GONE
+    assert said.startswith("ProcessError: process 0 of 2 waited for the others in vain: one of")
+
+
+@pytest.mark.slow
+def test_sums_keep_float64_beside_float32() -> None:
+    values = np.random.default_rng(0).standard_normal((3, 200))
+    values *= 10.0 ** np.arange(-6, 14).repeat(10)
+    found = in_processes(3, shared_fits.sums, values)
+    exact = values.sum(0)
+    for rank in range(3):
+        np.testing.assert_allclose(found[rank]["wide"], exact, rtol=1e-14, atol=2.0**-42)
+        np.testing.assert_allclose(
+            found[rank]["narrow"], values.astype(np.float32).sum(0), rtol=1e-6, atol=1e-6
+        )
+        np.testing.assert_allclose(found[rank]["others"], values[1:].sum(0), rtol=1e-15)
+        assert found[rank]["told"] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+        assert found[rank]["first"] == [0.0, 5.0]
+
+
+def test_one_process_has_nothing_to_add_up() -> None:
+    processes = Processes()
+    assert processes.alone
+    assert processes.first
+    assert repr(processes) == "Processes(rank 0 of 1)"
+    value = torch.ones(3)
+    assert processes.total("any", lambda: {"x": value})["x"] is value
+    assert processes.gather("text") == ["text"]
+    assert processes.of_first(2.0) == [2.0]
+    with pytest.raises(ConfigError, match="mine"):
+        processes.together(lambda: (_ for _ in ()).throw(ConfigError("mine")))
+
+
+class Some(Processes):
+    """Processes that are not there."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(alone=True)
+        self.size = size
+
+
+@pytest.mark.parametrize(("size", "num_docs"), [(2, 1000), (7, 500), (64, 1000), (3, 3)])
+def test_documents_are_dealt_out_evenly_in_every_group(size: int, num_docs: int) -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.ceil(rng.lognormal(4.0, 1.0, num_docs)).astype(np.int64)
+    step, turn = np.arange(num_docs) // 128, np.arange(num_docs) % 8
+    found = owners(sizes, Some(size), step, turn)
+    assert np.ptp(np.bincount(found, minlength=size)) <= 1
+    for s in range(step.max() + 1):
+        assert np.ptp(np.bincount(found[step == s], minlength=size)) <= 2
+    counts = np.bincount(found, sizes, size)
+    if num_docs >= 100 * size:
+        assert counts.max() < 1.05 * counts.mean()
+    # By their numbers alone documents would be spread less evenly.
+    whole = np.bincount(owners(sizes, Some(size)), sizes, size)
+    assert whole.max() - whole.min() <= 2 * sizes.max()
+
+
+def test_no_more_processes_than_documents() -> None:
+    with pytest.raises(ConfigError, match="4 processes for 3 documents with words; use fewer"):
+        owners(np.ones(3, dtype=np.int64), Some(4))

@@ -1,0 +1,168 @@
+"""Fits that several processes share; what they return can be sent between processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from support.fits import break_at, fit_monte_carlo, make_corpus, new_model
+
+from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
+from torch_lntm.guides import make_guide
+from torch_lntm.inference import FitResult, Processes, VariationalEM
+from torch_lntm.models import TopicModel
+
+#: Few documents for many processes, one of them empty: some steps leave a process without any.
+NUM_DOCS, EMPTY = 40, (3,)
+BRIEF = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 3, "tolerance": 0.0}
+_OF_FIT = ("checkpoint", "checkpoint_seconds")
+
+
+class Unknown(Exception):
+    """An error that the package does not know."""
+
+
+def arrays(model: TopicModel, result: FitResult) -> dict[str, Any]:
+    """All that a fit leaves, without tensors."""
+    found = {f"model.{name}": x.detach().numpy() for name, x in model.state_dict().items()}
+    tensors = {name: x for name, x in vars(result).items() if isinstance(x, torch.Tensor)}
+    tensors |= getattr(result, "chains", {})
+    found |= {name: x.numpy() for name, x in tensors.items()}
+    return found | {"history": result.history, "stop_reason": result.stop_reason}
+
+
+def fitted(family: str, posterior: str, options: dict[str, Any]) -> dict[str, Any]:
+    """A fit in float64, or in what ``options`` say, by the processes that there are."""
+    corpus = make_corpus(NUM_DOCS, empty=EMPTY)
+    options = dict(options)
+    model = new_model(family, 3, corpus.num_words, dtype=options.pop("dtype", "float64"))
+    if posterior == "hmc":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return arrays(model, fit_monte_carlo(model, corpus, **options))
+    of_fit = {name: options.pop(name) for name in _OF_FIT if name in options}
+    guide = make_guide(posterior, model, tolerance=1e-8, max_iterations=200)
+    engine = VariationalEM(model, guide, progress=False, **(BRIEF | options))
+    return arrays(model, engine.fit(corpus, **of_fit))
+
+
+def fits(cases: list[tuple[str, str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Several fits, one after the other."""
+    return [fitted(*case) for case in cases]
+
+
+def killed(path: Path, step: int, family: str, posterior: str, options: dict[str, Any]) -> str:
+    """A fit that fails in all processes right after the checkpoint of a step."""
+    from torch_lntm.inference.em import loop
+
+    save, steps = loop.ResumableFit._save, iter(range(1, 1000))
+
+    def save_and_stop(self: Any, *arguments: Any) -> None:
+        save(self, *arguments)
+        if next(steps) == step:
+            raise SystemError("killed")
+
+    loop.ResumableFit._save = save_and_stop  # type: ignore[method-assign]
+    try:
+        fitted(family, posterior, options | {"checkpoint": path, "checkpoint_seconds": 0.0})
+    except SystemError as error:
+        return str(error)
+    finally:
+        loop.ResumableFit._save = save  # type: ignore[method-assign]
+    return "went on to its end"
+
+
+def _engine(call: int, error: Any, **options: Any) -> VariationalEM:
+    """An engine whose guide fails at a call, in the second process alone."""
+    model = new_model("ctm", 3, 30, dtype="float64")
+    guide = make_guide("taylor", model)
+    if Processes().rank == 1:
+        break_at(guide, call, error)
+    return VariationalEM(model, guide, progress=False, **(BRIEF | options))
+
+
+def errors_of_one() -> list[tuple[Any, ...]]:
+    """Of errors in one process: types, texts, whether it is known that all have them, documents."""
+    corpus, found = make_corpus(NUM_DOCS), []
+    makers: list[Any] = [
+        lambda: NumericalError("documents 1, 7 left the numbers", [1, 7]),
+        lambda: Unknown("what is this"),
+        lambda: IndexError("out of range"),
+    ]
+    for make in makers:
+        for call in (1, 12):  # the first sum there is of posteriors, and a later one
+            try:
+                _engine(call, make()).fit(corpus)
+            except Exception as error:
+                about = [getattr(error, name, None) for name in ("shared", "documents")]
+                found.append((type(error).__name__, str(error), *about))
+    # The processes are still in step.
+    assert _engine(1000, IndexError).fit(corpus).stop_reason == "max_iterations"
+    return found
+
+
+def refusals() -> list[str]:
+    """What is said of fits that are not the same, or too small."""
+    rank, found = Processes().rank, []
+    corpus = make_corpus(NUM_DOCS)
+    for seed, documents in ((rank, corpus), (0, corpus[: 20 + rank]), (0, corpus[:1])):
+        try:
+            _engine(1000, IndexError, seed=seed).fit(documents)
+        except LNTMError as error:
+            found.append(str(error))
+    return found
+
+
+def alone() -> list[Any]:
+    """Fits of different seeds side by side, and their topics."""
+    engine = _engine(1000, IndexError, seed=Processes().rank)
+    engine.fit(make_corpus(NUM_DOCS), processes=Processes(alone=True))
+    return engine.model.topics.probs.tolist()
+
+
+def interrupted(number: int) -> dict[str, Any]:
+    """A fit in which one process gets Ctrl-C in a posterior, the so manieth."""
+    engine = _engine(1000, IndexError)
+    solve, calls = engine.guide._solve, iter(range(1, 10000))
+
+    def pressed(*arguments: Any, **settings: Any) -> Any:
+        if next(calls) == number and Processes().rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return solve(*arguments, **settings)
+
+    engine.guide._solve = pressed  # type: ignore[method-assign]
+    found = arrays(engine.model, engine.fit(make_corpus(NUM_DOCS, empty=EMPTY)))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return found
+
+
+def left_alone() -> str:
+    """The second process goes in the middle of a fit; what the first says."""
+    engine = _engine(1000, IndexError)
+    if Processes().rank == 1:
+        engine.guide._solve = lambda *_, **__: os._exit(0)  # type: ignore[method-assign]
+    try:
+        engine.fit(make_corpus(NUM_DOCS))
+    except LNTMError as error:
+        return f"{type(error).__name__}: {error}"
+    return "went on to its end"
+
+
+def sums(values: np.ndarray) -> dict[str, Any]:
+    """Sums over processes of float64 numbers beside float32 numbers, by rank, and agreement."""
+    processes = Processes()
+    with processes.working(torch.device("cpu")):
+        mine = torch.from_numpy(values[processes.rank])
+        total = processes.total("both", lambda: {"wide": mine, "narrow": mine.float()})
+        again = processes.total("some", lambda: {"": mine} if processes.rank else None)
+    return {
+        **{name: x.numpy() for name, x in total.items()},
+        "others": again[""].numpy(),
+        "told": processes.gather({"rank": processes.rank}),
+        "first": processes.of_first(float(processes.rank), 5.0),
+    }

@@ -1,0 +1,125 @@
+"""Which documents a process visits: all of them, or its part of every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference.em.memory import DocumentRows
+from torch_lntm.inference.em.processes import Processes
+
+#: Batches of corpora with at most this many stored counts are kept between epochs: making them
+#: again would take longer than small batches' arithmetic. Larger corpora are never held twice.
+MAX_CACHED_COUNTS = 4_000_000
+
+
+def owners(
+    sizes: NDArray[np.int64], processes: Processes, *groups: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The process of each document, for as long as a fit lasts.
+
+    In every group each process has about as many documents as any other, and about as many stored
+    counts: they are dealt out from the largest to the smallest, in turns that go forth and back.
+    Who begins is random, or one process would have all groups' largest documents, and the turns go
+    on from group to group, or one would have all groups' odd documents.
+
+    Args:
+        sizes: ``(num_docs,)`` stored counts of the documents.
+        processes: The processes.
+        *groups: ``(num_docs,)`` numbers, the most important first: documents for which all are the
+            same are a group.
+
+    Returns:
+        ``(num_docs,)`` ranks.
+
+    Raises:
+        ConfigError: There are more processes than documents.
+    """
+    if processes.size > len(sizes):
+        raise ConfigError(
+            f"{processes.size} processes for {len(sizes)} documents with words; use fewer processes"
+        )
+    num_turns = -(-len(sizes) // (2 * processes.size))
+    forth = np.tile(np.arange(processes.size), (num_turns, 1))
+    forth = np.random.default_rng(0).permuted(forth, axis=1)
+    turns = np.hstack([forth, forth[:, ::-1]]).ravel()
+    found = np.empty(len(sizes), dtype=np.int64)
+    found[np.lexsort((-sizes, *groups[::-1]))] = turns[: len(sizes)]
+    return found
+
+
+class Shares:
+    """The documents of a run that this process visits, which are all where there is one process.
+
+    Args:
+        corpus: The corpus.
+        order: Positions in it of all documents that the run visits, in its order.
+        step_docs: Documents of a stochastic step, of all processes.
+        stride: Each stochastic step treats one document in so many of the order differently.
+        processes: The processes of the run.
+        device: Device of the batches.
+        dtype: Floating-point type of the batches.
+
+    Attributes:
+        num_docs: Number of this process's documents.
+        rows: Which rows of tables belong to them.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        order: NDArray[np.int64],
+        step_docs: int,
+        stride: int,
+        processes: Processes,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._corpus, self._step_docs, self._alone = corpus, step_docs, processes.alone
+        self._device, self._dtype = device, dtype
+        place, owned = np.arange(len(order)), None
+        self._order = order
+        if not processes.alone:
+            sizes = np.diff(corpus.row_offsets)[order]
+            step = place // step_docs
+            mine = owners(sizes, processes, step, place % stride) == processes.rank
+            self._order, place = order[mine], place[mine]
+            owned = np.sort(self._order)
+        ends = np.searchsorted(place, np.arange(step_docs, len(order), step_docs))
+        self._steps = np.split(self._order, ends)
+        self.num_docs = len(self._order)
+        self.rows = DocumentRows(corpus.row_offsets, owned)
+        self._kept: tuple[int | None, list[Any]] = (0, [])
+
+    def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
+        """This process's documents in the run's order, in batches of at most ``max_docs``."""
+        made = self._corpus.batches(
+            max_docs, order=self._order, device=self._device, dtype=self._dtype
+        )
+        return self._keep(max_docs, made)
+
+    def steps(self) -> Iterator[DocumentBatch | None]:
+        """This process's part of the documents of each stochastic step; None if it is empty."""
+        if self._alone:
+            return self.batches(self._step_docs)
+        made = (
+            self._corpus.batch(rows, device=self._device, dtype=self._dtype) if len(rows) else None
+            for rows in self._steps
+        )
+        return self._keep(None, made)
+
+    def _keep(self, size: int | None, made: Iterator[Any]) -> Iterator[Any]:
+        """Batches as they were made before, or as they are made now."""
+        if self.rows.num_entries > MAX_CACHED_COUNTS:
+            return made
+        if self._kept[0] != size:
+            # One partition at a time: the stochastic phases' gives way to EM's.
+            self._kept = (size, list(made))
+        return iter(self._kept[1])
