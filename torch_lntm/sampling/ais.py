@@ -123,9 +123,8 @@ FROM_PRIOR = Tuning(num_knots=10, num_rounds=3, num_transitions=5, num_chains=8)
 FROM_NORMAL = Tuning(
     num_knots=4, num_rounds=2, num_transitions=1, num_chains=16, longest=math.pi / 2.0
 )
-#: Draws of each of these chains at the end of the path, from which the normal gets its moments; and
-#: draws of the normal itself that count beside them.
-NUM_DRAWS, NORMAL_DRAWS = 12, 8
+#: Draws of each of these chains at the end of the path, from which the normal gets its moments.
+NUM_DRAWS = 12
 
 
 class Transitions(NamedTuple):
@@ -202,9 +201,11 @@ def fit(
     """Fit the normal of a bridge to the posterior, and find step sizes of each document.
 
     Chains that go through the knots, as those of :func:`tune`, stay at the last one for some draws.
-    The normal gets their means and variances, along its own axes. A mode and its curvature, which
-    most normals come from, are off where the posterior is skewed, as it is along topics that a
-    document lacks.
+    The normal gets their means and variances, along its own axes, less what chance has in them: a
+    document's are shrunk towards those that it had by the share of their distances that the spread
+    between chains accounts for. A mode and its curvature, which most normals come from, are off
+    where the posterior is skewed, as it is along topics that a document lacks; under few words they
+    are right.
 
     The chains that make weights are others. Given what these ones came to, their weights are
     unbiased whatever the normal.
@@ -226,18 +227,30 @@ def fit(
     keys = noise.fold_in(noise.fold_in(keys[:1], _TUNING), chains)
     pilot = _Pilot.run(bridge, schedule, keys, num_steps, FROM_NORMAL)
     state, last = pilot.state, len(schedule) - 2
-    total = torch.zeros_like(state.position[0])
+    total = torch.zeros_like(state.position)
     squares = torch.zeros_like(total)
     for i in range(NUM_DRAWS):
         key = noise.fold_in(keys, pilot.num_transitions + 1 + i)
         state, _ = pilot.transitions.move(key, bridge, state, schedule, last)
-        total += state.position.sum(0)
-        squares += state.position.square().sum(0)
-    draws = NUM_DRAWS * num_chains
-    # The normal is the standard one.
-    mean = total / (draws + NORMAL_DRAWS)
-    variance = (squares + NORMAL_DRAWS) / (draws + NORMAL_DRAWS) - mean.square()
-    return bridge.moved(mean, variance.sqrt()), pilot.transitions
+        total += state.position / NUM_DRAWS
+        squares += state.position.square() / NUM_DRAWS
+    mean = total.mean(0)
+    variance = squares + mean * (mean - 2.0 * total)
+    # The first normal is the standard one.
+    spread = 1.0 + _shrunk(variance - 1.0)
+    return bridge.moved(_shrunk(total), spread.sqrt()), pilot.transitions
+
+
+def _shrunk(distance: Tensor) -> Tensor:
+    """Means over chains ``(num_docs, dim)``, shrunk towards 0 by the share of chance in each row.
+
+    Args:
+        distance: ``(num_chains, num_docs, dim)`` of each chain.
+    """
+    mean = distance.mean(0)
+    chance = distance.var(0).sum(-1, keepdim=True) / len(distance)
+    length = mean.square().sum(-1, keepdim=True)
+    return mean * (1.0 - chance / length.clamp_min(torch.finfo(mean.dtype).tiny)).clamp_min(0.0)
 
 
 class _Pilot(NamedTuple):

@@ -84,13 +84,16 @@ class AIS(LikelihoodMethod):
     The estimate of p(w_d) is unbiased, that of its log a stochastic lower bound;
     :func:`ais_bracket` bounds it from the other side.
 
-    * ``start="posterior"``: from a normal approximation q of the posterior, along q^(1−t) p^t. A
-      short run of other chains moves Laplace's normal first, so that q need not be near in the
-      beginning. For priors whose identified coordinates offer a normal: normal priors of eta and
-      factor priors, not Dirichlet priors.
+    * ``start="posterior"``: from a normal q near the posterior, along q^(1−t) p^t. A short run of
+      other chains moves Laplace's normal to where the posterior's mass is, so that q need not be
+      near in the beginning. For priors whose identified coordinates offer a normal: normal priors
+      of eta and factor priors, not Dirichlet priors.
     * ``start="prior"``: from the prior, along p(z) p(w | z)^t. It takes ten times as many
-      temperatures. It needs nothing but the prior's density, and where a posterior has modes that
-      are far apart it finds them all.
+      temperatures, but needs nothing except the prior's density.
+
+    Chains from q have to travel to what q leaves out. Where the prior is wide and few of them get
+    there, their estimates are low by more than their spread tells; chains from the prior, who come
+    from everywhere, tell it better.
 
     Accuracy comes from temperatures first: with twice as many, the log weights have about half the
     variance. Where that is above 1, more chains are a poor substitute.
