@@ -18,6 +18,7 @@ from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
+from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
@@ -27,7 +28,7 @@ from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
-from torch_lntm.posteriors import Draws, Posterior, SampledMoments
+from torch_lntm.posteriors import Draws
 
 Start = Literal["lda", "documents", "model"]
 B = TypeVar("B", DocumentBatch, DocumentBatch | None)
@@ -42,9 +43,6 @@ START_UPDATES, START_EPOCHS = 320, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 #: Batches of a stochastic epoch at least, and documents of one at most.
 MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
-#: The M-steps of guides whose means come without covariances see the covariances of one document
-#: in so many, if that leaves enough documents in a step, and there are enough topics to save time.
-COVARIANCE_STRIDE, MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 8, 16, 32
 #: Numbers that warm starts with a row for each stored count may have to be kept between visits.
 MAX_KEPT_NUMBERS = 2**28
 
@@ -102,28 +100,19 @@ class VariationalRun(ResumableFit):
         self.max_docs = settings.max_docs or min(fitting, MAX_STEP_DOCS)
         self.step_docs = min(MAX_STEP_DOCS, math.ceil(len(occupied) / MIN_BATCHES))
         self.num_batches = math.ceil(len(occupied) / self.step_docs)
-        # Ranks in the order, by position in the corpus.
-        self.rank = np.empty(corpus.num_docs, dtype=np.int64)
-        self.rank[self.order] = np.arange(len(self.order))
-        self.stride = 1
-        if guide.separates_means:
-            self.stride = settings.covariance_stride or self._default_stride()
+        stride = settings.covariance_stride or default_stride(guide, self.step_docs)
+        self.covariances = CovarianceSample(guide, corpus.num_docs, self.order, stride)
         self.shares = Shares(
             corpus,
             self.order,
             self.step_docs,
-            self.stride,
+            self.covariances.stride,
             self.processes,
             device=model.device,
             dtype=model.dtype,
         )
         self.rows = self.shares.rows
         self.state = FitState()
-
-    def _default_stride(self) -> int:
-        if self.model.num_topics < MIN_SAMPLED_TOPICS:
-            return 1
-        return min(COVARIANCE_STRIDE, max(1, self.step_docs // MIN_SAMPLED_DOCS))
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -389,38 +378,14 @@ class VariationalRun(ResumableFit):
             init = documents.read("means", batch, device)
         elif "sites" in documents:
             init = documents.read_entries("sites", batch, device)
-        if self.stride == 1:
-            posterior = self.guide.posterior(batch, init, **temperatures, **effort)
-            moments = None
-        else:
-            posterior = self.guide.means(batch, init, **temperatures, **effort)
-            moments = self._sampled(batch, posterior, temperatures, effort)
+        # EM always takes the same sample, so that it has an objective to converge on; the
+        # stochastic phases take another at each epoch.
+        turn = self.state.step if self.state.phase == "stepwise" else 0
+        posterior, moments = self.covariances.solve(batch, init, turn, effort, **temperatures)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
             documents.write_entries("sites", batch, posterior.warm_start)
         return expected_statistics(self.guide, batch, posterior, moments, **temperatures)
-
-    def _sampled(
-        self,
-        batch: DocumentBatch,
-        modes: Posterior,
-        temperatures: Mapping[str, Any],
-        effort: Effort,
-    ) -> SampledMoments:
-        """Moments with the covariances of one document in ``stride``.
-
-        EM always takes the same documents, so that it has an objective to converge on; the
-        stochastic phases take others at each epoch.
-        """
-        turn = self.state.step % self.stride if self.state.phase == "stepwise" else 0
-        chosen = torch.from_numpy(self.rank[batch.positions.numpy()] % self.stride == turn)
-        rows = chosen.nonzero().squeeze(-1).to(batch.device)
-        # From the modes one step is enough.
-        effort = {**effort, "max_iterations": 1}
-        sample = self.guide.posterior(
-            batch.select(rows), modes.mean[rows], **temperatures, **effort
-        )
-        return SampledMoments(modes, sample, rows, float(self.stride))
 
     @property
     def _keeps_entries(self) -> bool:
@@ -479,6 +444,6 @@ class VariationalRun(ResumableFit):
             "stepwise_epochs": settings.stepwise_epochs,
             "restarts": settings.restarts,
             "annealing": repr(settings.annealing),
-            "stride": self.stride,
+            "stride": self.covariances.stride,
             "seed": settings.seed,
         }

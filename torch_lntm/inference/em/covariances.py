@@ -1,0 +1,86 @@
+"""M-steps that see the covariances of a random sample of the documents.
+
+Where a guide's means do not depend on its covariances, the means of all documents cost far less
+than their covariances, num_topics³ each. The M-step needs the sum of these alone, and a sample's,
+scaled up, does as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.guides import Effort, Guide
+from torch_lntm.posteriors import Posterior, SampledMoments
+
+#: One document in so many for every so many topics, if that leaves enough documents in a step, and
+#: there are enough topics to save time.
+STRIDE, TOPICS_PER_STRIDE = 8, 200
+MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
+
+
+def default_stride(guide: Guide[Any], step_docs: int) -> int:
+    """How many documents each document of the sample stands for; 1 if all are taken.
+
+    Args:
+        guide: The guide.
+        step_docs: Documents of a stochastic step.
+    """
+    num_topics = guide.model.num_topics
+    if num_topics < MIN_SAMPLED_TOPICS:
+        return 1
+    stride = STRIDE * max(1, num_topics // TOPICS_PER_STRIDE)
+    return min(stride, max(1, step_docs // MIN_SAMPLED_DOCS))
+
+
+class CovarianceSample:
+    """Which documents' covariances are taken.
+
+    Args:
+        guide: A guide.
+        num_docs: Documents of the corpus.
+        order: The non-empty ones in a random order.
+        stride: How many documents each of the sample stands for. For guides whose means come with
+            the covariances it is 1.
+    """
+
+    def __init__(
+        self, guide: Guide[Any], num_docs: int, order: NDArray[np.int64], stride: int
+    ) -> None:
+        self.stride = stride if guide.separates_means else 1
+        self._guide = guide
+        self._rank = np.empty(num_docs, dtype=np.int64)
+        self._rank[order] = np.arange(len(order))
+
+    def solve(
+        self,
+        batch: DocumentBatch,
+        init: Tensor | None,
+        turn: int,
+        effort: Effort,
+        **temperatures: Any,
+    ) -> tuple[Posterior, SampledMoments | None]:
+        """The posteriors of a batch; or their means, and moments with the sample's covariances.
+
+        Args:
+            batch: The documents.
+            init: Where the guide starts.
+            turn: Which of the ``stride`` samples to take, counted round and round.
+            effort: The solver's settings.
+            **temperatures: Those of annealing.
+        """
+        settings: dict[str, Any] = {**temperatures, **effort}
+        if self.stride == 1:
+            return self._guide.posterior(batch, init, **settings), None
+        modes = self._guide.means(batch, init, **settings)
+        in_turn = self._rank[batch.positions.numpy()] % self.stride == turn % self.stride
+        rows = torch.from_numpy(in_turn).nonzero().squeeze(-1).to(batch.device)
+        # From the modes one step is enough.
+        settings["max_iterations"] = 1
+        sample = self._guide.posterior(batch.select(rows), modes.mean[rows], **settings)
+        return modes, SampledMoments(modes, sample, rows, float(self.stride))
