@@ -19,7 +19,7 @@ from torch_lntm.models import TopicModel
 
 #: Few documents for many processes, one of them empty: some steps leave a process without any.
 NUM_DOCS, EMPTY = 40, (3,)
-BRIEF = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 3, "tolerance": 0.0}
+BRIEF = {"start_epochs": 3, "stepwise_epochs": 2, "max_iterations": 2, "tolerance": 0.0}
 _OF_FIT = ("checkpoint", "checkpoint_seconds")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from support.fits import make_corpus
 
@@ -52,3 +53,28 @@ def test_tables_keep_their_type() -> None:
     documents.write("means", corpus.batch([2]), torch.ones(1, 2, dtype=torch.float32))
     assert documents.tables["moved"].dtype == torch.bool
     assert documents.tables["means"].dtype == torch.float64
+
+
+def test_tables_of_some_documents_hold_their_rows_alone() -> None:
+    corpus = make_corpus(12, empty=(0, 5))
+    owned = np.array([1, 2, 7, 11])
+    rows = DocumentRows(corpus.row_offsets, owned)
+    documents = DocumentTables({}, rows)
+    batch = corpus.batch([11, 2])
+    documents.write("means", batch, torch.tensor([[11.0], [2.0]]))
+    labels = torch.stack([batch.positions[batch.row_index], batch.word_index], 1)
+    documents.write_entries("sites", batch, labels.double())
+    assert documents.tables["means"].tolist() == [[0.0], [2.0], [0.0], [11.0]]
+    sizes = np.diff(corpus.row_offsets)
+    assert documents.tables["sites"].shape == (sizes[owned].sum(), 2)
+    other = corpus.batch([2, 7, 11])
+    found = documents.read_entries("sites", other, torch.device("cpu"))
+    places = torch.stack([other.positions[other.row_index], other.word_index], 1).double()
+    places[other.positions[other.row_index] == 7] = 0.0
+    assert torch.equal(found, places)
+    # The same rows of the tables of a whole corpus.
+    whole = DocumentTables({}, DocumentRows(corpus.row_offsets))
+    whole.write("means", batch, torch.tensor([[11.0], [2.0]]))
+    whole.write_entries("sites", batch, labels.double())
+    chosen = rows.select(whole.tables)
+    assert all(torch.equal(chosen[name], table) for name, table in documents.tables.items())

@@ -25,7 +25,6 @@ MONTE_CARLO: dict[str, Any] = {
 }
 WARM = Annealing((0.5, 1.0), (0.5, 1.0), iterations=1)
 CASES: list[tuple[str, str, dict[str, Any]]] = [
-    ("ctm", "taylor", {}),
     ("ctm", "taylor", {"covariance_stride": 4, "max_docs": 3}),
     ("ctm", "laplace", {"start": "documents", "start_epochs": None, "restarts": 2}),
     ("ctm", "blei-lafferty", {"annealing": WARM, "stepwise_epochs": None}),
@@ -57,7 +56,7 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any], rtol: float = 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[1::3])])
+@pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[::3])])
 def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
     results = in_processes(size, shared_fits.fits, cases)
     for i, case in enumerate(cases):
