@@ -212,7 +212,7 @@ class Evaluate(OnDocuments):
             (ais), which judges every posterior and takes longer, or quadrature, for 2 or 3 topics.
         num_samples: Draws per document of importance sampling; 1000 if not given.
         num_chains: Chains per document of ais; 16 if not given.
-        num_temperatures: Temperatures of ais; if not given 32, or 500 of a Dirichlet prior.
+        num_temperatures: Temperatures of ais; if not given 64, or 500 of a Dirichlet prior.
         top_n: Top words of each topic for coherence and diversity.
         out: JSON file to write the scores to as well.
     """

@@ -366,7 +366,7 @@ def test_paths_start_where_the_prior_lets_them() -> None:
         corpus, _ = model.generate([3], seed=0)
         path = AIS().settle(model, corpus)
         assert path.start == ("prior" if kind == "lda" else "posterior")
-        assert len(path.temperatures) == (500 if kind == "lda" else 32)
+        assert len(path.temperatures) == (500 if kind == "lda" else 64)
         path = AIS(start="prior", num_steps=2).settle(model, corpus)
         assert (path.start, path.schedule, path.num_steps) == ("prior", "power", 2)
     with pytest.raises(IncompatibleGuideError, match=r"no normal approximation .*start='prior'"):

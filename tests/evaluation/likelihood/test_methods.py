@@ -60,7 +60,7 @@ def test_descriptions_say_the_settings() -> None:
         (
             AIS(num_chains=4, num_temperatures=5),
             "annealed importance sampling, 4 chains, 5 temperatures (sigmoid schedule) from a "
-            "normal near the posterior on, each with a transition of 4 leapfrog steps",
+            "normal near the posterior on, each with a transition of 6 leapfrog steps",
         ),
     ]:
         estimate = method.estimate(model, corpus)
