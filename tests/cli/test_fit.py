@@ -167,7 +167,8 @@ def test_the_topics_update_is_the_guides(counts, monkeypatch):
 
 def test_defaults_are_the_librarys():
     options = {field.name: field.default for field in fields(Fit)}
-    for function in (*lntm.models.CONSTRUCTORS.values(), lntm.inference.VariationalEM):
+    engines = lntm.inference.VariationalEM, lntm.inference.MonteCarloEM
+    for function in (*lntm.models.CONSTRUCTORS.values(), *engines):
         parameters = inspect.signature(function).parameters.values()
         shared = [p for p in parameters if p.default is not p.empty and p.name in options]
         assert len(shared) >= 5

@@ -181,6 +181,7 @@ def test_what_was_read_does_not_stay_in_memory(tmp_path):
 
 @pytest.mark.usefixtures("in_parts")
 def test_descriptors_are_closed_with_the_corpus(corpus, folder):
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     found = read_corpus(folder)[::-2]
     batch = found.batch([5, 3, 20])

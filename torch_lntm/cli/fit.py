@@ -174,9 +174,9 @@ class Fit(ChoosesWords, OnDocuments):
     restarts: int = 1
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
-    max_epochs: int = 10
+    max_epochs: int = 20
     num_chains: int = 1
-    num_transitions: int = 5
+    num_transitions: int = 3
     batch_size: int = 100
     test_fraction: float = 0.1
     num_words: int = 10
