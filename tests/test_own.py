@@ -164,7 +164,7 @@ def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
 @each_kind
 def test_monte_carlo_em_fits_it(mine, corpus, kind) -> None:
     model = make_model(mine, kind)
-    result = MonteCarloEM(model, max_epochs=3, progress=False).fit(corpus)
+    result = MonteCarloEM(model, max_epochs=3, num_transitions=10, progress=False).fit(corpus)
     assert result.history[-1]["perplexity"] < NUM_WORDS
 
 

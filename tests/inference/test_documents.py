@@ -42,13 +42,13 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
 def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
     guide = lntm.guides.TaylorGuide(make_model())
     sizes = []
-    solve = type(guide).posterior
+    solve = type(guide).means
 
-    def posterior(self, batch, *arguments, **options):
+    def means(self, batch, *arguments, **options):
         sizes.append(batch.num_docs)
         return solve(self, batch, *arguments, **options)
 
-    monkeypatch.setattr(type(guide), "posterior", posterior)
+    monkeypatch.setattr(type(guide), "means", means)
     thirty = corpus[[0, 1, 2] * 10]
     asked = []
 
