@@ -95,6 +95,7 @@ def test_what_is_kept_is_not_done_again(
     assert again.tables() == result.tables()
 
 
+@pytest.mark.slow
 def test_the_tutorials_settings_are_the_tutorials(
     settings: NipsSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

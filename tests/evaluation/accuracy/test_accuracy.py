@@ -278,6 +278,7 @@ def test_chains_too_short_are_left_out_with_a_warning() -> None:
     assert "0 of 5 documents" in repr(result)
 
 
+@pytest.mark.slow
 def test_unreliable_documents_are_in_no_average() -> None:
     _, _, result = blank()
     few = torch.zeros_like(result.reliable)

@@ -184,6 +184,7 @@ def test_laplace_sources_agree_with_an_integral(start: str) -> None:
         assert abs(z) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ctm", "lda"])
 def test_closed_forms(kind: str) -> None:
     flat = make_model(kind, 3, topics=torch.ones(3, NUM_WORDS))
@@ -316,6 +317,7 @@ def test_bad_chains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert estimate.acceptance.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_reports() -> None:
     bracket, _ = bracketed("lda", 3, "prior")
     text = repr(bracket.lower)

@@ -79,6 +79,7 @@ def test_batches_of_long_and_short_documents_weigh_alike(monkeypatch) -> None:
     assert totals == pytest.approx([corpus.num_tokens] * len(totals))
 
 
+@pytest.mark.slow
 def test_covariances_of_some_documents_do_for_all() -> None:
     """The same fit but for the noise of the sample, whatever the batches' size."""
     corpus = make_corpus(num_docs=200)
