@@ -17,7 +17,7 @@ FLOORS = [
     ["errors"],
     ["files", "noise", "budget"],
     ["corpus"],
-    ["kernels"],
+    ["kernels", "formulas"],
     ["distributions", "latents"],
     ["posteriors"],
     ["solvers", "sampling"],
