@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_lntm import corpus as corpus
     from torch_lntm import distributions as distributions
+    from torch_lntm import effects as effects
     from torch_lntm import errors as errors
     from torch_lntm import evaluation as evaluation
+    from torch_lntm import formulas as formulas
     from torch_lntm import guides as guides
     from torch_lntm import inference as inference
     from torch_lntm import io as io
@@ -69,8 +71,10 @@ _NAMES = {
 _ROOMS = (
     "corpus",
     "distributions",
+    "effects",
     "errors",
     "evaluation",
+    "formulas",
     "guides",
     "inference",
     "io",

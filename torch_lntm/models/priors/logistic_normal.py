@@ -169,6 +169,11 @@ class LogisticNormalPrior(NormalPrior):
         covariance.diagonal().add_(0.1)
         self.set_(loc=mean, covariance=self._restricted(covariance))
 
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """See :meth:`DocumentPrior.regressors`; an intercept alone."""
+        ones = torch.ones(batch.num_docs, 1, dtype=torch.float64, device=self.loc.device)
+        return ones, ones.new_zeros(1)
+
     def _prior_covariance(self) -> Tensor:
         """What the covariance's prior stands for, float64: the same contrasts in both forms."""
         eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)

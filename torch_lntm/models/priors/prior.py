@@ -151,6 +151,19 @@ class DocumentPrior(nn.Module):
         """
         raise self._undefined("contrast_covariance")
 
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """What the prior mean of a normal eta is linear in, with coefficients that a fit learns.
+
+        Args:
+            batch: As for :meth:`space`.
+
+        Returns:
+            Rows ``(num_docs, num_rows)``, float64, and the penalties ``(num_rows,)`` of their
+            coefficients, the precisions of these relative to the covariance; None where there is no
+            such mean.
+        """
+        return None
+
     def _undefined(self, what: str) -> NotImplementedError:
         """The error of a part of the contract that a subclass has left out."""
         return NotImplementedError(

@@ -139,8 +139,17 @@ class StructuralPrior(LogisticNormalPrior):
         """UᵀU + R, of the coefficients of (1, u) given the documents' eta, float64."""
         if float(self.gram[0, 0]) == 0:
             raise NotFittedError("the model has not been fitted; VariationalEM(model, guide).fit")
-        penalties = self.penalty.expand(self.num_covariates)
-        return self.gram + torch.cat([penalties.new_zeros(1), penalties]).diag()
+        return self.gram + self._penalties().diag()
+
+    def _penalties(self) -> Tensor:
+        """The penalties of the intercept, none, and of the slopes ``(1 + num_covariates,)``."""
+        slopes = self.penalty.expand(self.num_covariates)
+        return torch.cat([slopes.new_zeros(1), slopes])
+
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """See :meth:`DocumentPrior.regressors`; an intercept and the standardised covariates."""
+        u = self.standardised(batch)
+        return torch.cat([u.new_ones(batch.num_docs, 1), u], 1), self._penalties()
 
     def _to_units(self) -> Tensor:
         """The matrix that takes the coefficients of (1, u) to those of (1, x), float64."""
