@@ -1,6 +1,7 @@
 """Evaluation: held-out likelihood, completion, coherence, accuracy of posteriors."""
 
 from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
+from torch_lntm.evaluation.alignment import Alignment, align_topics
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
     CompletionResult,
@@ -24,6 +25,7 @@ __all__ = [
     "AIS",
     "AISBracket",
     "Accuracy",
+    "Alignment",
     "CompletionResult",
     "ExactCompletion",
     "Importance",
@@ -32,6 +34,7 @@ __all__ = [
     "PosteriorAccuracy",
     "Quadrature",
     "ais_bracket",
+    "align_topics",
     "coherence",
     "completion_of",
     "completion_perplexity",
