@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch_lntm import posteriors as posteriors
     from torch_lntm import recipes as recipes
     from torch_lntm import reports as reports
+    from torch_lntm import selection as selection
     from torch_lntm import testing as testing
     from torch_lntm.corpus import Corpus as Corpus
     from torch_lntm.corpus import convert_corpus as convert_corpus
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from torch_lntm.io import load_model as load_model
     from torch_lntm.io import load_run as load_run
     from torch_lntm.io import save_model as save_model
+    from torch_lntm.selection import select as select
 
     __version__: str
 
@@ -67,6 +69,7 @@ _NAMES = {
     "load_model": "io",
     "load_run": "io",
     "save_model": "io",
+    "select": "selection",
 }
 _ROOMS = (
     "corpus",
@@ -85,6 +88,7 @@ _ROOMS = (
     "posteriors",
     "recipes",
     "reports",
+    "selection",
     "testing",
 )
 __all__ = [*_NAMES, *_ROOMS, "__version__"]

@@ -14,6 +14,7 @@ from torch_lntm.cli.documents import (
     ChoosesWords,
     OnDocuments,
     in_options,
+    prevalence_options,
     say,
 )
 from torch_lntm.cli.launch import processes_on
@@ -218,11 +219,7 @@ class Fit(ChoosesWords, OnDocuments):
         smoothing_given = {**given, **(self.model_options or {})}.get("topic_smoothing") is not None
         if chosen.topic_smoothing is not None and not smoothing_given:
             given["topic_smoothing"] = chosen.topic_smoothing
-        if self.prevalence is not None:
-            # Of all documents: those held out may have levels and dates of their own.
-            given["prevalence"] = lntm.models.Covariates.of(corpus, self.prevalence).to_json()
-        elif self.model == "stm":
-            raise ConfigError("the model stm needs --prevalence, such as --prevalence '~ party'")
+        given |= prevalence_options(self.model, self.prevalence, corpus)
         model, guide, engine = recipe.make(
             corpus.num_words,
             corpus.vocabulary,

@@ -9,6 +9,8 @@ from torch_lntm.evaluation.completion import (
     document_completion,
     unigram_perplexity,
 )
+from torch_lntm.evaluation.dispersion import Dispersion, residual_dispersion
+from torch_lntm.evaluation.exclusivity import exclusivity
 from torch_lntm.evaluation.fair import ExactCompletion, completion_of, paired_difference
 from torch_lntm.evaluation.likelihood import (
     AIS,
@@ -27,6 +29,7 @@ __all__ = [
     "Accuracy",
     "Alignment",
     "CompletionResult",
+    "Dispersion",
     "ExactCompletion",
     "Importance",
     "LikelihoodEstimate",
@@ -39,9 +42,11 @@ __all__ = [
     "completion_of",
     "completion_perplexity",
     "document_completion",
+    "exclusivity",
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",
+    "residual_dispersion",
     "topic_diversity",
     "unigram_perplexity",
 ]

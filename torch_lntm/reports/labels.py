@@ -71,8 +71,8 @@ def word_scores(
     * ``"probability"``: φ_kv.
     * ``"frex"`` (*Airoldi & Bischof 2016*): the harmonic mean of two ranks within the topic,
       divided by the number of words: that of φ_kv, with weight ``frequency_weight``, and that of
-      its exclusivity φ_kv/Σ_j φ_jv. Exclusivities are shrunk to 1/K, the more so the rarer the word is
-      (James–Stein; *Hausser & Strimmer 2009*).
+      its exclusivity φ_kv/Σ_j φ_jv. Exclusivities are shrunk to 1/K, the more so the rarer the
+      word is (James–Stein; *Hausser & Strimmer 2009*).
     * ``"lift"``: log φ_kv − log(n_v/Σn), minus infinity for words that never occur.
     * ``"score"``: φ_kv (log φ_kv − mean_j log φ_jv).
 
