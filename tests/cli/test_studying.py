@@ -56,7 +56,10 @@ def test_effects(run, capsys):
     assert [row["party"] for row in table] == ["Left", "Right"] * 2
     assert Path("party.png").read_bytes().startswith(b"\x89PNG")
     assert main(["effects", run, "--predict", "party"]) == 0
+    assert "by TaylorGuide" in err
     assert len(capsys.readouterr().out.splitlines()) == 5
+    assert main(["effects", run, "--chains", "--num-draws", "3", "--no-progress"]) == 0
+    assert "by the draws given (3 draws)" in capsys.readouterr().err
     for options, message in (
         (("--figure", "x.png"), "name their column by --predict"),
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),

@@ -10,7 +10,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, estimate
+from torch_lntm.effects import Effects, chain_draws, estimate
 from torch_lntm.effects.composition import PosteriorDraws
 from torch_lntm.effects.result import frame_of
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, MissingColumnError
@@ -126,6 +126,31 @@ def test_a_prior_without_such_a_mean_has_documents_alone(corpus) -> None:
     plain = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
     found = estimate(plain, make_guide("taylor", plain), corpus, "~ party", num_draws=5)
     assert "coefficients of their prior mean" in repr(found)
+
+
+@pytest.mark.stat
+def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
+    corpus = corpus[:20]
+    draws = chain_draws(model, corpus, num_draws=100, thinning=2, max_docs=15, seed=1)
+    assert draws.shape == (100, 20, NUM_TOPICS)
+    assert draws.dtype == torch.float32
+    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    z = model.prior.space(batch).draw(lntm.noise.document_keys(0, batch.index, 10_000))
+    theta = torch.softmax(model.prior.space(batch).logits(z), -1)
+    # The exact means, by the likelihood at 10,000 draws of the prior.
+    words = torch.einsum("sdk,kv->sdv", theta, model.topics.double_probs.detach())
+    log_likelihood = (batch.to_csr().to_dense() * words.log()).sum(-1)
+    weights = torch.softmax(log_likelihood, 0)
+    size = 1 / weights.square().sum(0)
+    usable = size > 200
+    assert int(usable.sum()) > 10
+    exact = (weights[..., None] * theta).sum(0)
+    error = (draws.double().var(0) * (2 / 100 + 1 / size[:, None])).sqrt()
+    # Of at most 60 means, one is 5.5 standard errors off in 400,000 runs.
+    off = (draws.double().mean(0) - exact).abs() / error
+    assert float(off[usable].max()) < 5.5
+    with pytest.raises(ConfigError, match="thinning is 0"):
+        chain_draws(model, corpus, thinning=0)
 
 
 # -------------------------------------------------------------------- coefficients

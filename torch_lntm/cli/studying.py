@@ -35,6 +35,8 @@ class Effects(OnDocuments):
             variances.
         clusters: Column of groups within which documents may depend on each other.
         weights: Column of the documents' weights.
+        chains: Draw from the documents' posteriors by chains, which is better for short documents
+            and slower than the run's approximations; always so for a run of posterior hmc.
         num_draws: Draws of each document's posterior.
         level: Probability of the intervals.
         predict: Column to print expected proportions at the values of, instead of coefficients.
@@ -51,6 +53,7 @@ class Effects(OnDocuments):
     standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] = "HC3"
     clusters: str | None = None
     weights: str | None = None
+    chains: bool = False
     num_draws: int = 50
     level: float = 0.95
     predict: str | None = None
@@ -59,12 +62,23 @@ class Effects(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
+        from torch_lntm.recipes import SAMPLERS
+
         if self.figure is not None and self.predict is None:
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
         run, guide, corpus = self.load(str(self.run_folder))
+        posterior: Any = guide
+        if self.chains or run.config.get("posterior") in SAMPLERS:
+            posterior = lntm.effects.chain_draws(
+                run.model,
+                corpus,
+                num_draws=self.num_draws,
+                seed=self.seed,
+                progress=self.shows_progress,
+            )
         effects = lntm.effects.estimate(
             run.model,
-            guide,
+            posterior,
             corpus,
             self.formula or _own_formula(run.model),
             topics=None if self.topics is None else whole_numbers("topics", self.topics),

@@ -49,7 +49,7 @@ def estimate(
     Args:
         model: The fitted model: one with covariates (``models.stm``), or any other.
         posterior: A guide of the model; or draws of theta ``(num_draws, num_docs, num_topics)``,
-            such as those of chains, ``samples.theta``.
+            such as those of chains, :func:`chain_draws`.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words take no part.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
