@@ -73,6 +73,7 @@ def hand_made(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
 # -------------------------------------------------------------------- draws
 
 
+@pytest.mark.slow
 def test_without_the_coefficients_draws_are_the_posteriors_own(model, guide, corpus) -> None:
     rows = np.arange(NUM_DOCS)
     ready = model.check_corpus(corpus)
@@ -159,7 +160,7 @@ def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
 def test_given_draws_are_regressed_one_by_one(model, guide, corpus) -> None:
     theta = theta_of(model, guide, corpus, 5)
     found = estimate(
-        model, theta, corpus, "~ party * age", standard_errors="classical", topics=[2, 0]
+        model, theta.numpy(), corpus, "~ party * age", standard_errors="classical", topics=[2, 0]
     )
     x, rows = hand_made(corpus)
     assert found.formula.names[-1] == "party[T.Right]:age"
@@ -278,6 +279,7 @@ def test_differences_are_those_of_predictions(effects) -> None:
     assert older[0].estimate != pytest.approx(found[0].estimate, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_all_levels_and_grids(model, guide, corpus) -> None:
     found = estimate(model, guide, corpus, "~ party + bs(date, df=4) + C(blog)", num_draws=3)
     parties = [point.values["party"] for point in found.predict("party")[:3]]
@@ -287,6 +289,8 @@ def test_all_levels_and_grids(model, guide, corpus) -> None:
     assert dates == sorted(dates)
     assert (dates[0], dates[-1]) == (days[0], days[-1])
     assert len(found.predict("blog")) == 8 * NUM_TOPICS
+    over = estimate(model, guide, corpus, "~ age + C(blog)", num_draws=3)
+    assert len(over.predict("age")) == 50 * NUM_TOPICS
     both = found.predict("party", blog=[0, 1])
     assert len(both) == 3 * 2 * NUM_TOPICS
     frame = frame_of(both)

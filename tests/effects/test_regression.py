@@ -45,6 +45,7 @@ def in_parts(
     return parts
 
 
+@pytest.mark.slow  # the import of statsmodels
 @pytest.mark.parametrize("kind", ["classical", "HC0", "HC1", "HC2", "HC3", "clusters"])
 def test_one_draw_is_statsmodels_weighted_regression(problem, kind) -> None:
     statsmodels = pytest.importorskip("statsmodels.api")

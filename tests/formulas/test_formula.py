@@ -122,6 +122,10 @@ def test_new_documents_get_the_same_numbers(columns, text) -> None:
         "(party + age) ** 30",
         "(party + age) ^ 30",
         "*".join(f"(1 + x{j})" for j in range(30)),
+        ":".join(f"(a{j} + b{j} + c{j} + d{j})" for j in range(12)),
+        "/".join(f"(a{j} + b{j})" for j in range(12)),
+        "((party + age) ^ 4) ^ 4",
+        "(party + age) ^ 999999999",
         "age ~ party",
         "age | party",
         "hashed(party)",
@@ -138,6 +142,14 @@ def test_what_is_no_such_formula_is_refused_before_it_runs(text, tmp_path, monke
     with pytest.raises(ConfigError, match="formula"):
         check_formula(text)
     assert not list(tmp_path.iterdir())
+
+
+def test_long_formulas_of_few_terms_are_read() -> None:
+    columns = [f"x{j}" for j in range(60)]
+    text = " + ".join(columns) + " + x0:x1 + x2 * x3 + (x4 + x5 + x6) ** 2 + I(x7 ** 5 / 3)"
+    assert len(check_formula(text)) == 1 + 60 + 1 + 1 + 3 + 1
+    three = check_formula("~ party * bs(date, df=6) * region * C(year)")
+    assert len(three) == 16
 
 
 def test_names_of_modules_are_columns_like_any_other(columns) -> None:

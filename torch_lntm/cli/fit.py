@@ -87,8 +87,8 @@ class Fit(ChoosesWords, OnDocuments):
         posterior: Approximation of the documents' posteriors: taylor (if not given), laplace,
             blei-lafferty or khan-bouchard for ctm, lntm and stm; factor (if not given), or with
             gaussian sources taylor or laplace for iftm; vb (if not given) or ep for lda. Or hmc,
-            Monte-Carlo EM, which samples instead of approximating; or auto, which takes for ctm and
-            lntm the one of taylor and hmc that suits the documents, and says so.
+            Monte-Carlo EM, which samples instead of approximating; or auto, which takes for ctm,
+            lntm and stm the one of taylor and hmc that suits the documents, and says so.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
             0.05, or less where there are fewer tokens than topics times words.

@@ -24,7 +24,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: Guide[Any] | Tensor,
+    posterior: Guide[Any] | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -84,8 +84,8 @@ def estimate(
     weighing = _weights(corpus, weights)
     groups, num_groups = _clusters(corpus, clusters, rows)
     draws: GivenDraws | PosteriorDraws
-    if isinstance(posterior, Tensor):
-        draws = GivenDraws(_checked(posterior, model, corpus), rows)
+    if isinstance(posterior, (Tensor, np.ndarray)):
+        draws = GivenDraws(_checked(torch.as_tensor(posterior), model, corpus), rows)
     else:
         guide = require_guide(posterior, model)
         draws = PosteriorDraws(guide, corpus, rows, num_draws, seed, coefficients)

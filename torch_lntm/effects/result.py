@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -309,8 +310,8 @@ class Effects:
             days = np.array([value[:10] for value in distinct], "datetime64[D]").astype(np.int64)
             at = np.unique(np.linspace(days[0], days[-1], GRID).round().astype(np.int64))
             return list(at.astype("datetime64[D]").astype(str))
-        categorical = any(name in term for term in self.formula.levels)
-        if categorical:
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        if any(word.search(expression) for expression in self.formula.levels):
             return distinct
         return list(np.linspace(distinct[0], distinct[-1], GRID))
 
