@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,8 @@ def test_repr_says_what_the_intervals_hold(effects) -> None:
     assert "by LaplaceGuide; the coefficients of their prior mean (20 draws)" in said
     assert "not in them: what the fit leaves open of the topics' words" in said
     assert "party[T.Right]:age" in effects.summary()
+    assert "much in documents of 25 tokens" in said
+    assert "much in documents" not in repr(replace(effects, mean_length=150.0))
 
 
 # -------------------------------------------------------------------- predictions

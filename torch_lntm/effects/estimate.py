@@ -108,6 +108,7 @@ def estimate(
         propagated=draws.propagated,
         method=standard_errors if num_groups is None else f"{num_groups} clusters",
         model=model,
+        mean_length=float(corpus.lengths[rows].mean()),
     )
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: What is done with the columns that a prediction does not name.
 Others = Literal["average", "typical"]
+#: Tokens of an average document below which the topics' words matter much.
+SHORT_DOCUMENT = 50.0
 #: Documents that a prediction averages over, at most, and values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
 
@@ -95,6 +97,7 @@ class Effects:
         propagated: What the intervals hold beside the regression, in words.
         method: How the standard errors of a regression were found.
         model: The model.
+        mean_length: Tokens of a document, on average.
     """
 
     formula: Formula
@@ -105,6 +108,7 @@ class Effects:
     propagated: tuple[str, ...]
     method: str
     model: TopicModel
+    mean_length: float
 
     @property
     def num_docs(self) -> int:
@@ -117,7 +121,17 @@ class Effects:
             f"documents)\n  in the intervals: the regression ({self.method}); "
             f"{'; '.join(self.propagated)} ({self.pooled.num_draws} draws)\n"
             "  not in them: what the fit leaves open of the topics' words and of the prior's "
-            "covariance"
+            f"covariance{self._caution}"
+        )
+
+    @property
+    def _caution(self) -> str:
+        """What short documents do to intervals."""
+        if self.mean_length >= SHORT_DOCUMENT:
+            return ""
+        return (
+            f", which is much in documents of {self.mean_length:.0f} tokens: intervals are too "
+            "narrow, and effects by approximate posteriors too small (docs/structural.md)"
         )
 
     # -- coefficients ----------------------------------------------------------------------------
