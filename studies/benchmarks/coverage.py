@@ -219,10 +219,11 @@ def rows(truth: Tensor, effects: Effects, partner: Any = None) -> list[list[floa
     """Truth, estimate and interval of the effect on each topic."""
     found = effects.difference("x", 1.0, 0.0)
     order = range(len(truth)) if partner is None else partner
-    return [
-        [float(truth[k]), found[j].estimate, found[j].lower, found[j].upper]
+    numbers = [
+        (float(truth[k]), found[j].estimate, found[j].lower, found[j].upper)
         for k, j in enumerate(order)
     ]
+    return [[round(number, 5) for number in row] for row in numbers]
 
 
 def tables(result: Result) -> str:
