@@ -84,7 +84,7 @@ class VariationalEM:
             (``docs/decisions.md``). Use 1e-5 for the optimum of the objective itself.
         start: ``"lda"``, the start above; ``"documents"``, one epoch of it, from topics
             made of a few random documents each; ``"model"``, the model as it is.
-        start_epochs: Epochs of the start; by default enough for 320 updates, within 3 to 40.
+        start_epochs: Epochs of the start; by default enough for 1,200 updates, within 3 to 40.
         stepwise_epochs: Epochs of the stepwise phase, 0 for none; by default enough for 80
             updates, within 2 to 10, and none with annealing or from ``start="model"``.
         restarts: Runs of the first two phases from different seeds; EM continues the one with
