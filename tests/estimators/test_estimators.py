@@ -30,7 +30,7 @@ ESTIMATORS = {
         3, posterior="taylor", max_iter=1, options=FAST, random_state=0, device="cpu", **more
     ),
     "lntm": lambda **more: lntm.LogisticNormalTopicModel(
-        3, max_iter=2, random_state=0, device="cpu", **more
+        3, max_iter=2, options={"start": "documents"}, random_state=0, device="cpu", **more
     ),
     "iftm": lambda **more: lntm.IndependentFactorTopicModel(
         3, n_sources=2, max_iter=1, options=FAST, random_state=0, device="cpu", **more
@@ -90,14 +90,14 @@ def test_a_fit_finds_the_two_kinds_of_documents(name):
 
 def test_a_fit_is_the_recipes():
     X = counts()
-    estimator = lntm.CorrelatedTopicModel(
-        3, posterior="taylor", device="cpu", random_state=np.random.RandomState(7), max_iter=2
-    ).fit(X)
+    estimator = ESTIMATORS["ctm"]().set_params(random_state=np.random.RandomState(7)).fit(X)
     seed = int(np.random.RandomState(7).randint(2**31 - 1))
     smoothing = 0.05 * min(1.0, X.sum() / (3 * 8))
     model = lntm.models.ctm(3, 8, seed=seed, topic_smoothing=smoothing)
     guide = lntm.guides.TaylorGuide(model)
-    lntm.inference.VariationalEM(model, guide, max_iterations=2, seed=seed, progress=False).fit(X)
+    lntm.inference.VariationalEM(
+        model, guide, max_iterations=1, seed=seed, progress=False, **FAST
+    ).fit(X)
     np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
 
 
@@ -149,6 +149,20 @@ def test_ctrl_c_leaves_a_fitted_estimator(monkeypatch):
     estimator.fit(counts(5))
     assert estimator.stop_reason_ == "interrupted"
     assert estimator.transform(counts(5)).shape == (5, 2)
+
+
+@pytest.mark.slow
+def test_auto_takes_an_accelerator(accelerator):
+    X = counts(12)
+    estimator = ESTIMATORS["ctm"]().set_params(device="auto").fit(X)
+    assert estimator.model_.device.type == accelerator.type
+    on_cpu = ESTIMATORS["ctm"]().fit(X)
+    np.testing.assert_allclose(estimator.components_, on_cpu.components_, atol=1e-3)
+    np.testing.assert_allclose(estimator.transform(X), on_cpu.transform(X), atol=1e-2)
+    assert estimator.score(X) == pytest.approx(on_cpu.score(X), abs=1e-2)
+    assert estimator.posteriors(X).mean.device.type == accelerator.type
+    assert len(estimator.partial_fit(X).topics(X)) == 3
+    assert estimator.topic_correlation_.shape == (3, 3)
 
 
 def test_progress_is_shown_when_it_is_asked_for(capsys):
@@ -279,7 +293,7 @@ def test_words_from_a_vectorizer_its_vocabulary_or_a_frame():
     for vocabulary in named:
         estimator = ESTIMATORS["ctm"](vocabulary=vocabulary).fit(X)
         assert estimator.model_.vocabulary == tuple(WORDS)
-        assert clone(estimator).fit(X).model_.vocabulary == tuple(WORDS)
+    assert clone(ESTIMATORS["ctm"](vocabulary=vectorizer)).fit(X).model_.vocabulary == tuple(WORDS)
     frame = pd.DataFrame(X.toarray(), columns=WORDS)
     estimator = ESTIMATORS["ctm"]().fit(frame)
     assert estimator.model_.vocabulary == tuple(WORDS)
@@ -370,7 +384,7 @@ def test_a_model_from_a_file(fitted, tmp_path):
 def test_scikit_learn_is_loaded_with_the_estimators_alone():
     code = (
         "import sys, torch_lntm as lntm\n"
-        "lntm.models, lntm.guides, lntm.inference, lntm.evaluation, lntm.recipes, lntm.io\n"
+        "lntm.recipes, lntm.io, lntm.reports\n"
         "assert not any(name.startswith('sklearn.base') for name in sys.modules)\n"
         "lntm.CorrelatedTopicModel()\n"
         "assert 'sklearn.base' in sys.modules"

@@ -69,11 +69,11 @@ def test_the_weight_of_a_part_is_its_share_to_the_decay():
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_stream_teaches_new_words(sampled):
+def test_a_stream_teaches_new_words(sampled, device):
     corpus = documents(60, 2)
     half = lntm.Corpus.from_matrix(corpus.to_scipy()[:, :8])  # without the third topic's words
     narrow = lntm.Corpus.from_matrix(np.pad(half.to_scipy().toarray(), ((0, 0), (0, 4))))
-    model = lntm.models.ctm(3, 12)
+    model = lntm.models.ctm(3, 12).to(device)
     guide = lntm.guides.TaylorGuide(model)
     engine = MonteCarloEM(model, max_epochs=2, progress=False)
     result = engine.fit(narrow)
