@@ -216,6 +216,10 @@ def test_documents_without_words_get_the_priors_proportions(fitted):
         (-np.ones((3, 8)), "Negative values in data passed to CorrelatedTopicModel.fit"),
         (np.full((3, 8), 0.5), "whole numbers .*give raw counts, not weights such as tf-idf"),
         (np.full((3, 8), np.nan), "contains NaN"),
+        (TEXTS, "expected counts, got texts; put a CountVectorizer"),
+        (np.array(TEXTS), "expected counts, got texts"),
+        (pd.Series(TEXTS), "expected counts, got texts"),
+        (np.ones(8), "Expected 2D array"),
         ([["a"] * 8], "could not convert|Unable to convert|dtype"),
     ],
 )

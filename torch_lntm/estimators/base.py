@@ -331,6 +331,12 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             else:
                 self.model_.check_corpus(X)
             return X
+        one_axis = getattr(X, "ndim", 1) == 1 and hasattr(X, "__iter__")
+        if one_axis and isinstance(next(iter(X), None), str):
+            raise ConfigError(
+                "expected counts, got texts; put a CountVectorizer before the model: "
+                f"make_pipeline(CountVectorizer(), {type(self).__name__}())"
+            )
         X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
         check_non_negative(X, f"{type(self).__name__}.{method}")
         return Corpus.from_matrix(X, allow_empty=True)
