@@ -14,7 +14,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFittedError
 from torch_lntm.guides import guides_for, make_guide
-from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.models import Covariates, LogisticNormalPrior, StructuralPrior, TopicModel, Topics
 from torch_lntm.posteriors import Draws
 
@@ -286,6 +286,18 @@ def test_engines_and_evaluators_take_the_corpus_as_it_is(corpus, tmp_path) -> No
     assert found.theta.shape == (NUM_DOCS, NUM_TOPICS)
     estimate = lntm.evaluation.log_likelihood(model, corpus[:4], num_samples=200)
     assert bool(torch.isfinite(estimate.log_likelihood).all())
+
+
+@pytest.mark.slow
+def test_fits_go_on_with_further_documents(corpus) -> None:
+    model = make(corpus)
+    guide = make_guide("taylor", model)
+    result = VariationalEM(model, guide, max_iterations=1, progress=False).fit(corpus)
+    before = model.prior.coefficients
+    assert result.statistics is not None
+    StepwiseEM(model, guide, result.statistics).update(corpus[:10])
+    assert not torch.equal(model.prior.coefficients, before)
+    assert bool(torch.isfinite(model.prior.coefficients).all())
 
 
 @pytest.mark.slow

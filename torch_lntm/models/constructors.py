@@ -261,7 +261,7 @@ def stm(
     from theta_d (*Roberts, Stewart & Airoldi 2016*).
 
     Args:
-        num_topics: Number of topics K, at least 2.
+        num_topics: Number of topics K; one is a unigram model.
         corpus: The training documents.
         prevalence: A formula over the corpus's metadata, such as ``"~ party + bs(date, df=6)"``
             (``docs/structural.md``). Left out, the covariates are the array that the corpus was
@@ -309,7 +309,7 @@ def structural(
     """What :func:`stm` makes, from covariates that are known already; files are read by it.
 
     Args:
-        num_topics: Number of topics K, at least 2.
+        num_topics: Number of topics K; one is a unigram model.
         num_words: Size of the vocabulary V.
         prevalence: What ``Covariates.to_json`` gives; without it the mean is that of :func:`ctm`.
         anchored: As for :func:`ctm`.
