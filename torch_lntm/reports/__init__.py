@@ -1,5 +1,6 @@
 """What a fitted model says, in tables: topics, labels, sources and scores."""
 
+from torch_lntm.reports.groups import GroupWords, format_group_words, group_words
 from torch_lntm.reports.labels import (
     LabelMeasure,
     RepresentativeDocument,
@@ -32,6 +33,7 @@ from torch_lntm.reports.tables import TableFormat
 from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_topics, topic_shares
 
 __all__ = [
+    "GroupWords",
     "LabelMeasure",
     "RepresentativeDocument",
     "Score",
@@ -43,10 +45,12 @@ __all__ = [
     "coherence_scores",
     "completion_scores",
     "diversity_score",
+    "format_group_words",
     "format_labels",
     "format_scores",
     "format_sources",
     "format_topics",
+    "group_words",
     "label_topics",
     "likelihood_scores",
     "most_active_documents",
