@@ -59,7 +59,7 @@ def make(corpus: Corpus, prevalence: str | None = None, **settings: Any) -> Topi
 def by_hand(topics: ContentTopics) -> np.ndarray:
     """``(num_groups, num_topics, num_words)`` probabilities from the parameters."""
     shared, groups, cells = (
-        x.detach().double().numpy() for x in (topics.logits, topics.groups, topics.cells)
+        x.detach().double().cpu().numpy() for x in (topics.logits, topics.groups, topics.cells)
     )
     return np.exp(log_softmax(shared.T + groups[:, None] + cells.transpose(0, 2, 1), axis=2))
 
@@ -132,18 +132,18 @@ def test_the_m_step_finds_the_maximum_that_scipy_finds(penalty) -> None:
 
 
 @pytest.mark.parametrize("often", [False, True])
-def test_every_m_step_raises_the_density(often) -> None:
-    counts, topics = counts_of(), topics_of()
+def test_every_m_step_raises_the_density(often, device) -> None:
+    counts, topics = counts_of(), topics_of().to(device)
     densities = []
     for _ in range(6):
         prior = float(topics.log_prior().detach())
         densities.append((counts * np.log(by_hand(topics))).sum() + prior)
         if often:
             with topics.updated_often():
-                topics.m_step(in_columns(counts))
-                np.testing.assert_allclose(topics.probs.numpy(), in_columns(by_hand(topics)))
+                topics.m_step(in_columns(counts).to(device))
+                np.testing.assert_allclose(topics.probs.cpu(), in_columns(by_hand(topics)))
         else:
-            topics.m_step(in_columns(counts))
+            topics.m_step(in_columns(counts).to(device))
     assert (np.diff(densities) > -1e-9).all()
     assert densities[1] > densities[0] + 1
 
@@ -267,8 +267,8 @@ def test_evaluators_see_the_topics_of_the_documents_group(corpus) -> None:
     )
 
 
-def test_the_dispersion_is_that_of_the_documents_groups(corpus) -> None:
-    model = make(corpus)
+def test_the_dispersion_is_that_of_the_documents_groups(corpus, device) -> None:
+    model = make(corpus).to(device)
     with torch.no_grad():
         model.topics.groups.zero_()
         model.topics.cells.zero_()
@@ -282,6 +282,7 @@ def test_the_dispersion_is_that_of_the_documents_groups(corpus) -> None:
     assert dispersion(model) == pytest.approx(dispersion(plain), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_an_ordinary_pyro_program(corpus) -> None:
     model = make(corpus)
     batch = model.check_corpus(corpus).batch(dtype=torch.float64)
@@ -305,11 +306,11 @@ def test_it_is_an_ordinary_pyro_program(corpus) -> None:
     torch.testing.assert_close(table.sum(-1), torch.ones(NUM_TOPICS, 3, dtype=torch.float64))
 
 
-def test_generated_documents_have_the_words_of_their_group(corpus) -> None:
-    model = make(corpus)
+def test_generated_documents_have_the_words_of_their_group(corpus, device) -> None:
+    model = make(corpus).to(device)
     groups = np.arange(300) % 3
     drawn, latents = model.generate([200] * 300, seed=0, covariates={"content": groups})
-    theta = torch.softmax(latents["eta"], -1).numpy()
+    theta = torch.softmax(latents["eta"], -1).cpu().numpy()
     words = np.einsum("dk,dkv->dv", theta, by_hand(model.topics)[groups])
     for g in range(3):
         counts = np.asarray(drawn.to_scipy()[groups == g].sum(0)).ravel()
@@ -379,7 +380,7 @@ def test_groups_of_whole_numbers_and_truth_values(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_fits_find_how_groups_differ() -> None:
+def test_fits_find_how_groups_differ(device) -> None:
     """Two groups, of which one has two other words in one of two topics."""
     rng = np.random.default_rng(0)
     topics = np.full((2, 2, 20), 0.01)
@@ -390,11 +391,12 @@ def test_fits_find_how_groups_differ() -> None:
     counts = np.stack([rng.multinomial(60, theta[d] @ topics[groups[d]]) for d in range(300)])
     metadata = {"party": np.array(["Left", "Right"])[groups]}
     corpus = Corpus.from_matrix(counts, [f"w{v}" for v in range(20)], metadata=metadata)
-    model = lntm.models.stm(2, corpus, "~ party", "party")
+    model = lntm.models.stm(2, corpus, "~ party", "party").to(device)
     guide = lntm.guides.TaylorGuide(model)
     result = VariationalEM(model, guide, progress=False).fit(corpus)
     assert result.stop_reason == "converged"
-    found = np.stack([model.topics.in_group(g).probs.detach().numpy() for g in ("Left", "Right")])
+    levels = ("Left", "Right")
+    found = np.stack([model.topics.in_group(g).probs.detach().cpu().numpy() for g in levels])
     found = found[:, np.argsort(-found[0, :, 3])]
     np.testing.assert_allclose(found, topics, atol=0.02)
     own = {(one.topic, one.group): set(one.words) for one in lntm.reports.group_words(model)}
