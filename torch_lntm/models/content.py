@@ -79,6 +79,7 @@ class ContentTopics(Topics):
             dtype=dtype,
             generator=generator,
         )
+        self._factors: GroupedWords | None = None
         self.column = column
         self.penalty = float(penalty)
         size = len(column.levels)
@@ -167,12 +168,15 @@ class ContentTopics(Topics):
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
-        """As :meth:`Topics.updated_often`; an M-step is one round, of running averages as it is."""
-        self._fixed, self._deferred = self._columns(), True
+        """As :meth:`Topics.updated_often`; an M-step is one round, in the parameters' precision."""
+        before = self._factors = self._factorised(self.logits.dtype)
+        self._fixed = before.probs().flatten(0, 1)
         try:
             yield
         finally:
-            self._fixed, self._deferred = None, False
+            if self._factors is not before:
+                self._keep(self._factors)
+            self._fixed = self._factors = None
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
@@ -181,29 +185,33 @@ class ContentTopics(Topics):
         Args:
             word_counts: ``(num_topics, num_groups * num_words)`` expected tokens.
         """
-        parameters = (self.logits, self.groups.unsqueeze(-1), self.cells)
-        logits, groups, cells = (value.detach().double() for value in parameters)
+        often = self._factors is not None
         found = sparse_deviations(
             word_counts.mT.unflatten(0, (self.num_groups, self.num_words)),
-            GroupedWords(torch.softmax(logits, 0), groups.exp(), cells.exp()),
+            self._factors or self._factorised(torch.float64),
             smoothing=self.smoothing,
             penalty=self.penalty,
             floor=probability_floor(self.logits.dtype),
-            rounds=1 if self._deferred else ROUNDS,
+            rounds=1 if often else ROUNDS,
             tolerance=ROUND_TOLERANCE,
         )
-        self.logits.copy_(found.shared.log())
-        self.groups.copy_(found.groups.log().squeeze(-1))
-        self.cells.copy_(found.cells.log())
-        if self._deferred:
-            self._fixed = found.probs().to(self.logits.dtype).flatten(0, 1)
+        if often:
+            self._factors, self._fixed = found, found.probs().flatten(0, 1)
+        else:
+            self._keep(found)
 
+    @torch.no_grad()
     def start_from_counts(self, word_counts: Tensor) -> None:
         """As :meth:`Topics.start_from_counts`; a start's topics are the same in all groups."""
-        counts = word_counts.mT.unflatten(0, (self.num_groups, self.num_words)).sum(0).double()
-        self.set_((counts + max(self.smoothing, probability_floor(self.logits.dtype))).mT)
-        if self._deferred:
-            self._fixed = self._columns()
+        counts = word_counts.mT.unflatten(0, (self.num_groups, self.num_words)).sum(0)
+        counts = counts + max(self.smoothing, probability_floor(self.logits.dtype))
+        shared = (counts / counts.sum(0)).to(self.logits.dtype)
+        same = shared.new_ones(self.num_groups, self.num_words, 1)
+        found = GroupedWords(shared, same, same.expand(-1, -1, self.num_topics))
+        if self._factors is None:
+            self._keep(found)
+        else:
+            self._factors, self._fixed = found, shared.tile(self.num_groups, 1)
 
     def emit(self) -> Tensor:
         """Emit the sites ``"topics"``, the shared ones, ``"groups"`` and ``"cells"``, deviations.
@@ -232,6 +240,21 @@ class ContentTopics(Topics):
         levels = ", ".join(map(str, self.column.levels))
         about = f"penalty={self.penalty}, groups of {self.column.column}: {levels}"
         return f"{super().extra_repr()}, {about}"
+
+    @torch.no_grad()
+    def _factorised(self, dtype: torch.dtype) -> GroupedWords:
+        """The parameters as factors of probabilities."""
+        # In double precision: the sums of a softmax in single precision are not those of its words.
+        shared = torch.softmax(self.logits.double(), 0).to(dtype)
+        groups, cells = self.groups.unsqueeze(-1).to(dtype), self.cells.to(dtype)
+        return GroupedWords(shared, groups.exp(), cells.exp())
+
+    @torch.no_grad()
+    def _keep(self, factors: GroupedWords) -> None:
+        """Set the parameters to those of some factors."""
+        self.logits.copy_(factors.shared.log())
+        self.groups.copy_(factors.groups.log().squeeze(-1))
+        self.cells.copy_(factors.cells.log())
 
     def _columns(self, dtype: torch.dtype | None = None) -> Tensor:
         shared, groups, cells = (x.to(dtype) for x in (self.logits, self.groups, self.cells))

@@ -28,7 +28,7 @@ from torch import Tensor
 
 
 class GroupedWords(NamedTuple):
-    """The factors of topics that differ between groups, float64.
+    """The factors of topics that differ between groups.
 
     Attributes:
         shared: ``(num_words, num_topics)`` t, whose columns sum to 1.
@@ -60,39 +60,42 @@ def sparse_deviations(
 
     Args:
         counts: ``(num_groups, num_words, num_topics)`` n, expected tokens.
-        start: Where to start; a topic without counts and smoothing keeps its shared words.
+        start: Where to start, in the floating-point type to compute in; a topic without counts and
+            smoothing keeps its shared words.
         smoothing: s, pseudo-counts of every word in every shared topic.
         penalty: λ > 0, in tokens: a factor is 1 unless the counts differ by more from what the
             others expect.
-        floor: The least probability of a word in a shared topic.
+        floor: The least probability of a word in a shared topic, and the least expected count.
         rounds: Rounds at most.
         tolerance: They end when no expected count changes by more tokens.
 
     Returns:
         The factors, where the objective is no less than at the start.
     """
-    counts = counts.double()
+    counts = counts.to(start.shared.dtype)
     by_group, by_cell = counts.sum(2, keepdim=True), counts.sum(1, keepdim=True)
     by_word = counts.sum(0) + smoothing
     pseudo = smoothing * counts.shape[1]
-    words, before = start, start.probs()
+    t, a, b = start
+    weights = t * a * b
+    scale = by_cell / weights.sum(1, keepdim=True)  # N/ξ
     for _ in range(rounds):
-        t, a, b = words
-        scale = by_cell / (t * a * b).sum(1, keepdim=True)  # N/ξ
+        before = scale * weights
         expected = (scale * a * b).sum(0) + pseudo
         t = torch.where(by_word.sum(0) > 0, by_word / expected, t).clamp_min(floor)
-        a = _shrunk(by_group, (scale * t * b).sum(2, keepdim=True), penalty)
-        b = _shrunk(counts, scale * t * a, penalty)
-        words = GroupedWords(t / t.sum(0), a, b)
-        after = words.probs()
-        if bool(((after - before) * by_cell).abs().max() <= tolerance):
+        scaled = scale * t
+        a = _shrunk(by_group, (scaled * b).sum(2, keepdim=True), penalty, floor)
+        b = _shrunk(counts, scaled * a, penalty, floor)
+        t = t / t.sum(0)
+        weights = t * a * b
+        scale = by_cell / weights.sum(1, keepdim=True)
+        if rounds > 1 and bool((scale * weights - before).abs().max() <= tolerance):
             break
-        before = after
-    return words
+    return GroupedWords(t, a, b)
 
 
-def _shrunk(counts: Tensor, expected: Tensor, penalty: float) -> Tensor:
+def _shrunk(counts: Tensor, expected: Tensor, penalty: float, floor: float) -> Tensor:
     """The maximiser of counts · log x − expected · x − penalty · abs(log x)."""
-    # Where nothing is expected there are no counts, and the bounds are infinite.
-    least, most = (counts - penalty) / expected, (counts + penalty) / expected
-    return torch.ones_like(counts).clamp(least, most)
+    expected = expected.clamp_min(floor)
+    least = ((counts - penalty) / expected).clamp_(min=1.0)
+    return torch.minimum(least, (counts + penalty) / expected)
