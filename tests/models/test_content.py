@@ -295,6 +295,9 @@ def test_it_is_an_ordinary_pyro_program(corpus) -> None:
     found = trace.nodes["counts"]["fn"].log_prob(trace.nodes["counts"]["value"])
     np.testing.assert_allclose(found.detach().numpy(), expected)
 
+    with pytest.raises(ValueError, match="to be sampled"):
+        pyro.poutine.uncondition(model)(batch)
+
     optimiser = pyro.optim.Adam({"lr": 0.01})
     before = model.topics.cells.detach().clone()
     SVI(model, lntm.guides.TaylorGuide(model), optimiser, Trace_ELBO()).step(batch)

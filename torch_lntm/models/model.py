@@ -259,7 +259,9 @@ class TopicModel(nn.Module):
         _factor("document_prior", self.prior.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
-            words = BagOfWords(self.theta(latent), topics, batch.lengths)
+            # Columns of other groups are no words that the document could have; generate() draws.
+            lengths = batch.lengths if self.topics.num_groups == 1 else None
+            words = BagOfWords(self.theta(latent), topics, lengths)
             pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
