@@ -1,6 +1,11 @@
-"""Evaluation: held-out likelihood, completion, coherence, accuracy of posteriors."""
+"""Evaluation: held-out likelihood, completion, coherence, classification, retrieval, accuracy."""
 
 from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
+from torch_lntm.evaluation.classification import (
+    Classification,
+    accuracy_difference,
+    classification,
+)
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
     CompletionResult,
@@ -19,11 +24,22 @@ from torch_lntm.evaluation.likelihood import (
     ais_bracket,
     log_likelihood,
 )
+from torch_lntm.evaluation.retrieval import (
+    Retrieval,
+    Similarity,
+    average_precision_difference,
+    by_cosine,
+    by_hellinger,
+    by_likelihood,
+    by_tfidf,
+    retrieval,
+)
 
 __all__ = [
     "AIS",
     "AISBracket",
     "Accuracy",
+    "Classification",
     "CompletionResult",
     "ExactCompletion",
     "Importance",
@@ -31,7 +47,16 @@ __all__ = [
     "LikelihoodMethod",
     "PosteriorAccuracy",
     "Quadrature",
+    "Retrieval",
+    "Similarity",
+    "accuracy_difference",
     "ais_bracket",
+    "average_precision_difference",
+    "by_cosine",
+    "by_hellinger",
+    "by_likelihood",
+    "by_tfidf",
+    "classification",
     "coherence",
     "completion_of",
     "completion_perplexity",
@@ -39,6 +64,7 @@ __all__ = [
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",
+    "retrieval",
     "topic_diversity",
     "unigram_perplexity",
 ]
