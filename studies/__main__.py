@@ -16,6 +16,9 @@ from torch_lntm.errors import LNTMError
 STUDIES = {
     "papers": {
         "ahmed_xing_simulation": "How well posteriors recover theta (Ahmed & Xing 2007)",
+        "ahmed_xing_table1": "Classifying abstracts by their topics (the same)",
+        "putthividhya_fig4": "Likelihood by topics on real texts (Putthividhya et al. 2009)",
+        "putthividhya_fig5": "Retrieval of newsgroup messages (the same)",
         "factor_simulation": "Factor, correlated and Dirichlet models (Putthividhya et al. 2009)",
         "minka_lafferty_two_word": "Which likelihood EM climbs (Minka & Lafferty 2002)",
         "minka_lafferty_five_word": "Aspects of documents that have none (the same)",

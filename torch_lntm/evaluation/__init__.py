@@ -5,6 +5,7 @@ from torch_lntm.evaluation.classification import (
     Classification,
     accuracy_difference,
     classification,
+    resampled_error,
 )
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
@@ -64,6 +65,7 @@ __all__ = [
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",
+    "resampled_error",
     "retrieval",
     "topic_diversity",
     "unigram_perplexity",

@@ -50,6 +50,11 @@ class Classification:
         return self.confusion.sum((1, 2))
 
     @property
+    def test_ratio(self) -> float:
+        """Test documents for every training document, mean over splits."""
+        return float((self.test_sizes / self.train_sizes).mean())
+
+    @property
     def accuracies(self) -> Tensor:
         """``(num_splits,)`` float64 share of the test documents that were classified right."""
         right = self.confusion.diagonal(dim1=1, dim2=2).sum(1)
@@ -63,7 +68,7 @@ class Classification:
     @property
     def standard_error(self) -> float:
         """Standard error of ``accuracy``, see :func:`accuracy_difference`."""
-        return _resampled_error(self.accuracies, self)
+        return resampled_error(self.accuracies, self.test_ratio)
 
     @property
     def recalls(self) -> Tensor:
@@ -155,9 +160,8 @@ def classification(
 def accuracy_difference(ours: Classification, other: Classification) -> tuple[float, float]:
     """By how much the accuracy of one result is higher, split by split, and its standard error.
 
-    Splits of the same documents overlap, and so depend on each other. The error allows for it: with
-    n splits its square is the variance over splits times 1/n + test size/training size, instead of
-    1/n (*Nadeau & Bengio 2003, eq. 11*).
+    Splits of the same documents overlap, and so depend on each other; the error allows for it, see
+    :func:`resampled_error`.
 
     Args:
         ours: Documents classified by some features.
@@ -173,13 +177,23 @@ def accuracy_difference(ours: Classification, other: Classification) -> tuple[fl
     if not (same and torch.equal(ours.confusion.sum(2), other.confusion.sum(2))):
         raise ConfigError("the results are of different documents; classify the same splits")
     difference = ours.accuracies - other.accuracies
-    return float(difference.mean()), _resampled_error(difference, ours)
+    return float(difference.mean()), resampled_error(difference, ours.test_ratio)
 
 
-def _resampled_error(values: Tensor, result: Classification) -> float:
-    """Standard error of a mean over splits that share documents; NaN for a single one."""
-    ratio = float((result.test_sizes / result.train_sizes).mean())
-    return math.sqrt(1 / len(values) + ratio) * float(values.std()) if len(values) > 1 else math.nan
+def resampled_error(values: Tensor, test_ratio: float) -> float:
+    """Standard error of a mean over random splits of the same documents.
+
+    Args:
+        values: ``(num_splits,)`` one number a split.
+        test_ratio: Test documents for every training document.
+
+    Returns:
+        √((1/n + test_ratio) × variance over the n splits) (*Nadeau & Bengio 2003, eq. 11*); NaN for
+        a single split.
+    """
+    if len(values) < 2:
+        return math.nan
+    return math.sqrt(1 / len(values) + test_ratio) * float(values.std())
 
 
 def _features(
