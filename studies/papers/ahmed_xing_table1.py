@@ -198,7 +198,7 @@ def read_abstracts(settings: TableSettings) -> Corpus:
         ConfigError: There is no such corpus, or none of its documents has one of the categories.
     """
     corpus = read_labelled(settings.corpus)
-    (there,) = np.isin(corpus.labels, settings.categories).nonzero()
+    (there,) = np.isin(np.array(corpus.labels), settings.categories).nonzero()
     if not len(there):
         raise ConfigError(
             f"no document of {settings.corpus} has one of the labels "

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
 from studies.papers.texts import MODELS, fit
@@ -27,6 +26,7 @@ from studies.tables import entry, table
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
 from torch_lntm.evaluation import AIS, document_completion, log_likelihood
+from torch_lntm.evaluation.per_token import per_token
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,10 +156,12 @@ class RealResult:
     def gap(self, corpus: str, num_topics: int, model: str, estimate: str) -> tuple[float, float]:
         """Nats per token that :data:`BASELINE` is better by, and its error over documents."""
         ours, other = (
-            np.array(getattr(self.find(corpus, num_topics, name), estimate))
+            torch.tensor(
+                getattr(self.find(corpus, num_topics, name), estimate), dtype=torch.float64
+            )
             for name in (BASELINE, model)
         )
-        return _per_token(ours - other, self.tokens[corpus])
+        return per_token(ours - other, torch.tensor(self.tokens[corpus]))
 
     def completion(self, corpus: str, model: str, share: float) -> float:
         """Perplexity of the other words at an observed share."""
@@ -168,11 +170,12 @@ class RealResult:
 
     def completion_gap(self, corpus: str, model: str, share: float) -> tuple[float, float]:
         """Nats per token of the other words that :data:`BASELINE` is better by, and its error."""
+        topics, key = self.settings.completion_topics, str(share)
         ours, other = (
-            np.array(self.find(corpus, self.settings.completion_topics, n).completions[str(share)])
-            for n in (BASELINE, model)
+            torch.tensor(self.find(corpus, topics, name).completions[key], dtype=torch.float64)
+            for name in (BASELINE, model)
         )
-        return _per_token(ours - other, self.held_out[corpus][str(share)])
+        return per_token(ours - other, torch.tensor(self.held_out[corpus][key]))
 
     def tables(self) -> str:
         """Every table, as Markdown."""
@@ -230,14 +233,6 @@ class RealResult:
         return "\n\n".join(parts)
 
 
-def _per_token(gaps: NDArray[np.float64], tokens: Sequence[int]) -> tuple[float, float]:
-    """A mean over tokens, and its standard error over documents."""
-    total = sum(tokens)
-    residual = gaps - gaps.sum() / total * np.array(tokens)
-    error = math.sqrt(len(gaps) / (len(gaps) - 1) * float((residual**2).sum())) / total
-    return float(gaps.sum()) / total, error
-
-
 def run(settings: RealSettings, cells: Cells) -> RealResult:
     """Fit and judge every model."""
     parts = {name: read_texts(settings, name) for name in settings.corpora}
@@ -247,7 +242,12 @@ def run(settings: RealSettings, cells: Cells) -> RealResult:
         for k in settings.num_topics
         for name in settings.models
     ]
-    found = cells.each(keys, lambda key: score(settings, *parts[key[0]], *key))
+
+    def measure(key: tuple[str, int, str]) -> Scored:
+        corpus, num_topics, name = key
+        return score(settings, *parts[corpus], corpus, num_topics, name)
+
+    found = cells.each(keys, measure)
     tokens = {name: test.lengths.tolist() for name, (_, test) in parts.items()}
     held_out = {
         name: {
