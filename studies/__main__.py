@@ -21,6 +21,7 @@ STUDIES = {
         "ahmed_xing_table1": "Classifying abstracts by their topics (the same)",
         "khan_bouchard": "What a full covariance buys (Khan & Bouchard 2009)",
         "factor_simulation": "Factor, correlated and Dirichlet models (Putthividhya et al. 2009)",
+        "putthividhya_fig2": "Sources of correlation that can be read (the same)",
         "putthividhya_fig4": "Likelihood by topics on real texts (the same)",
         "putthividhya_fig5": "Retrieval of newsgroup messages (the same)",
         "putthividhya_table1": "Training times of LDA, IFTM and CTM (the same)",
