@@ -72,9 +72,9 @@ class PapersSettings:
     posteriors: tuple[str, ...] = ("taylor", "blei-lafferty", "lda")
     num_topics: tuple[int, ...] = (10, 20, 30, 40)
     splits: int = 3
-    train_docs: int = 600
+    train_docs: int = 400
     test_docs: int = 60
-    iteration_docs: int = 20
+    iteration_docs: int = 10
     relative_tolerance: float = 1e-6
     max_iterations: int = 500
     num_samples: int = 1000

@@ -78,8 +78,8 @@ class Settings:
     """
 
     corpus: str = "ap"
-    num_topics: tuple[int, ...] = (20, 40, 80, 160)
-    repeats: int = 2
+    num_topics: tuple[int, ...] = (20, 80, 160)
+    repeats: int = 1
     threads: int = 1
     seed: int = 0
 

@@ -83,5 +83,5 @@ def test_settings_are_checked(change: dict[str, Any], message: str) -> None:
 
 
 def test_a_corpus_that_is_too_small_is_refused(texts: Path) -> None:
-    with pytest.raises(ConfigError, match="has 240 documents; expected at least 660"):
+    with pytest.raises(ConfigError, match="has 240 documents; expected at least 460"):
         run(PapersSettings(corpus=str(texts)), Cells())
