@@ -79,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_listing())
         return 0
     name, *rest = arguments
+    name = name.replace("-", "_")
     try:
         study = load(name)
     except KeyError:

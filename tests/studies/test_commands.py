@@ -152,7 +152,7 @@ def test_runs_and_prints_what_it_writes(tmp_path: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert (out / "tables.md").read_text() in printed
     assert "| ep " in printed
-    assert main(["minka_lafferty_five_word", "--seed", "7", "--out", str(out)]) == 1
+    assert main(["minka-lafferty-five-word", "--seed", "7", "--out", str(out)]) == 1
     assert "made with another num_docs" in capsys.readouterr().err
 
 
