@@ -57,7 +57,7 @@ class ProportionSettings:
     num_topics: int = 30
     train_docs: int = 1000
     test_docs: int = 60
-    draws: int = 1000
+    draws: int = 600
     theta_samples: int = 200
     seed: int = 0
 

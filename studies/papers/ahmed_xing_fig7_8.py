@@ -72,14 +72,14 @@ class PapersSettings:
     posteriors: tuple[str, ...] = ("taylor", "blei-lafferty", "lda")
     num_topics: tuple[int, ...] = (10, 20, 30, 40)
     splits: int = 3
-    train_docs: int = 400
-    test_docs: int = 60
-    iteration_docs: int = 10
+    train_docs: int = 300
+    test_docs: int = 40
+    iteration_docs: int = 5
     relative_tolerance: float = 1e-6
     max_iterations: int = 500
-    num_samples: int = 1000
+    num_samples: int = 500
     ais_chains: int = 10
-    ais_temperatures: int = 200
+    ais_temperatures: int = 100
     seed: int = 0
 
     def __post_init__(self) -> None:

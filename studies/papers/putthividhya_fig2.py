@@ -60,7 +60,7 @@ class SourceSettings:
     sources: tuple[str, ...] = ("laplace", "gaussian")
     num_topics: int = 60
     num_sources: int = 10
-    num_docs: int = 3000
+    num_docs: int = 2000
     end_docs: int = 50
     seed: int = 0
 

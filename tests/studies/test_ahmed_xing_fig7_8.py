@@ -73,7 +73,7 @@ def test_the_figure_has_perplexities_and_iterations(result: PapersResult) -> Non
     [
         ({"posteriors": ("lda",)}, "expected taylor"),
         ({"posteriors": ("vb",)}, "posteriors are vb"),
-        ({"iteration_docs": 61}, "at most all documents"),
+        ({"iteration_docs": 41}, "at most all documents"),
         ({"splits": 0}, "splits is 0"),
     ],
 )
@@ -83,5 +83,5 @@ def test_settings_are_checked(change: dict[str, Any], message: str) -> None:
 
 
 def test_a_corpus_that_is_too_small_is_refused(texts: Path) -> None:
-    with pytest.raises(ConfigError, match="has 240 documents; expected at least 460"):
+    with pytest.raises(ConfigError, match="has 240 documents; expected at least 340"):
         run(PapersSettings(corpus=str(texts)), Cells())
