@@ -103,10 +103,14 @@ def retrieval(
     levels = torch.tensor([float(level) for level in recalls], dtype=torch.float64)
     if not len(levels) or not bool(((levels >= 0) & (levels <= 1)).all()):
         raise ConfigError(f"recalls are {list(recalls)}; expected numbers from 0 to 1")
+    if not len(query_labels) or not len(document_labels):
+        raise ConfigError(
+            f"{len(query_labels)} queries and {len(document_labels)} documents; expected some of both"
+        )
     names = [str(label) for label in [*query_labels, *document_labels]]
     codes = torch.from_numpy(np.unique(names, return_inverse=True)[1])
     queries, documents = codes[: len(query_labels)], codes[len(query_labels) :]
-    size = max(1, _MAX_NUMBERS // max(1, len(documents)))
+    size = max(1, _MAX_NUMBERS // len(documents))
     averages, curves = [], []
     for start in tqdm(range(0, len(queries), size), desc="queries", disable=not progress):
         labels = queries[start : start + size]
