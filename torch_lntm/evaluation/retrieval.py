@@ -105,7 +105,8 @@ def retrieval(
         raise ConfigError(f"recalls are {list(recalls)}; expected numbers from 0 to 1")
     if not len(query_labels) or not len(document_labels):
         raise ConfigError(
-            f"{len(query_labels)} queries and {len(document_labels)} documents; expected some of both"
+            f"{len(query_labels)} queries and {len(document_labels)} documents; "
+            "expected some of each"
         )
     names = [str(label) for label in [*query_labels, *document_labels]]
     codes = torch.from_numpy(np.unique(names, return_inverse=True)[1])
