@@ -310,7 +310,10 @@ def iterations(
 
 
 def figure(result: PapersResult) -> Figure:
-    """The paper's Figures 7 and 8: perplexity by both estimates, and iterations, by topics."""
+    """The paper's Figures 7 and 8: perplexity by both estimates, and iterations, by topics.
+
+    Bars are one standard error over divisions of the difference from the models' average.
+    """
     from matplotlib.figure import Figure
 
     settings = result.settings
@@ -318,12 +321,16 @@ def figure(result: PapersResult) -> Figure:
     plot = Figure(figsize=(9.6, 4.0), layout="constrained")
     axes = plot.subplots(1, 3)
     for ax, estimate in zip(axes, ESTIMATES, strict=False):
-        for name in settings.posteriors:
-            found = [mean_and_error(result.perplexities(k, name, estimate)) for k in topics]
-            means, errors = zip(*found, strict=True)
-            bars = None if any(map(math.isnan, errors)) else errors
+        names = settings.posteriors
+        found = np.array([[result.perplexities(k, n, estimate) for k in topics] for n in names])
+        # How hard a division's documents are is common to all.
+        many = found.shape[-1] > 1
+        bars = (
+            (found - found.mean(0)).std(-1, ddof=1) / math.sqrt(settings.splits) if many else None
+        )
+        for i, name in enumerate(names):
             style = {"markersize": 5, "linewidth": 1.4, "elinewidth": 0.9, **POSTERIORS[name]}
-            ax.errorbar(topics, means, bars, **style)
+            ax.errorbar(topics, found[i].mean(-1), None if bars is None else bars[i], **style)
         ax.set_ylabel("perplexity")
         ax.set_title(ESTIMATES[estimate].replace(" around", "\naround"), fontsize=9)
     axes[1].sharey(axes[0])
