@@ -122,7 +122,8 @@ class Learned:
         density: See :data:`ERRORS`.
         likelihood: See :data:`ERRORS`.
         iterations: Iterations of EM, with those of annealing.
-        probs: The learned topics, in the order of the true ones.
+        probs: The learned topics of the first model, which the figure shows, in the order of the
+            true ones; empty for the others.
         loc: Mean of the two log ratios of θ to its last component.
         covariance: Covariance of these.
     """
@@ -283,7 +284,7 @@ def learn(
         density=normal_divergence(true_loc, true_covariance, loc, covariance),
         likelihood=evidence(model, corpus) - evidence(truth, corpus),
         iterations=sum(record["phase"] in ("em", "annealing") for record in history),
-        probs=probs.tolist(),
+        probs=[[round(p, 5) for p in row] for row in probs.tolist()] if repetition == 0 else [],
         loc=loc.tolist(),
         covariance=covariance.tolist(),
     )
@@ -334,20 +335,20 @@ def density(loc: Tensor, covariance: Tensor, theta: Tensor) -> Tensor:
     return (normal.log_prob(ratios) - theta.log().sum(-1)).exp()
 
 
-def figure(result: LearningResult, repetition: int = 0) -> Figure:
-    """The paper's Figure 5 of one model: topics, and the density of θ on the simplex.
+def figure(result: LearningResult) -> Figure:
+    """The paper's Figure 5 of the first model: topics, and the density of θ on the simplex.
 
     The first row is the truth, the others are what was learned until the paper's tolerance.
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    truth = draw(result.settings, repetition)[0]
+    truth = draw(result.settings, 0)[0]
     loc, covariance = contrasts(truth, torch.arange(_TOPICS))
     shown = [("true", truth.topics.probs.detach(), loc, covariance)]
     for row in result.rows:
         coarse = row.tolerance == result.settings.tolerances[0]
-        if row.repetition == repetition and coarse and row.posterior in (BASELINE, "blei-lafferty"):
+        if row.repetition == 0 and coarse and row.posterior in (BASELINE, "blei-lafferty"):
             name = f"{POSTERIORS[row.posterior]['label']}{STARTS[row.start]}"
             learned = [
                 torch.tensor(values, dtype=torch.float64)
