@@ -1,6 +1,7 @@
 """Evaluation: held-out likelihood, completion, coherence, classification, retrieval, accuracy."""
 
 from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
+from torch_lntm.evaluation.alignment import Alignment, align_topics
 from torch_lntm.evaluation.classification import (
     Classification,
     accuracy_difference,
@@ -14,6 +15,8 @@ from torch_lntm.evaluation.completion import (
     document_completion,
     unigram_perplexity,
 )
+from torch_lntm.evaluation.dispersion import Dispersion, residual_dispersion
+from torch_lntm.evaluation.exclusivity import exclusivity
 from torch_lntm.evaluation.fair import ExactCompletion, completion_of, paired_difference
 from torch_lntm.evaluation.likelihood import (
     AIS,
@@ -40,8 +43,10 @@ __all__ = [
     "AIS",
     "AISBracket",
     "Accuracy",
+    "Alignment",
     "Classification",
     "CompletionResult",
+    "Dispersion",
     "ExactCompletion",
     "Importance",
     "LikelihoodEstimate",
@@ -52,6 +57,7 @@ __all__ = [
     "Similarity",
     "accuracy_difference",
     "ais_bracket",
+    "align_topics",
     "average_precision_difference",
     "by_cosine",
     "by_hellinger",
@@ -62,10 +68,12 @@ __all__ = [
     "completion_of",
     "completion_perplexity",
     "document_completion",
+    "exclusivity",
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",
     "resampled_error",
+    "residual_dispersion",
     "retrieval",
     "topic_diversity",
     "unigram_perplexity",

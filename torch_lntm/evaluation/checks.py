@@ -31,7 +31,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
         max_docs: Documents to compute together.
 
     Returns:
-        The corpus.
+        The corpus, with the covariates that the model's prior reads.
 
     Raises:
         ConfigError: The model is none, the corpus is none or over another vocabulary, or a number
@@ -40,9 +40,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
     require_model(model)
     require_whole(0, seed=seed)
     require_whole(1, max_docs=max_docs)
-    documents = as_corpus(corpus, allow_empty=True)
-    model.check_corpus(documents)
-    return documents
+    return model.check_corpus(as_corpus(corpus, allow_empty=True))
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:

@@ -145,8 +145,8 @@ def document_completion(
     require_whole(1, num_samples=num_samples)
     given = isinstance(corpus, WordHoldOut)
     if isinstance(corpus, WordHoldOut):
-        hold_out = corpus
-        check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs)
+        ready = check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs)
+        hold_out = corpus.of(ready)
     else:
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = corpus.hold_out_words(observed_fraction, seed)

@@ -80,7 +80,9 @@ def model_identity(model: TopicModel) -> dict[str, Any]:
         "model": repr(model.construction),
         "parts": repr(model),
         "fixed": {
-            name: _digest(buffer.detach().cpu().numpy()) for name, buffer in model.named_buffers()
+            name: _digest(buffer.detach().cpu().numpy())
+            for name, buffer in model.named_buffers()
+            if name.removeprefix("prior.") not in model.prior.fitted_buffers
         },
     }
 
