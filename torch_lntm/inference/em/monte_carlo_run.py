@@ -442,5 +442,5 @@ def _added(visits: Iterator[Statistics | None]) -> Statistics | None:
     total: Statistics | None = None
     for found in visits:
         if found is not None:
-            total = found if total is None else total + found
+            total = found if total is None else total.add_(found)
     return total

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
@@ -95,13 +94,11 @@ class VariationalRun(ResumableFit):
         self.num_tokens = float(corpus.num_tokens)
         # How many documents are solved at once bounds memory; how many a stochastic step sees is
         # part of the algorithm, and does not depend on it.
-        size = guide.memory_per_document(corpus.nnz / len(occupied))
-        fitting = docs_at_once(size, model.device, model.dtype)
-        self.max_docs = settings.max_docs or min(fitting, MAX_STEP_DOCS)
         self.step_docs = min(MAX_STEP_DOCS, math.ceil(len(occupied) / MIN_BATCHES))
         self.num_batches = math.ceil(len(occupied) / self.step_docs)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
-        self.covariances = CovarianceSample(guide, corpus.num_docs, self.order, stride)
+        self.covariances = CovarianceSample(guide, corpus, self.order, stride, settings.max_docs)
+        self.max_docs = settings.max_docs or min(self.covariances.max_docs, MAX_STEP_DOCS)
         self.shares = Shares(
             corpus,
             self.order,
@@ -224,24 +221,23 @@ class VariationalRun(ResumableFit):
 
     def _start_prior(self) -> None:
         """Set the prior, and the documents' means, from the proportions that the start found."""
-        state, prior = self.state, self.model.prior
-        theta = state.documents.pop("theta")
-        latents = prior.start_latents(theta)
+        prior, documents, device = self.model.prior, self._documents, self.model.device
 
         def made() -> dict[str, Tensor]:
             sums: dict[str, Tensor] = {}
             for batch in self.shares.batches(self.step_docs):
-                places = self.rows.find(batch.positions)
-                rows = latents[places].to(batch.device)
-                logits = theta[places].to(batch.device).clamp_min(MIN_PROPORTION).log()
-                weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
-                moments = Draws({prior.latent: rows[None]}, logits[None], weights)
+                theta = documents.read("theta", batch, device)
+                latents = prior.start_latents(theta)
+                documents.write("means", batch, latents)
+                logits = theta.clamp_min(MIN_PROPORTION).log()
+                weights = torch.ones(1, len(theta), dtype=torch.float64, device=device)
+                moments = Draws({prior.latent: latents[None]}, logits[None], weights)
                 found = prior.statistics(moments, batch)
                 sums = {name: sums[name] + x if sums else x for name, x in found.items()}
             return sums
 
         prior.start(float(len(self.order)), **self.processes.total("prior", made))
-        state.documents["means"] = latents
+        del self.state.documents["theta"]
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
         """Stepwise EM with the model's own posterior."""
@@ -408,7 +404,7 @@ class VariationalRun(ResumableFit):
                 for batch in batches:
                     self.processes.poll()
                     found = self._expect(batch, temperatures, effort)
-                    total = found if total is None else total + found
+                    total = found if total is None else total.add_(found)
             return total
 
         return self.processes.add_up("model", made, dtype)

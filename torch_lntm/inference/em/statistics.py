@@ -41,14 +41,17 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         """Statistics of both sets of documents."""
-        return Statistics(
-            self.num_docs + other.num_docs,
-            self.num_tokens + other.num_tokens,
-            {name: value + other.sums[name] for name, value in self.sums.items()},
-            self.word_counts.double() + other.word_counts,
-            self.objective + other.objective,
-            self.num_unconverged + other.num_unconverged,
-        )
+        return self.scaled(1.0).add_(other)
+
+    def add_(self, other: Statistics) -> Statistics:
+        """Add the statistics of other documents, in place but for the type of the counts."""
+        self.num_docs += other.num_docs
+        self.num_tokens += other.num_tokens
+        self.sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        self.word_counts = self.word_counts.double().add_(other.word_counts)
+        self.objective += other.objective
+        self.num_unconverged += other.num_unconverged
+        return self
 
     def scaled(self, weight: float) -> Statistics:
         """Statistics in which every document counts ``weight``."""
