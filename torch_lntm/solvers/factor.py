@@ -27,8 +27,8 @@ from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_
 
 #: Updates of variances, |η| and B at the starting means.
 START_STEPS = 3
-#: Joint ascent steps in means and sources per round.
-MEAN_STEPS = 2
+#: Joint ascent steps in means and sources per round; each costs a pass over the words.
+MEAN_STEPS = 1
 
 
 @dataclass(eq=False)
@@ -185,7 +185,7 @@ def factor(
 
     *Putthividhya et al. 2009, §2.2–2.3.1.* First the paper's round (the Wright omega update of x̄
     between those of ξ, the responsibilities and s̄), which leads to better optima than Newton's
-    steps from afar. Then rounds of two Newton steps in x̄ and s̄ together, then |η|, B and s̄ of
+    steps from afar. Then rounds of a Newton step in x̄ and s̄ together, then |η|, B and s̄ of
     Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print is twice the
     derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all x̄_k together
     and s̄ to them, and the paper's rounds alone take ten times as many.
