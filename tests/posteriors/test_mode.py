@@ -61,7 +61,7 @@ def test_samples_that_cover_all_documents_average_to_their_moments(name, device)
             moments.add(guide.posterior(batch.select(part)), part)
         assert moments.num_docs == batch.num_docs
         covariance = covariance + 0.5 * moments.covariance_sum()
-        objective += 0.5 * moments.objective()
+        objective += 0.5 * float(moments.objective())
     torch.testing.assert_close(covariance, posterior.covariance_sum(), rtol=1e-5, atol=1e-7)
     assert objective == pytest.approx(float(posterior.objective.sum()), rel=1e-6)
 
@@ -73,4 +73,4 @@ def test_a_sample_may_be_empty() -> None:
     moments = SampledMoments(modes, 8.0)
     moments.add(guide.posterior(batch.select(rows), modes.mean[rows]), rows)
     assert not bool(moments.covariance_sum().any())
-    assert moments.objective() == pytest.approx(float(modes.objective.sum()))
+    assert float(moments.objective()) == pytest.approx(float(modes.objective.sum()))

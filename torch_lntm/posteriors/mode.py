@@ -100,6 +100,6 @@ class SampledMoments(Moments):
         """See :meth:`Moments.expected_log_theta`; of the modes, without their spread."""
         return self._modes.expected_log_theta()
 
-    def objective(self) -> float:
-        """Sum of the posteriors' objectives, nats; what covariances add to it is an estimate."""
-        return float(self._objective)
+    def objective(self) -> Tensor:
+        """Sum of the posteriors' objectives (scalar), nats; what covariances add is an estimate."""
+        return self._objective

@@ -65,7 +65,8 @@ class _Sources:
         if self.space.shares_source_covariance:  # the scale is 1
             return z
         source = z[..., : self.space.num_sources] * self.scale.to(z.dtype)
-        return torch.cat([source, z[..., self.space.num_sources :]], -1)
+        noise = z[..., self.space.num_sources :]
+        return torch.cat([source, noise.expand(*source.shape[:-1], -1)], -1)
 
     def source_mean(self, z: Tensor) -> Tensor:
         """s̄ ``(num_docs, num_sources)``, float64."""

@@ -138,7 +138,7 @@ class VariationalRun(ResumableFit):
             "restart": state.restart,
             "iteration": state.step,
             "objective": objective,
-            "unconverged": state.statistics.num_unconverged if state.statistics else None,
+            "unconverged": int(state.statistics.num_unconverged) if state.statistics else None,
             **more,
         }
 
@@ -250,7 +250,8 @@ class VariationalRun(ResumableFit):
             state.statistics = None
         with self._tracked("stepwise EM", epochs) as bar:
             while state.step < epochs:
-                objective, unconverged = 0.0, 0
+                objective: float | Tensor = 0.0
+                unconverged: int | Tensor = 0
                 with model.topics.updated_often():
                     for batch in self._counted(bar, self.shares.steps()):
                         parts = batch.split(self.max_docs) if batch is not None else []
@@ -268,8 +269,9 @@ class VariationalRun(ResumableFit):
                         state.updates += 1
                         state.statistics.maximise(model)
                 state.step += 1
-                bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
-                yield self._record(objective / self.num_tokens, unconverged=unconverged)
+                found_objective = float(objective) / self.num_tokens
+                bar.set_postfix_str(f"{found_objective:.4f} nats/token")
+                yield self._record(found_objective, unconverged=int(unconverged))
 
     def _score(self) -> Iterator[dict[str, Any]]:
         """Keep this restart if it is the best so far; go to the next, or on with the best."""
@@ -411,7 +413,7 @@ class VariationalRun(ResumableFit):
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
-        return (statistics.objective + float(self.model.log_prior())) / self.num_tokens
+        return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
 
     # -- what an interruption goes back to -------------------------------------------------------
 
