@@ -26,6 +26,9 @@ from torch_lntm import noise
 from torch_lntm.cli import main
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
 
+# On the CPU these repeat what other tests do.
+pytestmark = pytest.mark.slow
+
 NUM_TOPICS, NUM_WORDS, NUM_SOURCES = 3, 15, 2
 CPU = torch.device("cpu")
 

@@ -62,6 +62,7 @@ def test_text_in_pieces_is_the_text(tmp_path, monkeypatch):
         files.read_text(tmp_path / "bad.txt")
 
 
+@pytest.mark.slow
 def test_decompression_stops_at_the_bound(tmp_path):
     # Half a GiB, of which no more than the bound and a piece may be in memory.
     path = tmp_path / "bomb.gz"

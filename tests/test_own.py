@@ -75,6 +75,7 @@ def make_model(mine, kind: str, dtype: torch.dtype = torch.float64) -> TopicMode
 each_kind = pytest.mark.parametrize("kind", ["toeplitz", "covariates"])
 
 
+@pytest.mark.slow
 @each_kind
 def test_it_keeps_the_contract(mine, corpus, kind) -> None:
     prior = make_model(mine, kind).prior
@@ -125,6 +126,7 @@ def test_stock_pyro_takes_it(mine, corpus, kind) -> None:
     assert mcmc.get_samples()["eta"].shape == (10, 6, NUM_TOPICS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_guides_emit_it_for_batches_of_any_dtype(mine, corpus, dtype) -> None:
     model = make_model(mine, "covariates")
@@ -161,6 +163,7 @@ def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
     assert set(accuracy.guides) == {"laplace"}
 
 
+@pytest.mark.slow
 @each_kind
 def test_monte_carlo_em_fits_it(mine, corpus, kind) -> None:
     model = make_model(mine, kind)
@@ -230,6 +233,7 @@ def test_variational_em_learns_what_covariates_do(mine) -> None:
     assert float((found - slopes)[1].abs().max()) < 0.25
 
 
+@pytest.mark.slow
 def test_a_name_makes_it_known_to_files_and_the_command_line(
     mine, corpus, tmp_path, capsys
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch_lntm as lntm
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_heavy():
     code = (
         "import sys, torch_lntm, torch_lntm.cli\n"

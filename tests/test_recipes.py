@@ -13,7 +13,7 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.models import CONSTRUCTORS
-from torch_lntm.recipes import SAMPLERS, Recipe, guide_of
+from torch_lntm.recipes import SAMPLERS, Recipe, find_device, guide_of
 
 DEFAULTS = {"ctm": "taylor", "lntm": "taylor", "iftm": "factor", "lda": "vb"}
 
@@ -141,3 +141,15 @@ def test_a_posterior_that_is_named_stays() -> None:
 def test_auto_needs_the_documents() -> None:
     with pytest.raises(ConfigError, match="for_corpus"):
         Recipe("ctm", "auto").make(10, options={"num_topics": 3})
+
+
+def test_devices_by_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device("auto") == find_device("cpu") == torch.device("cpu")
+    with pytest.raises(ConfigError, match="device cuda: torch finds no CUDA device"):
+        find_device("cuda")
+    with pytest.raises(ConfigError, match="device 'gpu'; expected auto"):
+        find_device("gpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert find_device("auto") == torch.device("cuda")
+    assert find_device("cuda:1") == torch.device("cuda:1")

@@ -22,6 +22,7 @@ def batch() -> DocumentBatch:
     return Corpus.from_matrix(counts).batch(dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_priors_keep_their_contract(family, batch) -> None:
     testing.check_prior(make_model(family).prior, batch)
@@ -31,6 +32,7 @@ def test_an_anchored_prior_keeps_its_contract(batch) -> None:
     testing.check_prior(ctm(3, NUM_WORDS, anchored=True, dtype="float64").prior, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "name"), PAIRS)
 def test_guides_keep_their_contract(family, name, batch) -> None:
     testing.check_guide(make_guide(name, make_model(family), tolerance=1e-8), batch)
@@ -119,6 +121,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
     return Broken()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prior", "message"),
     [

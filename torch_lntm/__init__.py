@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch_lntm import corpus as corpus
     from torch_lntm import distributions as distributions
     from torch_lntm import errors as errors
+    from torch_lntm import estimators as estimators
     from torch_lntm import evaluation as evaluation
     from torch_lntm import guides as guides
     from torch_lntm import inference as inference
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
     from torch_lntm.errors import LNTMWarning as LNTMWarning
     from torch_lntm.errors import NotFittedError as NotFittedError
     from torch_lntm.errors import NumericalError as NumericalError
+    from torch_lntm.estimators import AspectModel as AspectModel
+    from torch_lntm.estimators import CorrelatedTopicModel as CorrelatedTopicModel
+    from torch_lntm.estimators import IndependentFactorTopicModel as IndependentFactorTopicModel
+    from torch_lntm.estimators import LogisticNormalTopicModel as LogisticNormalTopicModel
     from torch_lntm.io import load_model as load_model
     from torch_lntm.io import load_run as load_run
     from torch_lntm.io import save_model as save_model
@@ -62,6 +67,10 @@ _NAMES = {
     "LNTMWarning": "errors",
     "NotFittedError": "errors",
     "NumericalError": "errors",
+    "AspectModel": "estimators",
+    "CorrelatedTopicModel": "estimators",
+    "IndependentFactorTopicModel": "estimators",
+    "LogisticNormalTopicModel": "estimators",
     "load_model": "io",
     "load_run": "io",
     "save_model": "io",
@@ -70,6 +79,7 @@ _ROOMS = (
     "corpus",
     "distributions",
     "errors",
+    "estimators",
     "evaluation",
     "guides",
     "inference",

@@ -186,6 +186,28 @@ class Recipe:
         return Ingredients(model, guide, VariationalEM(model, guide, **for_engine))
 
 
+def find_device(name: str) -> torch.device:
+    """The device of a name.
+
+    Args:
+        name: ``"auto"`` for a CUDA device if there is one, else the CPU; or a name of torch's, such
+            as ``"cpu"`` or ``"cuda:1"``.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    found = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if found else "cpu")
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device {name!r}; expected auto, cpu or cuda") from error
+    if device.type == "cuda" and not found:
+        raise ConfigError(f"device {name}: torch finds no CUDA device here; use auto or cpu")
+    return device
+
+
 def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
     """The guide of a recipe's posterior: of a sampler's or of none the model's default.
 

@@ -45,6 +45,7 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     assert scores[0]["standard_error"] == pytest.approx(expected.standard_error, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_fit_is_the_libraries_fit(counts):
     options = ["--seed", "4", "--posterior", "laplace", "--anchored", "--topic-smoothing", "0.2"]
     assert main(["fit", counts, "--out", "run", *QUICK, *options, "--test-fraction", "0"]) == 0
@@ -312,6 +313,7 @@ def test_what_no_fit_can_mend_is_said_in_a_line(documents, options, message, cap
     assert lines[0].startswith("warning: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structured", [False, True])
 def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, structured, capsys):
     if structured:  # half of the documents use half of the words; else words are drawn alike
@@ -326,6 +328,7 @@ def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, struct
     assert (warning in err) == (model > unigram)
 
 
+@pytest.mark.slow
 def test_how_texts_were_prepared_is_printed(texts, capsys):
     assert main(["fit", texts, "--out", "run", *QUICK]) == 0
     preparation = lntm.read_corpus(texts).preparation

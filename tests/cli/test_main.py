@@ -26,7 +26,7 @@ from torch_lntm.io import models
     ("arguments", "message"),
     [
         ("fit none.npz", "none.npz: no such file or folder"),
-        ("fit counts.npz --num-topics 1", "num_topics is 1; expected at least 2"),
+        ("fit counts.npz --num-topics 0", "num_topics is 0; expected at least 1"),
         ("fit counts.npz --test-fraction 1", "test_fraction is 1.0"),
         ("fit counts.npz --min-df 3", "min_df would choose the words of texts"),
         ("fit lee --format txt", "the corpus lee takes no format"),

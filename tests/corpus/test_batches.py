@@ -165,6 +165,7 @@ def check_covariates(batch: DocumentBatch) -> None:
     assert batch.positions.device.type == "cpu"
 
 
+@pytest.mark.slow
 def test_batches_carry_covariates(known, device):
     for batch in known.batches(7, shuffle=True, device=device):
         check_covariates(batch)

@@ -179,6 +179,7 @@ def test_what_was_read_does_not_stay_in_memory(tmp_path):
     assert max(resident_kb(name) for name in files) < 1000  # of 8 MB each
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
 def test_descriptors_are_closed_with_the_corpus(corpus, folder):
     gc.collect()

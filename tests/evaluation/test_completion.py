@@ -93,6 +93,7 @@ def test_mean_and_integrated_predictive_by_sampling(model: TopicModel, corpus: C
     assert "given hold-out" in repr(result)
 
 
+@pytest.mark.slow
 def test_integrated_predictive_is_a_ratio_of_marginals() -> None:
     # With an exact posterior, log p(held out | observed) = log p(all) − log p(observed); Laplace's
     # is close to exact where tokens are many, and every method of the package must meet there.

@@ -131,6 +131,7 @@ def test_a_dirichlet_prior_against_enumeration() -> None:
     check(completion_of(alpha, topics, hold_out(50), tolerance=0.1), score_at(theta, topics), 50)
 
 
+@pytest.mark.slow
 def test_chains_are_doubled_until_they_are_within_the_tolerance() -> None:
     options = {"num_samples": 8, "seed": 3}
     rough, fine = (
@@ -202,6 +203,7 @@ def test_the_modes_are_where_the_gradient_vanishes() -> None:
     torch.testing.assert_close(result.log_predictive, expected.log_predictive, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_document_scores_the_same_in_every_batch() -> None:
     options = {"tolerance": 10.0, "num_samples": 10}
     counts = np.vstack([OBSERVED + HELD_OUT, 30 * OBSERVED[3:]])

@@ -16,6 +16,7 @@ def corpus():
     return make_corpus()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("posterior", "make"),
     [

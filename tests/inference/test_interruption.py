@@ -21,6 +21,7 @@ def monte_carlo(model):
     return MonteCarloEM(model, max_epochs=2, start="model", progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "engine"),
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from support.problems import make_batch, random_problem
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(device: torch.device) -> None:
     """Documents of different sizes, one of them empty, whose first counts are not 1."""
     problem = random_problem(lengths=(40, 0, 3, 12))

@@ -108,6 +108,7 @@ def test_gradients(device) -> None:
 
 
 # Forward mode scripts functions of PyTorch's own at its first use.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_derivatives_of_both_orders_in_both_inputs(device) -> None:
     weights, topics, counts = random_arrays(5, 3, 6)

@@ -94,7 +94,7 @@ def test_a_zero_probability_becomes_a_tiny_one(dtype) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_topics": 1}, "num_topics is 1; expected at least 2"),
+        ({"num_topics": 0}, "num_topics is 0; expected at least 1"),
         ({"num_words": 0}, "num_words is 0; expected at least 1"),
         ({"dtype": torch.float16}, "expected float32 or float64"),
         ({"dtype": "double"}, "expected float32 or float64"),

@@ -83,7 +83,7 @@ def test_correlations_are_of_the_centred_log_proportions() -> None:
             {"concentration": torch.tensor([1.0, 2, 3]), "symmetric": True},
             "concentration has different entries",
         ),
-        ({"num_topics": 1}, "num_topics is 1; expected at least 2"),
+        ({"num_topics": 0}, "num_topics is 0; expected at least 1"),
         ({"topics": torch.tensor([[1.0, 0, 1, 1]] * 3)}, "word 1 has probability zero"),
     ],
 )

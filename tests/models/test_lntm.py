@@ -258,7 +258,7 @@ def test_stock_nuts_draws_topics_and_documents_together() -> None:
         ({"std": torch.tensor([1.0, torch.nan, 1.0, 1.0])}, "positive finite"),
         ({"loc": torch.ones(3)}, r"prior mean: got shape \(3,\)"),
         ({"pseudo_documents": -1.0}, "pseudo_documents=-1"),
-        ({"num_topics": 1}, "num_topics is 1"),
+        ({"num_topics": 0}, "num_topics is 0"),
     ],
 )
 def test_settings_that_cannot_be_are_named(options: dict[str, Any], named: str) -> None:

@@ -92,6 +92,7 @@ def test_graph_areas_follow_the_shares():
     assert np.ptp(areas[1:]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_topics", [5, 20, 60])
 def test_names_in_the_graph_do_not_overlap(num_topics):
     ax = correlation_graph(make_model(num_topics))
@@ -111,6 +112,7 @@ def test_pictures_go_into_given_axes():
     assert correlation_graph(model, ax=axes[1]) is axes[1]
 
 
+@pytest.mark.slow
 def test_weak_correlations_stay_pale_and_have_no_line():
     model = lntm.models.lda(4, len(WORDS), concentration=0.5, vocabulary=WORDS)
     strongest = model.topic_correlation().abs().fill_diagonal_(0).max()

@@ -114,6 +114,7 @@ def reference_log_joint(target: DocumentTarget, z: np.ndarray, document: int) ->
     return np.array([log_prior, counts[used] @ words])
 
 
+@pytest.mark.slow
 @each_prior
 def test_density_and_gradient_are_those_written_out(kind: str, device: torch.device) -> None:
     target = make_target(kind, device)

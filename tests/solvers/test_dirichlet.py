@@ -65,6 +65,7 @@ def solve(
 # Variational Bayes.
 
 
+@pytest.mark.slow
 def test_agrees_with_the_printed_updates(device) -> None:
     counts, topics = problem()
     post = solve(counts, topics, ALPHA, device)

@@ -251,6 +251,7 @@ def skipping_document() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rng.multinomial(60, theta @ topics).astype(float), topics, np.full(12, 0.05)
 
 
+@pytest.mark.slow
 def test_skipped_words(device) -> None:
     counts, topics, alpha = skipping_document()
     few = np.minimum(counts, 2)
@@ -343,6 +344,7 @@ def test_float32_is_close_to_float64(device) -> None:
     torch.testing.assert_close(single.objective, double.objective, rtol=0.0, atol=3e-4)
 
 
+@pytest.mark.slow
 @DTYPES
 def test_extremes(device, dtype) -> None:
     rng = np.random.default_rng(8)

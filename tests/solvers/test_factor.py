@@ -128,6 +128,7 @@ def test_the_objective_is_the_bound_of_the_posterior(device, source, dtype) -> N
             assert divergences[d] == pytest.approx(oracle.divergence(*q, problem), **exact)
 
 
+@pytest.mark.slow
 @SOURCES
 def test_every_round_raises_the_bound(device, source) -> None:
     problem = random_factor_problem(source=source, scale=3.0, lengths=(30, 1, 0, 200, 3, 8))
@@ -331,6 +332,7 @@ def test_taylor_by_woodbury_in_single_precision(device) -> None:
         assert low.kl()[d].item() == pytest.approx(kl, rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.slow
 @SOURCES
 @DTYPES
 def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None:

@@ -510,6 +510,7 @@ def test_an_impossible_precision_names_its_documents(device) -> None:
         assert caught.value.documents == (12, 14)
 
 
+@pytest.mark.slow
 def test_documents_of_many_sizes_keep_their_own_results(device) -> None:
     """The batch shrinks as documents converge; each result must land in its own row."""
     problem = random_problem(lengths=tuple(range(0, 40, 3)), scale=5.0)

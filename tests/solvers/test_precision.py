@@ -63,6 +63,7 @@ def long_and_short() -> np.ndarray:
     return counts.astype(float)
 
 
+@pytest.mark.slow
 @ALL
 def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -> None:
     single, double = models(name, device)
@@ -185,6 +186,7 @@ def test_one_word_a_million_times_under_a_wide_prior(device) -> None:
         torch.testing.assert_close(got.objective, exact.objective, rtol=1e-5, atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NORMAL)
 def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> None:
     rng = np.random.default_rng(0)

@@ -23,6 +23,8 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.models import ctm
 
+pytestmark = pytest.mark.slow
+
 TINY = SimulationSettings(
     num_topics=4,
     num_words=30,

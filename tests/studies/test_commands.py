@@ -23,6 +23,7 @@ CONFIGS = {"minka_lafferty_mixtures": "minka_lafferty_text", "minka_lafferty_ap"
 FIVE_WORD = ["--num-docs", "5", "--length", "4", "--repetitions", "2", "--max-updates", "3"]
 
 
+@pytest.mark.slow
 def test_lists_the_studies_without_importing_them() -> None:
     found = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "studies"],

@@ -54,6 +54,8 @@ from studies.tables import mean_and_error, with_error
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 TWO_WORD = TwoWordSettings(repetitions=5, grid_points=25, num_docs=(10, 30), tolerance=1e-4)
 FIVE_WORD = FiveWordSettings(repetitions=1, num_test_docs=200, tolerances=(1e-3, 2e-4))
 TWO_CLASS = TwoClassSettings(repetitions=2, num_test_docs=500, tolerance=3e-3)

@@ -222,6 +222,7 @@ def test_settings_that_cannot_be_used_are_named(path: Path, changes: dict[str, A
         settings(path, **changes)
 
 
+@pytest.mark.slow
 def test_systems_are_scored_on_the_tokens_of_the_split(path: Path) -> None:
     split = frozen(str(path), 0, 60, 5)
     topics = np.ones((2, split.train.num_words))

@@ -264,10 +264,7 @@ class OnDocuments(ReadsDocuments):
             if self.threads < 1:
                 raise ConfigError(f"threads is {self.threads}; expected at least 1")
             torch.set_num_threads(self.threads)
-        found = torch.cuda.is_available()
-        if self.device == "cuda" and not found:
-            raise ConfigError("device cuda: torch finds no CUDA device here; use auto or cpu")
-        return torch.device("cuda" if found and self.device != "cpu" else "cpu")
+        return lntm.recipes.find_device(self.device)
 
     def load(self, folder: str) -> tuple[Run, Guide[Any], Corpus]:
         """A run, the guide of its model on the device, and the documents over its vocabulary."""

@@ -18,6 +18,7 @@ from torch_lntm.inference.em.statistics import (
     expected_statistics,
     sampled_statistics,
 )
+from torch_lntm.inference.em.stepwise_em import StepwiseEM
 from torch_lntm.inference.em.tempering import ANNEALING, Annealing
 from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
 
@@ -33,6 +34,7 @@ __all__ = [
     "Processes",
     "SourceActivity",
     "Statistics",
+    "StepwiseEM",
     "VariationalEM",
     "expected_statistics",
     "has_sources",

@@ -15,6 +15,7 @@ on its device.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -93,7 +94,19 @@ def _one_by_one(
     return torch.stack(results), 0
 
 
-class _Contraction(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """An autograd function whose signature is read once.
+
+    ``apply`` reads that of ``forward`` at every call, which takes longer than the rest of it.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Keep the signature where ``inspect`` looks first."""
+        forward: Any = cls.forward
+        forward.__signature__ = inspect.signature(forward)
+
+
+class _Contraction(_Function):
     """The derivative of the trilinear form in the factor given as None.
 
     It is linear in each of the other two factors, so that its own derivatives are contractions
@@ -151,7 +164,7 @@ def _contract(*factors_and_batch: Any) -> Tensor:
     return (_Contraction.apply if record else _Contraction.forward)(*factors_and_batch)
 
 
-class _WordsHandle(torch.autograd.Function):
+class _WordsHandle(_Function):
     """A placeholder ``(nnz,)`` with the sampled product's derivative in the words; never read."""
 
     @staticmethod
@@ -173,7 +186,7 @@ class _WordsHandle(torch.autograd.Function):
         return _Contraction.apply(None, *ctx.saved_tensors, tangent, ctx.batch)
 
 
-class _FlooredProduct(torch.autograd.Function):
+class _FlooredProduct(_Function):
     """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v also below it.
 
     So gradients agree with expected counts, and an optimiser can raise a probability from below
@@ -225,7 +238,7 @@ class _FlooredProduct(torch.autograd.Function):
         return _one_by_one(_FlooredProduct.apply, info, in_dims, args)
 
 
-class _LogLikelihood(torch.autograd.Function):
+class _LogLikelihood(_Function):
     """Σ_v c_dv log s_dv of floored s. At the floor s counts as constant in second derivatives."""
 
     @staticmethod

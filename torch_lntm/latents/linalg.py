@@ -14,7 +14,7 @@ def contrast_basis(num_topics: int) -> Tensor:
     """Orthonormal contrasts (Helmert's) of ``num_topics`` logits.
 
     Args:
-        num_topics: K, at least 2.
+        num_topics: K.
 
     Returns:
         ``(num_topics - 1, num_topics)`` float64; rows are orthonormal and sum to 0.

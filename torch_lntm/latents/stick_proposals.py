@@ -68,7 +68,7 @@ def mixture_draws(
     rng = np.random.default_rng(list(key))
     prior = stick_parameters(concentration)
     tokens = stick_parameters((gamma - concentration).clamp_min(1e-6))
-    share = DEFENSIVE_SHARE / prior.numel()
+    share = DEFENSIVE_SHARE / max(1, prior.numel())
     some = -torch.expm1(-tokens)
     absent = torch.sigmoid(-ODDS_POWER * (tokens + some.log())).clamp(share, 1.0 - share)
     present = prior + tokens / some

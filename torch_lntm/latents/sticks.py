@@ -90,7 +90,8 @@ class StickSpace(IdentifiedSpace):
         """See :meth:`LatentSpace.logits`; log theta."""
         log_v, log_rest = F.logsigmoid(z), F.logsigmoid(-z)
         rest = log_rest.cumsum(-1)
-        sticks = torch.cat([log_v[..., :1], log_v[..., 1:] + rest[..., :-1], rest[..., -1:]], -1)
+        whole = z.new_zeros(*z.shape[:-1], 1)
+        sticks = torch.cat([log_v, whole], -1) + torch.cat([whole, rest], -1)
         log_theta = torch.empty_like(sticks)
         log_theta[..., self.order] = sticks
         return log_theta

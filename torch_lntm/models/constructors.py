@@ -43,7 +43,7 @@ def ctm(
     theta_d (*Ahmed & Xing 2007, eqs 1–3; Khan & Bouchard 2009, eqs 1–3*).
 
     Args:
-        num_topics: Number of topics K, at least 2.
+        num_topics: Number of topics K; one is a unigram model.
         num_words: Size of the vocabulary V.
         anchored: K - 1 free components and the last fixed at 0, instead of K.
         loc: ``(latent_dim,)`` prior mean; latent_dim is K, or K - 1 if anchored.
@@ -100,7 +100,7 @@ def lntm(
     theta_d; topics softmax(b_k) with b_k ~ Normal(0, topic_scale² I) (*ZhuSuan LNTM tutorial*).
 
     Args:
-        num_topics: Number of topics K, at least 2.
+        num_topics: Number of topics K; one is a unigram model.
         num_words: Size of the vocabulary V.
         loc: ``(num_topics,)`` prior mean; zero by default.
         std: ``(num_topics,)`` prior standard deviations; one by default.
@@ -159,9 +159,9 @@ def iftm(
     word from a topic drawn from theta_d (*Putthividhya et al. 2009, §2.1*).
 
     Args:
-        num_topics: Number of topics K, at least 2.
+        num_topics: Number of topics K; one is a unigram model.
         num_words: Size of the vocabulary V.
-        num_sources: Number of sources L, below K; a quarter of K by default.
+        num_sources: Number of sources L, below K (1 of one topic); a quarter of K by default.
         source: ``"gaussian"`` (standard normal), or ``"laplace"`` (density ½ exp(−abs(s))), whose
             sources are sparse and can be read.
         loc: ``(num_topics,)`` mean of eta.
@@ -219,7 +219,7 @@ def lda(
     Lafferty 2002, §2*).
 
     Args:
-        num_topics: Number of topics (aspects) K, at least 2.
+        num_topics: Number of topics (aspects) K; one is a unigram model.
         num_words: Size of the vocabulary V.
         concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
             is learned it counts for fits from ``start="model"``; other starts estimate it anew.
@@ -255,8 +255,8 @@ def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.d
     for name, size in sizes.items():
         if not isinstance(size, Integral):
             raise ConfigError(f"{name} is {size!r}; expected a whole number")
-    if num_topics < 2:
-        raise ConfigError(f"num_topics is {num_topics}; expected at least 2")
+    if num_topics < 1:
+        raise ConfigError(f"num_topics is {num_topics}; expected at least 1")
     if num_words < 1:
         raise ConfigError(f"num_words is {num_words}; expected at least 1")
     name = str(dtype).removeprefix("torch.")

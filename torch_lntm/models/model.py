@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyro
@@ -92,7 +92,7 @@ def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
     return value.to(parameter.dtype)
 
 
-def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -> None:
+def _factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
     """Emit the log prior of parameters as a factor, once for all documents.
 
     A mask of documents would turn it into one for each of them. There it is shared out among the
@@ -100,11 +100,11 @@ def _factor(name: str, log_prior: Callable[[], Tensor], documents: pyro.plate) -
     """
     mask = pyro.poutine.get_mask()
     if not isinstance(mask, Tensor) or mask.dim() == 0:
-        pyro.factor(name, log_prior())
+        pyro.factor(name, log_prior)
         return
     num_docs = documents.subsample_size
     unmasked = mask.expand(*mask.shape[:-1], num_docs).sum(-1, keepdim=True).clamp_min(1)
-    share = log_prior() / (unmasked * (documents.size / num_docs))
+    share = log_prior / (unmasked * (documents.size / num_docs))
     with documents:
         pyro.factor(name, share.expand(*mask.shape[:-1], num_docs))
 
@@ -254,9 +254,9 @@ class TopicModel(nn.Module):
         if sample_topics:
             topics = self.topics.emit()
         else:
-            _factor("topics_prior", self.topics.log_prior, documents)
-            topics = self.topics.probs
-        _factor("document_prior", self.prior.log_prior, documents)
+            topics, log_prior = self.topics.probs_and_log_prior()
+            _factor("topics_prior", log_prior, documents)
+        _factor("document_prior", self.prior.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
             words = BagOfWords(self.theta(latent), topics, batch.lengths)

@@ -21,16 +21,30 @@ NORMAL_STEPS, NORMAL_TOLERANCE = 100, 1e-13
 START_PSEUDO_COUNTS = 0.05
 
 
-def _normalised(probs: Tensor, dim: int = 0) -> Tensor:
-    """Word probabilities that sum to 1 within rounding.
+def _largest(logits: Tensor) -> Tensor:
+    """``logits.amax(0)``, which is ten times as fast where its columns fill whole vectors."""
+    num_words, num_topics = logits.shape
+    whole = num_words // 16 * 16
+    rest = logits[whole:]
+    if whole:
+        blocks = logits[:whole].reshape(-1, 16 * num_topics).amax(0)
+        rest = torch.cat([blocks.reshape(16, num_topics), rest])
+    return rest.amax(0)
 
-    A softmax in float32 adds the words up one after another: over half a million words its sums are
-    off by up to a percent. ``sum`` adds in pairs, and is as exact as its dtype. The correction is a
-    constant for derivatives, which are those of a softmax.
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Word probabilities that sum to 1 within rounding, and each topic's log normaliser in float64.
+
+    PyTorch's softmax in float32 adds the words up one after another: over half a million words its
+    sums are off by up to a percent. ``sum`` adds in pairs, and is as exact as its dtype.
+
+    Args:
+        logits: ``(num_words, num_topics)``.
     """
-    if probs.dtype == torch.float64:
-        return probs
-    return probs / probs.detach().sum(dim, keepdim=True)
+    shift = _largest(logits.detach())
+    weights = (logits - shift).exp_()
+    mass = weights.sum(0)
+    return weights / mass, shift.double() + mass.double().log()
 
 
 class Topics(nn.Module):
@@ -92,7 +106,7 @@ class Topics(nn.Module):
         if self._fixed is not None:
             return self._fixed.mT
         logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
-        return _normalised(torch.softmax(logits, 0)).mT
+        return _softmax(logits)[0].mT
 
     @property
     def double_probs(self) -> Tensor:
@@ -108,7 +122,7 @@ class Topics(nn.Module):
         if self._fixed is not None:
             yield
             return
-        self._fixed = _normalised(torch.softmax(self.logits.detach(), 0))
+        self._fixed = _softmax(self.logits.detach())[0]
         try:
             yield
         finally:
@@ -121,7 +135,7 @@ class Topics(nn.Module):
         The parameters, their logarithms, follow at its end. Taking them and undoing them by a
         softmax would cost more than all else that an update of a small batch does.
         """
-        before = self._fixed = _normalised(torch.softmax(self.logits.detach(), 0))
+        before = self._fixed = _softmax(self.logits.detach())[0]
         self._deferred = True
         try:
             yield
@@ -215,15 +229,26 @@ class Topics(nn.Module):
         pseudo = self.logits.new_full((self.num_topics, self.num_words), 1.0 + self.smoothing)
         return pyro.sample("topics", Dirichlet(pseudo).to_event(1))
 
-    def log_prior(self) -> Tensor:
-        """Log density, up to a constant, of the Dirichlet prior at the current topics (scalar)."""
+    def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
+        """``probs`` and :meth:`log_prior` from one pass over the words."""
+        if self._fixed is not None:
+            return self.probs, self.log_prior()
+        probs, normalisers = _softmax(self.logits)
+        return probs.mT, self.log_prior(normalisers)
+
+    def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
+        """Log density, up to a constant, of the prior at the current topics (scalar, float64).
+
+        Args:
+            normalisers: The log-sum-exp of each topic's logits where it is known, float64.
+        """
         if self.smoothing == 0:
             return self.logits.new_zeros((), dtype=torch.float64)
+        if normalisers is None:
+            normalisers = _softmax(self.logits)[1]
         # The sum of all log probabilities. Single precision would lose too much over the words.
-        shift = self.logits.detach().amax(0)
-        mass = (self.logits - shift).exp().sum(0)
-        normaliser = (shift.double() + mass.double().log()).sum()
-        return self.smoothing * (self.logits.sum(dtype=torch.float64) - self.num_words * normaliser)
+        total = self.logits.sum(dtype=torch.float64)
+        return self.smoothing * (total - self.num_words * normalisers.sum())
 
     def extra_repr(self) -> str:
         """Sizes and smoothing, for ``repr``."""
@@ -339,10 +364,12 @@ class NormalTopics(Topics):
         """
         zero = self.logits.new_zeros(self.num_topics, self.num_words)
         logits = pyro.sample("topics", Normal(zero, self.scale).to_event(2))
-        return _normalised(torch.softmax(logits, -1), -1)
+        # Its sums are in pairs too, as in ``_softmax``.
+        weights = (logits - logits.detach().amax(-1, keepdim=True)).exp()
+        return weights / weights.sum(-1, keepdim=True)
 
-    def log_prior(self) -> Tensor:
-        """Log density, up to a constant, of the normal prior at the current logits (scalar)."""
+    def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
+        """As :meth:`Topics.log_prior`; the normal prior's, at the current logits."""
         return -0.5 * self.logits.double().square().sum() / self.scale**2
 
     def extra_repr(self) -> str:

@@ -248,7 +248,8 @@ def _shrunk(distance: Tensor) -> Tensor:
         distance: ``(num_chains, num_docs, dim)`` of each chain.
     """
     mean = distance.mean(0)
-    chance = distance.var(0).sum(-1, keepdim=True) / len(distance)
+    squares = (distance - mean).square().sum((0, -1))[:, None]
+    chance = squares / (len(distance) * (len(distance) - 1))
     length = mean.square().sum(-1, keepdim=True)
     return mean * (1.0 - chance / length.clamp_min(torch.finfo(mean.dtype).tiny)).clamp_min(0.0)
 

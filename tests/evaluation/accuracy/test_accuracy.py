@@ -252,6 +252,7 @@ def test_a_document_does_not_depend_on_its_batch() -> None:
     assert list(together.guides) == ["taylor"]
 
 
+@pytest.mark.slow
 def test_some_documents_are_drawn_at_random_among_those_with_tokens() -> None:
     model, corpus = make_model("ctm", make_topics()), make_corpus((3, 0) * 10)
     options = {"num_docs": 6, "num_samples": 100, "warmup_steps": 5}
@@ -266,6 +267,7 @@ def test_some_documents_are_drawn_at_random_among_those_with_tokens() -> None:
     assert all(position % 2 == 0 for part in chosen for position in part)
 
 
+@pytest.mark.slow
 def test_chains_too_short_are_left_out_with_a_warning() -> None:
     model, corpus = make_model("lda", make_topics()), make_corpus()
     with pytest.warns(UserWarning, match=r"chains of 5 of 5 documents \(positions 0, 2, 3, 5, 6\)"):

@@ -22,6 +22,7 @@ def some_documents(model: TopicModel) -> Corpus:
     return model.generate([3, 0, 9], seed=0)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*are not reliable:UserWarning")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_name_with_options_is_the_object(family: str) -> None:

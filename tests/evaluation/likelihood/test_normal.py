@@ -184,6 +184,7 @@ def test_free_and_anchored_are_the_same_model(num_topics: int) -> None:
     torch.testing.assert_close(*values, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_weights_are_the_joint_density_over_the_proposal() -> None:
     # In the anchored case eta is a linear function of the contrasts: the estimate is the plain
     # average of exp(log joint − log q) over draws of eta from the guide's q itself.

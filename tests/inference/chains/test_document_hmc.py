@@ -461,6 +461,7 @@ def test_sources_belong_to_samples_of_a_factor_model() -> None:
 # -- inside Pyro ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_chains", [1, 2])
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='gaussian')", "lda"])
 def test_it_is_a_kernel_of_pyros_mcmc(family: str, num_chains: int, device: torch.device) -> None:

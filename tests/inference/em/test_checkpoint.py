@@ -64,6 +64,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
             assert value == expected
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
     corpus, path = make_corpus(), tmp_path / "fit.safetensors"
     first, expected = fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
@@ -83,6 +84,7 @@ def rewritten(path: Path, **changes: Any) -> None:
     safetensors.torch.save_file(tensors, path, {"record": json.dumps(record)})
 
 
+@pytest.mark.slow
 def test_what_cannot_be_continued_is_refused_and_left_alone(tmp_path: Path) -> None:
     corpus, path = make_corpus(), tmp_path / "fit.safetensors"
     options: dict[str, Any] = {"checkpoint": path, "max_iterations": 1}

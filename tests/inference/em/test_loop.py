@@ -237,6 +237,7 @@ def test_ctrl_c_in_a_restart_keeps_the_best_one_scored() -> None:
     assert result.means.std(0).min() > 0.1
 
 
+@pytest.mark.slow
 def test_a_continued_fit_honours_a_tighter_tolerance(tmp_path: Path) -> None:
     corpus, path = make_corpus(), tmp_path / "fit.safetensors"
     _, loose = fit(corpus, checkpoint=path, checkpoint_seconds=0.0, tolerance=1e-2)

@@ -71,6 +71,7 @@ def grid_moments(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return np.array(first), np.array(second)
 
 
+@pytest.mark.slow
 def test_draws_have_the_posterior_s_moments_and_the_m_step_is_theirs(device: str) -> None:
     problem = random_problem(3, lengths=(30, 1, 3, 60), anchored=True)
     model = problem.model(device, pseudo_documents=3.0, pseudo_variance=0.5, topic_smoothing=0.2)
@@ -176,6 +177,7 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
     torch.testing.assert_close(torch.stack(received).mean(0), full.mT)
 
 
+@pytest.mark.slow
 def test_the_running_average_weighs_mini_batches_as_written() -> None:
     """After two epochs of one batch the prior's mean is a mixture of both epochs' draws."""
     corpus = make_corpus(40, empty=(5,))
@@ -267,6 +269,7 @@ def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str
         assert 0.7 < result.history[-1]["acceptance"] < 0.97
 
 
+@pytest.mark.slow
 def test_step_sizes_adapt_in_warm_up_only() -> None:
     result = fit_monte_carlo(ctm(3, 30), make_corpus(40, empty=(5,)), max_epochs=6, warmup_epochs=3)
     assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 3
@@ -292,6 +295,7 @@ def test_empty_documents_take_no_part() -> None:
     assert result.history[0]["latent_mean"] == pytest.approx(float(eta[occupied].mean()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_document_of_one_word(family: str) -> None:
     model = make_model(family, dtype="float32")
@@ -474,6 +478,7 @@ def test_ctrl_c_in_the_first_epoch_leaves_the_start() -> None:
     assert "interrupted" in repr(result)
 
 
+@pytest.mark.slow
 def test_another_fit_s_checkpoint_is_refused(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
     small_fit("exact", **kept)
@@ -481,6 +486,7 @@ def test_another_fit_s_checkpoint_is_refused(tmp_path: Path) -> None:
         small_fit("exact", num_steps=3, **kept)
 
 
+@pytest.mark.slow
 def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
     small_fit("exact", max_epochs=4, **kept)
@@ -538,6 +544,7 @@ def test_a_progress_bar_says_how_the_chains_fare(capsys) -> None:
     assert "±" in shown
 
 
+@pytest.mark.slow
 def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
     """From topics that say nothing, under which any step is accepted, to topics that say much."""
     truth = lntm(5, 100, topics=synthetic_topics(5, 100, 0.1, seed=0), dtype="float64")

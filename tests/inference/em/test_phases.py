@@ -16,6 +16,7 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import ctm, lda
 
 
+@pytest.mark.slow
 def test_a_restart_starts_from_no_posterior_of_the_last_one(monkeypatch) -> None:
     corpus = make_corpus()
     model = lda(3, corpus.num_words, dtype="float64")

@@ -20,6 +20,7 @@ from torch_lntm.inference.em.start import (
     document_topics,
     lda_epoch,
     start_concentration,
+    step_documents,
 )
 
 
@@ -107,7 +108,7 @@ def test_the_start_ends_with_a_prior_and_means_of_the_documents(family: str) -> 
     options = {"stepwise_epochs": 0, "max_iterations": 0, "tolerance": 0.0}
     model, result = fit(corpus, posterior, family, **options)
     phases = [record["phase"] for record in result.history]
-    # 320 updates in epochs of 8 batches, then the E-step that results are made of.
+    # At most 40 epochs, then the E-step that results are made of.
     assert phases == ["start"] * 40 + ["em"]
     if family == "lda":
         assert not torch.allclose(model.prior.concentration, torch.full((3,), 1 / 3).double())
@@ -116,9 +117,17 @@ def test_the_start_ends_with_a_prior_and_means_of_the_documents(family: str) -> 
         assert result.means.std(0).min() > 0.1
 
 
-def test_short_documents_start_with_few_pseudo_tokens() -> None:
-    """Never more than a tenth of their own."""
-    assert start_concentration(50, 200.0) == start_concentration(2, 20.0) == 0.3
-    for num_topics, mean_length in ((50, 6.0), (400, 150.0), (100, 1.0)):
+def test_documents_start_with_few_pseudo_tokens() -> None:
+    """Never more than a tenth of their own, nor than five, nor than 0.3 a topic."""
+    assert start_concentration(2, 20.0) == start_concentration(10, 200.0) == 0.3
+    for num_topics, mean_length, expected in ((50, 6.0, 0.6), (100, 1.0, 0.1), (400, 150.0, 5.0)):
         total = num_topics * start_concentration(num_topics, mean_length)
-        assert total == pytest.approx(0.1 * mean_length)
+        assert total == pytest.approx(expected)
+
+
+def test_steps_are_as_small_as_topics_allow() -> None:
+    """240 tokens a topic, if that is 64 documents or more, and neither too few nor too many."""
+    assert step_documents(10_000, 100.0, 50) == 120
+    assert step_documents(10_000, 100.0, 5) == 64
+    assert step_documents(10_000, 6.0, 400) == 1024
+    assert step_documents(100, 6.0, 50) == 13

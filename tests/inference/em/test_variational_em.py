@@ -61,6 +61,7 @@ def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> 
     assert a.history[-1]["objective"] == pytest.approx(b.history[-1]["objective"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
     corpus = make_corpus(60)
     options = {"start_epochs": 3, "stepwise_epochs": 3, "max_iterations": 2, "tolerance": 0.0}
@@ -168,6 +169,7 @@ def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
     assert not torch.equal(one.topics.probs, other.topics.probs)
 
 
+@pytest.mark.slow
 def test_restarts_keep_the_best_one(monkeypatch) -> None:
     monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
     options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
@@ -179,6 +181,7 @@ def test_restarts_keep_the_best_one(monkeypatch) -> None:
     assert several.history[-1]["objective"] == pytest.approx(max(scores), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", range(3))
 def test_the_best_restart_goes_on_wherever_it_comes(best, monkeypatch) -> None:
     seen: list[tuple[dict[str, Tensor], Tensor]] = []
@@ -320,6 +323,7 @@ def test_empty_documents_take_no_part_and_stay_in_the_output(family, name) -> No
         assert torch.equal(result.means[empty], centre)
 
 
+@pytest.mark.slow
 @each_pair
 def test_means_are_the_documents_own(family, name) -> None:
     """Each row is the mean of the last posterior that was solved of the document there."""
@@ -484,6 +488,7 @@ def test_documents_that_cannot_be_fitted_are_refused() -> None:
             engine.fit(documents)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_matrix_is_as_good_as_a_corpus() -> None:
     counts = make_corpus(10).to_scipy()
     fits = []

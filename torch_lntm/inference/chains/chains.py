@@ -271,6 +271,26 @@ class Chains:
             warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, advice)
 
 
+def latents_at(
+    model: TopicModel, batch: DocumentBatch, means: Tensor, num_chains: int, seed: int
+) -> dict[str, Tensor]:
+    """Latent variables for chains to start from that have given means; the rest of them is drawn.
+
+    Args:
+        model: The model.
+        batch: The documents.
+        means: ``(num_docs, latent_dim)`` of the prior's latent variable.
+        num_chains: Chains of each document.
+        seed: Seed of the draws.
+
+    Returns:
+        ``(num_chains, num_docs, dim)`` by the names of the sites.
+    """
+    space = model.prior.space(batch)
+    keys = noise.document_keys(seed, batch.index, num_chains)
+    return space.latents(space.place(means.expand(num_chains, -1, -1), keys))
+
+
 def _warn_of_rounding(batch: DocumentBatch) -> None:
     """Name documents so long that rounding spoils their acceptance probabilities."""
     long = batch.lengths * torch.finfo(batch.dtype).eps > MAX_ENERGY_ROUNDING

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
-from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
+from torch_lntm.inference.chains.chains import Chains, Progress, latents_at, warn_of_stuck
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
@@ -305,9 +304,7 @@ class MonteCarloRun(ResumableFit):
         if self.settings.start == "model":
             return None
         num_chains = self.settings.chains.num_chains
-        space = self.model.prior.space(batch)
-        keys = noise.document_keys(self.settings.seed, batch.index, num_chains)
-        return space.latents(space.place(means.expand(num_chains, -1, -1), keys))
+        return latents_at(self.model, batch, means, num_chains, self.settings.seed)
 
     def _read(self, batch: DocumentBatch, prefix: str) -> dict[str, Tensor]:
         """Chains' values ``(num_chains, num_docs, ...)`` of a batch, by name without the prefix."""
@@ -411,6 +408,7 @@ class MonteCarloRun(ResumableFit):
             means=means,
             objective_name=f"log likelihood at draws of {self.model.prior.latent}",
             seconds=state.seconds,
+            statistics=state.statistics,
             chains=chains,
             moved=moved,
         )

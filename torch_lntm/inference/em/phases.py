@@ -22,7 +22,13 @@ from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.shares import Shares
-from torch_lntm.inference.em.start import document_topics, lda_epoch, start_concentration
+from torch_lntm.inference.em.start import (
+    MAX_STEP_DOCS,
+    document_topics,
+    lda_epoch,
+    start_concentration,
+    step_documents,
+)
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
@@ -38,10 +44,8 @@ STEPWISE_EXPONENT = 0.5
 #: Updates that the running statistics count for when the stepwise phase begins.
 STEPWISE_OFFSET = 10
 #: Updates of the parameters that the stochastic phases aim at, and bounds on their epochs.
-START_UPDATES, START_EPOCHS = 320, (3, 40)
+START_UPDATES, START_EPOCHS = 1200, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
-#: Batches of a stochastic epoch at least, and documents of one at most.
-MIN_BATCHES, MAX_STEP_DOCS = 8, 1024
 #: Numbers that warm starts with a row for each stored count may have to be kept between visits.
 MAX_KEPT_NUMBERS = 2**28
 
@@ -94,7 +98,9 @@ class VariationalRun(ResumableFit):
         self.num_tokens = float(corpus.num_tokens)
         # How many documents are solved at once bounds memory; how many a stochastic step sees is
         # part of the algorithm, and does not depend on it.
-        self.step_docs = min(MAX_STEP_DOCS, math.ceil(len(occupied) / MIN_BATCHES))
+        length = self.num_tokens / len(occupied)
+        self.step_docs = step_documents(len(occupied), length, model.num_topics)
+        self.start_concentration = start_concentration(model.num_topics, length)
         self.num_batches = math.ceil(len(occupied) / self.step_docs)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
         self.covariances = CovarianceSample(guide, corpus, self.order, stride, settings.max_docs)
@@ -190,8 +196,6 @@ class VariationalRun(ResumableFit):
             state.word_counts = counts.to(model.dtype).contiguous().mT
             shape = (self.rows.num_docs, model.num_topics)
             state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
-        mean_length = self.num_tokens / len(self.order)
-        concentration = start_concentration(model.num_topics, mean_length)
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
@@ -204,7 +208,7 @@ class VariationalRun(ResumableFit):
                         self.num_tokens,
                         updates=state.updates,
                         exponent=START_EXPONENT,
-                        concentration=concentration,
+                        concentration=self.start_concentration,
                         first=state.step == 0,
                         processes=self.processes,
                     )
@@ -215,9 +219,9 @@ class VariationalRun(ResumableFit):
                     # Before the record goes out: what is kept with it has a prior, and means.
                     self._start_prior()
                     self._enter("stepwise")
-                    yield record
-                    return
                 yield record
+                if state.phase == "stepwise":
+                    return
 
     def _start_prior(self) -> None:
         """Set the prior, and the documents' means, from the proportions that the start found."""
@@ -319,11 +323,10 @@ class VariationalRun(ResumableFit):
 
     def _perturb_topics(self) -> None:
         """Multiply the topics by noise, a stream of its own for every step of the annealing."""
-        settings, topics = self.settings, self.model.topics
-        assert settings.annealing is not None
-        generator = np.random.default_rng([settings.seed, self.state.restart, self.state.step])
-        noise = torch.from_numpy(generator.standard_normal(tuple(topics.probs.shape)))
-        topics.set_(topics.probs * (settings.annealing.noise * noise).exp().to(topics.probs))
+        state, topics = self.state, self.model.topics
+        assert self.settings.annealing is not None
+        key = (self.settings.seed, state.restart, state.step)
+        topics.set_(self.settings.annealing.perturbed(topics.probs, key))
 
     def _em(self) -> Iterator[dict[str, Any]]:
         """Full EM; ends after an E-step, so parameters and posteriors belong together."""
@@ -352,11 +355,10 @@ class VariationalRun(ResumableFit):
         In either direction: the objectives of Taylor, Laplace and expectation propagation are no
         bounds, and an M-step can lower them a little where EM has come to rest.
         """
-        objectives = self._objectives("em")
-        if len(objectives) < 2:
-            return False
-        change = abs(objectives[-1] - objectives[-2])
-        return change <= self.settings.tolerance * abs(objectives[-1])
+        match self._objectives("em"):
+            case [*_, before, last]:
+                return abs(last - before) <= self.settings.tolerance * abs(last)
+        return False
 
     # -- E-steps ---------------------------------------------------------------------------------
 
@@ -421,13 +423,12 @@ class VariationalRun(ResumableFit):
         """Go back to the best restart that has been scored, else to what was kept last."""
         super().restore()
         state = self.state
-        if state.best:
-            best = dict(state.best)
+        if best := dict(state.best):
             state.documents.clear()
             state.documents["means"] = best.pop("means")
             self.model.load_state_dict(best)
             state.phase = "score"
-            scored = [r for r in state.history if r["phase"] == "score"]
+            scored = (r for r in state.history if r["phase"] == "score")
             state.history.append(max(scored, key=lambda r: r["objective"]))
 
     def identity(self) -> dict[str, Any]:

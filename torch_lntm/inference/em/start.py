@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 
@@ -20,9 +21,13 @@ from torch_lntm.models import TopicModel
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
 SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
-#: Dirichlet pseudo-tokens of all topics in a document, on the softmax scale, while starting, as a
-#: share of the mean document's tokens; and the most for one topic.
-PSEUDO_SHARE, MAX_CONCENTRATION = 0.1, 0.3
+#: Dirichlet pseudo-tokens of all topics in a document, on the softmax scale, while starting: their
+#: share of the mean document's tokens, the most of them, and the most for one topic.
+PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
+#: Tokens for every topic, and documents at least, that a stochastic step aims at.
+STEP_TOKENS, MIN_STEP_DOCS = 240, 64
+#: Documents of a stochastic step at most, and steps of an epoch at least.
+MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 3
 #: Documents whose prior means are found at once.
@@ -67,7 +72,23 @@ def start_concentration(num_topics: int, mean_length: float) -> float:
         num_topics: Number of topics.
         mean_length: Tokens of the average document.
     """
-    return min(MAX_CONCENTRATION, PSEUDO_SHARE * mean_length / num_topics)
+    pseudo_tokens = min(MAX_PSEUDO_TOKENS, PSEUDO_SHARE * mean_length)
+    return min(MAX_CONCENTRATION, pseudo_tokens / num_topics)
+
+
+def step_documents(num_docs: int, mean_length: float, num_topics: int) -> int:
+    """Documents of a stochastic step: as few as tell enough of every topic.
+
+    The noise of small steps is what finds good topics; steps of too few tokens lose the topics
+    that are rare.
+
+    Args:
+        num_docs: Documents of the corpus.
+        mean_length: Tokens of the average document.
+        num_topics: Number of topics.
+    """
+    enough = max(MIN_STEP_DOCS, math.ceil(STEP_TOKENS * num_topics / mean_length))
+    return min(enough, MAX_STEP_DOCS, math.ceil(num_docs / MIN_BATCHES))
 
 
 @torch.no_grad()

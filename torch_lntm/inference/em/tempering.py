@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 
@@ -57,6 +62,11 @@ class Annealing:
         """One ``(temperature, topic_temperature)`` per EM iteration."""
         pairs = zip(self.temperatures, self.topic_temperatures, strict=True)
         return [pair for pair in pairs for _ in range(self.iterations)]
+
+    def perturbed(self, topics: Tensor, key: Sequence[int]) -> Tensor:
+        """Topics multiplied by the noise that a key gives, not normalised."""
+        noise = torch.from_numpy(np.random.default_rng(key).standard_normal(tuple(topics.shape)))
+        return topics * (self.noise * noise).exp().to(topics)
 
 
 #: The presets that :class:`~torch_lntm.inference.VariationalEM` knows by name.

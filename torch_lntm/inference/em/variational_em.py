@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +22,7 @@ from torch_lntm.inference.em.phases import (
 )
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.start import fill_prior_means
+from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.tempering import ANNEALING, Annealing
 from torch_lntm.models import TopicModel
 
@@ -43,6 +44,9 @@ class FitResult:
             documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
         objective_name: What the objective is.
         seconds: Time the fit took, that of interrupted runs it continued included.
+        statistics: Those of the last E-step, or of Monte-Carlo EM their running average, from
+            which :class:`~torch_lntm.inference.StepwiseEM` goes on; None where the fit ended
+            before it had any.
     """
 
     history: list[dict[str, Any]]
@@ -51,6 +55,7 @@ class FitResult:
     means: Tensor
     objective_name: str
     seconds: float
+    statistics: Statistics | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
@@ -84,7 +89,7 @@ class VariationalEM:
             (``docs/decisions.md``). Use 1e-5 for the optimum of the objective itself.
         start: ``"lda"``, the start above; ``"documents"``, one epoch of it, from topics
             made of a few random documents each; ``"model"``, the model as it is.
-        start_epochs: Epochs of the start; by default enough for 320 updates, within 3 to 40.
+        start_epochs: Epochs of the start; by default enough for 1,200 updates, within 3 to 40.
         stepwise_epochs: Epochs of the stepwise phase, 0 for none; by default enough for 80
             updates, within 2 to 10, and none with annealing or from ``start="model"``.
         restarts: Runs of the first two phases from different seeds; EM continues the one with
@@ -228,6 +233,7 @@ class VariationalEM:
             means=means,
             objective_name=self.guide.objective,
             seconds=state.seconds,
+            statistics=state.statistics,
         )
 
 

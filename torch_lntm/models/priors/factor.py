@@ -87,11 +87,11 @@ class IndependentFactorPrior(DocumentPrior):
         if source not in get_args(Source):
             raise ConfigError(f"source {source!r}; expected one of {', '.join(get_args(Source))}")
         require_whole(0, num_topics=num_topics, num_sources=num_sources)
-        if not 1 <= num_sources < num_topics:
+        most = max(1, num_topics - 1)
+        if not 1 <= num_sources <= most:
             raise ConfigError(
-                f"num_sources is {num_sources}; expected 1 to {num_topics - 1}: {num_topics} "
-                f"topics have {num_topics - 1} contrasts, which more sources cannot be told "
-                "apart by"
+                f"num_sources is {num_sources}; expected 1 to {most}: {num_topics} topics have "
+                f"{num_topics - 1} contrasts, which more sources cannot be told apart by"
             )
         self.num_topics = num_topics
         self.num_sources = num_sources
@@ -308,7 +308,8 @@ class IndependentFactorPrior(DocumentPrior):
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         values, vectors = values.flip(0), vectors.flip(1)
         # Variance 0.1 stays with the noise, so that no source starts at a column of zeros.
-        rest = values[self.num_sources :].mean().clamp_min(0.0)
+        others = values[self.num_sources :]
+        rest = others.sum().clamp_min(0.0) / max(1, len(others))
         gain = (values[: self.num_sources] - rest).clamp_min(0.01)
         mixing = vectors[:, : self.num_sources] * gain.sqrt()
         noise = (covariance.diagonal() - mixing.square().sum(1)).clamp_min(0.0) + 0.1

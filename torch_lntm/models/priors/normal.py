@@ -8,6 +8,7 @@ from pyro.distributions import MultivariateNormal, TorchDistribution
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
 from torch_lntm.latents import ContrastSpace, NormalSpace
 from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
 from torch_lntm.posteriors import Moments
@@ -27,6 +28,9 @@ class NormalPrior(DocumentPrior):
     Args:
         num_topics: Number of topics K.
         anchored: Fix the last topic's component at 0.
+
+    Raises:
+        ConfigError: The only topic is anchored.
     """
 
     latent = "eta"
@@ -34,6 +38,8 @@ class NormalPrior(DocumentPrior):
 
     def __init__(self, num_topics: int, *, anchored: bool = False) -> None:
         super().__init__()
+        if anchored and num_topics < 2:
+            raise ConfigError("one topic leaves nothing free if it is anchored; use anchored=False")
         self.num_topics = num_topics
         self.anchored = anchored
 

@@ -1,0 +1,396 @@
+"""The estimators do what scikit-learn's users expect, and what the library does without them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError, CorpusError
+
+FAST = {"start_epochs": 2, "stepwise_epochs": 1}
+ESTIMATORS = {
+    "ctm": lambda **more: lntm.CorrelatedTopicModel(
+        3, posterior="taylor", max_iter=1, options=FAST, random_state=0, device="cpu", **more
+    ),
+    "lntm": lambda **more: lntm.LogisticNormalTopicModel(
+        3, max_iter=2, options={"start": "documents"}, random_state=0, device="cpu", **more
+    ),
+    "iftm": lambda **more: lntm.IndependentFactorTopicModel(
+        3, n_sources=2, max_iter=1, options=FAST, random_state=0, device="cpu", **more
+    ),
+    "lda": lambda **more: lntm.AspectModel(
+        3, max_iter=1, options=FAST, random_state=0, device="cpu", **more
+    ),
+}
+TEXTS = [
+    "goal match team goal league",
+    "match team player goal",
+    "market bank stock shares market",
+    "bank shares stock price",
+    "league player team match",
+    "price market bank trade",
+] * 4
+WORDS = sorted({word for text in TEXTS for word in text.split()})
+
+
+def counts(num_docs: int = 30, num_words: int = 8, seed: int = 0) -> sp.csr_matrix:
+    """Documents of two kinds, which do not share words."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(2, size=num_docs)[:, None]
+    rates = np.where(np.arange(num_words) % 2 == kind, 2.0, 0.0)
+    return sp.csr_matrix(rng.poisson(rates))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return ESTIMATORS["ctm"]().fit(counts())
+
+
+# -- fitting -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_fit_finds_the_two_kinds_of_documents(name):
+    X = counts(60)
+    estimator = ESTIMATORS[name]()
+    theta = estimator.fit_transform(X)
+    assert theta.shape == (60, 3)
+    np.testing.assert_allclose(theta.sum(1), 1.0, rtol=1e-5)
+    assert estimator.components_.shape == (3, 8)
+    np.testing.assert_allclose(estimator.components_.sum(1), 1.0, rtol=1e-5)
+    # Rows of the two kinds have words in even and in odd columns.
+    even = estimator.components_[:, ::2].sum(1)
+    mixed = theta @ even
+    is_even = X.toarray()[:, ::2].sum(1) > 0
+    assert mixed[is_even].mean() > mixed[~is_even].mean() + 0.3
+    correlation = estimator.topic_correlation_
+    np.testing.assert_allclose(correlation, correlation.T)
+    np.testing.assert_allclose(np.diag(correlation), 1.0)
+    assert estimator.model_.name == name
+    assert estimator.n_iter_ >= 1
+    assert estimator.stop_reason_ in ("converged", "max_iterations")
+
+
+def test_a_fit_is_the_recipes():
+    X = counts()
+    estimator = ESTIMATORS["ctm"]().set_params(random_state=np.random.RandomState(7)).fit(X)
+    seed = int(np.random.RandomState(7).randint(2**31 - 1))
+    smoothing = 0.05 * min(1.0, X.sum() / (3 * 8))
+    model = lntm.models.ctm(3, 8, seed=seed, topic_smoothing=smoothing)
+    guide = lntm.guides.TaylorGuide(model)
+    lntm.inference.VariationalEM(
+        model, guide, max_iterations=1, seed=seed, progress=False, **FAST
+    ).fit(X)
+    np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
+
+
+def test_auto_takes_what_suits_the_documents():
+    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, random_state=0).fit(counts())
+    assert estimator.recipe_.posterior == "hmc"
+    assert len(estimator.history_) == 1  # one epoch
+    long = sp.csr_matrix(np.random.default_rng(0).poisson(200.0 / 3000, (12, 3000)))
+    options = {"start_epochs": 1, "stepwise_epochs": 0}
+    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, random_state=0, options=options).fit(long)
+    assert estimator.recipe_.posterior is None
+
+
+def test_options_go_to_the_recipe_and_unknown_ones_are_refused():
+    options = {"topic_smoothing": 0.7, **FAST}
+    estimator = lntm.AspectModel(2, max_iter=1, options=options).fit(counts())
+    assert estimator.model_.topics.smoothing == 0.7
+    with pytest.raises(ConfigError, match="takes colour"):
+        lntm.AspectModel(2, options={"colour": 1}).fit(counts())
+    with pytest.raises(ConfigError, match="n_components is 0"):
+        lntm.AspectModel(0).fit(counts())
+    with pytest.raises(ConfigError, match="max_iter is 0"):
+        lntm.AspectModel(2, max_iter=0).fit(counts())
+    with pytest.raises(ConfigError, match="device 'gpu'"):
+        lntm.AspectModel(2, device="gpu").fit(counts())
+
+
+def test_sources_of_factor_models():
+    estimator = ESTIMATORS["iftm"]().fit(counts())
+    assert estimator.mixing_.shape == (3, 2)
+    laplace = clone(estimator).set_params(source="laplace", n_sources=1).fit(counts())
+    assert laplace.mixing_.shape == (3, 1)
+    assert laplace.model_.prior.source == "laplace"
+
+
+def test_ctrl_c_leaves_a_fitted_estimator(monkeypatch):
+    maximise = lntm.inference.Statistics.maximise
+    calls = []
+
+    def interrupted(self, model):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        maximise(self, model)
+
+    monkeypatch.setattr(lntm.inference.Statistics, "maximise", interrupted)
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "tolerance": 0.0}
+    estimator = lntm.CorrelatedTopicModel(2, posterior="taylor", max_iter=99, options=options)
+    estimator.fit(counts(5))
+    assert estimator.stop_reason_ == "interrupted"
+    assert estimator.transform(counts(5)).shape == (5, 2)
+
+
+@pytest.mark.slow
+def test_auto_takes_an_accelerator(accelerator):
+    X = counts(12)
+    estimator = ESTIMATORS["ctm"]().set_params(device="auto").fit(X)
+    assert estimator.model_.device.type == accelerator.type
+    on_cpu = ESTIMATORS["ctm"]().fit(X)
+    np.testing.assert_allclose(estimator.components_, on_cpu.components_, atol=1e-3)
+    np.testing.assert_allclose(estimator.transform(X), on_cpu.transform(X), atol=1e-2)
+    assert estimator.score(X) == pytest.approx(on_cpu.score(X), abs=1e-2)
+    assert estimator.posteriors(X).mean.device.type == accelerator.type
+    assert len(estimator.partial_fit(X).topics(X)) == 3
+    assert estimator.topic_correlation_.shape == (3, 3)
+
+
+def test_progress_is_shown_when_it_is_asked_for(capsys):
+    ESTIMATORS["ctm"](verbose=1).fit(counts())
+    assert "doc" in capsys.readouterr().err
+    ESTIMATORS["ctm"]().fit(counts())
+    assert capsys.readouterr().err == ""
+
+
+# -- documents -----------------------------------------------------------------------------------
+
+
+def test_forms_of_counts_agree(fitted):
+    X = counts(10, seed=1)
+    theta = fitted.transform(X)
+    for form in (X.toarray(), X.tocoo(), sp.csr_array(X), X.astype(float), X.tolil()):
+        np.testing.assert_array_equal(fitted.transform(form), theta)
+    np.testing.assert_array_equal(fitted.transform(lntm.Corpus.from_matrix(X)), theta)
+    again = ESTIMATORS["ctm"]().fit(lntm.Corpus.from_matrix(counts()))
+    np.testing.assert_array_equal(again.transform(X), theta)
+    assert again.n_features_in_ == 8
+
+
+def test_transform_is_the_mode_of_the_posterior(fitted):
+    X = counts(10, seed=1)
+    posterior = fitted.posteriors(X)
+    np.testing.assert_allclose(fitted.transform(X), posterior.theta_mode().numpy(), atol=0.02)
+    assert posterior.mean.shape == (10, 3)
+    assert posterior.covariance.shape == (10, 3, 3)
+    lower, upper = posterior.theta_interval(0.8, num_samples=100)
+    assert bool((lower <= upper).all())
+    assert posterior.num_docs == 10
+
+
+def test_documents_without_words_get_the_priors_proportions(fitted):
+    X = counts(6, seed=2).tolil()
+    X[2] = 0
+    theta = fitted.transform(X)
+    prior = torch.softmax(fitted.model_.prior.loc, 0).detach().numpy()
+    np.testing.assert_allclose(theta[2], prior, rtol=1e-5)
+    np.testing.assert_allclose(fitted.transform(np.zeros((2, 8))), [prior, prior], rtol=1e-5)
+    refitted = clone(fitted).fit(X)
+    assert np.isfinite(refitted.components_).all()
+    with pytest.raises(CorpusError, match="no tokens"):
+        clone(fitted).fit(np.zeros((3, 8)))
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (-np.ones((3, 8)), "Negative values in data passed to CorrelatedTopicModel.fit"),
+        (np.full((3, 8), 0.5), "whole numbers .*give raw counts, not weights such as tf-idf"),
+        (np.full((3, 8), np.nan), "contains NaN"),
+        (TEXTS, "expected counts, got texts; put a CountVectorizer"),
+        (np.array(TEXTS), "expected counts, got texts"),
+        (pd.Series(TEXTS), "expected counts, got texts"),
+        (np.ones(8), "Expected 2D array"),
+        ([["a"] * 8], "could not convert|Unable to convert|dtype"),
+    ],
+)
+def test_what_is_no_count_is_refused(X, message):
+    with pytest.raises(ValueError, match=message):
+        ESTIMATORS["ctm"]().fit(X)
+
+
+def test_an_estimator_that_is_not_fitted_says_so():
+    estimator = lntm.CorrelatedTopicModel()
+    for method in ("transform", "score", "perplexity", "posteriors", "topics", "held_out"):
+        with pytest.raises(NotFittedError):
+            getattr(estimator, method)(counts())
+    assert not hasattr(estimator, "components_")
+
+
+# -- scores --------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_evaluators(fitted):
+    X = counts(20, seed=3)
+    corpus = lntm.Corpus.from_matrix(X)
+    guide = lntm.guides.TaylorGuide(fitted.model_)
+    expected = lntm.evaluation.document_completion(fitted.model_, guide, corpus)
+    assert fitted.score(X) == expected.nats_per_token
+    assert math.isclose(fitted.perplexity(X), expected.perplexity)
+    assert torch.equal(fitted.held_out(X).log_predictive, expected.log_predictive)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lntm.LNTMWarning)
+        other = clone(fitted).set_params(score_method="importance").fit(counts())
+        expected = lntm.evaluation.log_likelihood(other.model_, corpus, "importance")
+        assert other.score(X) == expected.nats_per_token
+    other.score_method = "harmonic"
+    with pytest.raises(ConfigError, match="score_method is 'harmonic'; expected one of completion"):
+        other.score(X)
+
+
+# -- partial_fit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_partial_fit_learns_from_later_documents(name):
+    X = counts(60)
+    is_even = X.toarray()[:, ::2].sum(1) > 0
+    odd = X[~is_even]
+    estimator = ESTIMATORS[name]().partial_fit(X[is_even])
+    assert estimator.score(odd) < math.log(0.1)  # words that have not been seen
+    for _ in range(3):
+        assert estimator.partial_fit(odd) is estimator
+    assert estimator.score(odd) > math.log(0.2)  # of four words
+    np.testing.assert_allclose(estimator.transform(X).sum(1), 1.0, rtol=1e-5)
+
+
+def test_partial_fit_goes_on_from_a_fit():
+    X = counts(40)
+    estimator = ESTIMATORS["ctm"]().fit(X)
+    before = estimator.components_
+    estimator.partial_fit(X[:2])
+    # Two documents of forty weigh little.
+    assert 0 < np.abs(estimator.components_ - before).max() < 0.1
+    unchanged = estimator.components_
+    estimator.partial_fit(np.zeros((3, 8)))
+    np.testing.assert_array_equal(estimator.components_, unchanged)
+    with pytest.raises(ValueError, match="9 features"):
+        estimator.partial_fit(np.ones((3, 9)))
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def test_words_from_a_vectorizer_its_vocabulary_or_a_frame():
+    vectorizer = CountVectorizer().fit(TEXTS)
+    X = vectorizer.transform(TEXTS)
+    named = [vectorizer, vectorizer.vocabulary_, vectorizer.get_feature_names_out(), WORDS]
+    for vocabulary in named:
+        estimator = ESTIMATORS["ctm"](vocabulary=vocabulary).fit(X)
+        assert estimator.model_.vocabulary == tuple(WORDS)
+    assert clone(ESTIMATORS["ctm"](vocabulary=vectorizer)).fit(X).model_.vocabulary == tuple(WORDS)
+    frame = pd.DataFrame(X.toarray(), columns=WORDS)
+    estimator = ESTIMATORS["ctm"]().fit(frame)
+    assert estimator.model_.vocabulary == tuple(WORDS)
+    assert list(estimator.feature_names_in_) == WORDS
+    with pytest.raises(ValueError, match="feature names"):
+        estimator.transform(frame[WORDS[::-1]])
+    [first, *_] = estimator.topics(frame, n_words=3)
+    assert set(first.words) <= set(WORDS)
+    assert len(first.words) == 3
+    assert first.share == max(topic.share for topic in estimator.topics(frame))
+    assert [topic.topic for topic in estimator.topics()] == [0, 1, 2]
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused():
+    X = counts()
+    with pytest.raises(ConfigError, match="vectorizer that is not fitted"):
+        ESTIMATORS["ctm"](vocabulary=CountVectorizer()).fit(X)
+    with pytest.raises(CorpusError, match="one word for each of the 8 columns"):
+        ESTIMATORS["ctm"](vocabulary=["a", "b"]).fit(X)
+
+
+def test_output_names_and_frames(fitted):
+    names = [f"correlatedtopicmodel{k}" for k in range(3)]
+    assert list(fitted.get_feature_names_out()) == names
+    frame = pd.DataFrame(counts(5).toarray(), index=list("abcde"))
+    estimator = ESTIMATORS["ctm"]().set_output(transform="pandas")
+    theta = estimator.fit_transform(frame)
+    assert list(theta.columns) == names
+    assert list(theta.index) == list("abcde")
+    corpus = lntm.Corpus.from_matrix(counts(5))
+    assert list(estimator.transform(corpus).columns) == names
+
+
+# -- among scikit-learn's tools ------------------------------------------------------------------
+
+
+def test_in_a_pipeline_and_a_grid_search():
+    labels = [0, 0, 1, 1, 0, 1] * 4
+    pipeline = make_pipeline(CountVectorizer(), ESTIMATORS["lda"](), LogisticRegression(C=100.0))
+    search = GridSearchCV(pipeline, {"aspectmodel__n_components": [1, 2]}, cv=2)
+    search.fit(TEXTS, labels)
+    assert search.best_params_ == {"aspectmodel__n_components": 2}
+    assert search.score(TEXTS, labels) > 0.9
+    unknown = search.best_estimator_[:-1].transform(["zzz", ""])
+    np.testing.assert_allclose(unknown.sum(1), 1.0, rtol=1e-5)
+
+
+def test_a_grid_search_by_the_models_own_score():
+    search = GridSearchCV(ESTIMATORS["ctm"](), {"n_components": [1, 2]}, cv=2)
+    search.fit(counts(40))
+    assert search.best_params_ == {"n_components": 2}
+    assert search.best_score_ == max(search.cv_results_["mean_test_score"])
+
+
+def test_tf_idf_is_refused():
+    with pytest.raises(CorpusError, match="tf-idf"):
+        make_pipeline(TfidfVectorizer(), lntm.CorrelatedTopicModel(2)).fit(TEXTS)
+
+
+def test_a_pickle_gives_the_estimator_back(fitted, tmp_path):
+    X = counts(9, seed=4)
+    joblib.dump(fitted, tmp_path / "estimator")
+    for twin in (pickle.loads(pickle.dumps(fitted)), joblib.load(tmp_path / "estimator")):
+        np.testing.assert_array_equal(twin.transform(X), fitted.transform(X))
+        assert twin.get_params() == fitted.get_params()
+    ours, theirs = (pickle.loads(pickle.dumps(fitted)).partial_fit(X) for _ in range(2))
+    np.testing.assert_array_equal(ours.components_, theirs.components_)
+
+
+def test_a_model_from_a_file(fitted, tmp_path):
+    X = counts(9, seed=4)
+    lntm.save_model(fitted.model_, tmp_path / "model")
+    model = lntm.load_model(tmp_path / "model")
+    twin = lntm.CorrelatedTopicModel.from_model(model, posterior="taylor", device="cpu")
+    assert twin.n_components == 3
+    np.testing.assert_allclose(twin.transform(X), fitted.transform(X), atol=1e-6)
+    assert twin.score(X) == pytest.approx(fitted.score(X))
+    with pytest.raises(ConfigError, match="does not have; call fit"):
+        twin.partial_fit(X)
+    assert clone(twin).fit(X).partial_fit(X).components_.shape == (3, 8)
+    with pytest.raises(
+        ConfigError, match=r"AspectModel is an estimator of lda, and the model .*ctm"
+    ):
+        lntm.AspectModel.from_model(model)
+
+
+@pytest.mark.slow
+def test_scikit_learn_is_loaded_with_the_estimators_alone():
+    code = (
+        "import sys, torch_lntm as lntm\n"
+        "lntm.recipes, lntm.io, lntm.reports\n"
+        "assert not any(name.startswith('sklearn.base') for name in sys.modules)\n"
+        "lntm.CorrelatedTopicModel()\n"
+        "assert 'sklearn.base' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,17 @@
+"""Topic models as scikit-learn estimators."""
+
+from torch_lntm.estimators.base import TopicModelEstimator
+from torch_lntm.estimators.topic_models import (
+    AspectModel,
+    CorrelatedTopicModel,
+    IndependentFactorTopicModel,
+    LogisticNormalTopicModel,
+)
+
+__all__ = [
+    "AspectModel",
+    "CorrelatedTopicModel",
+    "IndependentFactorTopicModel",
+    "LogisticNormalTopicModel",
+    "TopicModelEstimator",
+]

@@ -1,0 +1,375 @@
+"""What all estimators share: scikit-learn's conventions around a recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.corpus.checks import check_vocabulary
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.evaluation import (
+    CompletionResult,
+    LikelihoodEstimate,
+    document_completion,
+    log_likelihood,
+)
+from torch_lntm.guides import Guide
+from torch_lntm.inference import StepwiseEM, transform
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors import Posterior
+from torch_lntm.recipes import Ingredients, Recipe, find_device, guide_of
+from torch_lntm.reports import TopicSummary, summarise_topics, topic_shares
+
+ScoreMethod = Literal["completion", "importance", "ais"]
+E = TypeVar("E", bound="TopicModelEstimator")
+
+
+class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """A topic model as a scikit-learn transformer from word counts to topic proportions.
+
+    A subclass names the model and lists its parameters. Wherever ``X`` is taken, it is
+    ``(n_samples, n_features)`` whole counts, a document a row and a word a column: a scipy sparse
+    matrix, an array, a data frame whose columns are words, or a
+    :class:`~torch_lntm.Corpus`. Sparse counts stay sparse. Documents without a word are allowed;
+    they take no part in fits, and their topic proportions are the prior's.
+
+    Attributes:
+        model_: The fitted :class:`~torch_lntm.models.TopicModel`. ``lntm.save_model`` writes it.
+        recipe_: The :class:`~torch_lntm.recipes.Recipe` it was fitted by; ``"auto"`` is resolved.
+        history_: One record per iteration of :meth:`fit`, as in
+            :class:`~torch_lntm.inference.FitResult`.
+        stop_reason_: ``"converged"``, ``"max_iterations"``, or ``"interrupted"`` by Ctrl-C.
+        n_iter_: Iterations of EM, or epochs of Monte-Carlo EM.
+        n_features_in_: Number of words.
+        feature_names_in_: Names of the columns, if ``X`` was a data frame.
+    """
+
+    #: The registered constructor of the model.
+    _model: ClassVar[str]
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        posterior: str | None = "auto",
+        max_iter: int | None = None,
+        vocabulary: Any = None,
+        score_method: ScoreMethod = "completion",
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.posterior = posterior
+        self.max_iter = max_iter
+        self.vocabulary = vocabulary
+        self.score_method = score_method
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.options = options
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def fit(self: E, X: Any, y: Any = None) -> E:
+        """Fit the model to documents.
+
+        Ctrl-C ends the fit at the last finished iteration; the estimator is fitted then, and
+        ``stop_reason_`` is ``"interrupted"``.
+
+        Args:
+            X: The documents.
+            y: Not used.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            CorpusError: An entry is not a count, or there is not a single token.
+            ConfigError: A parameter that cannot be used.
+        """
+        corpus = self._corpus(X, "fit", reset=True)
+        seed = self._seed()
+        recipe, made = self._make(corpus, seed)
+        result = made.engine.fit(corpus)
+        self.recipe_, self.model_ = recipe, made.model
+        self.history_, self.stop_reason_ = result.history, result.stop_reason
+        self.n_iter_ = max(1, result.history[-1]["iteration"]) if result.history else 1
+        self._stepwise = None
+        if result.statistics is not None:
+            chains = getattr(made.engine.settings, "chains", None)
+            self._stepwise = StepwiseEM(
+                made.model, made.guide, result.statistics, chains=chains, seed=seed
+            )
+        return self
+
+    def partial_fit(self: E, X: Any, y: Any = None) -> E:
+        """Learn from more documents, which need not be kept.
+
+        The first call is a :meth:`fit`, so it needs enough documents to tell topics apart: better
+        thousands than hundreds. Later calls, and those after :meth:`fit`, are updates by stepwise
+        EM (:class:`~torch_lntm.inference.StepwiseEM`), which forgets documents slowly.
+
+        Args:
+            X: The documents, over the same words as those before.
+            y: Not used.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            CorpusError: An entry is not a count, or the first documents have no tokens.
+            ConfigError: A parameter that cannot be used, or the model has been loaded.
+        """
+        stepwise: StepwiseEM | None = getattr(self, "_stepwise", None)
+        if stepwise is None:
+            if hasattr(self, "model_") and not hasattr(self, "_stepwise"):
+                raise ConfigError(
+                    "partial_fit goes on from the statistics of a fit, which a model from a file "
+                    "does not have; call fit"
+                )
+            return self.fit(X)
+        stepwise.update(self._known(X, "partial_fit"))
+        return self
+
+    @classmethod
+    def from_model(cls: type[E], model: TopicModel, **params: Any) -> E:
+        """A fitted estimator around a model, such as one of ``lntm.load_model``.
+
+        Args:
+            model: A fitted model of this estimator's kind, which moves to the estimator's device.
+            **params: Parameters of the estimator; ``n_components`` is the model's.
+
+        Raises:
+            ConfigError: The model is of another kind.
+        """
+        if model.name != cls._model:
+            raise ConfigError(
+                f"{cls.__name__} is an estimator of {cls._model}, and the model is one of "
+                f"{model.name}; take the estimator of that"
+            )
+        estimator = cls(**{**params, "n_components": model.num_topics})
+        posterior = None if estimator.posterior == "auto" else estimator.posterior
+        estimator.recipe_ = Recipe(cls._model, posterior)
+        estimator.model_ = model.to(find_device(estimator.device))
+        estimator.n_features_in_ = model.num_words
+        return estimator
+
+    def _make(self, corpus: Corpus, seed: int) -> tuple[Recipe, Ingredients]:
+        """The recipe for these documents, and what it makes."""
+        require_whole(1, n_components=self.n_components)
+        require_whole(1, max_iter=self.max_iter)
+        chosen = Recipe(self._model, self.posterior).for_corpus(corpus, self.n_components)
+        recipe = chosen.recipe
+        options = {
+            "num_topics": self.n_components,
+            "topic_smoothing": chosen.topic_smoothing,
+            "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
+            **self._model_options(),
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        made = recipe.make(
+            corpus.num_words,
+            corpus.vocabulary or self._words(),
+            seed=seed,
+            device=find_device(self.device),
+            options={"progress": bool(self.verbose), **given, **(self.options or {})},
+        )
+        return recipe, made
+
+    def _model_options(self) -> dict[str, Any]:
+        """The parameters that only this estimator has, as options of its model."""
+        return {}
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    # -- documents -------------------------------------------------------------------------------
+
+    def transform(self, X: Any) -> NDArray[np.floating[Any]]:
+        """Topic proportions of documents, at the mode of each one's posterior.
+
+        The mode is that on the softmax scale; of ``AspectModel`` it is the posterior mean. It is
+        solved to the tolerance of an E-step. :meth:`posteriors` solves it further.
+
+        Args:
+            X: The documents.
+
+        Returns:
+            ``(n_samples, n_components)`` in the model's dtype; rows sum to 1.
+        """
+        corpus = self._known(X, "transform")
+        guide = self._guide(**self._guide().em_effort)
+        return transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
+
+    def posteriors(self, X: Any) -> Posterior:
+        """The posterior distributions of documents: means, covariances, draws, intervals.
+
+        Args:
+            X: The documents, not too many at once: a covariance takes n_components² numbers for
+                each.
+
+        Returns:
+            The posteriors; ``theta_mode()``, ``theta_mean()``, ``theta_interval(0.9)`` and
+            ``theta_samples(100)`` are about topic proportions, ``mean`` and ``covariance`` about
+            the logits eta (of ``AspectModel`` about theta).
+        """
+        corpus = self._known(X, "posteriors")
+        model = self.model_
+        return self._guide().posterior(corpus.batch(device=model.device, dtype=model.dtype))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Held-out log likelihood of documents, nats per token; higher is better.
+
+        The estimator is ``score_method``, and :meth:`held_out` has its standard error:
+
+        * ``"completion"``, document completion: a random half of each document's tokens is
+          observed, and the other half scored at the mode of theta given the first
+          (:func:`~torch_lntm.evaluation.document_completion`). It needs documents of two tokens.
+        * ``"importance"``, importance sampling of log p(document), with theta integrated out
+          (:func:`~torch_lntm.evaluation.log_likelihood`). It warns where it is not reliable.
+        * ``"ais"``, annealed importance sampling of the same: the most reliable, and slow.
+
+        Args:
+            X: The documents.
+            y: Not used.
+        """
+        return self.held_out(X).nats_per_token
+
+    def perplexity(self, X: Any) -> float:
+        """exp(−:meth:`score`): as uncertain as a choice among so many equally likely words.
+
+        Args:
+            X: The documents.
+        """
+        return math.exp(-self.score(X))
+
+    def held_out(self, X: Any) -> CompletionResult | LikelihoodEstimate:
+        """The estimate behind :meth:`score`, document by document and with standard errors.
+
+        Args:
+            X: The documents.
+
+        Raises:
+            ConfigError: ``score_method`` is none.
+            CorpusError: There is nothing to score.
+        """
+        corpus = self._known(X, "score")
+        if self.score_method == "completion":
+            return document_completion(self.model_, self._guide(), corpus)
+        if self.score_method not in get_args(ScoreMethod):
+            known = ", ".join(get_args(ScoreMethod))
+            raise ConfigError(f"score_method is {self.score_method!r}; expected one of {known}")
+        return log_likelihood(self.model_, corpus, self.score_method)
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    @property
+    def components_(self) -> NDArray[np.floating[Any]]:
+        """Word probabilities of the topics ``(n_components, n_features)``; rows sum to 1."""
+        return self.model_.topics.probs.detach().cpu().numpy()
+
+    @property
+    def topic_correlation_(self) -> NDArray[np.float64]:
+        """Correlations ``(n_components, n_components)`` of the topics' centred logits."""
+        return self.model_.topic_correlation().cpu().numpy()
+
+    def topics(self, X: Any = None, *, n_words: int = 10) -> list[TopicSummary]:
+        """The topics in words: the most probable ones, and the topics they come with.
+
+        Args:
+            X: Documents; with them topics have shares, and the largest comes first.
+            n_words: Words of each topic.
+
+        Returns:
+            The topics, which :func:`~torch_lntm.reports.format_topics` prints.
+        """
+        check_is_fitted(self, "model_")
+        shares = None
+        if X is not None:
+            corpus = self._known(X, "topics")
+            shares = topic_shares(transform(self._guide(), corpus).theta, corpus)
+        return summarise_topics(self.model_, shares, num_words=n_words)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.model_.num_topics
+
+    def _guide(self, **settings: Any) -> Guide[Any]:
+        return guide_of(self.recipe_.posterior, self.model_, **settings)
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def _known(self, X: Any, method: str) -> Corpus:
+        """Documents for a fitted model."""
+        check_is_fitted(self, "model_")
+        return self._corpus(X, method, reset=False)
+
+    def _corpus(self, X: Any, method: str, *, reset: bool) -> Corpus:
+        """Documents as a corpus, checked as scikit-learn's estimators check them.
+
+        Args:
+            X: What was given.
+            method: Where, for the message.
+            reset: Whether the columns are learned here, or must be those of the fit.
+        """
+        if isinstance(X, Corpus):
+            if reset:
+                if hasattr(self, "feature_names_in_"):
+                    del self.feature_names_in_
+                self.n_features_in_ = X.num_words
+            else:
+                self.model_.check_corpus(X)
+            return X
+        one_axis = getattr(X, "ndim", 1) == 1 and hasattr(X, "__iter__")
+        if one_axis and isinstance(next(iter(X), None), str):
+            raise ConfigError(
+                "expected counts, got texts; put a CountVectorizer before the model: "
+                f"make_pipeline(CountVectorizer(), {type(self).__name__}())"
+            )
+        X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
+        check_non_negative(X, f"{type(self).__name__}.{method}")
+        return Corpus.from_matrix(X, allow_empty=True)
+
+    def _words(self) -> tuple[str, ...] | None:
+        """The words of the columns, as far as they are known."""
+        words = self.vocabulary
+        if hasattr(words, "get_feature_names_out"):
+            try:
+                words = words.get_feature_names_out()
+            except NotFittedError as error:
+                raise ConfigError(
+                    "vocabulary is a vectorizer that is not fitted; fit it first, or give its words"
+                ) from error
+        elif isinstance(words, Mapping):
+            words = sorted(words, key=words.__getitem__)
+        if words is None:
+            words = getattr(self, "feature_names_in_", None)
+        return check_vocabulary(words, self.n_features_in_)
+
+    # -- scikit-learn ----------------------------------------------------------------------------
+
+    def __sklearn_clone__(self: E) -> E:
+        copy = super().__sklearn_clone__()
+        # The clone of a vectorizer would have forgotten its words.
+        copy.vocabulary = self.vocabulary
+        return copy
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        # Whole numbers: scikit-learn has no other tag that says so.
+        tags.input_tags.categorical = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
