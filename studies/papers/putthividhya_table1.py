@@ -24,6 +24,7 @@ from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.papers.texts import MODELS
 from studies.tables import table_of
+from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import Statistics, expected_statistics
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 #: Gain in nats at which the documents' posteriors have converged; of LDA, relative change of gamma.
 TOLERANCES = (1e-2, 1e-4)
 MAX_SOLVER_ITERATIONS = 500
-#: Bounds on the documents solved at once: so many numbers in their K×K matrices, so many documents.
-MAX_NUMBERS, MAX_DOCS = 2**23, 1024
 REFERENCE = "IFTM-G"
 
 
@@ -114,7 +113,8 @@ def em_iterations(
     Returns:
         Median CPU seconds of the E-step and of the M-step, and the solver's mean iterations.
     """
-    max_docs = min(max(16, MAX_NUMBERS // guide.model.num_topics**2), MAX_DOCS)
+    # As the engine does.
+    max_docs = docs_at_once(guide.memory_per_document(corpus.nnz / corpus.num_docs))
     batches = list(corpus.batches(max_docs=max_docs, dtype=guide.model.dtype))
     e_seconds, m_seconds, steps = [], [], []
     for _ in range(1 + repeats):
