@@ -27,7 +27,10 @@ TINY: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["wall_seconds", "perplexity"],
     ),
     "aspect": ({"num_topics": 3}, ["VB float32", "scikit-learn float64", "float64"]),
-    "factor": ({"num_topics": (3,), "repeats": 1}, ["3", "ratio of sums", "the paper's"]),
+    "putthividhya_table1": (
+        {"num_topics": (3,), "repeats": 1},
+        ["3", "ratio of sums", "the paper's"],
+    ),
     "completion": (
         {"num_topics": (3,), "threads": 1} | {"systems": ("torch_lntm ctm", "scikit-learn LDA")},
         ["torch_lntm ctm", "scikit-learn LDA"],

@@ -1,7 +1,13 @@
-"""Evaluation: held-out likelihood, completion, coherence, accuracy of posteriors."""
+"""Evaluation: held-out likelihood, completion, coherence, classification, retrieval, accuracy."""
 
 from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
 from torch_lntm.evaluation.alignment import Alignment, align_topics
+from torch_lntm.evaluation.classification import (
+    Classification,
+    accuracy_difference,
+    classification,
+    resampled_error,
+)
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
     CompletionResult,
@@ -22,12 +28,23 @@ from torch_lntm.evaluation.likelihood import (
     ais_bracket,
     log_likelihood,
 )
+from torch_lntm.evaluation.retrieval import (
+    Retrieval,
+    Similarity,
+    average_precision_difference,
+    by_cosine,
+    by_hellinger,
+    by_likelihood,
+    by_tfidf,
+    retrieval,
+)
 
 __all__ = [
     "AIS",
     "AISBracket",
     "Accuracy",
     "Alignment",
+    "Classification",
     "CompletionResult",
     "Dispersion",
     "ExactCompletion",
@@ -36,8 +53,17 @@ __all__ = [
     "LikelihoodMethod",
     "PosteriorAccuracy",
     "Quadrature",
+    "Retrieval",
+    "Similarity",
+    "accuracy_difference",
     "ais_bracket",
     "align_topics",
+    "average_precision_difference",
+    "by_cosine",
+    "by_hellinger",
+    "by_likelihood",
+    "by_tfidf",
+    "classification",
     "coherence",
     "completion_of",
     "completion_perplexity",
@@ -46,7 +72,9 @@ __all__ = [
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",
+    "resampled_error",
     "residual_dispersion",
+    "retrieval",
     "topic_diversity",
     "unigram_perplexity",
 ]

@@ -121,6 +121,8 @@ def write_checkpoint(
         statistics = dict(vars(state.statistics))
         tensors["statistics.word_counts"] = statistics.pop("word_counts")
         tensors |= {f"sums.{name}": value for name, value in statistics.pop("sums").items()}
+        statistics["objective"] = float(statistics["objective"])
+        statistics["num_unconverged"] = int(statistics["num_unconverged"])
         record["statistics"] = statistics
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_write(path) as file:
