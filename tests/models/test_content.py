@@ -30,6 +30,7 @@ def corpus() -> Corpus:
     counts = rng.multinomial(25, rng.dirichlet(np.full(NUM_WORDS, 0.3), NUM_DOCS))
     party = np.array(GROUPS.levels)[np.arange(NUM_DOCS) % 3]
     metadata = {"party": party, "age": rng.uniform(20, 60, NUM_DOCS), "same": ["x"] * NUM_DOCS}
+    metadata["id"] = [f"d{d}" for d in range(NUM_DOCS)]
     return Corpus.from_matrix(counts, [f"w{v}" for v in range(NUM_WORDS)], metadata=metadata)
 
 
@@ -354,6 +355,7 @@ def test_groups_of_new_documents(corpus) -> None:
     [
         ("age", "holds numbers such as"),
         ("same", "is 'x' in all documents"),
+        ("id", "has 40 different values in 40 documents"),
         (["party"], "expected the name of one column"),
     ],
 )

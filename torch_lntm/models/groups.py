@@ -39,7 +39,8 @@ class Groups:
             column: A column of their metadata that holds text, truth values or whole numbers.
 
         Raises:
-            ConfigError: The column is no name, holds fractions, or has the same value throughout.
+            ConfigError: The column is no name, holds fractions, or has the same value throughout or
+                hardly one twice.
             CorpusError: There is no such column, or it lacks values.
         """
         if not isinstance(column, str):
@@ -57,6 +58,11 @@ class Groups:
         if len(levels) < 2:
             raise ConfigError(
                 f"content: column {column!r} is {levels[0]!r} in all documents; leave it out"
+            )
+        if 2 * len(levels) > corpus.num_docs:
+            raise ConfigError(
+                f"content: column {column!r} has {len(levels)} different values in "
+                f"{corpus.num_docs} documents; expected groups of several documents each"
             )
         return cls(column, levels)
 
