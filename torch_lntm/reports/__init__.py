@@ -1,5 +1,8 @@
-"""What a fitted model says, in tables: topics, sources and scores."""
+"""What a fitted model says: tables of topics, sources and scores, prevalence, and a page of all."""
 
+from torch_lntm.reports.groups import Grouping, group_documents
+from torch_lntm.reports.page import html_report
+from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
     Score,
     coherence_scores,
@@ -23,6 +26,9 @@ from torch_lntm.reports.tables import TableFormat
 from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_topics, topic_shares
 
 __all__ = [
+    "CorpusSummary",
+    "Grouping",
+    "Prevalence",
     "Score",
     "SourceSummary",
     "SourceTopic",
@@ -34,11 +40,14 @@ __all__ = [
     "format_scores",
     "format_sources",
     "format_topics",
+    "group_documents",
+    "html_report",
     "likelihood_scores",
     "most_active_documents",
     "read_scores",
     "score_records",
     "source_activity",
+    "summarise_corpus",
     "summarise_sources",
     "summarise_topics",
     "topic_shares",
