@@ -21,6 +21,7 @@ from torch_lntm.cli.documents import (
     with_stop_words,
 )
 from torch_lntm.cli.fit import Fit
+from torch_lntm.cli.report import Report
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -325,4 +326,5 @@ COMMANDS: dict[str, type[Command]] = {
     "transform": Transform,
     "evaluate": Evaluate,
     "convert": Convert,
+    "report": Report,
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
+from scipy.special import ndtri
 
 from torch_lntm.reports.layout import place, spread
 from torch_lntm.reports.prevalence import Array, Prevalence
@@ -20,7 +20,7 @@ WIDTH, _LEAST, _MOST, _NAME_HEIGHT, _LETTER, _LETTERS = 960.0, 9.0, 26.0, 17.0, 
 #: Pixels of a small chart: its width, the room for names, the height of a group, and of a course.
 CHART, _NAMES, _ROW, COURSE = 300.0, 112.0, 17.0, 110.0
 #: Lines of the correlation graph for each topic, at most.
-_LINES_PER_TOPIC = 1.5
+_LINES_PER_TOPIC = 1.0
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ def correlation_lines(correlation: Array, error: Array, level: float) -> list[Li
     rows, columns = np.triu_indices(len(correlation), 1)
     z = np.arctanh(correlation[rows, columns].clip(-1 + 1e-12, 1 - 1e-12))
     spreads = error[rows, columns]
-    together = NormalDist().inv_cdf(1 - (1 - level) / 2 / max(len(z), 1))
-    reach = NormalDist().inv_cdf((1 + level) / 2) * spreads
+    together = -ndtri((1 - level) / 2 / max(len(z), 1))
+    reach = ndtri((1 + level) / 2) * spreads
     chosen = np.flatnonzero(np.abs(z) > together * spreads)
     chosen = chosen[np.argsort(-np.abs(z[chosen]), kind="stable")]
     lines = []
@@ -167,7 +167,7 @@ def correlation_lines(correlation: Array, error: Array, level: float) -> list[Li
                 float(np.tanh(z[pair])),
                 lower,
                 upper,
-                *(1 + 9 * end for end in ends),
+                *(0.5 + 6 * end for end in ends),
             )
         )
     return lines
@@ -195,7 +195,7 @@ def correlation_graph(
         i, j = position[line.first], position[line.second]
         length[i, j] = length[j, i] = 1.2 - line.correlation
     paths = shortest_path(length, directed=False)
-    apart = 1.3 * paths[np.isfinite(paths)].max()
+    apart = paths[np.isfinite(paths)].max()
     shown = picture(np.where(np.isfinite(paths), paths, apart), topics, names, shares, reach)
     return Picture(shown.nodes, shown.height, tuple(drawn))
 

@@ -16,7 +16,7 @@ _GROWTH = 1.08
 def place(distance: Array) -> Array:
     """Places in the plane whose distances are close to those given, in proportion.
 
-    They minimise the stress Σ (|x_i − x_j| − d_ij)²/d_ij² by majorisation (*Gansner, Koren & North
+    The longest way across them is the first axis. They minimise the stress Σ (|x_i − x_j| − d_ij)²/d_ij² by majorisation (*Gansner, Koren & North
     2004*), from classical scaling, which makes them a function of the distances alone.
 
     Args:
@@ -45,14 +45,16 @@ def place(distance: Array) -> Array:
         length = np.maximum(np.linalg.norm(gap, axis=-1), 1e-9)
         pull = weight * distance / length
         points = inverse @ (pull.sum(1)[:, None] * points - pull @ points)
-    return np.asarray(points - points.mean(0))
+    points = points - points.mean(0)
+    return np.asarray(points @ np.linalg.svd(points, full_matrices=False)[2].T)
 
 
 def spread(points: Array, room: Array, width: float) -> tuple[Array, float]:
     """Places in a picture where every topic has room.
 
-    Topics that would cover each other are moved apart, along the axis that needs the shorter way,
-    within the picture, which grows downwards and then becomes finer until all have room.
+    Each coordinate is the mean of the one given and of its rank, so that neither crowds nor a few
+    far topics take the room. Topics that would still cover each other are moved apart, along the
+    axis that needs the shorter way, and the picture grows downwards until all have room.
 
     Args:
         points: ``(num_topics, 2)`` places in any unit.
@@ -62,10 +64,12 @@ def spread(points: Array, room: Array, width: float) -> tuple[Array, float]:
     Returns:
         Places ``(num_topics, 2)`` and the height of the picture.
     """
-    span = np.maximum(np.ptp(points, axis=0), 1e-9)
+    size = len(points)
+    unit = (points - points.min(0)) / np.maximum(np.ptp(points, axis=0), 1e-9)
+    rank = points.argsort(0, kind="stable").argsort(0, kind="stable") / max(size - 1, 1)
+    unit = (unit + rank) / 2
     filled = 4 * float(room.prod(1).sum())
-    height = max(0.45 * width, 2.2 * filled / width, 2.5 * float(room[:, 1].max()))
-    unit = (points - points.min(0)) / span
+    height = max(min(0.45, 0.09 * size) * width, 2 * filled / width)
     while True:
         least, most = room, np.array([width, height]) - room
         places = least + unit * (most - least)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.stats
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -189,7 +189,7 @@ class _Tally:
             within = np.where(count > 1, scatter.clip(0) / (count - 1) / count, np.inf)
         between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
         error = np.sqrt(within + between)
-        reach = scipy.stats.t.ppf((1 + level) / 2, np.maximum(count - 1, 1)) * error
+        reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
         return Prevalence(
             self.grouping, num_docs, mean, (mean - reach).clip(0), (mean + reach).clip(max=1), error
         )
@@ -241,5 +241,5 @@ def correlation_intervals(correlation: Tensor, error: Array, level: float) -> tu
         ``(lower, upper)``, each ``(num_topics, num_topics)``.
     """
     z = correlation.detach().cpu().double().clamp(-1 + 1e-12, 1 - 1e-12).atanh().numpy()
-    reach = scipy.stats.norm.ppf((1 + level) / 2) * error
+    reach = ndtri((1 + level) / 2) * error
     return np.tanh(z - reach), np.tanh(z + reach)
