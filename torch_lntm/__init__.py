@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_lntm import evaluation as evaluation
     from torch_lntm import guides as guides
     from torch_lntm import inference as inference
+    from torch_lntm import interop as interop
     from torch_lntm import io as io
     from torch_lntm import kernels as kernels
     from torch_lntm import latents as latents
@@ -83,6 +84,7 @@ _ROOMS = (
     "evaluation",
     "guides",
     "inference",
+    "interop",
     "io",
     "kernels",
     "latents",

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import shortest_path
 from scipy.special import ndtri
 
@@ -223,10 +222,10 @@ def _chart(prevalence: Prevalence, topic: int) -> Chart:
     places = prevalence.grouping.places
     if places is None:
         along = (CHART - _NAMES - 8) / most
-        across: NDArray[np.float64] = _ROW * (np.arange(len(mean)) + 0.5)
+        ys = _ROW * (np.arange(len(mean), dtype=np.float64) + 0.5)
         ends = [_NAMES + np.minimum(v, most) * along for v in (mean, lower, upper)]
         height = _ROW * len(mean)
-        xs, ys = ends[0], across
+        xs = ends[0]
     else:
         height = COURSE
         span = max(float(np.ptp(places)), 1e-9)
@@ -243,7 +242,6 @@ def _chart(prevalence: Prevalence, topic: int) -> Chart:
         if not count:
             continue
         low, high = (ends[1][g], ends[2][g]) if known[g] else (ends[0][g], ends[0][g])
-        marks.append(
-            Mark(name, shortened(name, _LETTERS), *map(float, (xs[g], ys[g], low, high)), says)
-        )
+        x, y = float(xs[g]), float(ys[g])
+        marks.append(Mark(name, shortened(name, _LETTERS), x, y, float(low), float(high), says))
     return Chart(topic, tuple(marks), height, most, places is not None)

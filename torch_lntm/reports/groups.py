@@ -120,20 +120,21 @@ def _dates(texts: list[str | None]) -> NDArray[np.datetime64] | None:
 
 def _by_time(column: str, days: NDArray[np.datetime64]) -> Grouping:
     known = ~np.isnat(days)
-    spans = {
-        unit: np.ptp(days[known].astype(f"datetime64[{unit}]").astype(np.int64))
+    spans: dict[str, int] = {
+        unit: int(np.ptp(days[known].astype(f"datetime64[{unit}]").astype(np.int64)))
         for unit in _PERIODS
     }
     unit = next((u for u in _PERIODS if spans[u] < MOST_PERIODS), "Y")
-    width = int(spans[unit]) // MOST_PERIODS + 1  # years together; 1 unless there are too many
+    width = spans[unit] // MOST_PERIODS + 1  # years together; 1 unless there are too many
     period = days.astype(f"datetime64[{unit}]").astype(np.int64)
     first = int(period[known].min())
     codes = np.where(known, (period - first) // width, -1)
     starts = first + width * np.arange(int(codes.max()) + 1)
-    names = [str(np.datetime64(int(start), unit)) for start in starts]
+    dates = starts.astype(f"datetime64[{unit}]")
+    names = dates.astype(str).tolist()
     if width > 1:
         names = [f"{name} to {int(name) + width - 1}" for name in names]
-    places = starts.astype(f"datetime64[{unit}]").astype("datetime64[D]").astype(np.float64)
+    places = dates.astype("datetime64[D]").astype(np.float64)
     return _without_empty(column, names, codes, places)
 
 
