@@ -19,6 +19,8 @@ from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_wh
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
+from torch_lntm.reports import representative_documents
+from torch_lntm.reports.tables import words_of
 
 __all__ = [
     "document_info",
@@ -89,7 +91,7 @@ def theta_draws(
         ConfigError: No guide, a corpus over other words, or no draws.
     """
     model = require_guide(guide).model
-    model.check_corpus(corpus)
+    corpus = model.check_corpus(corpus)
     require_whole(1, num_samples=num_samples)
     require_whole(0, seed=seed)
     draws = np.empty((num_samples, len(corpus), model.num_topics))
@@ -225,12 +227,12 @@ def topic_info(
             or pandas is missing.
     """
     pandas = import_extra("pandas", "interop", "a data frame")
-    require_whole(0, num_docs=num_docs)
     _check_texts(texts, corpus)
-    theta = _theta(guide, corpus)
-    filled = corpus.lengths > 0
-    order = np.argsort(np.where(filled[:, None], -theta, 0.0), axis=0, kind="stable")
-    shown = order[: min(num_docs, int(filled.sum()))].T.tolist()
+    found = transform(guide, corpus, "mean")
+    theta, filled = found.theta.double().numpy(), found.lengths > 0
+    shown: list[list[int]] = [[] for _ in range(guide.model.num_topics)]
+    for one in representative_documents(found, num_docs=num_docs):
+        shown[one.topic].append(one.document)
     counts = np.bincount(theta[filled].argmax(1), minlength=guide.model.num_topics)
     words = [[word for word, _ in topic] for topic in _top_words(guide.model, num_words)]
     return pandas.DataFrame(
@@ -385,7 +387,7 @@ def _theta(guide: Guide[Any], corpus: Corpus) -> NDArray[np.float64]:
 
 def _words(model: TopicModel) -> tuple[str, ...]:
     """The vocabulary; ``#17`` stands for column 17 where there is none."""
-    return model.vocabulary or tuple(f"#{v}" for v in range(model.num_words))
+    return words_of(model, range(model.num_words))
 
 
 def _top_words(model: TopicModel, num_words: int) -> list[list[tuple[str, float]]]:

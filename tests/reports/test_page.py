@@ -135,7 +135,7 @@ def test_numbers_are_those_of_the_summary(known, page):
 
 def test_the_documents_with_most_of_a_topic_represent_it(known, html):
     guide, corpus = known
-    theta = lntm.reports.summarise_corpus(guide, corpus).theta
+    theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
     section = html.split('id="topic-1"')[1].split("</details>")[0]
     shown = [int(d) for d in re.findall(r"document (\d+)", section)]
     assert shown == theta[:, 1].argsort(descending=True)[:4].tolist()
@@ -156,7 +156,7 @@ def test_correlated_topics_are_joined_and_others_are_not():
 def test_without_texts_documents_show_their_frequent_words(known):
     guide, corpus = known
     html = html_report(guide, corpus, by=[], num_docs=1)
-    theta = lntm.reports.summarise_corpus(guide, corpus).theta
+    theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
     first = corpus[int(theta[:, 0].argmax())]
     frequent = first.vocabulary[first.word_index[first.counts.argmax()]]
     section = html.split('id="topic-0"')[1].split("</details>")[0]

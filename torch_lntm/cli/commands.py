@@ -22,6 +22,7 @@ from torch_lntm.cli.documents import (
 )
 from torch_lntm.cli.fit import Fit
 from torch_lntm.cli.report import Report
+from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -325,6 +326,8 @@ COMMANDS: dict[str, type[Command]] = {
     "sources": Sources,
     "transform": Transform,
     "evaluate": Evaluate,
+    "effects": Effects,
+    "select": Select,
     "convert": Convert,
     "report": Report,
 }

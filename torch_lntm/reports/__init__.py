@@ -1,6 +1,15 @@
-"""What a fitted model says: tables of topics, sources and scores, prevalence, and a page of all."""
+"""What a fitted model says: topics, labels, sources, prevalence, scores, and a page of all."""
 
 from torch_lntm.reports.groups import Grouping, group_documents
+from torch_lntm.reports.labels import (
+    LabelMeasure,
+    RepresentativeDocument,
+    TopicLabels,
+    format_labels,
+    label_topics,
+    representative_documents,
+    word_scores,
+)
 from torch_lntm.reports.page import html_report
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
@@ -28,28 +37,35 @@ from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_top
 __all__ = [
     "CorpusSummary",
     "Grouping",
+    "LabelMeasure",
     "Prevalence",
+    "RepresentativeDocument",
     "Score",
     "SourceSummary",
     "SourceTopic",
     "TableFormat",
+    "TopicLabels",
     "TopicSummary",
     "coherence_scores",
     "completion_scores",
     "diversity_score",
+    "format_labels",
     "format_scores",
     "format_sources",
     "format_topics",
     "group_documents",
     "html_report",
+    "label_topics",
     "likelihood_scores",
     "most_active_documents",
     "read_scores",
+    "representative_documents",
     "score_records",
     "source_activity",
     "summarise_corpus",
     "summarise_sources",
     "summarise_topics",
     "topic_shares",
+    "word_scores",
     "write_scores",
 ]

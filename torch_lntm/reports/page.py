@@ -18,6 +18,7 @@ from torch_lntm.guides import Guide, require_guide
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
+from torch_lntm.reports.labels import label_topics
 from torch_lntm.reports.prevalence import correlation_intervals, summarise_corpus
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score
@@ -115,9 +116,10 @@ def html_report(
         model=model,
         corpus=corpus,
         guide=guide,
-        unconverged=int((~summary.converged).sum()),
+        unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
         names=names,
+        labels=label_topics(model, corpus, num_words=num_words),
         overall=overall,
         width=figures.WIDTH,
         map=figures.topic_map(
@@ -130,7 +132,7 @@ def html_report(
             model.topic_correlation(), summary.correlation_error, LEVEL
         ),
         documents=represent_topics(
-            guide, corpus, summary.theta, num_docs, texts, level=LEVEL, seed=seed
+            guide, corpus, summary.documents, num_docs, texts, level=LEVEL, seed=seed
         ),
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         chart_width=figures.CHART,

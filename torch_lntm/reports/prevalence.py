@@ -17,6 +17,7 @@ from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
+from torch_lntm.inference import DocumentTopics
 from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
@@ -61,22 +62,20 @@ class CorpusSummary:
     """What a pass over the posteriors of a corpus's documents finds.
 
     Attributes:
-        theta: ``(num_docs, num_topics)`` posterior means of the proportions, by draws.
-        converged: ``(num_docs,)`` whether the document's posterior met the guide's tolerance.
+        documents: Posterior means of the documents' proportions, by draws.
         overall: Prevalence among all documents, as one group.
         prevalence: Prevalence by each column that was asked for.
         correlation_error: ``(num_topics, num_topics)`` standard errors of the topics' correlations,
             on the scale of Fisher's z; infinite where the documents do not determine them.
     """
 
-    theta: Tensor
-    converged: Tensor
+    documents: DocumentTopics
     overall: Prevalence
     prevalence: tuple[Prevalence, ...]
     correlation_error: Array
 
     def __repr__(self) -> str:
-        return f"CorpusSummary({len(self.theta)} documents, {self.theta.shape[1]} topics)"
+        return f"CorpusSummary({self.documents!r})"
 
 
 @torch.no_grad()
@@ -122,7 +121,7 @@ def summarise_corpus(
         MissingColumnError: The metadata have no such column.
     """
     model = require_guide(guide).model
-    model.check_corpus(corpus)
+    corpus = model.check_corpus(corpus)
     require_whole(2, num_samples=num_samples)
     require_whole(0, seed=seed)
     require_whole(1, max_docs=max_docs)
@@ -153,9 +152,14 @@ def summarise_corpus(
             first += batch.num_docs
             bar.update(batch.num_docs)
     overall, *others = (tally.result(level) for tally in tallies)
-    return CorpusSummary(
-        torch.cat(theta), torch.cat(converged), overall, tuple(others), logits.error()
+    documents = DocumentTopics(
+        torch.cat(theta),
+        torch.cat(converged),
+        corpus.lengths,
+        "mean",
+        metadata=dict(corpus.metadata),
     )
+    return CorpusSummary(documents, overall, tuple(others), logits.error())
 
 
 class _Tally:

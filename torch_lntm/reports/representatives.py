@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import Guide
+from torch_lntm.inference import DocumentTopics
+from torch_lntm.models import TopicModel
+from torch_lntm.reports.labels import representative_documents
 from torch_lntm.reports.tables import words_of
 
 #: Letters of a text and of a value, columns, and words of a document that are shown.
@@ -48,19 +50,19 @@ class Representative:
 def represent_topics(
     guide: Guide[Any],
     corpus: Corpus,
-    theta: Tensor,
+    found: DocumentTopics,
     num_docs: int,
     texts: Iterable[str] | None = None,
     *,
     level: float = 0.95,
     seed: int = 0,
 ) -> list[list[Representative]]:
-    """The documents with the largest mean proportion of each topic, empty ones left out.
+    """The documents with the largest share of each topic, with intervals and excerpts.
 
     Args:
         guide: A guide over the model.
         corpus: The documents.
-        theta: ``(num_docs, num_topics)`` their posterior means.
+        found: Their proportions.
         num_docs: Documents for each topic.
         texts: The documents' texts in the order of the corpus, which are read once.
         level: Probability that each interval is to cover under the posterior.
@@ -72,40 +74,38 @@ def represent_topics(
     Raises:
         ConfigError: There are fewer texts than documents, or more.
     """
-    filled = torch.from_numpy(corpus.lengths > 0)
-    count = min(num_docs, int(filled.sum()))
-    chosen = theta.masked_fill(~filled[:, None], -1.0).topk(count, dim=0).indices.mT
-    wanted = sorted(set(chosen.flatten().tolist()))
-    quoted = None if texts is None else _quote(texts, set(wanted), len(corpus))
-    if not wanted:
-        return [[] for _ in chosen]
     model = guide.model
+    corpus = model.check_corpus(corpus)
+    chosen = representative_documents(found, num_docs=num_docs) if num_docs else []
+    wanted = sorted({one.document for one in chosen})
+    quoted = None if texts is None else _quote(texts, set(wanted), len(corpus))
     per_document = max(
         guide.memory_per_document(corpus.nnz / len(corpus)), 2 * _DRAWS * model.num_topics
     )
     ends: dict[int, tuple[Tensor, Tensor]] = {}
     max_docs = docs_at_once(per_document, model.device, model.dtype)
-    for batch in corpus.batches(max_docs, order=wanted, device=model.device, dtype=model.dtype):
-        lower, upper = guide.posterior(batch).theta_interval(level, _DRAWS, seed)
-        ends |= dict(
-            zip(batch.index.tolist(), zip(lower.cpu(), upper.cpu(), strict=True), strict=True)
+    for first in range(0, len(wanted), max_docs):
+        rows = wanted[first : first + max_docs]
+        (batch,) = corpus.batches(order=rows, device=model.device, dtype=model.dtype)
+        lower, upper = (
+            end.cpu() for end in guide.posterior(batch).theta_interval(level, _DRAWS, seed)
         )
-    shown = {d: (_fields(corpus, d), _frequent_words(guide, corpus, d)) for d in wanted}
-    return [
-        [
+        ends |= {d: (lower[i], upper[i]) for i, d in enumerate(rows)}
+    shown: list[list[Representative]] = [[] for _ in range(model.num_topics)]
+    for one in chosen:
+        d, k = one.document, one.topic
+        shown[k].append(
             Representative(
                 d,
-                float(theta[d, k]),
+                one.share,
                 float(ends[d][0][k]),
                 float(ends[d][1][k]),
-                shown[d][0],
-                shown[d][1] if quoted is None else quoted[d],
+                _fields(one.metadata),
+                _frequent_words(model, corpus, d) if quoted is None else quoted[d],
                 quoted is not None,
             )
-            for d in documents
-        ]
-        for k, documents in enumerate(chosen.tolist())
-    ]
+        )
+    return shown
 
 
 def _quote(texts: Iterable[str], wanted: set[int], num_docs: int) -> dict[int, str]:
@@ -125,20 +125,19 @@ def _cut(text: str, letters: int) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
-def _fields(corpus: Corpus, document: int) -> tuple[tuple[str, str], ...]:
+def _fields(metadata: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """What the metadata say of a document."""
     found = []
-    for name, values in corpus.metadata.items():
-        value = values[document]
+    for name, value in metadata.items():
         if value is not None and value == value:  # not NaN
-            text = f"{value:g}" if values.dtype.kind == "f" else str(value)
+            text = f"{value:g}" if isinstance(value, float) else str(value)
             found.append((name, _cut(text, _VALUE)))
     return tuple(found[:_FIELDS])
 
 
-def _frequent_words(guide: Guide[Any], corpus: Corpus, document: int) -> str:
+def _frequent_words(model: TopicModel, corpus: Corpus, document: int) -> str:
     """A document's most frequent words."""
     entries = slice(*corpus.row_offsets[document : document + 2].tolist())
     words, counts = np.asarray(corpus.word_index[entries]), np.asarray(corpus.counts[entries])
     frequent = words[np.argsort(-counts, kind="stable")[:_WORDS]].tolist()
-    return ", ".join(words_of(guide.model, frequent))
+    return ", ".join(words_of(model, frequent))
