@@ -40,6 +40,7 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     assert settings["corpus"] == "posts.csv"
     assert settings["test_fraction"] == "0.25"
+    assert "effects" not in [section.get("id") for section in page.all("section")]
     # Made again where it belongs; elsewhere only if asked.
     assert main(["report", "run", "--by", "party", "--num-docs", "0"]) == 0
     assert "By date" not in Path("run/report.html").read_text(encoding="utf-8")

@@ -159,6 +159,7 @@ def test_without_texts_documents_show_their_frequent_words(known):
     theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
     first = corpus[int(theta[:, 0].argmax())]
     frequent = first.vocabulary[first.word_index[first.counts.argmax()]]
+    assert "These documents are short" not in html  # 60 tokens each
     section = html.split('id="topic-0"')[1].split("</details>")[0]
     assert f"Its most frequent words: {frequent}," in section
 
@@ -181,6 +182,7 @@ def test_every_model_has_a_page(model, known):
     page = Page(html_report(guide, corpus, by=["x"]))
     assert "#0" in " ".join(page.said("th"))
     assert "This column has fewer than two groups." in page.said("p")
+    assert any(text.startswith("These documents are short, 6 words") for text in page.said("p"))
 
 
 def test_what_makes_no_page_is_said(known):
@@ -225,3 +227,20 @@ def test_a_browser_runs_our_script_and_no_other(html, tmp_path, scheme):
     assert [
         p for p in page.all("p") if p.get("class") in ("filter", "tools") and "hidden" in p
     ] == []
+
+
+@pytest.mark.slow
+def test_a_structural_model_has_a_page_with_its_effects():
+    party = ["left", "right", HOSTILE] * 10
+    counts = np.random.default_rng(0).poisson(2.0, (30, 8))
+    corpus = Corpus.from_matrix(counts, metadata={"party": party})
+    model = lntm.models.stm(2, corpus, prevalence="~ party", seed=0)
+    guide = lntm.guides.TaylorGuide(model)
+    effects = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=5)
+    page = Page(html_report(guide, corpus, effects=effects))
+    assert "Effects" in page.said("h2")
+    for effect in effects.table(0.95):
+        assert effect.term in page.said("th")
+        assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
+    assert any(text.startswith("Effects('~ party' on 2 topics") for text in page.said("p"))
+    assert any("Roberts" in text for text in page.said("li"))

@@ -33,6 +33,7 @@ class Report(OnDocuments):
         out: File to write; report.html in the run's folder if not given.
         by: Columns of the documents to show the topics' prevalence by, with commas between; if not
             given the first six that put documents into groups, and for none an empty text.
+        effects: Formula of effects to show, such as "~ party"; none if not given.
         title: Title of the page.
         num_words: Top words of each topic.
         num_docs: Documents to show of each topic.
@@ -46,6 +47,7 @@ class Report(OnDocuments):
     run_folder: str | None = None
     out: str | None = None
     by: str | None = None
+    effects: str | None = None
     title: str | None = None
     num_words: int = 12
     num_docs: int = 4
@@ -63,11 +65,17 @@ class Report(OnDocuments):
         if self.out is not None and out.exists() and not self.overwrite:
             raise ConfigError(f"{out}: exists already; choose another path, or pass --overwrite")
         run, guide, corpus = self.load(str(self.run_folder))
+        effects = None
+        if self.effects is not None:
+            effects = lntm.effects.estimate(
+                run.model, guide, corpus, self.effects, num_draws=self.num_samples, seed=self.seed
+            )
         page = lntm.reports.html_report(
             guide,
             corpus,
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             texts=self.texts(),
+            effects=effects,
             scores=_scores(run),
             settings=_settings(run),
             title=self.title,

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup
@@ -19,7 +19,7 @@ from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.labels import label_topics
-from torch_lntm.reports.prevalence import correlation_intervals, summarise_corpus
+from torch_lntm.reports.prevalence import SHORT_DOCUMENT, correlation_intervals, summarise_corpus
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score
 from torch_lntm.reports.topics import summarise_topics
@@ -38,12 +38,20 @@ _TEMPLATES = jinja2.Environment(
 )
 
 
+class EstimatedEffects(Protocol):
+    """What the page shows of effects: ``repr`` says what their intervals hold."""
+
+    def table(self, level: float) -> Sequence[Any]:
+        """The coefficients of every topic, as of :class:`torch_lntm.effects.Effects`."""
+
+
 def html_report(
     guide: Guide[Any],
     corpus: Corpus,
     *,
     by: Sequence[str] | None = None,
     texts: Iterable[str] | None = None,
+    effects: EstimatedEffects | None = None,
     scores: Sequence[Score] = (),
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
@@ -57,8 +65,8 @@ def html_report(
     """A report on a fitted model, as one HTML page that opens without a network.
 
     The page has the topics with their shares and words, a map of them, their correlations, the
-    documents that represent each, their prevalence by columns of the metadata, scores, settings and
-    what to cite; `docs/report.md` says how to read it. Its intervals are those of
+    documents that represent each, their prevalence by columns of the metadata, effects, scores,
+    settings and what to cite; `docs/report.md` says how to read it. Its intervals are those of
     :func:`summarise_corpus`, at 95 %. Whatever comes from documents is escaped, and the page's
     security policy lets nothing run but its own script.
 
@@ -69,6 +77,7 @@ def html_report(
             documents into groups.
         texts: The documents' texts, in the order of the corpus, to quote; without them the page
             shows each document's most frequent words.
+        effects: What ``lntm.effects.estimate`` gave, to show its coefficients.
         scores: Numbers to show, such as those on documents held out.
         settings: What to list as the settings, by name.
         title: The page's title; by default it names the corpus.
@@ -115,6 +124,7 @@ def html_report(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         model=model,
         corpus=corpus,
+        is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         guide=guide,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
@@ -136,6 +146,8 @@ def html_report(
         ),
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         chart_width=figures.CHART,
+        effects=effects,
+        coefficients=[] if effects is None else effects.table(LEVEL),
         scores=scores,
         settings=settings or {},
         citations=citations(model.name, guide.name or ""),

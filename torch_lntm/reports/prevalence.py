@@ -22,6 +22,10 @@ from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
 
+#: Tokens of an average document below which what the fit leaves open of the topics' words, which no
+#: interval here holds, matters much.
+SHORT_DOCUMENT = 50.0
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prevalence:
