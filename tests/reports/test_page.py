@@ -180,9 +180,12 @@ def test_every_model_has_a_page(model, known):
     corpus = Corpus.from_matrix(counts, metadata={"x": [1.0] * 4 + [float("nan")] * 5})
     guide = lntm.guides.make_guide(None, model(6))
     page = Page(html_report(guide, corpus, by=["x"]))
+    short = round(int(counts.sum()) / 9)
     assert "#0" in " ".join(page.said("th"))
     assert "This column has fewer than two groups." in page.said("p")
-    assert any(text.startswith("These documents are short, 6 words") for text in page.said("p"))
+    assert any(
+        text.startswith(f"These documents are short, {short} words") for text in page.said("p")
+    )
 
 
 def test_what_makes_no_page_is_said(known):
