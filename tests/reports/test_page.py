@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,3 +248,16 @@ def test_a_structural_model_has_a_page_with_its_effects():
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
     assert any(text.startswith("Effects('~ party' on 2 topics") for text in page.said("p"))
     assert any("Roberts" in text for text in page.said("li"))
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    example = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    # Small enough for a test; everything else as printed.
+    code = example.replace("ctm(10,", "ctm(2,").replace(
+        "(model, guide)", "(model, guide, **FEW)", 1
+    )
+    exec(compile(code, "report.md", "exec"), {"FEW": {"max_iterations": 1, "progress": False}})
+    assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")
