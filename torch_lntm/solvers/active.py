@@ -24,7 +24,6 @@ class ActiveSet:
         sizes: ``(num_docs,)`` cost of holding each document; 1 if not given.
         idle_share: Largest share of the held documents' cost that stopped documents may have. With
             0 every document is retired as soon as it stops.
-        look_every: Only one call of :meth:`retire` in so many looks who has stopped.
 
     Attributes:
         rows: ``(num_held,)`` int64 positions of the held documents in the batch.
@@ -41,7 +40,6 @@ class ActiveSet:
         *,
         sizes: Tensor | None = None,
         idle_share: float = 0.0,
-        look_every: int = 1,
     ) -> None:
         self.rows = torch.arange(num_docs, device=device)
         self.working = torch.ones_like(self.rows, dtype=torch.bool)
@@ -51,7 +49,6 @@ class ActiveSet:
         self._sizes = sizes
         self._held_size = num_docs if sizes is None else int(sizes.sum())
         self._idle_share = idle_share
-        self._look_every, self._calls = look_every, 0
 
     def step(self, converged: Tensor, failed: Tensor | None = None) -> None:
         """End an iteration of the held documents; the converged and the failed ones stop.
@@ -76,9 +73,6 @@ class ActiveSet:
         Returns:
             The same of the documents that are held now.
         """
-        self._calls += 1
-        if self._calls % self._look_every:
-            return held
         working = self.working[self.rows]
         # All that the host has to wait for, in one transfer.
         if self._sizes is None:

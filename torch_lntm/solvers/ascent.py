@@ -12,13 +12,12 @@ the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their opti
 At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
 
-Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h). That is
-Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10*), positive definite
-everywhere, so always uphill; a backtracking line search makes every accepted step raise f. On a CPU
-conjugate gradients solve it: they cost a few products with the shared factor per document where a
-Cholesky factorisation of its own would cost num_topics³. Documents that have converged leave the
-batch. On CUDA, where every product costs a launch and every look at a number a wait, all documents
-are factored at once, a step is tried once an iteration, and who has converged is seldom asked.
+Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h), by
+conjugate gradients. That is Newton's step with the complete-data information (*Ahmed & Xing 2007,
+eqs 9–10*), positive definite everywhere, so always uphill; a backtracking line search makes every
+accepted step raise f. Conjugate gradients cost a few products with the shared factor per document
+where a Cholesky factorisation of its own would cost num_topics³. A document that has converged
+leaves the batch.
 
 F may have more columns than rows (the sources and noise of a factor model); the ascent then stays
 among the shortest z of each m if it starts there, because its gradients do.
@@ -32,7 +31,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
 from torch_lntm.solvers.active import ActiveSet
@@ -41,10 +39,6 @@ from torch_lntm.solvers.active import ActiveSet
 SUFFICIENT_INCREASE = 1e-4
 #: Bound on the halvings of a step.
 MAX_HALVINGS = 15
-#: Iterations from one look at who has converged to the next, where a look means a wait.
-LOOK_EVERY = 4
-#: Matrices of a document that a Cholesky factorisation holds at a time.
-SQUARES = 4
 
 
 class Coordinates(Protocol):
@@ -206,28 +200,6 @@ def _conjugate_gradients(
     return x
 
 
-def _newton_steps(space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor) -> Tensor:
-    """Solve the same by a Cholesky factorisation of each document, without a wait for the device.
-
-    Where rounding has made a matrix indefinite the right-hand side itself stands in: it points
-    uphill too.
-    """
-    dim = rhs.shape[-1]
-    eye = torch.eye(dim, dtype=rhs.dtype, device=rhs.device)[:, None, :]
-    size = docs_at_once(SQUARES * dim**2, rhs.device, rhs.dtype)
-    if size < len(rhs):
-        parts = torch.arange(len(rhs), device=rhs.device).split(size)
-        found = [_newton_steps(space.select(r), p[r], lengths[r], rhs[r]) for r in parts]
-        return torch.cat(found)
-    factor = space.push(eye).movedim(0, -1)
-    root = (factor - p[:, None, :] @ factor) * (lengths[:, None] * p).sqrt()[..., None]
-    precision = root.mT @ root
-    precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
-    chol, info = torch.linalg.cholesky_ex(precision)
-    solution = torch.cholesky_solve(rhs[..., None], chol).squeeze(-1)
-    return torch.where((info == 0)[:, None], solution, rhs)
-
-
 def maximise_mean(
     objective: Objective,
     start: Tensor,
@@ -251,69 +223,30 @@ def maximise_mean(
         cg_steps: Bound on the conjugate-gradient steps of one direction.
     """
     epsilon = torch.finfo(start.dtype).eps
-    active = ActiveSet(len(start), start.device, look_every=LOOK_EVERY if start.is_cuda else 1)
+    active = ActiveSet(len(start), start.device)
     point = objective.evaluate(start, words)
-    step = torch.ones_like(point.value)
     found = Point(*(part.clone() for part in point))
     for _ in range(max_iterations):
-        system = objective.space, point.p, objective.batch.lengths, point.gradient
-        if start.is_cuda:
-            delta = _newton_steps(*system)
-        else:
-            delta = _conjugate_gradients(*system, cg_tolerance, cg_steps)
+        delta = _conjugate_gradients(
+            objective.space,
+            point.p,
+            objective.batch.lengths,
+            point.gradient,
+            cg_tolerance,
+            cg_steps,
+        )
         decrement = (point.gradient * delta).sum(-1).double()
         rounding = 4.0 * epsilon * point.value.abs()
-        if start.is_cuda:
-            working = active.working[active.rows]
-            point, moved = _try_step(objective, point, step, delta, decrement, rounding, working)
-            step = torch.where(moved, 1.0, 0.5 * step)
-            stuck = step < 0.5**MAX_HALVINGS
-        else:
-            point, moved = _line_search(objective, point, delta, decrement, rounding)
-            stuck = ~moved
+        point, moved = _line_search(objective, point, delta, decrement, rounding)
         # A converged document takes its last step as well: it is already paid for. One that cannot
         # move has converged only if rounding hides what a step would gain.
         found.replace_rows(active.rows, point)
-        active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), stuck)
-        objective, step, *parts = active.retire(objective, step, *point)
+        active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), ~moved)
+        objective, *parts = active.retire(objective, *point)
         point = Point(*parts)
         if active.finished:
             break
     return MeanAscent(found, active.converged, active.iterations)
-
-
-def _try_step(
-    objective: Objective,
-    start: Point,
-    step: Tensor,
-    delta: Tensor,
-    decrement: Tensor,
-    rounding: Tensor,
-    working: Tensor,
-) -> tuple[Point, Tensor]:
-    """The line search where looking at its result means a wait: one step, tried and no other.
-
-    A document that it does not help stays put, and takes half of it in the next iteration.
-
-    Args:
-        objective: As for :func:`maximise_mean`.
-        start: Where the documents are.
-        step: ``(num_docs,)`` float64 shares of ``delta`` to try.
-        delta: ``(num_docs, dim)`` Newton's step.
-        decrement: ``(num_docs,)`` float64.
-        rounding: ``(num_docs,)`` float64, change of the value that rounding explains.
-        working: ``(num_docs,)`` bool, documents that have not stopped.
-    """
-    trial = objective.evaluate(start.z + step.to(delta.dtype)[:, None] * delta)
-    gain = SUFFICIENT_INCREASE * step * decrement - rounding
-    moved = working & (trial.value >= start.value + gain)
-    columns = moved[:, None]
-    return Point(
-        *(
-            torch.where(moved if new.dim() == 1 else columns, new, old)
-            for new, old in zip(trial, start, strict=True)
-        )
-    ), moved
 
 
 def _line_search(
