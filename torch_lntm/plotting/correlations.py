@@ -75,6 +75,7 @@ def correlation_heatmap(
     ax.set_yticks(range(size), [names[k] for k in order], fontsize=fontsize)
     ax.set_xticks(np.arange(size) - 0.5, minor=True)
     ax.set_yticks(np.arange(size) - 0.5, minor=True)
+    ax.grid(False)
     ax.grid(which="minor", color="white", linewidth=0.6)
     ax.tick_params(which="both", length=0)
     for spine in ax.spines.values():
