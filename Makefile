@@ -1,11 +1,11 @@
-# make demo | test | quick | check | studies | setup; each first makes .venv complete, where it is not.
+# make demo | test | quick | check | docs | studies | setup; each first makes .venv complete, where it is not.
 # Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
 
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test quick check studies
+.PHONY: setup demo test quick check docs studies
 
 setup: .venv/.installed
 
@@ -28,6 +28,11 @@ check: .venv/.installed
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+# The site, into build/site. A warning is an error, so that every reference and page is found.
+docs: .venv/.installed
+	.venv/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[docs]'
+	.venv/bin/python -m sphinx -W --keep-going -q docs build/site
 
 # The stamp is written last: after an interruption, the next make completes what is there.
 .venv/.installed: setup.cfg pyproject.toml constraints.txt

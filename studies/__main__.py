@@ -16,7 +16,16 @@ from torch_lntm.errors import LNTMError
 STUDIES = {
     "papers": {
         "ahmed_xing_simulation": "How well posteriors recover theta (Ahmed & Xing 2007)",
+        "ahmed_xing_learning": "Parameters learned by each posterior (the same)",
+        "ahmed_xing_fig6_9": "Topics, proportions and the topic graph (the same)",
+        "ahmed_xing_fig7_8": "Perplexity and iterations on papers of NIPS (the same)",
+        "ahmed_xing_table1": "Classifying abstracts by their topics (the same)",
+        "khan_bouchard": "What a full covariance buys (Khan & Bouchard 2009)",
         "factor_simulation": "Factor, correlated and Dirichlet models (Putthividhya et al. 2009)",
+        "putthividhya_fig2": "Sources of correlation that can be read (the same)",
+        "putthividhya_fig4": "Likelihood by topics on real texts (the same)",
+        "putthividhya_fig5": "Retrieval of newsgroup messages (the same)",
+        "putthividhya_table1": "Training times of LDA, IFTM and CTM (the same)",
         "minka_lafferty_two_word": "Which likelihood EM climbs (Minka & Lafferty 2002)",
         "minka_lafferty_five_word": "Aspects of documents that have none (the same)",
         "minka_lafferty_two_class": "Errors of classification (the same)",
@@ -30,10 +39,10 @@ STUDIES = {
         "large": "Two million documents in a folder that is mapped into memory",
         "kernel": "The sparse operation beside its naive form and its floor",
         "defaults": "The defaults beside other starts, schedules and priors",
-        "factor": "Training times of LDA, IFTM and CTM",
         "aspect": "E-steps of LDA beside scikit-learn's",
         "accuracy": "Every posterior beside long chains",
         "sampling": "Effective samples per second beside Pyro's HMC and NUTS",
+        "coverage": "Whether intervals of effects hold the truth, on simulated corpora",
         "launches": "Kernels, waits and bytes of a fit on a pretend GPU",
         "versus": "CPU time beside another checkout of this repository",
     },
@@ -71,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_listing())
         return 0
     name, *rest = arguments
+    name = name.replace("-", "_")
     try:
         study = load(name)
     except KeyError:

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -131,8 +132,7 @@ def measure(
         session["cells"] = [cell for cell in record["cells"] if cell not in before]
         session["seconds"] = round(time.perf_counter() - began, 1)
         record["sessions"] = [*(s for s in record["sessions"] if s is not session), session]
-        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-        write(path, f"{text}\n".encode())
+        write(path, dumps(record).encode())
 
     result = study.run(settings, Cells(record["cells"], keep, folder, progress))
     write(folder / "tables.md", (study.table(result) + "\n").encode())
@@ -164,6 +164,16 @@ def _open(path: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
             f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
         )
     return dict(record)
+
+
+#: A list of numbers over several lines. Strings in JSON have no line breaks.
+_NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
+
+
+def dumps(record: Mapping[str, Any]) -> str:
+    """A record as JSON that can be read and compared: a line for each value or list of numbers."""
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def write(path: Path, content: bytes) -> None:

@@ -519,6 +519,31 @@ def test_pictures(accelerator: torch.device, family: str) -> None:
 
 
 @pytest.mark.slow
+def test_structural_topic_models_and_their_effects(accelerator: torch.device) -> None:
+    corpus = CORPUS.with_metadata({"party": ["Left", "Right"] * 4})
+    topics = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(NUM_WORDS), NUM_TOPICS))
+
+    def work(device: torch.device) -> tuple[Values, Values]:
+        model = lntm.models.stm(NUM_TOPICS, corpus, "~ party", topics=topics, dtype="float64")
+        guide = lntm.guides.TaylorGuide(model.to(device))
+        engine = lntm.inference.VariationalEM(
+            model, guide, start="model", max_iterations=2, progress=False
+        )
+        engine.fit(corpus)
+        found = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=3)
+        there = {
+            "coefficients": model.prior.coefficients,
+            "covariance": model.prior.coefficient_covariance(),
+            "penalty": model.prior.penalty,
+            "averaged": model.prior.averaged().to(device).covariance,
+        }
+        pooled = found.pooled
+        return there, {"effects": pooled.coefficients, "within": pooled.within}
+
+    compare(accelerator, work)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "posteriors"),
     [

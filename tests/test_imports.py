@@ -17,7 +17,7 @@ FLOORS = [
     ["errors"],
     ["files", "noise", "budget"],
     ["corpus"],
-    ["kernels"],
+    ["kernels", "formulas"],
     ["distributions", "latents"],
     ["posteriors"],
     ["solvers", "sampling"],
@@ -27,7 +27,7 @@ FLOORS = [
     ["evaluation", "recipes", "testing"],
     ["io"],
     ["plotting", "reports"],
-    ["estimators", "effects"],
+    ["estimators", "effects", "selection"],
 ]
 MAY_IMPORT = {
     room: {below for rooms in FLOORS[:level] for below in rooms}

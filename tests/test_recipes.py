@@ -117,6 +117,7 @@ def documents(num_docs: int, num_words: int, length: int) -> Corpus:
         ("ctm", 50, 200, None, 0.05 * 0.4),
         ("ctm", 5, 200, "hmc", 0.05),
         ("lntm", 50, 10, "hmc", None),
+        ("stm", 50, 10, "hmc", 0.05 * 0.02),
         ("iftm", 50, 10, None, 0.05 * 0.02),
         ("lda", 50, 10, None, 0.05 * 0.02),
     ],

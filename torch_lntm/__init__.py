@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_lntm import corpus as corpus
     from torch_lntm import distributions as distributions
+    from torch_lntm import effects as effects
     from torch_lntm import errors as errors
     from torch_lntm import estimators as estimators
     from torch_lntm import evaluation as evaluation
+    from torch_lntm import formulas as formulas
     from torch_lntm import guides as guides
     from torch_lntm import inference as inference
     from torch_lntm import io as io
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from torch_lntm import posteriors as posteriors
     from torch_lntm import recipes as recipes
     from torch_lntm import reports as reports
+    from torch_lntm import selection as selection
     from torch_lntm import testing as testing
     from torch_lntm.corpus import Corpus as Corpus
     from torch_lntm.corpus import convert_corpus as convert_corpus
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from torch_lntm.io import load_model as load_model
     from torch_lntm.io import load_run as load_run
     from torch_lntm.io import save_model as save_model
+    from torch_lntm.selection import select as select
 
     __version__: str
 
@@ -74,13 +78,16 @@ _NAMES = {
     "load_model": "io",
     "load_run": "io",
     "save_model": "io",
+    "select": "selection",
 }
 _ROOMS = (
     "corpus",
     "distributions",
+    "effects",
     "errors",
     "estimators",
     "evaluation",
+    "formulas",
     "guides",
     "inference",
     "io",
@@ -91,6 +98,7 @@ _ROOMS = (
     "posteriors",
     "recipes",
     "reports",
+    "selection",
     "testing",
 )
 __all__ = [*_NAMES, *_ROOMS, "__version__"]

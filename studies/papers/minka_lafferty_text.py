@@ -366,7 +366,7 @@ def fit(
         sorted(prior.concentration.tolist(), reverse=True),
         estimate.total_error / test.num_tokens,
         float((pareto > PARETO_K_LIMIT).double().mean()),
-        statistics.num_unconverged,
+        int(statistics.num_unconverged),
         seconds,
     )
 

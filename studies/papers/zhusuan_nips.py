@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
+from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.papers.texts import read_parts
 from studies.tables import entry, table
-from torch_lntm.corpus import Corpus, read_corpus
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, ais_bracket, document_completion, log_likelihood
 from torch_lntm.guides import make_guide
@@ -215,7 +216,7 @@ def run(settings: NipsSettings, cells: Cells) -> NipsResult:
     Raises:
         ConfigError: There is no such corpus, or no split of it.
     """
-    train, test = read_parts(settings)
+    train, test = read_parts(settings.corpus, settings.num_docs)
 
     def fit(name: str) -> Fit:
         model, judged = measure(settings, name, train, test, progress=cells.progress)
@@ -225,23 +226,6 @@ def run(settings: NipsSettings, cells: Cells) -> NipsResult:
 
     found = cells.each(settings.methods, fit)
     return NipsResult(settings, [Fit(**each) for each in found], int(test.num_tokens))
-
-
-def read_parts(settings: NipsSettings) -> tuple[Corpus, Corpus]:
-    """Training and test documents, as the file of the split says."""
-    file = corpus_file(settings.corpus)
-    split = file.with_suffix(".split.txt")
-    if not split.exists():
-        raise ConfigError(
-            f"there is no split {split}; expected a line 'train' or 'test' a document"
-        )
-    corpus, parts = read_corpus(file), np.array(split.read_text(encoding="utf-8").split())
-    if len(parts) != corpus.num_docs:
-        raise ConfigError(f"{split} has {len(parts)} lines; expected {corpus.num_docs}")
-    train, test = (
-        corpus[np.flatnonzero(parts == part)[: settings.num_docs]] for part in ("train", "test")
-    )
-    return train, test
 
 
 def measure(

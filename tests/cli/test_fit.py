@@ -135,6 +135,28 @@ def test_fit_by_sampling(counts, model, capsys):
         np.testing.assert_allclose(found["theta"], mode.numpy(), atol=1e-4)
 
 
+@pytest.mark.slow
+def test_prevalence_depends_on_columns(workplace, capsys):
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{' '.join(rng.choice(['tax', 'war', 'vote', 'poll'], 9))},{p}"
+        for p in ["Left", "Right"] * 20
+    ]
+    Path("posts.csv").write_text("\n".join(["text,party", *rows]))
+    options = (*QUICK, "--model", "stm")
+    assert main(["fit", "posts.csv", "--out", "run", *options, "--prevalence", "~ party"]) == 0
+    run = lntm.load_run("run")
+    assert run.model.prior.names == ("Intercept", "party[T.Right]")
+    assert main(["transform", "run", "posts.csv", "--out", "theta.npz"]) == 0
+    capsys.readouterr()
+    assert main(["fit", "posts.csv", *options]) == 1
+    assert "the model stm needs --prevalence" in capsys.readouterr().err
+    assert main(["fit", "posts.csv", *options, "--prevalence", "~ open('x', 'w')"]) == 1
+    assert "which a formula may not" in capsys.readouterr().err
+    assert main(["fit", "posts.csv", "--prevalence", "~ party"]) == 1
+    assert "prevalence is an option of stm" in capsys.readouterr().err
+
+
 def test_options_of_the_other_engine_are_refused(counts, capsys):
     assert main(["fit", counts, "--max-epochs", "3"]) == 1
     assert "max_epochs is an option of posterior hmc; leave it out" in capsys.readouterr().err

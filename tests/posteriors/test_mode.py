@@ -56,10 +56,12 @@ def test_samples_that_cover_all_documents_average_to_their_moments(name, device)
     for turn in range(2):
         rows = torch.arange(turn, batch.num_docs, 2, device=device)
         # From the prior mean, as the others: documents converge on their own.
-        moments = SampledMoments(modes, guide.posterior(batch.select(rows)), rows, 2.0)
+        moments = SampledMoments(modes, 2.0)
+        for part in rows.split(2):
+            moments.add(guide.posterior(batch.select(part)), part)
         assert moments.num_docs == batch.num_docs
         covariance = covariance + 0.5 * moments.covariance_sum()
-        objective += 0.5 * moments.objective()
+        objective += 0.5 * float(moments.objective())
     torch.testing.assert_close(covariance, posterior.covariance_sum(), rtol=1e-5, atol=1e-7)
     assert objective == pytest.approx(float(posterior.objective.sum()), rel=1e-6)
 
@@ -68,7 +70,7 @@ def test_a_sample_may_be_empty() -> None:
     guide = make_guide("taylor", make_model("ctm"))
     batch = make_batch(make_counts())
     modes, rows = guide.means(batch), torch.zeros(0, dtype=torch.int64)
-    sample = guide.posterior(batch.select(rows), modes.mean[rows])
-    moments = SampledMoments(modes, sample, rows, 8.0)
+    moments = SampledMoments(modes, 8.0)
+    moments.add(guide.posterior(batch.select(rows), modes.mean[rows]), rows)
     assert not bool(moments.covariance_sum().any())
-    assert moments.objective() == pytest.approx(float(modes.objective.sum()))
+    assert float(moments.objective()) == pytest.approx(float(modes.objective.sum()))

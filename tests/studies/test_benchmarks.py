@@ -27,7 +27,10 @@ TINY: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["wall_seconds", "perplexity"],
     ),
     "aspect": ({"num_topics": 3}, ["VB float32", "scikit-learn float64", "float64"]),
-    "factor": ({"num_topics": (3,), "repeats": 1}, ["3", "ratio of sums", "the paper's"]),
+    "putthividhya_table1": (
+        {"num_topics": (3,), "repeats": 1},
+        ["3", "ratio of sums", "the paper's"],
+    ),
     "completion": (
         {"num_topics": (3,), "threads": 1} | {"systems": ("torch_lntm ctm", "scikit-learn LDA")},
         ["torch_lntm ctm", "scikit-learn LDA"],
@@ -72,6 +75,27 @@ def test_runs_is_kept_and_is_printed(name: str, corpus: Path, tmp_path: Path) ->
     assert set(rows) <= set(first)
     # What is drawn from the file alone is what was drawn at first.
     assert study.table(measure(name, study, settings, tmp_path, progress=False)) == text
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_coverage_counts_the_intervals_that_hold_the_truth() -> None:
+    study = load("coverage")
+    settings = study.settings(
+        num_corpora=2, lengths=(10,), effects=(0.5,), num_docs=20, num_topics=2, num_words=8
+    )
+    result = study.run(settings, Cells())
+    rows = study.table(result).splitlines()[2:]
+    assert len(rows) == 2 * 10
+    methods = {row.split("|")[4].strip() for row in rows}
+    assert {"true theta", "taylor: coefficients", "laplace: average", "hmc: chains"} <= methods
+    # By hand: one interval of two holds the truth, and estimates are twice as large as that.
+    held, missed = [0.1, 0.2, 0.0, 0.4], [0.1, 0.2, 0.15, 0.25]
+    made = type(result)(
+        study.settings(num_corpora=2, lengths=(10,), effects=(0.5,), known=(False,)),
+        [{"true theta": [held]}, {"true theta": [missed]}],
+    )
+    assert "50.0 ± 50.0 | +1.00 |  1.00 |" in study.table(made)
 
 
 @pytest.mark.slow

@@ -82,14 +82,16 @@ def test_committed_configurations_are_the_defaults(path: Path) -> None:
 
 
 def test_an_option_goes_before_quick_and_quick_before_the_file(tmp_path: Path) -> None:
-    study = load("factor")
+    study = load("putthividhya_table1")
     file = tmp_path / "some.yaml"
     file.write_text("num_topics: [3, 4]\nrepeats: 7\nseed: 5\n")
-    settings = read("factor", study, ["--config", str(file)]).settings
+    settings = read("putthividhya_table1", study, ["--config", str(file)]).settings
     assert (settings.num_topics, settings.repeats, settings.seed) == ((3, 4), 7, 5)
-    settings = read("factor", study, ["--quick", "--seed=6", f"--config={file}"]).settings
+    settings = read(
+        "putthividhya_table1", study, ["--quick", "--seed=6", f"--config={file}"]
+    ).settings
     assert (settings.num_topics, settings.repeats, settings.seed) == ((20, 80), 7, 6)
-    settings = read("factor", study, ["--quick", "--num-topics", "5", "6"]).settings
+    settings = read("putthividhya_table1", study, ["--quick", "--num-topics", "5", "6"]).settings
     assert settings.num_topics == (5, 6)
 
 
@@ -112,7 +114,7 @@ def test_a_file_that_cannot_be_used_is_refused(
     if content is not None:
         file.write_text(content)
     out = tmp_path / "out"
-    assert main(["factor", "--config", str(file), "--out", str(out)]) == 1
+    assert main(["putthividhya_table1", "--config", str(file), "--out", str(out)]) == 1
     assert message in capsys.readouterr().err
     assert not out.exists()
 
@@ -121,10 +123,10 @@ def test_a_file_that_cannot_be_used_is_refused(
     ("arguments", "code", "message"),
     [
         (["factors"], 2, "no study 'factors'"),
-        (["factor", "--repeats", "many"], 2, "repeats"),
-        (["factor", "--repeat", "2"], 2, "--repeat"),
-        (["factor", "--corpus", "nowhere.npz"], 1, "there is no corpus nowhere.npz"),
-        (["factor", "--data", "nowhere"], 1, "there is no corpus nowhere"),
+        (["putthividhya_table1", "--repeats", "many"], 2, "repeats"),
+        (["putthividhya_table1", "--repeat", "2"], 2, "--repeat"),
+        (["putthividhya_table1", "--corpus", "nowhere.npz"], 1, "there is no corpus nowhere.npz"),
+        (["putthividhya_table1", "--data", "nowhere"], 1, "there is no corpus nowhere"),
     ],
 )
 def test_wrong_commands_say_what_is_wrong(
@@ -151,7 +153,7 @@ def test_runs_and_prints_what_it_writes(tmp_path: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert (out / "tables.md").read_text() in printed
     assert "| ep " in printed
-    assert main(["minka_lafferty_five_word", "--seed", "7", "--out", str(out)]) == 1
+    assert main(["minka-lafferty-five-word", "--seed", "7", "--out", str(out)]) == 1
     assert "made with another num_docs" in capsys.readouterr().err
 
 
@@ -162,7 +164,7 @@ def test_an_interruption_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "measure", interrupted)
-    assert main(["factor"]) == 130
+    assert main(["putthividhya_table1"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
 
 
@@ -175,7 +177,7 @@ def test_mentioned_commands_exist() -> None:
     mentioned = set()
     for path in texts:
         text = path.read_text(encoding="utf-8")
-        mentioned |= set(re.findall(r"-m studies ([a-z_]+)", text))
+        mentioned |= set(re.findall(r"-m studies ([a-z_0-9]+)", text))
         for config in re.findall(r"studies/configs/[\w.]+", text):
             assert (REPOSITORY / config).is_file(), f"{path}: {config}"
         for result in re.findall(r"studies/results/[\w.-]+\.json", text):

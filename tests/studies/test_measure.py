@@ -17,6 +17,7 @@ from studies.measure import (
     check_choices,
     check_numbers,
     corpus_file,
+    dumps,
     measure,
     write,
 )
@@ -218,3 +219,13 @@ def test_means_have_their_standard_errors() -> None:
     assert with_error([1.5], 2) == "1.50"
     assert with_error([], 2) == "–"
     assert entry(math.nan, 1.0, 2) == "–"
+
+
+def test_lists_of_numbers_take_one_line_and_strings_stay() -> None:
+    record = {"text": "a [ 1 ] b", "numbers": [1, -2.5e-7, None, True], "rows": [[1], [2, 3]]}
+    record |= {"names": ["x", "y"], "none": []}
+    text = dumps(record)
+    assert json.loads(text) == record
+    assert '"numbers": [1, -2.5e-07, null, true]' in text
+    assert "[2, 3]\n" in text
+    assert '"a [ 1 ] b"' in text

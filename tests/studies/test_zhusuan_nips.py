@@ -9,6 +9,7 @@ import pytest
 
 from studies.measure import Cells, measure
 from studies.papers import zhusuan_nips
+from studies.papers.texts import read_parts
 from studies.papers.zhusuan_nips import METHODS, STUDY, NipsResult, NipsSettings, run
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError
@@ -80,7 +81,7 @@ def test_what_is_kept_is_the_model_that_was_judged(
     result: NipsResult, settings: NipsSettings, kept: Path
 ) -> None:
     model = load_model(kept / "models" / "taylor")
-    test = zhusuan_nips.read_parts(settings)[1]
+    test = read_parts(settings.corpus, settings.num_docs)[1]
     again = log_likelihood(model, test, AIS(num_chains=6, num_temperatures=30, start="prior"))
     fit = result.fits[2]
     np.testing.assert_allclose(again.log_likelihood, fit.log_likelihood, rtol=1e-6)
@@ -107,7 +108,7 @@ def test_the_tutorials_settings_are_the_tutorials(
             engines.append(self)
 
     monkeypatch.setattr(zhusuan_nips, "MonteCarloEM", Recording)
-    train, _ = zhusuan_nips.read_parts(settings)
+    train, _ = read_parts(settings.corpus, settings.num_docs)
     model = zhusuan_nips.fit_model(settings, METHODS["tutorial"], train)
     (engine,) = engines
     settings = engine.settings

@@ -21,6 +21,7 @@ from torch_lntm.cli.documents import (
     with_stop_words,
 )
 from torch_lntm.cli.fit import Fit
+from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -324,5 +325,7 @@ COMMANDS: dict[str, type[Command]] = {
     "sources": Sources,
     "transform": Transform,
     "evaluate": Evaluate,
+    "effects": Effects,
+    "select": Select,
     "convert": Convert,
 }

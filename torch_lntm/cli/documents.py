@@ -305,6 +305,22 @@ class OnDocuments(ReadsDocuments):
         return lntm.reports.completion_scores(*results)
 
 
+def prevalence_options(model: str, prevalence: str | None, corpus: Any) -> dict[str, Any]:
+    """The constructor's arguments that a formula of prevalence stands for.
+
+    The covariates are those of all documents: the ones held out may have levels and dates of their
+    own.
+
+    Raises:
+        ConfigError: The model is stm and there is no formula.
+    """
+    if prevalence is not None:
+        return {"prevalence": lntm.models.Covariates.of(corpus, prevalence).to_json()}
+    if model == "stm":
+        raise ConfigError("the model stm needs --prevalence, such as --prevalence '~ party'")
+    return {}
+
+
 def _format_of(corpus: object) -> str | None:
     """The format that the name of a corpus tells, if any."""
     from torch_lntm.corpus.readers import find_format

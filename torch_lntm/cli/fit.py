@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,9 +14,11 @@ from torch_lntm.cli.documents import (
     ChoosesWords,
     OnDocuments,
     in_options,
+    prevalence_options,
     say,
 )
 from torch_lntm.cli.launch import processes_on
+from torch_lntm.cli.results import CHANGEABLE, same_run, stage
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,13 +30,11 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run, UnfinishedRun
     from torch_lntm.reports import Score
 
-#: What may differ when a killed fit is continued.
-_CHANGEABLE = ("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds")
-
 _MODEL_OPTIONS = (
     *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance", "dtype"),
     *("anchored", "topic_scale", "num_sources", "source"),
     *("concentration", "symmetric", "learn_concentration"),
+    *("prevalence", "penalty"),
 )
 _ENGINE_OPTIONS = (
     *("start", "max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
@@ -83,12 +82,13 @@ class Fit(ChoosesWords, OnDocuments):
         overwrite: Replace a run that is there already.
         model: Model to fit: ctm, the correlated topic model; lntm, the same without correlations;
             iftm, the independent factor topic model; lda, the generative aspect model (latent
-            Dirichlet allocation); or the name of one that a plug-in registers.
+            Dirichlet allocation); stm, the structural topic model, whose topics' prevalence depends
+            on columns of the corpus; or the name of one that a plug-in registers.
         posterior: Approximation of the documents' posteriors: taylor (if not given), laplace,
-            blei-lafferty or khan-bouchard for ctm and lntm; factor (if not given), or with gaussian
-            sources taylor or laplace for iftm; vb (if not given) or ep for lda. Or hmc, Monte-Carlo
-            EM, which samples instead of approximating; or auto, which takes for ctm and lntm the
-            one of taylor and hmc that suits the documents, and says so.
+            blei-lafferty or khan-bouchard for ctm, lntm and stm; factor (if not given), or with
+            gaussian sources taylor or laplace for iftm; vb (if not given) or ep for lda. Or hmc,
+            Monte-Carlo EM, which samples instead of approximating; or auto, which takes for ctm,
+            lntm and stm the one of taylor and hmc that suits the documents, and says so.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
             0.05, or less where there are fewer tokens than topics times words.
@@ -105,6 +105,9 @@ class Fit(ChoosesWords, OnDocuments):
             (other starts estimate it); 1 / K if not given.
         symmetric: Keep one concentration for all topics.
         learn_concentration: Change the concentration in the fit.
+        prevalence: Formula of the columns that the prevalence of topics depends on, such as
+            "~ party + bs(date, df=6)".
+        penalty: Precision of the prior of their coefficients; found by evidence if not given.
         topics_update: Update of the topics; bound if not given with vb, second-order with ep.
         start: First topics: lda, by a fast fit without correlations; documents, from less of it;
             model, random ones.
@@ -139,6 +142,7 @@ class Fit(ChoosesWords, OnDocuments):
         "model lntm": ("topic_scale",),
         "model iftm": ("num_sources", "source"),
         "model lda": ("concentration", "symmetric", "learn_concentration"),
+        "model stm": ("prevalence", "penalty"),
         "fit": ("posterior", "start", "test_fraction"),
         "variational EM (every posterior but hmc)": (
             *("max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
@@ -167,6 +171,8 @@ class Fit(ChoosesWords, OnDocuments):
     concentration: float | None = None
     symmetric: bool = False
     learn_concentration: bool = True
+    prevalence: str | None = None
+    penalty: float | None = None
     topics_update: Literal["bound", "second-order"] | None = None
     start: Literal["lda", "documents", "model"] = "lda"
     max_iterations: int = 100
@@ -213,6 +219,7 @@ class Fit(ChoosesWords, OnDocuments):
         smoothing_given = {**given, **(self.model_options or {})}.get("topic_smoothing") is not None
         if chosen.topic_smoothing is not None and not smoothing_given:
             given["topic_smoothing"] = chosen.topic_smoothing
+        given |= prevalence_options(self.model, self.prevalence, corpus)
         model, guide, engine = recipe.make(
             corpus.num_words,
             corpus.vocabulary,
@@ -228,7 +235,7 @@ class Fit(ChoosesWords, OnDocuments):
             "posterior": recipe.posterior if recipe.samples else guide.name,
             "topic_smoothing": given.get("topic_smoothing"),
         }
-        fixed = {name: value for name, value in config.items() if name not in _CHANGEABLE}
+        fixed = {name: value for name, value in config.items() if name not in CHANGEABLE}
         return _Task(
             corpus,
             split,
@@ -247,7 +254,7 @@ class Fit(ChoosesWords, OnDocuments):
         from torch_lntm.io import check_target
 
         path = self._path(task.corpus, task.fixed)
-        if not self.overwrite and _same_run(path, task.corpus, task.fixed) is not None:
+        if not self.overwrite and same_run(path, task.corpus, task.fixed) is not None:
             return str(path), True
         check_target(path, self.overwrite)
         return str(path), False
@@ -300,7 +307,7 @@ class Fit(ChoosesWords, OnDocuments):
             if result.stop_reason == "interrupted":
                 save(None)
                 kept = "last finished epoch" if task.samples else "best so far"
-                say(f"interrupted: saved the {kept}, {_stage(result)}, in {path}")
+                say(f"interrupted: saved the {kept}, {stage(result)}, in {path}")
                 return INTERRUPTED
             scores = None
             try:
@@ -310,7 +317,7 @@ class Fit(ChoosesWords, OnDocuments):
                 save(None)  # the fit is not lost with its scores; the same command finishes them
                 raise
             save(scores)
-        say(f"{result.stop_reason.replace('_', ' ')}: {_stage(result)}, {result.seconds:.1f} s")
+        say(f"{result.stop_reason.replace('_', ' ')}: {stage(result)}, {result.seconds:.1f} s")
         if result.num_unconverged and not task.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         self._print(model, shares, scores, path)
@@ -426,25 +433,3 @@ class Fit(ChoosesWords, OnDocuments):
         if scores is not None:
             print(f"\n{lntm.reports.format_scores(scores)}")
         print(f"\nThe run is in {path}")
-
-
-def _same_run(path: Path, corpus: Corpus, fixed: dict[str, Any]) -> Run | None:
-    """The run in a folder, if it was asked for by the same configuration and corpus."""
-    if not (path / "metadata.json").is_file():
-        return None
-    run = lntm.load_run(path)
-    found = {name: value for name, value in run.config.items() if name not in _CHANGEABLE}
-    same = found == json.loads(json.dumps(fixed))
-    fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
-    return run if same and fingerprint == corpus.fingerprint() else None
-
-
-def _stage(result: FitResult) -> str:
-    """How far a fit came."""
-    if not result.history:
-        return "the start"
-    last = result.history[-1]
-    return (
-        f"phase {last['phase']}, iteration {last['iteration']}, "
-        f"{last['objective']:.4f} nats per token ({result.objective_name})"
-    )

@@ -106,6 +106,11 @@ class DocumentBatch:
         ).to(self.dtype)
 
     @cached_property
+    def num_tokens(self) -> float:
+        """Tokens of all documents; the host waits for a GPU when it is first asked for."""
+        return float(self.counts.double().sum())
+
+    @cached_property
     def by_word(self) -> tuple[Tensor, Tensor, Tensor]:
         """The transposed structure: ``(order, doc_index, word_offsets)``.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Generic
@@ -88,6 +88,14 @@ class WordHoldOut(Generic[D]):
     def __iter__(self) -> Iterator[D]:
         """Unpacks as ``observed, held_out = hold_out``."""
         return iter((self.observed, self.held_out))
+
+    def of(self, corpus: D) -> WordHoldOut[D]:
+        """The same hold-out of the same documents with other metadata or covariates.
+
+        Args:
+            corpus: The documents, with the counts of this hold-out's corpus.
+        """
+        return self if corpus is self.corpus else replace(self, corpus=corpus)
 
     def fingerprint(self) -> str:
         """SHA-256 of the corpus's counts and words and of what is observed, in hexadecimal.

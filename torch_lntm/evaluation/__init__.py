@@ -1,6 +1,13 @@
-"""Evaluation: held-out likelihood, completion, coherence, accuracy of posteriors."""
+"""Evaluation: held-out likelihood, completion, coherence, classification, retrieval, accuracy."""
 
 from torch_lntm.evaluation.accuracy import Accuracy, PosteriorAccuracy, posterior_accuracy
+from torch_lntm.evaluation.alignment import Alignment, align_topics
+from torch_lntm.evaluation.classification import (
+    Classification,
+    accuracy_difference,
+    classification,
+    resampled_error,
+)
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
     CompletionResult,
@@ -8,6 +15,8 @@ from torch_lntm.evaluation.completion import (
     document_completion,
     unigram_perplexity,
 )
+from torch_lntm.evaluation.dispersion import Dispersion, residual_dispersion
+from torch_lntm.evaluation.exclusivity import exclusivity
 from torch_lntm.evaluation.fair import ExactCompletion, completion_of, paired_difference
 from torch_lntm.evaluation.likelihood import (
     AIS,
@@ -19,26 +28,53 @@ from torch_lntm.evaluation.likelihood import (
     ais_bracket,
     log_likelihood,
 )
+from torch_lntm.evaluation.retrieval import (
+    Retrieval,
+    Similarity,
+    average_precision_difference,
+    by_cosine,
+    by_hellinger,
+    by_likelihood,
+    by_tfidf,
+    retrieval,
+)
 
 __all__ = [
     "AIS",
     "AISBracket",
     "Accuracy",
+    "Alignment",
+    "Classification",
     "CompletionResult",
+    "Dispersion",
     "ExactCompletion",
     "Importance",
     "LikelihoodEstimate",
     "LikelihoodMethod",
     "PosteriorAccuracy",
     "Quadrature",
+    "Retrieval",
+    "Similarity",
+    "accuracy_difference",
     "ais_bracket",
+    "align_topics",
+    "average_precision_difference",
+    "by_cosine",
+    "by_hellinger",
+    "by_likelihood",
+    "by_tfidf",
+    "classification",
     "coherence",
     "completion_of",
     "completion_perplexity",
     "document_completion",
+    "exclusivity",
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",
+    "resampled_error",
+    "residual_dispersion",
+    "retrieval",
     "topic_diversity",
     "unigram_perplexity",
 ]

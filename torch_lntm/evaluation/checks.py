@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.corpus.corpus import as_corpus
 from torch_lntm.errors import (
+    ConfigError,
     IncompatibleGuideError,
     UnreliableEstimateWarning,
     require_whole,
@@ -29,7 +31,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
         max_docs: Documents to compute together.
 
     Returns:
-        The corpus.
+        The corpus, with the covariates that the model's prior reads.
 
     Raises:
         ConfigError: The model is none, the corpus is none or over another vocabulary, or a number
@@ -38,9 +40,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
     require_model(model)
     require_whole(0, seed=seed)
     require_whole(1, max_docs=max_docs)
-    documents = as_corpus(corpus, allow_empty=True)
-    model.check_corpus(documents)
-    return documents
+    return model.check_corpus(as_corpus(corpus, allow_empty=True))
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:
@@ -86,3 +86,32 @@ def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log lik
             f"(positions {positions_of(positions)}): their {what} are not reliable; {cure}",
             UnreliableEstimateWarning,
         )
+
+
+def simplex(values: Any, name: str, shape: tuple[int | None, int | None]) -> Tensor:
+    """Rows of probabilities as a float64 tensor on the CPU, normalised.
+
+    Args:
+        values: Nonnegative numbers, array or tensor.
+        name: What they are, for messages.
+        shape: The rows and columns that there must be; None for any number.
+
+    Raises:
+        ConfigError: Another shape, numbers that are negative or not finite, or a row without mass.
+    """
+    rows = torch.as_tensor(values).detach().cpu().double()
+    fits = rows.dim() == 2 and all(
+        size in (None, found) for size, found in zip(shape, rows.shape, strict=True)
+    )
+    if not fits:
+        raise ConfigError(
+            f"{name} has shape {tuple(rows.shape)}; expected two dimensions, of sizes "
+            f"{', '.join('any' if size is None else str(size) for size in shape)}"
+        )
+    if not torch.isfinite(rows).all() or (rows < 0).any():
+        raise ConfigError(f"{name} must be finite and nonnegative; got NaN, inf or a negative")
+    total = rows.sum(1, keepdim=True)
+    if (total == 0).any():
+        row = int((total == 0).nonzero()[0, 0])
+        raise ConfigError(f"{name}: row {row} sums to 0; give it some mass")
+    return rows / total

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
-from torch_lntm.evaluation.checks import check_arguments
+from torch_lntm.evaluation.checks import check_arguments, simplex
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide, require_guide
@@ -145,8 +145,8 @@ def document_completion(
     require_whole(1, num_samples=num_samples)
     given = isinstance(corpus, WordHoldOut)
     if isinstance(corpus, WordHoldOut):
-        hold_out = corpus
-        check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs)
+        ready = check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs)
+        hold_out = corpus.of(ready)
     else:
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = corpus.hold_out_words(observed_fraction, seed)
@@ -214,8 +214,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         CorpusError: There is not one held-out token.
     """
     held_out = as_corpus(held_out, allow_empty=True)
-    proportions = _simplex(theta, "theta", (held_out.num_docs, None))
-    probs = _simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
+    proportions = simplex(theta, "theta", (held_out.num_docs, None))
+    probs = simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
     check_any_tokens(held_out)
     floor = math.log(torch.finfo(torch.float64).tiny)
     scores = []
@@ -292,21 +292,3 @@ def check_any_tokens(held_out: Corpus) -> None:
         raise CorpusError(
             "there is not one held-out token; a document needs at least two tokens to have one"
         )
-
-
-def _simplex(values: Any, name: str, shape: tuple[int, int | None]) -> Tensor:
-    """Rows of probabilities as a float64 tensor on the CPU, normalised."""
-    rows = torch.as_tensor(values).detach().cpu().double()
-    expected = tuple(size for size in shape if size is not None)
-    if rows.dim() != 2 or tuple(rows.shape)[: len(expected)] != expected:
-        raise ConfigError(
-            f"{name} has shape {tuple(rows.shape)}; expected two dimensions, of sizes "
-            f"{', '.join('any' if size is None else str(size) for size in shape)}"
-        )
-    if not torch.isfinite(rows).all() or (rows < 0).any():
-        raise ConfigError(f"{name} must be finite and nonnegative; got NaN, inf or a negative")
-    total = rows.sum(1, keepdim=True)
-    if (total == 0).any():
-        row = int((total == 0).nonzero()[0, 0])
-        raise ConfigError(f"{name}: row {row} sums to 0; give it some mass")
-    return rows / total

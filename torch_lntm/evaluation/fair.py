@@ -169,7 +169,7 @@ def completion_of(
             "corpus.hold_out_words() returns"
         )
     model = _model_of(prior, topics)
-    check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs)
+    hold_out = hold_out.of(check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs))
     found = hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
     check_any_tokens(hold_out.held_out)
     probs, lengths = model.topics.double_probs, torch.tensor(hold_out.held_out.lengths)

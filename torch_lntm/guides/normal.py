@@ -142,6 +142,10 @@ class BleiLaffertyGuide(NormalGuide):
     needs = "a normal prior of eta alone, without sources"
     _solver = staticmethod(blei_lafferty)
 
+    def memory_per_document(self, entries: float) -> float:
+        """See :meth:`Guide.memory_per_document`; no square here."""
+        return Guide.memory_per_document(self, entries)
+
 
 class KhanBouchardGuide(NormalGuide):
     """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*).

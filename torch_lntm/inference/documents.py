@@ -101,8 +101,8 @@ def transform(
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
     require_whole(1, num_samples=num_samples, max_docs=max_docs)
     require_whole(0, seed=seed)
-    model, corpus = require_guide(guide).model, as_corpus(corpus, allow_empty=True)
-    model.check_corpus(corpus)
+    model = require_guide(guide).model
+    corpus = model.check_corpus(as_corpus(corpus, allow_empty=True))
     if max_docs is None:
         per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
         if estimate == "mean":

@@ -141,7 +141,7 @@ def expected_counts(
     return ExpectedCounts(
         log_likelihood=document_sums(batch.counts * s.log(), batch),
         topic_counts=weights * sum_over_words(ratio, words, batch),
-        word_counts=(words * sum_over_docs(ratio, weights, batch)).mT if word_counts else None,
+        word_counts=sum_over_docs(ratio, weights, batch).mul_(words).mT if word_counts else None,
     )
 
 

@@ -168,8 +168,8 @@ class FactorSpace(LatentSpace):
             ``(..., num_docs, num_sources)`` float64.
         """
         weighted = (eta.double() - self.loc) * self.noise_precision.double()
-        projected = weighted @ self.mixing.double()
-        return (tril @ (tril.mT @ projected[..., None])).squeeze(-1)
+        projected = (weighted @ self.mixing.double())[..., None, :]
+        return (projected @ tril @ tril.mT).squeeze(-2)
 
     def noise(self, eta: Tensor, source: Tensor) -> Tensor:
         """Λ^½(eta − μ − A s) ``(..., num_docs, num_topics)`` float64."""

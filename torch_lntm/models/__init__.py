@@ -1,19 +1,22 @@
 """Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
 
-from torch_lntm.models.constructors import ctm, iftm, lda, lntm
+from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.model import Construction, TopicModel
+from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
+from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
 from torch_lntm.models.topics import NormalTopics, Topics
 
 __all__ = [
     "CONSTRUCTORS",
     "Construction",
+    "Covariates",
     "DiagonalNormalPrior",
     "DirichletPrior",
     "DocumentPrior",
@@ -21,6 +24,7 @@ __all__ = [
     "LogisticNormalPrior",
     "NormalPrior",
     "NormalTopics",
+    "StructuralPrior",
     "TopicModel",
     "Topics",
     "construct",
@@ -30,4 +34,5 @@ __all__ = [
     "lda",
     "lntm",
     "register",
+    "stm",
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.model import TopicModel
+from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
 from torch_lntm.models.topics import NormalTopics, Topics
 
@@ -243,6 +246,96 @@ def lda(
         concentration=concentration,
         symmetric=symmetric,
         learn_concentration=learn_concentration,
+        dtype=dtype,
+    )
+    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    return TopicModel(prior, phi, vocabulary)
+
+
+def stm(
+    num_topics: int, corpus: Corpus, prevalence: str | None = None, **settings: Any
+) -> TopicModel:
+    """The structural topic model: prior means that are linear in the documents' covariates.
+
+    eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
+    from theta_d (*Roberts, Stewart & Airoldi 2016*).
+
+    Args:
+        num_topics: Number of topics K; one is a unigram model.
+        corpus: The training documents.
+        prevalence: A formula over the corpus's metadata, such as ``"~ party + bs(date, df=6)"``
+            (``docs/structural.md``). Left out, the covariates are the array that the corpus was
+            given by ``corpus.with_covariates({"prevalence": x})``, ``(num_docs, num_columns)``
+            without an intercept.
+        **settings: ``anchored``, ``penalty``, ``topics``, ``topic_smoothing``,
+            ``pseudo_documents``, ``pseudo_variance``, ``dtype`` and ``seed``. ``penalty`` is the
+            precision of the slopes' prior, found by evidence if not given; the others are as for
+            :func:`ctm`.
+
+    Returns:
+        The model, on the CPU. It holds the formula's levels and knots, so that it encodes any other
+        corpus with the same columns as it did this one.
+
+    Raises:
+        ConfigError: The formula, a size or a value cannot be used.
+        CorpusError: A column is missing, or lacks values.
+    """
+    if not isinstance(corpus, Corpus):
+        raise ConfigError(
+            f"stm got a {type(corpus).__name__} for the corpus; its covariates are learned from "
+            "the training documents: stm(num_topics, corpus, prevalence='~ party')"
+        )
+    covariates = Covariates.of(corpus, prevalence)
+    settings = {"vocabulary": corpus.vocabulary, **settings}
+    return structural(num_topics, corpus.num_words, prevalence=covariates.to_json(), **settings)
+
+
+@register("stm")
+def structural(
+    num_topics: int,
+    num_words: int,
+    *,
+    prevalence: Mapping[str, Any] | None = None,
+    anchored: bool = False,
+    penalty: float | None = None,
+    topics: Tensor | None = None,
+    topic_smoothing: float = 0.05,
+    pseudo_documents: float | None = None,
+    pseudo_variance: float = 1.0,
+    vocabulary: Sequence[str] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    seed: int = 0,
+) -> TopicModel:
+    """What :func:`stm` makes, from covariates that are known already; files are read by it.
+
+    Args:
+        num_topics: Number of topics K; one is a unigram model.
+        num_words: Size of the vocabulary V.
+        prevalence: What ``Covariates.to_json`` gives; without it the mean is that of :func:`ctm`.
+        anchored: As for :func:`ctm`.
+        penalty: Precision of the slopes' prior; found by evidence if not given.
+        topics: ``(num_topics, num_words)`` word probabilities.
+        topic_smoothing: As for :func:`ctm`.
+        pseudo_documents: As for :func:`ctm`.
+        pseudo_variance: As for :func:`ctm`.
+        vocabulary: One word per column.
+        dtype: As for :func:`ctm`.
+        seed: Seed of the topics' random initial values.
+
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        ConfigError: A size, shape or value that cannot be used, or damaged covariates.
+    """
+    dtype = _check(num_topics, num_words, dtype)
+    prior = StructuralPrior(
+        num_topics,
+        Covariates((), (), ()) if prevalence is None else Covariates.from_json(prevalence),
+        anchored=anchored,
+        penalty=penalty,
+        pseudo_documents=pseudo_documents,
+        pseudo_variance=pseudo_variance,
         dtype=dtype,
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)

@@ -354,12 +354,22 @@ class TopicModel(nn.Module):
             if not bool(torch.isfinite(parameter).all()):
                 raise NumericalError(f"the model's parameter {name} is not finite")
 
-    def check_corpus(self, corpus: Corpus) -> None:
-        """Raise if a corpus is not over this model's words.
+    def check_corpus(self, corpus: Corpus) -> Corpus:
+        """The corpus with the covariates that this model's prior reads from its batches.
+
+        Engines and evaluators call it. Whoever makes batches calls it first:
+        ``model.check_corpus(corpus).batch()``.
+
+        Args:
+            corpus: The documents.
+
+        Returns:
+            The corpus itself where the prior reads no covariates.
 
         Raises:
             ConfigError: It has another number of words; or where both have a vocabulary, other
                 words or another order.
+            CorpusError: The documents lack what the covariates are made of.
         """
         cure = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
         if corpus.num_words != self.num_words:
@@ -367,7 +377,7 @@ class TopicModel(nn.Module):
                 f"the corpus has {corpus.num_words} words and the model {self.num_words}; {cure}"
             )
         if None in (corpus.vocabulary, self.vocabulary) or corpus.vocabulary == self.vocabulary:
-            return
+            return self.prior.prepare(corpus)
         pairs = enumerate(zip(corpus.vocabulary or (), self.vocabulary or (), strict=True))
         column, (theirs, ours) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
         raise ConfigError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.documents import source_prior
@@ -44,15 +46,44 @@ def source_plot(
         ConfigError: matplotlib is missing, the model has no sources or not this one, or a number is
             below 1.
     """
-    plt = library("matplotlib.pyplot")
     prior = source_prior(model)
     if source is not None and not 0 <= source < prior.num_sources:
         raise ConfigError(f"source {source} of a model with {prior.num_sources} sources")
     require_whole(1, num_topics=num_topics, num_words=num_words)
-    loadings = prior.centred_mixing().cpu().numpy()
-    words = [shortened(name) for name in topic_labels(model, num_words)]
+    chosen = range(prior.num_sources) if source is None else [source]
+    names = topic_labels(model, num_words)
+    return plot_loadings(
+        prior.centred_mixing().cpu().numpy(), names, chosen, num_topics=num_topics, ax=ax
+    )
+
+
+def plot_loadings(
+    loadings: NDArray[np.float64],
+    names: Sequence[str],
+    sources: Iterable[int],
+    *,
+    num_topics: int,
+    ax: Axes | None = None,
+) -> Axes:
+    """The picture of :func:`source_plot`, of given numbers.
+
+    Args:
+        loadings: ``(num_topics, num_sources)`` change of each topic's logit by a unit of a source.
+        names: A name for each topic.
+        sources: The sources to show.
+        num_topics: Topics at each end.
+        ax: Axes to draw into; by default those of a new figure of suitable size.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    plt = library("matplotlib.pyplot")
+    words = [shortened(name) for name in names]
     rows: list[tuple[str, float]] = []  # a source's name, and with a loading its topics' names
-    for number in range(prior.num_sources) if source is None else [source]:
+    for number in sources:
         order = np.argsort(-loadings[:, number], kind="stable")
         ranked = [(words[k], float(loadings[k, number])) for k in order]
         rows.append((f"source {number}", np.nan))

@@ -68,26 +68,38 @@ class ModePosterior(Posterior):
 class SampledMoments(Moments):
     """Moments of documents whose covariances are known for a sample of them.
 
+    Only sums are kept of the sample, so that a large one can be added part by part.
+
     Args:
         modes: All documents.
-        sample: The posteriors of some of them, with covariances.
-        rows: ``(num_sampled,)`` int64 which documents these are.
         weight: How many documents each of the sample stands for.
     """
 
-    def __init__(self, modes: Posterior, sample: Posterior, rows: Tensor, weight: float) -> None:
+    def __init__(self, modes: Posterior, weight: float) -> None:
         self.mean = modes.mean
-        self._modes, self._sample, self._rows, self._weight = modes, sample, rows, weight
+        self._modes, self._weight = modes, weight
+        self._covariance_sum = modes.covariance_sum()
+        self._objective = modes.objective.sum()
+
+    def add(self, sample: Posterior, rows: Tensor) -> None:
+        """Add documents to the sample.
+
+        Args:
+            sample: Their posteriors, with covariances.
+            rows: ``(num_sampled,)`` int64 which of all documents these are.
+        """
+        self._covariance_sum += self._weight * sample.covariance_sum()
+        added = sample.objective - self._modes.objective[rows]
+        self._objective += self._weight * added.sum()
 
     def covariance_sum(self) -> Tensor:
         """See :meth:`Moments.covariance_sum`; an estimate."""
-        return self._weight * self._sample.covariance_sum()
+        return self._covariance_sum
 
     def expected_log_theta(self) -> Tensor:
-        """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it."""
-        return self._sample.expected_log_theta()
+        """See :meth:`Moments.expected_log_theta`; of the modes, without their spread."""
+        return self._modes.expected_log_theta()
 
-    def objective(self) -> float:
-        """Sum of the posteriors' objectives, nats; what covariances add to it is an estimate."""
-        added = self._sample.objective - self._modes.objective[self._rows]
-        return float(self._modes.objective.sum() + self._weight * added.sum())
+    def objective(self) -> Tensor:
+        """Sum of the posteriors' objectives (scalar), nats; what covariances add is an estimate."""
+        return self._objective

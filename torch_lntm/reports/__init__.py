@@ -1,5 +1,14 @@
-"""What a fitted model says, in tables: topics, sources and scores."""
+"""What a fitted model says, in tables: topics, labels, sources and scores."""
 
+from torch_lntm.reports.labels import (
+    LabelMeasure,
+    RepresentativeDocument,
+    TopicLabels,
+    format_labels,
+    label_topics,
+    representative_documents,
+    word_scores,
+)
 from torch_lntm.reports.scores import (
     Score,
     coherence_scores,
@@ -23,24 +32,31 @@ from torch_lntm.reports.tables import TableFormat
 from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_topics, topic_shares
 
 __all__ = [
+    "LabelMeasure",
+    "RepresentativeDocument",
     "Score",
     "SourceSummary",
     "SourceTopic",
     "TableFormat",
+    "TopicLabels",
     "TopicSummary",
     "coherence_scores",
     "completion_scores",
     "diversity_score",
+    "format_labels",
     "format_scores",
     "format_sources",
     "format_topics",
+    "label_topics",
     "likelihood_scores",
     "most_active_documents",
     "read_scores",
+    "representative_documents",
     "score_records",
     "source_activity",
     "summarise_sources",
     "summarise_topics",
     "topic_shares",
+    "word_scores",
     "write_scores",
 ]

@@ -21,14 +21,14 @@ from torch_lntm.kernels import expected_topic_counts
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, settled
-from torch_lntm.solvers.ascent import Objective, maximise_mean
+from torch_lntm.solvers.ascent import Objective, Words, maximise_mean
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
 #: Updates of variances, |η| and B at the starting means.
 START_STEPS = 3
-#: Joint ascent steps in means and sources per round.
-MEAN_STEPS = 2
+#: Joint ascent steps in means and sources per round; each costs a pass over the words.
+MEAN_STEPS = 1
 
 
 @dataclass(eq=False)
@@ -41,7 +41,8 @@ class _Sources:
     Attributes:
         space: The prior of eta and its sources.
         scale: ``(num_docs, num_sources)`` float64 |η|^½; ones if Gaussian.
-        root: ``(num_docs, num_sources, num_sources)`` float64 Cholesky factor of B⁻¹ at that |η|.
+        root: ``(num_docs, num_sources, num_sources)`` float64 Cholesky factor of B⁻¹ at that |η|;
+            ``(num_sources, num_sources)`` if Gaussian, for which it is the same.
     """
 
     space: FactorSpace
@@ -52,15 +53,20 @@ class _Sources:
     def start(cls, space: FactorSpace, index: Tensor) -> _Sources:
         """At |η| = 1, the optimum without data."""
         scale = space.gram.new_ones(len(index), space.num_sources)
-        root = space.source_tril.expand(len(index), -1, -1)
-        return cls(space, scale, root.clone() if not space.shares_source_covariance else root)
+        root = space.source_tril
+        if not space.shares_source_covariance:
+            root = root.repeat(len(index), 1, 1)
+        return cls(space, scale, root)
 
     def lift(self, eta: Tensor) -> Tensor:
         return eta
 
     def _rescaled(self, z: Tensor) -> Tensor:
+        if self.space.shares_source_covariance:  # the scale is 1
+            return z
         source = z[..., : self.space.num_sources] * self.scale.to(z.dtype)
-        return torch.cat([source, z[..., self.space.num_sources :]], -1)
+        noise = z[..., self.space.num_sources :]
+        return torch.cat([source, noise.expand(*source.shape[:-1], -1)], -1)
 
     def source_mean(self, z: Tensor) -> Tensor:
         """s̄ ``(num_docs, num_sources)``, float64."""
@@ -80,15 +86,12 @@ class _Sources:
         return self._rescaled(self.space.pull(gradient))
 
     def select(self, rows: Tensor) -> _Sources:
-        # Indexing would write out the one factor that Gaussian sources share.
-        shared = self.space.shares_source_covariance
-        root = self.root[: len(rows)] if shared else self.root[rows]
+        root = self.root if self.space.shares_source_covariance else self.root[rows]
         return _Sources(self.space.select(rows), self.scale[rows], root)
 
     def assign(self, rows: Tensor, part: _Sources) -> None:
         """Take the values of some of the documents from ``part``."""
-        if not self.space.shares_source_covariance:
-            self.scale[rows], self.root[rows] = part.scale, part.root
+        self.scale[rows], self.root[rows] = part.scale, part.root
 
     def second_moment(self, z: Tensor) -> Tensor:
         """E s² ``(num_docs, num_sources)``, float64."""
@@ -100,7 +103,10 @@ class _Sources:
         ½|s̄|²_{1/|η|} − ½ tr AᵀΛAB⁻¹ − KL(q(s) ‖ p(s)); tr AᵀΛAB⁻¹ = L − tr diag(1/|η|)B⁻¹.
         """
         shortest = z[:, : self.space.num_sources].double().square().sum(-1)
-        trace = self.space.num_sources - (self.root / self.scale[:, :, None]).square().sum((-2, -1))
+        root = self.root
+        if not self.space.shares_source_covariance:
+            root = root / self.scale[:, :, None]
+        trace = self.space.num_sources - root.square().sum((-2, -1))
         divergence = self.space.source_divergence(self.second_moment(z), self.root)
         return 0.5 * (shortest - trace) - divergence
 
@@ -178,11 +184,12 @@ def factor(
 ) -> FactorPosterior:
     """Solve q(s) q(eta) by coordinate ascent on the tangent bound.
 
-    *Putthividhya et al. 2009, §2.2–2.3.1.* A round is the paper's (the Wright omega update of x̄
-    between those of ξ, the responsibilities and s̄), then two Newton steps in x̄ and s̄ together,
-    then |η|, B and s̄ of Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print
-    is twice the derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all
-    x̄_k together and s̄ to them, and the paper's rounds alone take ten times as many.
+    *Putthividhya et al. 2009, §2.2–2.3.1.* First the paper's round (the Wright omega update of x̄
+    between those of ξ, the responsibilities and s̄), which leads to better optima than Newton's
+    steps from afar. Then rounds of a Newton step in x̄ and s̄ together, then |η|, B and s̄ of
+    Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print is twice the
+    derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all x̄_k together
+    and s̄ to them, and the paper's rounds alone take ten times as many.
 
     With A = 0 this is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). Its bound is then theirs
     if the sources are Gaussian; with Laplace sources the dual costs log 2 + ½ − ½ log 2π = 0.274
@@ -220,14 +227,18 @@ def factor(
     active, current = ActiveSet(batch.num_docs, z.device), batch
     epsilon = 4.0 * torch.finfo(z.dtype).eps
     topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
+    z = _coordinate_update(sources, z, topic_counts, 0.5 * variance, batch.lengths)
+    # What the words say at the means of a round holds at the start of the next.
+    words: Words | None = None
     for iteration in range(max_iterations):
         rows = active.rows
         part, half = sources.select(rows), 0.5 * variance[rows]
         point = maximise_mean(
             Objective(current, topics, part, half),
-            _coordinate_update(part, z[rows], topic_counts, half, current.lengths),
+            z[rows],
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS,
+            words=words,
         ).point
         z[rows] = point.z
         new_bound = (
@@ -239,15 +250,18 @@ def factor(
         # The logits' own rounding counts once a token.
         size = new_bound.abs() + current.lengths * eta.abs().amax(-1)
         active.step(*settled(gain, tolerance, epsilon * size))
-        current, part, position, topic_counts, half, eta = active.retire(
-            current, part, point.z, point.topic_counts, half, eta
+        current, part, position, half, eta, *read = active.retire(
+            current, part, point.z, half, eta, *point.words
         )
+        words = Words(*read)
         # The last round ends with the means: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
-        part = part.updated(position, current.index)
-        sources.assign(active.rows, part)
-        z[active.rows] = part.whiten(eta).to(z.dtype)
+        # Gaussian sources have nothing to update, and z is the shortest already.
+        if not space.shares_source_covariance:
+            part = part.updated(position, current.index)
+            sources.assign(active.rows, part)
+            z[active.rows] = part.whiten(eta).to(z.dtype)
         log_rate = log_mean_rate(eta.to(z.dtype), half, current.lengths)
         precision = space.noise_precision.expand_as(log_rate)
         variance[active.rows] = inverse_mean_root(precision, log_rate, 0.5)
@@ -260,5 +274,5 @@ def factor(
         objective=bound,
         std=variance.sqrt(),
         source_mean=sources.source_mean(z).to(z.dtype),
-        source_root=sources.root,
+        source_root=sources.root.expand(batch.num_docs, -1, -1),
     )

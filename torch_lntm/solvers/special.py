@@ -75,12 +75,14 @@ def wright_omega(x: Tensor) -> Tensor:
 
 
 def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> Tensor:
-    """The x > 0 with 1/x = precision + rate × exp(exponent × x), elementwise.
+    """The x > 0 with 1/x = precision + rate × exp(exponent × x), elementwise; without gradient.
 
     The variance updates of Blei–Lafferty and Khan–Bouchard with the bound's ζ or ξ held fixed
     (*Khan & Bouchard 2009, eq. 36 with one unknown*). Newton in log x, started from the smaller of
-    the roots without the growth of the exponential and without the precision; both are upper
-    bounds, from which Newton descends monotonically.
+    upper bounds on the roots without the growth of the exponential and without the precision, from
+    where Newton descends monotonically. The latter root is ω(t)/exponent, t = log(exponent/rate);
+    ω(t) is at most eᵗ, and where t > 1 at most t − log t + 1.59 log t / t
+    (*Hoorfar & Hassani 2008, theorem 2.7*).
 
     Args:
         precision: Positive.
@@ -91,18 +93,19 @@ def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> T
     Returns:
         x, same shape.
     """
-    growth = torch.where(
-        log_rate > -torch.inf,
-        wright_omega(math.log(exponent) - log_rate) / exponent,
-        torch.inf,
-    )
-    y = torch.minimum(-torch.logaddexp(precision.log(), log_rate), growth.log())
+    t = (math.log(exponent) - log_rate).clamp_max(0.25 * torch.finfo(log_rate.dtype).max)
+    large = t.clamp_min(1.0)
+    log_t = large.log()
+    log_growth = torch.where(t > 1.0, (large - log_t + 1.59 * log_t / large).log(), t)
+    bound = -torch.logaddexp(precision.log(), log_rate)
+    y = torch.minimum(bound, log_growth - math.log(exponent))
     for _ in range(ROOT_STEPS):
         x = y.exp()
-        linear, exponential = precision * x, (log_rate + y + exponent * x).exp()
-        value = 1.0 - linear - exponential
-        y = y + value / (linear + exponential * (1.0 + exponent * x))
-    return y.exp()
+        linear, growth = precision * x, exponent * x
+        exponential = (growth + log_rate).add_(y).exp_()
+        slope = growth.add_(1.0).mul_(exponential).add_(linear)
+        y += (1.0 - linear).sub_(exponential).div_(slope)
+    return y.exp_()
 
 
 def log_mean_rate(logits: Tensor, half_variance: Tensor, lengths: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tens
         ``(num_docs, dim, dim)``.
     """
     factor = space.factor.flip(1)
-    centred = factor - (p @ factor)[:, None, :]
-    precision = centred.mT @ (centred * (lengths[:, None] * p)[..., None])
+    root = (factor - (p @ factor)[:, None, :]).mul_((lengths[:, None] * p).sqrt()[..., None])
+    precision = root.mT @ root
     precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return precision
 

@@ -80,7 +80,9 @@ def model_identity(model: TopicModel) -> dict[str, Any]:
         "model": repr(model.construction),
         "parts": repr(model),
         "fixed": {
-            name: _digest(buffer.detach().cpu().numpy()) for name, buffer in model.named_buffers()
+            name: _digest(buffer.detach().cpu().numpy())
+            for name, buffer in model.named_buffers()
+            if name.removeprefix("prior.") not in model.prior.fitted_buffers
         },
     }
 
@@ -119,6 +121,8 @@ def write_checkpoint(
         statistics = dict(vars(state.statistics))
         tensors["statistics.word_counts"] = statistics.pop("word_counts")
         tensors |= {f"sums.{name}": value for name, value in statistics.pop("sums").items()}
+        statistics["objective"] = float(statistics["objective"])
+        statistics["num_unconverged"] = int(statistics["num_unconverged"])
         record["statistics"] = statistics
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_write(path) as file:

@@ -14,14 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus import DocumentBatch
+from torch_lntm.budget import docs_at_once
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
 from torch_lntm.posteriors import Posterior, SampledMoments
 
 #: One document in so many for every so many topics, if that leaves enough documents in a step, and
 #: there are enough topics to save time.
-STRIDE, TOPICS_PER_STRIDE = 8, 200
+STRIDE, TOPICS_PER_STRIDE = 8, 100
 MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
+#: Tables ``(num_docs, num_topics)`` that solving for means holds at a time.
+MEAN_TABLES = 8
 
 
 def default_stride(guide: Guide[Any], step_docs: int) -> int:
@@ -32,7 +35,7 @@ def default_stride(guide: Guide[Any], step_docs: int) -> int:
         step_docs: Documents of a stochastic step.
     """
     num_topics = guide.model.num_topics
-    if num_topics < MIN_SAMPLED_TOPICS:
+    if num_topics < MIN_SAMPLED_TOPICS or not guide.separates_means:
         return 1
     stride = STRIDE * max(1, num_topics // TOPICS_PER_STRIDE)
     return min(stride, max(1, step_docs // MIN_SAMPLED_DOCS))
@@ -43,19 +46,35 @@ class CovarianceSample:
 
     Args:
         guide: A guide.
-        num_docs: Documents of the corpus.
-        order: The non-empty ones in a random order.
+        corpus: The corpus.
+        order: Positions in it of the non-empty documents, in a random order.
         stride: How many documents each of the sample stands for. For guides whose means come with
             the covariances it is 1.
+        max_docs: Documents solved at once; by default from what they take in memory.
+
+    Attributes:
+        stride: How many documents each of the sample stands for.
+        max_docs: Documents to give to :meth:`solve` at once.
     """
 
     def __init__(
-        self, guide: Guide[Any], num_docs: int, order: NDArray[np.int64], stride: int
+        self,
+        guide: Guide[Any],
+        corpus: Corpus,
+        order: NDArray[np.int64],
+        stride: int,
+        max_docs: int | None = None,
     ) -> None:
         self.stride = stride if guide.separates_means else 1
         self._guide = guide
-        self._rank = np.empty(num_docs, dtype=np.int64)
+        self._rank = np.empty(corpus.num_docs, dtype=np.int64)
         self._rank[order] = np.arange(len(order))
+        device, dtype = guide.model.device, guide.model.dtype
+        size = guide.memory_per_document(corpus.nnz / len(order))
+        self._max_sampled = max_docs or docs_at_once(size, device, dtype)
+        if self.stride > 1:
+            size = float(MEAN_TABLES * guide.model.num_topics)
+        self.max_docs = max_docs or docs_at_once(size, device, dtype)
 
     def solve(
         self,
@@ -78,9 +97,12 @@ class CovarianceSample:
         if self.stride == 1:
             return self._guide.posterior(batch, init, **settings), None
         modes = self._guide.means(batch, init, **settings)
+        moments = SampledMoments(modes, float(self.stride))
         in_turn = self._rank[batch.positions.numpy()] % self.stride == turn % self.stride
-        rows = torch.from_numpy(in_turn).nonzero().squeeze(-1).to(batch.device)
         # From the modes one step is enough.
         settings["max_iterations"] = 1
-        sample = self._guide.posterior(batch.select(rows), modes.mean[rows], **settings)
-        return modes, SampledMoments(modes, sample, rows, float(self.stride))
+        for part in torch.from_numpy(in_turn).nonzero().squeeze(-1).split(self._max_sampled):
+            rows = part.to(batch.device)
+            sample = self._guide.posterior(batch.select(rows), modes.mean[rows], **settings)
+            moments.add(sample, rows)
+        return modes, moments

@@ -194,14 +194,14 @@ class MonteCarloRun(ResumableFit):
             if state.step == 0:
                 # Chains move for a whole epoch before the first M-step.
                 total = self.processes.add_up("epoch", lambda: _added(visits), torch.float64)
-                objective, num_tokens = total.objective, total.num_tokens
-                unconverged = total.num_unconverged
+                objective, num_tokens = float(total.objective), total.num_tokens
+                unconverged = int(total.num_unconverged)
             else:
                 for _ in range(self.num_batches):
                     found = self.processes.add_up("batch", lambda: next(visits), self.model.dtype)
-                    objective += found.objective
+                    objective += float(found.objective)
                     num_tokens += found.num_tokens
-                    unconverged += found.num_unconverged
+                    unconverged += int(found.num_unconverged)
                     if found.num_docs:
                         self._maximise(found)
         if state.step == 0 and total.num_docs:
@@ -440,5 +440,5 @@ def _added(visits: Iterator[Statistics | None]) -> Statistics | None:
     total: Statistics | None = None
     for found in visits:
         if found is not None:
-            total = found if total is None else total + found
+            total = found if total is None else total.add_(found)
     return total

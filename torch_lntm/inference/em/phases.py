@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
@@ -99,15 +98,13 @@ class VariationalRun(ResumableFit):
         self.num_tokens = float(corpus.num_tokens)
         # How many documents are solved at once bounds memory; how many a stochastic step sees is
         # part of the algorithm, and does not depend on it.
-        size = guide.memory_per_document(corpus.nnz / len(occupied))
-        fitting = docs_at_once(size, model.device, model.dtype)
-        self.max_docs = settings.max_docs or min(fitting, MAX_STEP_DOCS)
         length = self.num_tokens / len(occupied)
         self.step_docs = step_documents(len(occupied), length, model.num_topics)
         self.start_concentration = start_concentration(model.num_topics, length)
         self.num_batches = math.ceil(len(occupied) / self.step_docs)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
-        self.covariances = CovarianceSample(guide, corpus.num_docs, self.order, stride)
+        self.covariances = CovarianceSample(guide, corpus, self.order, stride, settings.max_docs)
+        self.max_docs = settings.max_docs or min(self.covariances.max_docs, MAX_STEP_DOCS)
         self.shares = Shares(
             corpus,
             self.order,
@@ -147,7 +144,7 @@ class VariationalRun(ResumableFit):
             "restart": state.restart,
             "iteration": state.step,
             "objective": objective,
-            "unconverged": state.statistics.num_unconverged if state.statistics else None,
+            "unconverged": int(state.statistics.num_unconverged) if state.statistics else None,
             **more,
         }
 
@@ -228,24 +225,23 @@ class VariationalRun(ResumableFit):
 
     def _start_prior(self) -> None:
         """Set the prior, and the documents' means, from the proportions that the start found."""
-        state, prior = self.state, self.model.prior
-        theta = state.documents.pop("theta")
-        latents = prior.start_latents(theta)
+        prior, documents, device = self.model.prior, self._documents, self.model.device
 
         def made() -> dict[str, Tensor]:
             sums: dict[str, Tensor] = {}
             for batch in self.shares.batches(self.step_docs):
-                places = self.rows.find(batch.positions)
-                rows = latents[places].to(batch.device)
-                logits = theta[places].to(batch.device).clamp_min(MIN_PROPORTION).log()
-                weights = torch.ones(1, len(rows), dtype=torch.float64, device=rows.device)
-                moments = Draws({prior.latent: rows[None]}, logits[None], weights)
+                theta = documents.read("theta", batch, device)
+                latents = prior.start_latents(theta)
+                documents.write("means", batch, latents)
+                logits = theta.clamp_min(MIN_PROPORTION).log()
+                weights = torch.ones(1, len(theta), dtype=torch.float64, device=device)
+                moments = Draws({prior.latent: latents[None]}, logits[None], weights)
                 found = prior.statistics(moments, batch)
                 sums = {name: sums[name] + x if sums else x for name, x in found.items()}
             return sums
 
         prior.start(float(len(self.order)), **self.processes.total("prior", made))
-        state.documents["means"] = latents
+        del self.state.documents["theta"]
 
     def _stepwise(self) -> Iterator[dict[str, Any]]:
         """Stepwise EM with the model's own posterior."""
@@ -258,7 +254,8 @@ class VariationalRun(ResumableFit):
             state.statistics = None
         with self._tracked("stepwise EM", epochs) as bar:
             while state.step < epochs:
-                objective, unconverged = 0.0, 0
+                objective: float | Tensor = 0.0
+                unconverged: int | Tensor = 0
                 with model.topics.updated_often():
                     for batch in self._counted(bar, self.shares.steps()):
                         parts = batch.split(self.max_docs) if batch is not None else []
@@ -276,8 +273,9 @@ class VariationalRun(ResumableFit):
                         state.updates += 1
                         state.statistics.maximise(model)
                 state.step += 1
-                bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
-                yield self._record(objective / self.num_tokens, unconverged=unconverged)
+                found_objective = float(objective) / self.num_tokens
+                bar.set_postfix_str(f"{found_objective:.4f} nats/token")
+                yield self._record(found_objective, unconverged=int(unconverged))
 
     def _score(self) -> Iterator[dict[str, Any]]:
         """Keep this restart if it is the best so far; go to the next, or on with the best."""
@@ -410,14 +408,14 @@ class VariationalRun(ResumableFit):
                 for batch in batches:
                     self.processes.poll()
                     found = self._expect(batch, temperatures, effort)
-                    total = found if total is None else total + found
+                    total = found if total is None else total.add_(found)
             return total
 
         return self.processes.add_up("model", made, dtype)
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""
-        return (statistics.objective + float(self.model.log_prior())) / self.num_tokens
+        return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
 
     # -- what an interruption goes back to -------------------------------------------------------
 

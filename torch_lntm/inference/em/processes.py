@@ -104,7 +104,8 @@ class Processes:
             part = make()
             if part is None:
                 return None
-            scalars = [part.num_docs, part.num_tokens, part.objective, part.num_unconverged]
+            scalars = [part.num_docs, part.num_tokens]
+            scalars += [float(part.objective), float(part.num_unconverged)]
             return {
                 "scalars": torch.tensor(scalars, dtype=torch.float64),
                 # As it lies in memory, word by word.

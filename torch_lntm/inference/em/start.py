@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
-from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.em.statistics import Statistics, known
 from torch_lntm.kernels import expected_counts, expected_topic_counts
 from torch_lntm.models import TopicModel
 
@@ -127,7 +127,7 @@ def lda_epoch(
     Returns:
         The new number of steps, and the log likelihood met on the way, nats.
     """
-    objective = 0.0
+    objective: float | Tensor = 0.0
     sweeps = FIRST_SWEEPS if first else SWEEPS
     for batch in batches:
         part = partial(_lda_statistics, model, batch, documents, sweeps, concentration)
@@ -138,7 +138,7 @@ def lda_epoch(
         scale = num_tokens / found.num_tokens
         word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
         model.topics.start_from_counts(word_counts)
-    return updates, objective
+    return updates, float(objective)
 
 
 def _lda_statistics(
@@ -162,10 +162,10 @@ def _lda_statistics(
     assert found.word_counts is not None
     return Statistics(
         num_docs=float(batch.num_docs),
-        num_tokens=float(batch.counts.double().sum()),
+        num_tokens=batch.num_tokens,
         sums={},
         word_counts=found.word_counts,
-        objective=float(found.log_likelihood.sum()),
+        objective=known(found.log_likelihood.sum()),
         num_unconverged=0,
     )
 

@@ -28,7 +28,8 @@ class Statistics:
         num_tokens: Their tokens.
         sums: What the prior's M-step takes, float64 sums of the posteriors' moments by name.
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
-        objective: Sum of the guide's objective, nats.
+        objective: Sum of the guide's objective, nats. As the next one, it is a tensor while it is
+            on a GPU, for which the host need not wait.
         num_unconverged: Documents whose solver did not meet its tolerance.
     """
 
@@ -36,19 +37,22 @@ class Statistics:
     num_tokens: float
     sums: dict[str, Tensor]
     word_counts: Tensor
-    objective: float
-    num_unconverged: int
+    objective: float | Tensor
+    num_unconverged: int | Tensor
 
     def __add__(self, other: Statistics) -> Statistics:
         """Statistics of both sets of documents."""
-        return Statistics(
-            self.num_docs + other.num_docs,
-            self.num_tokens + other.num_tokens,
-            {name: value + other.sums[name] for name, value in self.sums.items()},
-            self.word_counts.double() + other.word_counts,
-            self.objective + other.objective,
-            self.num_unconverged + other.num_unconverged,
-        )
+        return self.scaled(1.0).add_(other)
+
+    def add_(self, other: Statistics) -> Statistics:
+        """Add the statistics of other documents, in place but for the type of the counts."""
+        self.num_docs += other.num_docs
+        self.num_tokens += other.num_tokens
+        self.sums = {name: value + other.sums[name] for name, value in self.sums.items()}
+        self.word_counts = self.word_counts.double().add_(other.word_counts)
+        self.objective += other.objective
+        self.num_unconverged += other.num_unconverged
+        return self
 
     def scaled(self, weight: float) -> Statistics:
         """Statistics in which every document counts ``weight``."""
@@ -81,6 +85,11 @@ class Statistics:
         model.topics.m_step(self.word_counts)
 
 
+def known(number: Tensor) -> Any:
+    """A number as Python's where the host has it; else the tensor that will have it."""
+    return number if number.is_cuda else number.item()
+
+
 @torch.no_grad()
 def expected_statistics(
     guide: Guide[Any],
@@ -102,11 +111,11 @@ def expected_statistics(
     batch = guide.model.check_batch(batch)
     return Statistics(
         num_docs=float(batch.num_docs),
-        num_tokens=float(batch.counts.double().sum()),
+        num_tokens=batch.num_tokens,
         sums=guide.model.prior.statistics(moments or posterior, batch),
         word_counts=guide.word_counts(batch, posterior, **temperatures),
-        objective=moments.objective() if moments else float(posterior.objective.sum()),
-        num_unconverged=int((~posterior.converged).sum()),
+        objective=known(moments.objective() if moments else posterior.objective.sum()),
+        num_unconverged=known((~posterior.converged).sum()),
     )
 
 
@@ -152,7 +161,7 @@ def sampled_statistics(
     assert word_counts is not None
     return Statistics(
         num_docs=float(batch.num_docs),
-        num_tokens=float(batch.counts.double().sum()),
+        num_tokens=batch.num_tokens,
         sums=model.prior.statistics(draws, batch),
         word_counts=word_counts,
         objective=float((weights * log_likelihood).sum()),

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
@@ -90,14 +89,13 @@ class StepwiseEM:
             CorpusError: They cannot be used.
             NumericalError: A parameter or a density left the real numbers.
         """
-        corpus = as_corpus(documents, allow_empty=True)
-        self.model.check_corpus(corpus)
+        corpus = self.model.check_corpus(as_corpus(documents, allow_empty=True))
         rng = np.random.default_rng([self.seed, self.num_updates])
         order = rng.permutation(np.flatnonzero(corpus.lengths))
         if not len(order):
             return
         stride = default_stride(self.guide, min(MAX_STEP_DOCS, len(order)))
-        covariances = CovarianceSample(self.guide, corpus.num_docs, order, stride)
+        covariances = CovarianceSample(self.guide, corpus, order, stride)
         device, dtype = self.model.device, self.model.dtype
         with self.model.topics.updated_often():
             # The fit has put the parameters into their conventional form, but not the average.
@@ -111,13 +109,12 @@ class StepwiseEM:
 
     def _expect(self, batch: DocumentBatch, covariances: CovarianceSample) -> Statistics:
         """E-step by the guide, in parts that fit in memory."""
-        size = self.guide.memory_per_document(batch.nnz / batch.num_docs)
         total: Statistics | None = None
-        for part in batch.split(docs_at_once(size, self.model.device, self.model.dtype)):
+        for part in batch.split(covariances.max_docs):
             effort = self.guide.em_effort
             posterior, moments = covariances.solve(part, None, self.num_updates, effort)
             found = expected_statistics(self.guide, part, posterior, moments)
-            total = found if total is None else total + found
+            total = found if total is None else total.add_(found)
         assert total is not None
         return total
 

@@ -248,8 +248,7 @@ def check_corpus(model: TopicModel, documents: Corpus) -> Corpus:
         ConfigError: They are over other words.
         CorpusError: They cannot be used, or there are no tokens.
     """
-    corpus = as_corpus(documents)
-    model.check_corpus(corpus)
+    corpus = model.check_corpus(as_corpus(documents))
     if corpus.num_tokens == 0:
         raise CorpusError("the corpus has no tokens; there is nothing to fit")
     return corpus

@@ -137,10 +137,9 @@ class LogisticNormalPrior(NormalPrior):
         """
         if num_docs == 0:
             return
-        mean = sums["latent_sum"] / num_docs
-        scatter = sums["latent_outer"] - num_docs * torch.outer(mean, mean)
+        mean, scatter, num_vectors = self._fit_mean(num_docs, **sums)
         prior = self.pseudo_documents * self._prior_covariance()
-        covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_docs)
+        covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_vectors)
         try:
             self.set_(covariance=self._restricted(covariance))
         except ConfigError as error:
@@ -150,16 +149,30 @@ class LogisticNormalPrior(NormalPrior):
             ) from error
         self.set_(loc=mean)
 
+    def _fit_mean(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
+        """The mean that maximises, which does not depend on the covariance.
+
+        Returns:
+            The mean ``(latent_dim,)``, the scatter about it ``(latent_dim, latent_dim)``, and how
+            many normal vectors this is the scatter of.
+        """
+        mean = sums["latent_sum"] / num_docs
+        return mean, sums["latent_outer"] - num_docs * torch.outer(mean, mean), num_docs
+
     def start(self, num_docs: float, **sums: Tensor) -> None:
         """See :meth:`DocumentPrior.start`; the moments of the log proportions, plus 0.1 I.
 
         The covariance's prior takes no part: the start is rough as it is.
         """
-        mean = sums["latent_sum"] / num_docs
-        covariance = sums["latent_outer"] / num_docs - torch.outer(mean, mean)
-        covariance = (covariance + covariance.mT) / 2
+        mean, scatter, num_vectors = self._fit_mean(num_docs, **sums)
+        covariance = (scatter + scatter.mT) / 2 / num_vectors
         covariance.diagonal().add_(0.1)
         self.set_(loc=mean, covariance=self._restricted(covariance))
+
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """See :meth:`DocumentPrior.regressors`; an intercept alone."""
+        ones = torch.ones(batch.num_docs, 1, dtype=torch.float64, device=self.loc.device)
+        return ones, ones.new_zeros(1)
 
     def _prior_covariance(self) -> Tensor:
         """What the covariance's prior stands for, float64: the same contrasts in both forms."""

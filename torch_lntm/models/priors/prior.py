@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from torch_lntm.corpus import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
@@ -39,6 +39,8 @@ class DocumentPrior(nn.Module):
     latent: ClassVar[str]
     #: Name of the guide to take where none is chosen.
     default_posterior: ClassVar[str]
+    #: Buffers that a fit changes, as it does the parameters.
+    fitted_buffers: ClassVar[frozenset[str]] = frozenset()
     num_topics: int
 
     @property
@@ -50,6 +52,20 @@ class DocumentPrior(nn.Module):
     def space_type(self) -> type[LatentSpace]:
         """The class of what :meth:`space` returns, by which guides and samplers know what fits."""
         raise self._undefined("space_type")
+
+    def prepare(self, corpus: Corpus) -> Corpus:
+        """The corpus with the covariates that this prior reads from its batches.
+
+        Args:
+            corpus: The documents.
+
+        Returns:
+            The corpus itself where the prior reads none, or they are there already.
+
+        Raises:
+            CorpusError: The documents lack what the covariates are made of.
+        """
+        return corpus
 
     def space(self, batch: DocumentBatch) -> LatentSpace:
         """Whitened coordinates of the documents' latent variables at the present parameters.
@@ -134,6 +150,19 @@ class DocumentPrior(nn.Module):
         Where the prior mean depends on the document, this is the covariance around it.
         """
         raise self._undefined("contrast_covariance")
+
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """What the prior mean of a normal eta is linear in, with coefficients that a fit learns.
+
+        Args:
+            batch: As for :meth:`space`.
+
+        Returns:
+            Rows ``(num_docs, num_rows)``, float64, and the penalties ``(num_rows,)`` of their
+            coefficients, the precisions of these relative to the covariance; None where there is no
+            such mean.
+        """
+        return None
 
     def _undefined(self, what: str) -> NotImplementedError:
         """The error of a part of the contract that a subclass has left out."""

@@ -1,4 +1,4 @@
-"""Training time of LDA, IFTM and CTM: Table 1 of Putthividhya et al. 2009.
+"""Training time of LDA, IFTM and CTM: *Putthividhya et al. 2009, Table 1*.
 
 Every model is fitted to the same corpus with the defaults. From where the fit ended, a few more EM
 iterations are timed at solver tolerances that are the same for all models of eta. Times are CPU
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -22,17 +22,20 @@ import torch_lntm as lntm
 from studies.benchmarks.systems import phase_seconds
 from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_numbers, corpus_file
+from studies.papers.texts import MODELS
 from studies.tables import table_of
+from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import Statistics, expected_statistics
 from torch_lntm.models import TopicModel, ctm, iftm, lda
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 #: Gain in nats at which the documents' posteriors have converged; of LDA, relative change of gamma.
 TOLERANCES = (1e-2, 1e-4)
 MAX_SOLVER_ITERATIONS = 500
-#: Bounds on the documents solved at once: so many numbers in their K×K matrices, so many documents.
-MAX_NUMBERS, MAX_DOCS = 2**23, 1024
 REFERENCE = "IFTM-G"
 
 
@@ -110,7 +113,8 @@ def em_iterations(
     Returns:
         Median CPU seconds of the E-step and of the M-step, and the solver's mean iterations.
     """
-    max_docs = min(max(16, MAX_NUMBERS // guide.model.num_topics**2), MAX_DOCS)
+    # As the engine does.
+    max_docs = docs_at_once(guide.memory_per_document(corpus.nnz / corpus.num_docs))
     batches = list(corpus.batches(max_docs=max_docs, dtype=guide.model.dtype))
     e_seconds, m_seconds, steps = [], [], []
     for _ in range(1 + repeats):
@@ -196,4 +200,50 @@ def _table(rows: list[dict[str, Any]], what: str) -> str:
     return f"{title}: CPU seconds\n\n{table_of(lines)}"
 
 
-STUDY = Study(Settings, run, tables, quick={"num_topics": (20, 80)})
+#: The systems' lines in the figure.
+_STYLES = {
+    "LDA": MODELS["lda"],
+    "IFTM-G": MODELS["iftm-g"],
+    "IFTM-L": MODELS["iftm-l"],
+    "CTM Taylor": MODELS["ctm"],
+    "CTM BL": MODELS["ctm-bl"],
+}
+
+
+def figure(rows: list[dict[str, Any]]) -> Figure:
+    """CPU seconds as ratios to the reference's, by topics; dotted: the paper's ratios."""
+    from matplotlib.figure import Figure
+
+    topics = sorted({row["num_topics"] for row in rows})
+    found = {(row["system"], row["num_topics"]): row for row in rows}
+    kinds = {"fit": "a default fit"} | {
+        f"{tolerance:g}": f"an EM iteration,\nsolver tolerance {tolerance:g} nats"
+        for tolerance in TOLERANCES
+    }
+    plot = Figure(figsize=(9.6, 4.0), layout="constrained")
+    for ax, (what, title) in zip(
+        plot.subplots(1, len(kinds), sharey=True), kinds.items(), strict=True
+    ):
+        for name, style in _STYLES.items():
+            ratios = [
+                seconds_of(found[name, k], what) / seconds_of(found[REFERENCE, k], what)
+                for k in topics
+            ]
+            ax.plot(topics, ratios, **{"markersize": 5, "linewidth": 1.4, **style, "label": name})
+            if (printed := SYSTEMS[name].printed) is not None:
+                ax.axhline(printed, color=style["color"], linestyle=":", linewidth=1.0)
+        ax.set_title(title, fontsize=10)
+        ax.set_yscale("log")
+        ax.set_yticks(ticks := [0.1, 0.2, 0.5, 1, 2, 5], [f"×{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        ax.set_xticks(topics, [str(k) for k in topics])
+        ax.set_xlabel("topics K")
+        ax.grid(alpha=0.25)
+    axes = plot.axes
+    axes[0].set_ylabel(f"CPU time, times {REFERENCE}'s")
+    handles, labels = axes[0].get_legend_handles_labels()
+    plot.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return plot
+
+
+STUDY = Study(Settings, run, tables, figure, quick={"num_topics": (20, 80)})

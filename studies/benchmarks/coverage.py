@@ -1,0 +1,260 @@
+"""Do 95 % intervals of effects hold the truth 95 % of the time?
+
+Corpora are simulated from a structural topic model with one binary column, and the effect of that
+column on the expected proportion of each topic, which is known from a million draws, is estimated
+from each corpus. The table gives the share of intervals that hold it, over corpora and topics, for
+
+* `true theta`: regression on the proportions that made the documents, which no one knows: what the
+  regression alone does;
+* `mode`: regression on the posteriors' modes, as if they were known;
+* `average`: draws around the modes with the average of the documents' covariances, as R's stm does
+  by default;
+* `documents`: draws from every document's own posterior;
+* `coefficients`: the default of `effects.estimate`, which draws the prior mean's coefficients too;
+* `chains`: draws of chains, under a model that was fitted by chains.
+
+`bias` is the mean of estimate over truth, weighed by the squared truth, less 1; `width` is the mean
+width of the intervals over that of `true theta`. Where topics are `known`, the model has those that
+made the documents and fits the prior alone; else it fits them too, and each is matched with the one
+that it is most like. Half an hour; without chains ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from studies.measure import Cells, Study, check_numbers
+from studies.tables import table
+from torch_lntm import noise
+from torch_lntm.corpus import Corpus
+from torch_lntm.effects import Effects, estimate
+from torch_lntm.evaluation import align_topics
+from torch_lntm.guides import Guide, make_guide
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
+from torch_lntm.models import Covariates, StructuralPrior, TopicModel, Topics, stm
+
+#: Draws behind the true effects.
+TRUTH_DRAWS = 1_000_000
+#: Transitions of the chains whose draws are regressed, before and among these.
+WARMUP, SAMPLES = 100, 200
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the study.
+
+    Attributes:
+        num_corpora: Simulated corpora of each design.
+        lengths: Tokens of a document, one design each.
+        effects: Standard deviations of the topics' slopes, one design each.
+        num_docs: Documents of a corpus.
+        num_topics: Topics.
+        num_words: Words.
+        guides: Posteriors whose draws are regressed.
+        known: Whether topics are known; both if not given.
+        chains: Whether to fit and draw by chains too.
+        threads: Threads of torch.
+    """
+
+    num_corpora: int = 200
+    lengths: tuple[int, ...] = (15, 150)
+    effects: tuple[float, ...] = (0.2, 0.8)
+    num_docs: int = 400
+    num_topics: int = 5
+    num_words: int = 200
+    guides: tuple[str, ...] = ("taylor", "laplace")
+    known: tuple[bool, ...] = (True, False)
+    chains: bool = True
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_numbers(
+            self,
+            {
+                "num_corpora": 1,
+                "lengths": 2,
+                "num_docs": 10,
+                "num_topics": 2,
+                "num_words": 2,
+                "threads": 1,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """The intervals of every design.
+
+    Attributes:
+        settings: The settings.
+        intervals: By design ``(length, effect, known)`` and corpus: the intervals of each method,
+            ``(num_topics, 4)``: truth, estimate, lower and upper end.
+    """
+
+    settings: Settings
+    intervals: list[dict[str, list[list[float]]]]
+
+
+class FixedTopics(Topics):
+    """Topics that no M-step changes."""
+
+    def m_step(self, word_counts: Tensor) -> None:
+        """Leave them as they are."""
+
+
+def designs(settings: Settings) -> Iterator[tuple[int, float, bool, int]]:
+    """Length, effect, whether topics are known, and number of the corpus."""
+    yield from product(
+        settings.lengths, settings.effects, settings.known, range(settings.num_corpora)
+    )
+
+
+def run(settings: Settings, cells: Cells) -> Result:
+    """Estimate the effects of every simulated corpus."""
+    torch.set_num_threads(settings.threads)
+    return Result(
+        settings, cells.each(designs(settings), lambda design: measure(settings, *design))
+    )
+
+
+def measure(
+    settings: Settings, length: int, effect: float, known: bool, seed: int
+) -> dict[str, list[list[float]]]:
+    """The intervals of one corpus by every method."""
+    truth, corpus, theta = simulate(settings, length, effect, seed)
+    effects = true_effects(truth)
+    found = {"true theta": rows(effects, estimate(truth, theta.expand(2, -1, -1), corpus, "~ x"))}
+    for name in settings.guides:
+        model = make_model(corpus, truth, known)
+        guide = make_guide(name, model)
+        start: dict[str, Any] = {"start": "model", "max_iterations": 30} if known else {}
+        VariationalEM(model, guide, progress=False, seed=seed, **start).fit(corpus)
+        partner = align_topics(truth, model).partner
+        draws = by_guide(model, guide, corpus)
+        for method, given in draws.items():
+            result = estimate(model, given, corpus, "~ x")
+            found[f"{name}: {method}"] = rows(effects, result, partner)
+        for method, coefficients in (("documents", False), ("coefficients", True)):
+            result = estimate(model, guide, corpus, "~ x", coefficients=coefficients, seed=seed)
+            found[f"{name}: {method}"] = rows(effects, result, partner)
+    if settings.chains:
+        model = make_model(corpus, truth, known)
+        MonteCarloEM(model, progress=False, seed=seed, start="model" if known else "lda").fit(
+            corpus
+        )
+        batch = model.check_corpus(corpus).batch()
+        samples = DocumentHMC(model, seed=seed).run(batch, SAMPLES, WARMUP, progress=False)
+        result = estimate(model, samples.theta().flatten(0, 1)[::4], corpus, "~ x")
+        found["hmc: chains"] = rows(effects, result, align_topics(truth, model).partner)
+    return found
+
+
+def simulate(
+    settings: Settings, length: int, effect: float, seed: int
+) -> tuple[TopicModel, Corpus, Tensor]:
+    """A model, documents drawn from it with the column ``x``, and their proportions."""
+    rng = np.random.default_rng([seed, length, round(1000 * effect)])
+    num_topics, num_words = settings.num_topics, settings.num_words
+    x = rng.permutation(np.arange(settings.num_docs) % 2).astype(np.float64)
+    column = Corpus.from_matrix(
+        np.ones((settings.num_docs, num_words), np.int64), metadata={"x": x}
+    )
+    slopes = rng.normal(0.0, effect, (1, num_topics)) * x.std()
+    probs = torch.from_numpy(rng.dirichlet(np.full(num_words, 0.1), num_topics) + 1e-5)
+    prior = StructuralPrior(
+        num_topics,
+        Covariates.of(column, "~ x"),
+        loc=torch.from_numpy(rng.normal(0.0, 0.5, num_topics)),
+        slopes=torch.from_numpy(slopes - slopes.mean()),
+        covariance=torch.eye(num_topics),
+        dtype=torch.float64,
+    )
+    truth = TopicModel(prior, Topics(num_topics, num_words, probs=probs, dtype=torch.float64))
+    u = x[:, None]
+    corpus, latents = truth.generate(
+        [length] * settings.num_docs, seed=seed, covariates={"prevalence": u}
+    )
+    return truth, corpus.with_metadata({"x": x}), truth.theta(latents["eta"])
+
+
+def true_effects(truth: TopicModel) -> Tensor:
+    """Expected proportions at x = 1 less those at 0 ``(num_topics,)``."""
+    prior = truth.prior
+    assert isinstance(prior, StructuralPrior)
+    keys = noise.document_keys(0, torch.zeros(1, dtype=torch.int64), TRUTH_DRAWS)[:, 0]
+    deviations = noise.normal(keys, truth.num_topics) @ prior.scale_tril.double().mT
+    intercept, slope = prior.coefficients
+    at = [truth.theta(intercept + value * slope + deviations).mean(0) for value in (1.0, 0.0)]
+    return (at[0] - at[1]).detach()
+
+
+def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
+    """A structural topic model to fit, with the true topics if they are known."""
+    model = stm(truth.num_topics, corpus, "~ x")
+    if not known:
+        return model
+    probs = truth.topics.probs.detach()
+    return TopicModel(model.prior, FixedTopics(*probs.shape, probs=probs))
+
+
+def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, Tensor]:
+    """Draws of theta that leave out what others do not: all of it, or what documents differ in."""
+    posterior = guide.posterior(model.check_corpus(corpus).batch())
+    mode = posterior.theta_mode().double()
+    tril = torch.linalg.cholesky(posterior.covariance.double().mean(0))
+    keys = noise.document_keys(0, posterior.index, 50)
+    latent = posterior.mean.double() + noise.normal(keys, model.latent_dim) @ tril.mT
+    return {"mode": mode.expand(2, -1, -1), "average": posterior.theta(latent)}
+
+
+def rows(truth: Tensor, effects: Effects, partner: Any = None) -> list[list[float]]:
+    """Truth, estimate and interval of the effect on each topic."""
+    found = effects.difference("x", 1.0, 0.0)
+    order = range(len(truth)) if partner is None else partner
+    numbers = [
+        (float(truth[k]), found[j].estimate, found[j].lower, found[j].upper)
+        for k, j in enumerate(order)
+    ]
+    return [[round(number, 5) for number in row] for row in numbers]
+
+
+def tables(result: Result) -> str:
+    """A row for each design and method."""
+    lines = []
+    settings = result.settings
+    of_design: dict[tuple[int, float, bool], list[dict[str, Any]]] = {}
+    for (length, effect, known, _), cell in zip(designs(settings), result.intervals, strict=True):
+        of_design.setdefault((length, effect, known), []).append(cell)
+    for (length, effect, known), cells in of_design.items():
+        base = np.array([cell["true theta"] for cell in cells])
+        for method in cells[0]:
+            at = np.array([cell[method] for cell in cells])
+            truth, found, lower, upper = at.transpose(2, 0, 1)
+            covers = ((lower <= truth) & (truth <= upper)).mean(1)
+            error = covers.std(ddof=1) / np.sqrt(len(covers)) if len(covers) > 1 else np.nan
+            width = (upper - lower).mean() / (base[..., 3] - base[..., 2]).mean()
+            bias = (truth * found).sum() / np.square(truth).sum() - 1
+            lines.append(
+                [
+                    str(length),
+                    f"{effect:g}",
+                    "known" if known else "fitted",
+                    method,
+                    f"{100 * covers.mean():.1f} ± {100 * error:.1f}",
+                    f"{bias:+.2f}",
+                    f"{width:.2f}",
+                ]
+            )
+    header = ["tokens", "slopes", "topics", "method", "covered, %", "bias", "width"]
+    return table(header, lines)
+
+
+STUDY = Study(Settings, run, tables, quick={"num_corpora": 3, "chains": False})

@@ -1,0 +1,282 @@
+"""Retrieval of newsgroup messages by topic models: *Putthividhya et al. 2009, §3.3, Figure 5*.
+
+Models are fitted to the training messages of 20 Newsgroups. Each test message is a query. The
+training messages are ranked by the probability of their words given the query, as in the paper, and
+by the cosine and the Hellinger distance of topic proportions; and, without a model, by tf–idf. A
+message of the query's newsgroup is relevant.
+
+The paper compares IFTM with LDA and prints curves without numbers. It has 16,000 training messages
+and 3,949 queries of another edition of the corpus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.measure import Cells, Study, check_choices, check_numbers
+from studies.papers.texts import MODELS, fit, read_parts
+from studies.tables import entry, mean_and_error, table
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import (
+    Similarity,
+    by_cosine,
+    by_hellinger,
+    by_likelihood,
+    by_tfidf,
+    retrieval,
+)
+from torch_lntm.inference import transform
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The ways to rank by a model, the paper's first.
+RANKINGS = {
+    "total": "log p(document given query), nats",
+    "likelihood": "the same per token",
+    "cosine": "cosine of θ",
+    "hellinger": "Hellinger distance of θ",
+}
+#: The ranking that no model has a part in.
+TFIDF = "tf-idf"
+#: The model that the others are compared with.
+BASELINE = "lda"
+
+
+@dataclass(frozen=True)
+class RetrievalSettings:
+    """Settings of the study.
+
+    Attributes:
+        corpus: Name of a corpus in the folder of data, or the path of one, with labels and with a
+            file of its split.
+        models: Models to rank by.
+        num_topics: Topics.
+        min_df: Training documents that a word must be in to be kept.
+        num_docs: Documents to draw at random of each part; None for all.
+        queries: Test documents to draw at random as queries.
+        theta_samples: Draws of each posterior for its mean of θ.
+        seed: Seed of everything random.
+    """
+
+    corpus: str = "20ng_bydate"
+    models: tuple[str, ...] = ("lda", "iftm-g", "iftm-l", "ctm")
+    num_topics: int = 70
+    min_df: int = 5
+    num_docs: int | None = 5000
+    queries: int = 1000
+    theta_samples: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: A value that cannot be used.
+        """
+        check_numbers(
+            self, {"num_topics": 2, "min_df": 1, "queries": 2, "theta_samples": 1, "seed": 0}
+        )
+        check_choices(self, "models", MODELS)
+        if self.num_docs is not None and self.num_docs < 2:
+            raise ConfigError(f"num_docs is {self.num_docs}; expected at least 2")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One way to rank.
+
+    Attributes:
+        model: Name in :data:`MODELS`, or :data:`TFIDF`.
+        ranking: Key of :data:`RANKINGS`, or :data:`TFIDF`.
+        average_precision: Average precision of each query.
+        precision: Mean over queries of the precision at each recall.
+        recall: The recalls.
+    """
+
+    model: str
+    ranking: str
+    average_precision: list[float]
+    precision: list[float]
+    recall: list[float]
+
+
+@dataclass(frozen=True)
+class RetrievalResult:
+    """The result of the study.
+
+    Attributes:
+        settings: What was asked for.
+        rows: One per model and ranking.
+        lengths: Tokens of each query.
+    """
+
+    settings: RetrievalSettings
+    rows: list[Ranked]
+    lengths: list[int]
+
+    def find(self, model: str, ranking: str) -> Ranked:
+        """A way to rank.
+
+        Raises:
+            ConfigError: It was not measured.
+        """
+        for row in self.rows:
+            if (row.model, row.ranking) == (model, ranking):
+                return row
+        raise ConfigError(f"nothing was measured for {model!r} by {ranking!r}")
+
+    def gaps(self, model: str, ranking: str) -> NDArray[np.float64]:
+        """``(num_queries,)`` average precision less that of :data:`BASELINE` ranked alike."""
+        ours, other = (self.find(name, ranking) for name in (model, BASELINE))
+        return np.array(ours.average_precision) - np.array(other.average_precision)
+
+    def tables(self) -> str:
+        """Mean average precisions, differences to LDA, and these for short and long queries."""
+        names = self.settings.models
+        rows = [
+            [
+                str(MODELS[name]["label"]),
+                *(
+                    entry(*mean_and_error(self.find(name, ranking).average_precision), 4)
+                    for ranking in RANKINGS
+                ),
+            ]
+            for name in names
+        ]
+        tfidf = entry(*mean_and_error(self.find(TFIDF, TFIDF).average_precision), 4)
+        parts = [
+            f"Mean average precision, with its standard error over queries; by tf–idf {tfidf}",
+            table(["", *RANKINGS.values()], rows),
+        ]
+        others = [name for name in names if name != BASELINE]
+        if BASELINE in names and others:
+            lengths = np.array(self.lengths)
+            middle = float(np.median(lengths))
+            groups = {
+                "all queries": lengths > 0,
+                f"queries of at most {middle:g} tokens": lengths <= middle,
+                "longer queries": lengths > middle,
+            }
+            rows = [
+                [
+                    f"{MODELS[name]['label']}, {title}",
+                    *(
+                        entry(*mean_and_error(self.gaps(name, ranking)[chosen].tolist()), 4)
+                        for ranking in RANKINGS
+                    ),
+                ]
+                for name in others
+                for title, chosen in groups.items()
+                if chosen.any()
+            ]
+            parts += [
+                "Less LDA's by the same ranking, query by query",
+                table(["", *RANKINGS.values()], rows),
+            ]
+        return "\n\n".join(parts)
+
+
+def run(settings: RetrievalSettings, cells: Cells) -> RetrievalResult:
+    """Fit every model and rank by it."""
+    train, queries = read_messages(settings)
+
+    def rank(model: str, ranking: str, similarity: Similarity) -> Ranked:
+        found = retrieval(similarity, queries.labels or (), train.labels or ())
+        averages = [round(value, 5) for value in found.average_precision.tolist()]
+        return Ranked(model, ranking, averages, found.curve.tolist(), found.recall.tolist())
+
+    def measure(name: str) -> list[Ranked]:
+        if name == TFIDF:
+            return [rank(TFIDF, TFIDF, by_tfidf(queries, train))]
+        fitted = fit(name, train, settings.num_topics, settings.seed)
+        asked, ranked = (
+            transform(
+                fitted.guide,
+                part,
+                "mean",
+                num_samples=settings.theta_samples,
+                seed=settings.seed,
+            ).theta
+            for part in (queries, train)
+        )
+        topics = fitted.model.topics.probs
+        similarities = {
+            "total": by_likelihood(asked, topics, train, per_token=False),
+            "likelihood": by_likelihood(asked, topics, train),
+            "cosine": by_cosine(asked, ranked),
+            "hellinger": by_hellinger(asked, ranked),
+        }
+        return [rank(name, ranking, similarities[ranking]) for ranking in RANKINGS]
+
+    found = cells.each([TFIDF, *settings.models], measure)
+    rows = [Ranked(**row) for rows in found for row in rows]
+    return RetrievalResult(settings, rows, queries.lengths.tolist())
+
+
+def read_messages(settings: RetrievalSettings) -> tuple[Corpus, Corpus]:
+    """Training documents and queries, over the training documents' words; none without words.
+
+    Raises:
+        ConfigError: There is no such corpus, or no split or no labels of it.
+    """
+    rng = np.random.default_rng(settings.seed)
+    train, test = (
+        part[np.sort(rng.permutation(part.num_docs)[: settings.num_docs])]
+        for part in read_parts(settings.corpus)
+    )
+    if train.labels is None or train.vocabulary is None:
+        raise ConfigError(f"the corpus {settings.corpus} has no labels or no vocabulary")
+    documents = np.bincount(train.word_index, minlength=train.num_words)
+    kept = (documents >= settings.min_df).nonzero()[0]
+    # Other words are dropped by intention, and without a warning.
+    train, test = (
+        Corpus.from_matrix(
+            part.to_scipy()[:, kept],
+            [train.vocabulary[v] for v in kept],
+            part.labels,
+            part.name,
+            allow_empty=True,
+        )
+        for part in (train, test)
+    )
+    train, test = (part[part.lengths.nonzero()[0]] for part in (train, test))
+    return train, test[np.sort(rng.permutation(test.num_docs)[: settings.queries])]
+
+
+def figure(result: RetrievalResult) -> Figure:
+    """The paper's Figure 5, precision by recall: by the likelihood, and by the cosine of θ."""
+    from matplotlib.figure import Figure
+
+    plot = Figure(figsize=(9.6, 4.6), layout="constrained")
+    shown = ("total", "likelihood", "cosine")
+    axes = plot.subplots(1, len(shown), sharey=True)
+    tfidf = result.find(TFIDF, TFIDF)
+    for ax, ranking in zip(axes, shown, strict=True):
+        for name in result.settings.models:
+            row = result.find(name, ranking)
+            style = {"markersize": 4, "linewidth": 1.4, **MODELS[name]}
+            ax.plot(row.recall, row.precision, **style)
+        ax.plot(tfidf.recall, tfidf.precision, color="#999999", linestyle=":", label="tf–idf")
+        ax.set_title(RANKINGS[ranking], fontsize=10)
+        ax.set_xlabel("recall")
+        ax.set_ylim(0)
+        ax.grid(alpha=0.25)
+    axes[0].set_ylabel("interpolated precision, mean over queries")
+    handles, labels = axes[0].get_legend_handles_labels()
+    plot.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return plot
+
+
+STUDY = Study(
+    RetrievalSettings,
+    run,
+    RetrievalResult.tables,
+    figure,
+    quick={"num_topics": 20, "num_docs": 1000, "queries": 200, "theta_samples": 20},
+)

@@ -1,0 +1,92 @@
+"""``torch-lntm effects`` and ``select``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torch_lntm.cli import main
+
+
+@pytest.fixture
+def posts(workplace):
+    """Texts of two parties, whose words differ."""
+    rng = np.random.default_rng(0)
+    words = {"Left": ["tax", "care", "union", "wage"], "Right": ["border", "army", "trade", "debt"]}
+    rows = ["text,party,blog"]
+    for d in range(60):
+        party = ("Left", "Right")[d % 2]
+        other = words["Right" if party == "Left" else "Left"]
+        text = [*rng.choice(words[party], 12), *rng.choice(other, 4)]
+        rows.append(f"{' '.join(text)},{party},{d % 7}")
+    Path("posts.csv").write_text("\n".join(rows))
+    return "posts.csv"
+
+
+@pytest.fixture
+def run(posts):
+    model = ("--model", "stm", "--prevalence", "~ party", "--num-topics", "2")
+    assert main(["fit", posts, *model, "--out", "run", "--no-progress"]) == 0
+    return "run"
+
+
+@pytest.mark.slow
+def test_effects(run, capsys):
+    capsys.readouterr()
+    assert main(["effects", run, "--num-draws", "10"]) == 0
+    out, err = capsys.readouterr()
+    assert "party[T.Right]" in out
+    assert "Effects('~ party' on 2 topics of 60 documents)" in err
+    assert main(["effects", run, "--print-as", "json", "--clusters", "blog", "--topics", "1"]) == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(out)
+    assert [(row["topic"], row["term"]) for row in rows] == [
+        (1, "Intercept"),
+        (1, "party[T.Right]"),
+    ]
+    assert rows[1]["p_value"] < 0.01
+    assert "7 clusters" in err
+    predict = ("--predict", "party", "--figure", "party.png")
+    assert main(["effects", run, "posts.csv", *predict, "--print-as", "csv"]) == 0
+    table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["party"] for row in table] == ["Left", "Right"] * 2
+    assert Path("party.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["effects", run, "--predict", "party"]) == 0
+    assert "by TaylorGuide" in err
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert main(["effects", run, "--chains", "--num-draws", "3", "--no-progress"]) == 0
+    assert "by the draws given (3 draws)" in capsys.readouterr().err
+    for options, message in (
+        (("--figure", "x.png"), "name their column by --predict"),
+        (("--predict", "party", "--figure", "x.nope"), "x.nope"),
+        (("--formula", "~ open('x', 'w')"), "which a formula may not"),
+        (("--topics", "a"), "expected whole numbers"),
+    ):
+        assert main(["effects", run, *options]) == 1
+        assert message in capsys.readouterr().err
+    assert not Path("x").exists()
+
+
+@pytest.mark.slow
+def test_effects_of_a_model_without_a_formula_need_one(run_folder, capsys):
+    assert main(["effects", run_folder]) == 1
+    assert "give one by --formula" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_select(posts, capsys):
+    options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
+    stm = ("--model", "stm", "--prevalence", "~ party")
+    command = ["select", posts, "--num-topics", "2,3", *options, *stm]
+    assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert [row["num_topics"] for row in about["rows"]] == [2, 3]
+    assert Path("topics.png").exists()
+    assert main(["select", posts, *options, "--model", "stm"]) == 1
+    assert "needs --prevalence" in capsys.readouterr().err
+    assert main(["select", posts, *options, "--prevalence", "~ party"]) == 1
+    assert "takes no prevalence" in capsys.readouterr().err

@@ -1,0 +1,361 @@
+"""Effects of documents' columns on their topics: draws, tables, predictions and plots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.effects import Effects, chain_draws, estimate
+from torch_lntm.effects.composition import PosteriorDraws
+from torch_lntm.effects.result import frame_of
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, MissingColumnError
+from torch_lntm.guides import make_guide
+from torch_lntm.models import TopicModel
+
+NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 60
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(25, rng.dirichlet(np.full(NUM_WORDS, 0.3), NUM_DOCS))
+    counts[5] = 0
+    days = np.datetime64("2004-01-01") + rng.integers(0, 300, NUM_DOCS)
+    metadata = {
+        "party": rng.permutation(np.repeat(["Left", "Middle", "Right"], NUM_DOCS // 3)),
+        "age": rng.uniform(20, 60, NUM_DOCS),
+        "date": days.astype(str),
+        "blog": rng.integers(0, 8, NUM_DOCS),
+    }
+    return Corpus.from_matrix(counts, [f"w{v}" for v in range(NUM_WORDS)], metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def model(corpus) -> TopicModel:
+    generator = torch.Generator().manual_seed(0)
+    model = lntm.models.stm(NUM_TOPICS, corpus, "~ party", dtype="float64")
+    with torch.no_grad():
+        model.prior.slopes.normal_(generator=generator)
+        model.prior.gram.copy_(torch.eye(3) * NUM_DOCS)
+    return model
+
+
+@pytest.fixture(scope="module")
+def guide(model) -> Any:
+    return make_guide("laplace", model, tolerance=1e-9, max_iterations=500)
+
+
+@pytest.fixture(scope="module")
+def effects(model, guide, corpus) -> Effects:
+    return estimate(model, guide, corpus, "~ party * age", num_draws=20)
+
+
+def theta_of(model, guide, corpus, num_draws: int) -> torch.Tensor:
+    """Draws of the documents' own posteriors, at the coefficients as fitted."""
+    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    return guide.posterior(batch).theta_samples(num_draws, 0)
+
+
+def hand_made(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+    """The design of ``~ party * age`` of the documents with words, and their positions."""
+    rows = np.flatnonzero(corpus.lengths)
+    party, age = corpus.metadata["party"][rows], corpus.metadata["age"][rows]
+    middle, right = (party == "Middle").astype(float), (party == "Right").astype(float)
+    x = np.stack([np.ones(len(rows)), middle, right, age, middle * age, right * age], 1)
+    return x, rows
+
+
+# -------------------------------------------------------------------- draws
+
+
+@pytest.mark.slow
+def test_without_the_coefficients_draws_are_the_posteriors_own(model, guide, corpus) -> None:
+    rows = np.arange(NUM_DOCS)
+    ready = model.check_corpus(corpus)
+    draws = PosteriorDraws(guide, ready, rows, 4, 0, coefficients=False)
+    expected = theta_of(model, guide, corpus, 4)
+    # A second pass starts where the first ended, and its solver comes nearer to the mode.
+    for tolerance in (1e-12, 1e-4):
+        found = torch.cat([part.theta for part in draws], 1)
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.stat
+def test_draws_have_the_joint_covariance_of_documents_and_coefficients(model, corpus) -> None:
+    """Against the dense Gaussian joint of the coefficients and of eight documents' eta."""
+    guide = make_guide("taylor", model, tolerance=1e-9, max_iterations=500)
+    few = np.arange(8)
+    ready = model.check_corpus(corpus)
+    batch = ready.batch(few, dtype=torch.float64)
+    posterior = guide.posterior(batch)
+    precision = np.linalg.inv(model.prior.covariance.detach().numpy())
+    u = np.column_stack([np.ones(8), model.prior.standardised(batch).numpy()])
+    dim, size = NUM_TOPICS, u.shape[1] * NUM_TOPICS
+    joint = np.zeros((size + 8 * dim, size + 8 * dim))
+    joint[:size, :size] = np.kron(u.T @ u + np.diag([0.0, 1.0, 1.0]), precision)
+    for d in range(8):
+        at = slice(size + d * dim, size + (d + 1) * dim)
+        # The likelihood's share is the posterior precision less the prior's.
+        joint[at, at] = np.linalg.inv(posterior.covariance[d].numpy())
+        joint[:size, at] = -np.kron(u[d][:, None], precision)
+        joint[at, :size] = joint[:size, at].T
+    contrasts = np.eye(dim) - 1.0 / dim
+    project = np.kron(np.eye(8), contrasts)
+    # The shift of all topics is not determined; contrasts do not see it.
+    covariance = np.linalg.pinv(joint, rcond=1e-9, hermitian=True)[size:, size:]
+    expected = project @ covariance @ project.T
+    draws = PosteriorDraws(guide, ready, few, 20_000, 0, coefficients=True)
+    theta = torch.cat([part.theta for part in draws], 1)
+    eta = (theta.log() - theta.log().mean(-1, keepdim=True)).flatten(1).numpy()
+    found = np.cov(eta.T)
+    # The s.e. of a covariance of 20,000 normal draws; 300 of them are beyond 5.5 in none of 10,000.
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)) + expected**2)
+    assert (np.abs(found - expected) < 5.5 * scale / np.sqrt(20_000)).all()
+    alone = contrasts @ posterior.covariance[0].numpy() @ contrasts
+    assert np.trace(expected[:dim, :dim]) > 1.05 * np.trace(alone)
+
+
+def test_a_prior_without_such_a_mean_has_documents_alone(corpus) -> None:
+    model = lntm.models.lda(NUM_TOPICS, NUM_WORDS, dtype="float64")
+    found = estimate(model, make_guide("vb", model), corpus, "~ party", num_draws=5)
+    assert len(found.propagated) == 1
+    plain = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
+    found = estimate(plain, make_guide("taylor", plain), corpus, "~ party", num_draws=5)
+    assert "coefficients of their prior mean" in repr(found)
+
+
+@pytest.mark.stat
+def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
+    corpus = corpus[:20]
+    draws = chain_draws(model, corpus, num_draws=100, thinning=2, max_docs=15, seed=1)
+    assert draws.shape == (100, 20, NUM_TOPICS)
+    assert draws.dtype == torch.float32
+    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    z = model.prior.space(batch).draw(lntm.noise.document_keys(0, batch.index, 10_000))
+    theta = torch.softmax(model.prior.space(batch).logits(z), -1)
+    # The exact means, by the likelihood at 10,000 draws of the prior.
+    words = torch.einsum("sdk,kv->sdv", theta, model.topics.double_probs.detach())
+    log_likelihood = (batch.to_csr().to_dense() * words.log()).sum(-1)
+    weights = torch.softmax(log_likelihood, 0)
+    size = 1 / weights.square().sum(0)
+    usable = size > 200
+    assert int(usable.sum()) > 10
+    exact = (weights[..., None] * theta).sum(0)
+    error = (draws.double().var(0) * (2 / 100 + 1 / size[:, None])).sqrt()
+    # Of at most 60 means, one is 5.5 standard errors off in 400,000 runs.
+    off = (draws.double().mean(0) - exact).abs() / error
+    assert float(off[usable].max()) < 5.5
+    with pytest.raises(ConfigError, match="thinning is 0"):
+        chain_draws(model, corpus, thinning=0)
+
+
+# -------------------------------------------------------------------- coefficients
+
+
+def test_given_draws_are_regressed_one_by_one(model, guide, corpus) -> None:
+    theta = theta_of(model, guide, corpus, 5)
+    found = estimate(
+        model, theta.numpy(), corpus, "~ party * age", standard_errors="classical", topics=[2, 0]
+    )
+    x, rows = hand_made(corpus)
+    assert found.formula.names[-1] == "party[T.Right]:age"
+    assert found.topics == (2, 0)
+    inverse = np.linalg.inv(x.T @ x)
+    for row, topic in enumerate((2, 0)):
+        y = theta[:, rows, topic].numpy()
+        draws = y @ x @ inverse
+        np.testing.assert_allclose(found.pooled.coefficients[row], draws.mean(0), rtol=1e-8)
+        residual = ((y - draws @ x.T) ** 2).sum(1).mean() / (len(x) - x.shape[1])
+        np.testing.assert_allclose(found.pooled.within[row], residual * inverse, rtol=1e-8)
+
+
+def test_a_guide_gives_the_same_as_its_draws(model, guide, corpus) -> None:
+    by_guide = estimate(model, guide, corpus, "~ party", num_draws=6, coefficients=False)
+    by_draws = estimate(model, theta_of(model, guide, corpus, 6), corpus, "~ party")
+    for name in ("coefficients", "within", "between"):
+        torch.testing.assert_close(
+            getattr(by_guide.pooled, name), getattr(by_draws.pooled, name), rtol=1e-3, atol=1e-6
+        )
+
+
+def test_proportions_add_up_to_one_and_so_do_effects(effects) -> None:
+    totals = effects.pooled.coefficients.sum(0).numpy()
+    np.testing.assert_allclose(totals, [1, 0, 0, 0, 0, 0], atol=1e-10)
+
+
+def test_the_table_has_rubins_intervals(effects) -> None:
+    rows = effects.table(level=0.9)
+    assert len(rows) == NUM_TOPICS * 6
+    one = rows[8]
+    assert (one.topic, one.term) == (1, "party[T.Right]")
+    pooled = effects.pooled
+    within, between = float(pooled.within[1, 2, 2]), float(pooled.between[1, 2, 2]) * 21 / 20
+    assert one.estimate == pytest.approx(float(pooled.coefficients[1, 2]))
+    assert one.standard_error == pytest.approx((within + between) ** 0.5)
+    share = between / (within + between)
+    of_documents = 54 / 56 * 53 * (1 - share)
+    assert one.freedom == pytest.approx(1 / (share**2 / 19 + 1 / of_documents))
+    scipy_stats = pytest.importorskip("scipy.stats")
+    half = scipy_stats.t(one.freedom).ppf(0.95) * one.standard_error
+    assert (one.lower, one.upper) == pytest.approx((one.estimate - half, one.estimate + half))
+    tail = scipy_stats.t(one.freedom).sf(abs(one.estimate) / one.standard_error)
+    assert one.p_value == pytest.approx(2 * tail)
+    frame = effects.frame()
+    assert list(frame["term"][:6]) == list(effects.formula.names)
+    assert frame["p_value"][8] == pytest.approx(one.p_value)
+
+
+def test_clusters_and_weights_are_columns_or_values(model, guide, corpus) -> None:
+    theta = theta_of(model, guide, corpus, 4)
+    by_name = estimate(model, theta, corpus, "~ party", clusters="blog", weights="age")
+    by_value = estimate(
+        model,
+        theta,
+        corpus,
+        "~ party",
+        clusters=corpus.metadata["blog"].astype(str),
+        weights=2 * corpus.metadata["age"],
+    )
+    torch.testing.assert_close(by_name.pooled.within, by_value.pooled.within)
+    assert "8 clusters" in repr(by_name)
+    assert by_name.pooled.freedom == 7
+    plain = estimate(model, theta, corpus, "~ party")
+    assert not torch.allclose(plain.pooled.coefficients, by_name.pooled.coefficients, rtol=1e-3)
+
+
+def test_repr_says_what_the_intervals_hold(effects) -> None:
+    said = repr(effects)
+    assert "in the intervals: the regression (HC3)" in said
+    assert "by LaplaceGuide; the coefficients of their prior mean (20 draws)" in said
+    assert "not in them: what the fit leaves open of the topics' words" in said
+    assert "party[T.Right]:age" in effects.summary()
+    assert "much in documents of 25 tokens" in said
+    assert "much in documents" not in repr(replace(effects, mean_length=150.0))
+
+
+# -------------------------------------------------------------------- predictions
+
+
+def test_predictions_average_over_the_documents(effects, corpus) -> None:
+    x, rows = hand_made(corpus)
+    age = corpus.metadata["age"][rows].mean()
+    beta = effects.pooled.coefficients.numpy()
+    expected = beta @ np.array([1, 0, 1, age, 0, age])
+    found = effects.predict(party="Right")
+    np.testing.assert_allclose([point.estimate for point in found], expected)
+    row = np.array([1, 0, 1, age, 0, age])
+    pooled = effects.pooled
+    variance = row @ (pooled.within[1] + 1.05 * pooled.between[1]).numpy() @ row
+    assert found[1].standard_error == pytest.approx(variance**0.5)
+    assert [point.topic for point in found] == [0, 1, 2]
+    assert x.shape[1] == 6
+
+
+def test_typical_others_are_the_median_and_the_most_frequent(effects, corpus) -> None:
+    _, rows = hand_made(corpus)
+    age = np.median(corpus.metadata["age"][rows])
+    beta = effects.pooled.coefficients.numpy()
+    found = effects.predict(party="Middle", others="typical")
+    expected = beta @ np.array([1, 1, 0, age, age, 0])
+    np.testing.assert_allclose([point.estimate for point in found], expected)
+    party = corpus.metadata["party"][rows]
+    most = max(sorted(set(party)), key=lambda level: (party == level).sum())
+    [same] = effects.predict(age=30.0, others="typical")[:1]
+    [named] = effects.predict(age=30.0, party=most)[:1]
+    assert same.estimate == pytest.approx(named.estimate)
+
+
+def test_differences_are_those_of_predictions(effects) -> None:
+    left, right = (effects.predict(party=value, age=40.0) for value in ("Left", "Right"))
+    found = effects.difference("party", "Right", "Left", age=40.0)
+    for one, two, both in zip(right, left, found, strict=True):
+        assert both.estimate == pytest.approx(one.estimate - two.estimate)
+    assert found[0].values == {"age": 40.0, "party": ("Right", "Left")}
+    # An interaction: the difference itself depends on age.
+    older = effects.difference("party", "Right", "Left", age=60.0)
+    assert older[0].estimate != pytest.approx(found[0].estimate, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_all_levels_and_grids(model, guide, corpus) -> None:
+    found = estimate(model, guide, corpus, "~ party + bs(date, df=4) + C(blog)", num_draws=3)
+    parties = [point.values["party"] for point in found.predict("party")[:3]]
+    assert parties == ["Left", "Middle", "Right"]
+    dates = [point.values["date"] for point in found.predict("date")[:50]]
+    days = sorted(corpus.metadata["date"])
+    assert dates == sorted(dates)
+    assert (dates[0], dates[-1]) == (days[0], days[-1])
+    assert len(found.predict("blog")) == 8 * NUM_TOPICS
+    over = estimate(model, guide, corpus, "~ age + C(blog)", num_draws=3)
+    assert len(over.predict("age")) == 50 * NUM_TOPICS
+    both = found.predict("party", blog=[0, 1])
+    assert len(both) == 3 * 2 * NUM_TOPICS
+    frame = frame_of(both)
+    assert list(frame.columns[:2]) == ["party", "blog"]
+
+
+@pytest.mark.slow
+def test_plots(effects, model, guide, corpus) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    ax = effects.plot("party")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Left", "Middle", "Right"]
+    assert len(ax.get_legend().get_texts()) == NUM_TOPICS
+    ax = effects.plot("age", by="party", topics=[1])
+    assert len(ax.lines) == 3
+    np.testing.assert_allclose(
+        ax.lines[2].get_ydata(),
+        [p.estimate for p in effects.predict("age", party="Right") if p.topic == 1],
+    )
+    over_time = estimate(model, guide, corpus, "~ date", num_draws=3)
+    assert over_time.plot("date", topics=[0]).get_title().startswith("Topic 0 ")
+    with pytest.raises(ConfigError, match="topic 7 was not regressed"):
+        effects.plot("age", topics=[7])
+    plt.close("all")
+
+
+# -------------------------------------------------------------------- refusals
+
+
+def test_values_that_cannot_be_are_refused(effects) -> None:
+    with pytest.raises(ConfigError, match="does not read the column 'income'; it reads party, age"):
+        effects.predict("income")
+    with pytest.raises(CorpusError, match="'Green'"):
+        effects.predict(party="Green")
+    with pytest.raises(ConfigError, match="level is 95"):
+        effects.table(level=95)
+    with pytest.raises(ConfigError, match="others is 'mean'"):
+        effects.predict("party", others="mean")
+
+
+def test_arguments_that_cannot_be_are_refused(model, guide, corpus) -> None:
+    theta = theta_of(model, guide, corpus, 3)
+
+    def refused(match: str, *arguments: Any, error: type[Exception] = ConfigError, **options: Any):
+        with pytest.raises(error, match=match):
+            estimate(*arguments, **options)
+
+    refused("expected different numbers from 0 to 2", model, theta, corpus, "~ party", topics=[3])
+    refused(r"expected \(num_draws, 60, 3\)", model, theta[:, :5], corpus, "~ party")
+    refused("finite and not negative", model, -theta, corpus, "~ party")
+    refused("'income'", model, theta, corpus, "~ income", error=MissingColumnError)
+    refused("age is determined", model, theta, corpus, "~ party + I(2 * age) + age")
+    refused("weights must be positive", model, theta, corpus, "~ party", weights=np.zeros(60))
+    refused("clusters of shape", model, theta, corpus, "~ party", clusters=[1, 2])
+    refused("num_draws is 1", model, guide, corpus, "~ party", num_draws=1)
+    other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS)
+    refused(
+        "another model",
+        other,
+        guide,
+        corpus,
+        "~ party",
+        error=IncompatibleGuideError,
+    )

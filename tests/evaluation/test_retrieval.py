@@ -1,0 +1,208 @@
+"""Retrieval beside scikit-learn's metrics, and each similarity by its definition."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.metrics import average_precision_score, precision_recall_curve
+from sklearn.metrics.pairwise import cosine_similarity
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import (
+    average_precision_difference,
+    by_cosine,
+    by_hellinger,
+    by_likelihood,
+    by_tfidf,
+    retrieval,
+)
+
+#: The module, which the function of the same name hides.
+MODULE = import_module("torch_lntm.evaluation.retrieval")
+RECALLS = (0.0, 0.1, 0.3, 0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[torch.Tensor, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Scores with many ties, and labels; one query's label is no document's."""
+    rng = np.random.default_rng(0)
+    documents, queries = rng.integers(0, 3, 40), rng.integers(0, 3, 12)
+    scores = rng.integers(0, 6, (12, 40)) + 2 * (queries[:, None] == documents)
+    queries[5] = 7
+    return torch.from_numpy(scores.astype(np.float64)), queries, documents
+
+
+@pytest.mark.parametrize("ties", [True, False])
+def test_judges_rankings_as_scikit_learn_does(problem: Any, ties: bool) -> None:
+    scores, queries, documents = problem
+    if not ties:
+        scores = scores + torch.rand(scores.shape, generator=torch.Generator().manual_seed(0))
+    result = retrieval(lambda rows: scores[rows], queries, documents, recalls=RECALLS)
+    averages = []
+    for q, label in enumerate(queries):
+        relevant = documents == label
+        if not relevant.any():
+            assert math.isnan(result.average_precision[q])
+            assert bool(result.precision[q].isnan().all())
+            continue
+        averages.append(average_precision_score(relevant, scores[q].numpy()))
+        assert float(result.average_precision[q]) == pytest.approx(averages[-1])
+        precision, recall, _ = precision_recall_curve(relevant, scores[q].numpy())
+        # The last point, of recall 0, is scikit-learn's convention and no document's.
+        expected = [precision[:-1][recall[:-1] >= r - 1e-9].max() for r in RECALLS]
+        assert result.precision[q].tolist() == pytest.approx(expected)
+    assert len(averages) == 11
+    assert result.mean_average_precision == pytest.approx(np.mean(averages))
+    assert result.standard_error == pytest.approx(np.std(averages, ddof=1) / math.sqrt(11))
+    rest = np.delete(result.precision.numpy(), 5, 0)
+    assert result.curve.tolist() == pytest.approx(rest.mean(0).tolist())
+    assert "11 queries" in repr(result)
+
+
+def test_chunks_of_queries_change_nothing(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, queries, documents = problem
+    asked: list[slice] = []
+
+    def similarity(rows: slice) -> torch.Tensor:
+        asked.append(rows)
+        return scores[rows]
+
+    whole = retrieval(similarity, queries, documents)
+    assert asked == [slice(0, 12)]
+    monkeypatch.setattr(MODULE, "_MAX_NUMBERS", 5 * len(documents))
+    parts = retrieval(similarity, queries, documents)
+    assert asked[1:] == [slice(0, 5), slice(5, 10), slice(10, 12)]
+    assert torch.equal(whole.precision.nan_to_num(-1), parts.precision.nan_to_num(-1))
+
+
+@pytest.fixture(scope="module")
+def model() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Corpus, Corpus]:
+    """Proportions of queries and documents, topics, and counts of both; one document is empty."""
+    rng = np.random.default_rng(1)
+    queries, documents = (torch.from_numpy(rng.dirichlet(np.ones(4), n)) for n in (3, 6))
+    topics = torch.from_numpy(rng.dirichlet(np.ones(9), 4))
+    counts = rng.poisson(1.0, (9, 9))
+    counts[4] = 0
+    first, second = (Corpus.from_matrix(part) for part in (counts[:3], counts[3:]))
+    return queries, documents, topics, first, second
+
+
+def test_likelihood_is_the_words_given_the_query(model: Any) -> None:
+    theta, _, topics, _, documents = model
+    rows = slice(1, 3)
+    counts = documents.to_scipy().toarray()
+    total = np.zeros((2, 6))
+    for i, q in enumerate((1, 2)):
+        for d in range(6):
+            for v in range(9):
+                p = sum(float(theta[q, k] * topics[k, v]) for k in range(4))
+                total[i, d] += counts[d, v] * math.log(p)
+    scores = by_likelihood(theta, topics, documents, per_token=False)(rows)
+    np.testing.assert_allclose(scores, total)
+    lengths = np.maximum(counts.sum(1), 1)
+    np.testing.assert_allclose(by_likelihood(theta, topics, documents)(rows), total / lengths)
+
+
+def test_likelihood_of_a_word_that_no_topic_has_is_finite(model: Any) -> None:
+    theta, _, topics, _, documents = model
+    topics = topics.clone()
+    topics[:, 0] = 0.0
+    scores = by_likelihood(theta, topics, documents)(slice(0, 3))
+    assert bool(torch.isfinite(scores).all())
+    without = documents.to_scipy().toarray()[:, 0] == 0
+    assert float(scores[:, ~without].max()) < float(scores[:, without].min())
+
+
+def test_proportions_by_cosine_and_hellinger(model: Any) -> None:
+    first, second = model[:2]
+    rows = slice(0, 3)
+    expected = cosine_similarity(first.numpy(), second.numpy())
+    np.testing.assert_allclose(by_cosine(first, second)(rows), expected)
+    affinity = by_hellinger(first, second)(rows)
+    for q in range(3):
+        for d in range(6):
+            distance = (first[q].sqrt() - second[d].sqrt()).norm() / math.sqrt(2)
+            assert float(1 - affinity[q, d]) == pytest.approx(float(distance) ** 2)
+    np.testing.assert_allclose(by_hellinger(first, 2 * second)(rows), affinity)
+
+
+def test_tfidf_weighs_by_the_documents(model: Any) -> None:
+    queries, documents = model[3:]
+    weights = TfidfTransformer().fit(documents.to_scipy())
+    expected = cosine_similarity(
+        *(weights.transform(c.to_scipy()).toarray() for c in (queries, documents))
+    )
+    scores = by_tfidf(queries, documents)(slice(0, 3))
+    np.testing.assert_allclose(scores, expected, atol=1e-12)
+    assert float(scores[:, 1].abs().max()) == 0.0  # the empty document
+
+
+def test_differences_are_query_by_query(problem: Any) -> None:
+    scores, queries, documents = problem
+    ours = retrieval(lambda rows: scores[rows], queries, documents)
+    other = retrieval(lambda rows: -scores[rows], queries, documents)
+    mean, error = average_precision_difference(ours, other)
+    gaps = np.delete((ours.average_precision - other.average_precision).numpy(), 5)
+    assert mean == pytest.approx(gaps.mean())
+    assert error == pytest.approx(gaps.std(ddof=1) / math.sqrt(11))
+    assert mean > 0
+    few = retrieval(lambda rows: scores[rows], queries[:4], documents)
+    with pytest.raises(ConfigError, match="different queries"):
+        average_precision_difference(ours, few)
+
+
+def test_never_holds_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "_MAX_NUMBERS", 2000)
+    most = 0
+
+    def similarity(rows: slice) -> torch.Tensor:
+        nonlocal most
+        most = max(most, (rows.stop - rows.start) * 1000)
+        return torch.rand(rows.stop - rows.start, 1000)
+
+    retrieval(similarity, [0] * 50, [0, 1] * 500)
+    assert most == 2000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"similarity": lambda rows: torch.zeros(1, 40)}, r"shape \(1, 40\); expected \(12, 40\)"),
+        ({"similarity": lambda rows: torch.full((12, 40), math.nan)}, "gave NaN"),
+        ({"query_labels": ["none"] * 12}, "no query has a document of its label"),
+        ({"query_labels": []}, "0 queries and 40 documents"),
+        ({"document_labels": []}, "12 queries and 0 documents"),
+        ({"recalls": [1.5]}, "recalls are"),
+        ({"recalls": []}, "recalls are"),
+    ],
+)
+def test_wrong_arguments_are_refused(problem: Any, change: dict[str, Any], message: str) -> None:
+    scores, queries, documents = problem
+    given = {
+        "similarity": lambda rows: scores[rows],
+        "query_labels": queries,
+        "document_labels": documents,
+    } | change
+    with pytest.raises(ConfigError, match=message):
+        retrieval(**given)
+
+
+def test_shapes_that_do_not_fit_are_refused(model: Any) -> None:
+    theta, documents, topics, asked, counts = model
+    with pytest.raises(ConfigError, match="topics has shape"):
+        by_likelihood(theta, topics[:, :5], counts)
+    with pytest.raises(ConfigError, match="theta has shape"):
+        by_likelihood(theta[:, :2], topics, counts)
+    with pytest.raises(ConfigError, match="queries has shape"):
+        by_cosine(theta[:, :2], documents)
+    with pytest.raises(ConfigError, match="row 0 sums to 0"):
+        by_hellinger(0 * theta, documents)
+    with pytest.raises(ConfigError, match="queries over 9 words and documents over 5"):
+        by_tfidf(asked, Corpus.from_matrix(np.ones((2, 5), int)))

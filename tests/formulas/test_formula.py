@@ -1,0 +1,232 @@
+"""Formulas: what they make of columns, that new documents get the same, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
+from torch_lntm.formulas import Formula, check_formula
+from torch_lntm.formulas.language import MAX_LENGTH
+
+NUM_DOCS = 30
+
+
+@pytest.fixture(scope="module")
+def columns() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    days = np.datetime64("2004-01-01") + rng.permutation(NUM_DOCS)
+    return {
+        "party": np.array(["Liberal", "Conservative", "Other"] * 10, object),
+        "date": days.astype(str).astype(object),
+        "age": rng.uniform(20, 60, NUM_DOCS),
+        "year": rng.permutation(np.repeat([2003, 2004, 2006], 10)),
+        "rural": rng.permutation(np.repeat([False, True], 15)),
+    }
+
+
+def fitted(text: str, columns: dict[str, Any]) -> tuple[Formula, Any]:
+    return Formula.fit(text, columns, NUM_DOCS)
+
+
+def test_main_effects(columns) -> None:
+    formula, matrix = fitted("~ party + age + rural", columns)
+    names = ("Intercept", "party[T.Liberal]", "party[T.Other]", "age", "rural")
+    assert formula.names == names
+    party = columns["party"]
+    expected = [
+        np.ones(NUM_DOCS),
+        party == "Liberal",
+        party == "Other",
+        columns["age"],
+        columns["rural"],
+    ]
+    np.testing.assert_array_equal(matrix, np.stack(expected, 1).astype(float))
+
+
+def test_interactions(columns) -> None:
+    formula, matrix = fitted("~ party * age", columns)
+    at = formula.names.index("party[T.Other]:age")
+    np.testing.assert_allclose(matrix[:, at], (columns["party"] == "Other") * columns["age"])
+
+
+def test_dates_count_as_days(columns) -> None:
+    formula, matrix = fitted("~ date", columns)
+    assert formula.kinds == {"date": "date"}
+    assert matrix[list(columns["date"]).index("2004-01-03"), 1] == 12418 + 2
+    assert fitted("~ C(date)", columns)[1].shape == (NUM_DOCS, NUM_DOCS)
+
+
+def test_numbers_can_be_levels(columns) -> None:
+    formula, matrix = fitted("~ C(year)", columns)
+    assert formula.names == ("Intercept", "C(year)[T.2004]", "C(year)[T.2006]")
+    np.testing.assert_array_equal(matrix[:, 2], columns["year"] == 2006)
+
+
+def test_splines_span_the_cubic_polynomials(columns) -> None:
+    _, matrix = fitted("~ bs(age, df=6)", columns)
+    assert matrix.shape == (NUM_DOCS, 7)
+    cubic = np.polynomial.Polynomial([1, 2, -3, 1])(columns["age"] / 60)
+    _, residual, _, _ = np.linalg.lstsq(matrix, cubic, rcond=None)
+    assert float(residual[0]) < 1e-20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "~ party * bs(date, df=5)",
+        "~ C(year) + rural",
+        "~ poly(age, 3) + center(year) + scale(age)",
+        "~ cr(age, df=4, constraints='center')",
+        "~ C(party, Treatment(reference='Other'))",
+        "~ C(party, levels=['Other', 'Liberal', 'Conservative'])",
+        "~ 0 + party + party:age",
+        "~ I(age ** 2) + log(age) + I(age / 2)",
+        "~ (party + rural) ** 2",
+        "1",
+    ],
+)
+def test_new_documents_get_the_same_numbers(columns, text) -> None:
+    formula, matrix = fitted(text, columns)
+    again = Formula.from_json(json.loads(json.dumps(formula.to_json())))
+    some = {name: values[:4] for name, values in columns.items()}
+    np.testing.assert_allclose(again.matrix(some, 4), matrix[:4], rtol=1e-12, atol=1e-12)
+    assert again.to_json() == formula.to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "np.log(age)",
+        "__import__('os').system('touch owned')",
+        "{__import__('os').system('touch owned')}",
+        "eval('1')",
+        "age.max()",
+        "age[0]",
+        "log(age, **{})",
+        "log(*[age])",
+        "I((age := 1))",
+        "I(age if age else 1)",
+        "I([x for x in age])",
+        "I(lambda: 1)",
+        "I(f'{age}')",
+        "I('a' * 1000)",
+        "I(9 ** 5 ** 5)",
+        "I(age ** age)",
+        "I(2 ** age)",
+        "bs(age, df=100000000)",
+        "bs(age, _state=[1])",
+        "(party + age) ** 30",
+        "(party + age) ^ 30",
+        "*".join(f"(1 + x{j})" for j in range(30)),
+        ":".join(f"(a{j} + b{j} + c{j} + d{j})" for j in range(12)),
+        "/".join(f"(a{j} + b{j})" for j in range(12)),
+        "((party + age) ^ 4) ^ 4",
+        "(party + age) ^ 999999999",
+        "age ~ party",
+        "age | party",
+        "hashed(party)",
+        "Q('age')",
+        "age +",
+        "I(\x00)",
+        "x" * (MAX_LENGTH + 1),
+        "",
+        3,
+    ],
+)
+def test_what_is_no_such_formula_is_refused_before_it_runs(text, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="formula"):
+        check_formula(text)
+    assert not list(tmp_path.iterdir())
+
+
+def test_long_formulas_of_few_terms_are_read() -> None:
+    columns = [f"x{j}" for j in range(60)]
+    text = " + ".join(columns) + " + x0:x1 + x2 * x3 + (x4 + x5 + x6) ** 2 + I(x7 ** 5 / 3)"
+    assert len(check_formula(text)) == 1 + 60 + 1 + 1 + 3 + 1
+    three = check_formula("~ party * bs(date, df=6) * region * C(year)")
+    assert len(three) == 16
+
+
+def test_names_of_modules_are_columns_like_any_other(columns) -> None:
+    with pytest.raises(MissingColumnError, match="'np'"):
+        fitted("~ log(np)", columns)
+
+
+def test_a_missing_column_is_named(columns) -> None:
+    with pytest.raises(MissingColumnError, match=r"'income'; there are: party"):
+        fitted("~ income", columns)
+    formula, _ = fitted("~ party", columns)
+    with pytest.raises(MissingColumnError, match="'party'"):
+        formula.matrix({"age": columns["age"]}, NUM_DOCS)
+
+
+@pytest.mark.parametrize(("name", "missing"), [("party", None), ("age", np.nan)])
+def test_missing_values_are_refused_with_their_document(columns, name, missing) -> None:
+    values = columns[name].copy()
+    values[[7, 9]] = missing
+    with pytest.raises(CorpusError, match=f"{name}.* in 2 documents, .* document 7"):
+        fitted(f"~ {name}", {**columns, name: values})
+
+
+def test_unknown_levels_are_refused(columns) -> None:
+    formula, _ = fitted("~ party + C(year)", columns)
+    other = {**columns, "party": np.array(["Green"] * NUM_DOCS, object)}
+    with pytest.raises(CorpusError, match=r"'Green'.*Conservative, Liberal, Other"):
+        formula.matrix(other, NUM_DOCS)
+    with pytest.raises(ConfigError, match="1999"):
+        formula.matrix({**columns, "year": np.full(NUM_DOCS, 1999)}, NUM_DOCS)
+
+
+def test_other_kinds_of_values_are_refused(columns) -> None:
+    formula, _ = fitted("~ party + age + date", columns)
+    for name, values in (
+        ("party", columns["age"]),
+        ("age", columns["party"]),
+        ("date", columns["party"]),
+        ("date", np.array(["2004-13-01"] * NUM_DOCS, object)),
+    ):
+        with pytest.raises(CorpusError, match=f"column '{name}' holds"):
+            formula.matrix({**columns, name: values}, NUM_DOCS)
+
+
+def test_what_says_nothing_is_refused(columns) -> None:
+    same = {**columns, "party": np.array(["Liberal"] * NUM_DOCS, object)}
+    with pytest.raises(ConfigError, match="in all documents"):
+        fitted("~ party", same)
+
+
+def test_numbers_that_are_not_finite_are_refused(columns) -> None:
+    ages = columns["age"].copy()
+    ages[3] = 0.0
+    with pytest.raises(CorpusError, match=r"log\(age\) is -inf in document 3"):
+        fitted("~ log(age)", {**columns, "age": ages})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "~ np.log(age)"},
+        {"text": "~ party + age + year"},
+        {"kinds": {"age": "number"}},
+        {"kinds": {"party": "code", "age": "number"}},
+        {"names": 3},
+        {"levels": None},
+        {"transforms": 5},
+    ],
+)
+def test_damaged_states_are_refused(columns, change) -> None:
+    formula, _ = fitted("~ party + age", columns)
+    with pytest.raises(ConfigError, match="formula"):
+        Formula.from_json({**formula.to_json(), **change})
+
+
+def test_a_state_without_its_knots_is_not_fitted_anew(columns) -> None:
+    formula, _ = fitted("~ bs(age, df=4)", columns)
+    damaged = Formula.from_json({**formula.to_json(), "transforms": {}})
+    with pytest.raises(ConfigError, match="does not give the columns"):
+        damaged.matrix(columns, NUM_DOCS)

@@ -1,0 +1,46 @@
+"""The random sample of documents whose covariances M-steps see."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.pairs import make_counts, make_model
+
+import torch_lntm as lntm
+from torch_lntm.guides import Effort, make_guide
+from torch_lntm.inference.em.covariances import CovarianceSample
+
+EFFORT: Effort = {"tolerance": 1e-6, "max_iterations": 100}
+
+
+def solved(max_docs: int | None):
+    guide = make_guide("taylor", make_model("ctm"))
+    corpus = lntm.Corpus.from_matrix(make_counts((30, 1, 8, 60, 3, 12, 7, 5)))
+    sample = CovarianceSample(guide, corpus, np.arange(8), 2, max_docs)
+    return sample.solve(corpus.batch(dtype=guide.model.dtype), None, 1, EFFORT)
+
+
+def test_a_sample_solved_in_parts_has_the_same_moments() -> None:
+    (modes, whole), (_, parts) = solved(None), solved(1)
+    assert whole is not None
+    assert parts is not None
+    assert bool(whole.covariance_sum().diagonal().gt(0).all())
+    torch.testing.assert_close(parts.covariance_sum(), whole.covariance_sum())
+    assert float(parts.objective()) == pytest.approx(float(whole.objective()), rel=1e-9)
+    assert float(whole.objective()) != pytest.approx(float(modes.objective.sum()), rel=1e-3)
+
+
+def test_documents_without_covariances_are_many_at_once() -> None:
+    num_topics = 400
+    model = lntm.models.ctm(num_topics, 4)
+    corpus = lntm.Corpus.from_matrix(np.ones((3, 4)))
+    for name, stride, expected in (
+        ("taylor", 1, 2**23 // num_topics**2),
+        ("taylor", 8, 1024),
+        ("khan-bouchard", 8, 2**23 // num_topics**2),
+        ("blei-lafferty", 1, 1024),
+    ):
+        guide = make_guide(name, model)
+        assert CovarianceSample(guide, corpus, np.arange(3), stride).max_docs == expected
+        assert CovarianceSample(guide, corpus, np.arange(3), stride, 5).max_docs == 5

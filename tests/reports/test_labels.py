@@ -1,0 +1,105 @@
+"""Words that label topics, against their formulas, and documents that represent them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import DocumentTopics
+from torch_lntm.reports import (
+    format_labels,
+    label_topics,
+    representative_documents,
+    word_scores,
+)
+
+WORDS = ("the", "tax", "war", "rare")
+TOPICS = np.array([[0.5, 0.4, 0.05, 0.05], [0.5, 0.05, 0.449, 0.001]])
+TOTALS = np.array([100, 40, 50, 2])
+
+
+def test_lift_and_score_are_their_formulas() -> None:
+    lift = word_scores(TOPICS, TOTALS, "lift")
+    np.testing.assert_allclose(lift[0, 1], np.log(0.4 / (40 / 192)))
+    score = word_scores(TOPICS, TOTALS, "score")
+    np.testing.assert_allclose(score[1, 2], 0.449 * (np.log(0.449) - np.log(0.449 * 0.05) / 2))
+    np.testing.assert_array_equal(word_scores(TOPICS, TOTALS, "probability"), TOPICS)
+    never = word_scores(TOPICS, np.array([100, 40, 50, 0]), "lift")
+    assert np.isneginf(never[:, 3]).all()
+    assert np.isfinite(never[:, :3]).all()
+
+
+def test_frex_is_the_harmonic_mean_of_ranks() -> None:
+    """By hand; of "rare" James and Stein leave 1/2 + (1 - lambda)(50/51 - 1/2)."""
+    share = 0.05 / 0.051
+    shrinkage = 2 * share * (1 - share) / 1 / (2 * (share - 0.5) ** 2)
+    rare = shrinkage / 2 + (1 - shrinkage) * share
+    tax = 0.4 / 0.45
+    assert 0.5 < tax < rare  # so "rare" has the highest exclusivity of topic 0, then "tax"
+    frequency = np.array([4, 3, 1.5, 1.5]) / 4
+    exclusivity = np.array([2, 3, 1, 4]) / 4
+    expected = 1 / (0.3 / frequency + 0.7 / exclusivity)
+    found = word_scores(TOPICS, TOTALS, "frex", frequency_weight=0.3)
+    np.testing.assert_allclose(found[0], expected)
+
+
+def test_exclusivity_of_words_that_occur_once_says_nothing() -> None:
+    found = word_scores(TOPICS, np.array([100, 40, 50, 1]), "frex", frequency_weight=0.0)
+    # The rare word ties with the one of both topics alike, behind "tax".
+    np.testing.assert_allclose(found[0], np.array([2.5, 4, 1, 2.5]) / 4)
+
+
+def test_labels_are_words() -> None:
+    counts = np.array([[50, 40, 0, 1], [50, 0, 50, 1]])
+    corpus = lntm.Corpus.from_matrix(counts, WORDS)
+    model = lntm.models.ctm(
+        2, 4, topics=torch.from_numpy(TOPICS), vocabulary=WORDS, dtype="float64"
+    )
+    first, second = label_topics(model, corpus, num_words=2, frequency_weight=0.3)
+    assert first.probability == ("the", "tax")
+    assert first.frex[0] == "tax"
+    assert second.frex[0] == "war"
+    assert first.lift[0] == "rare"
+    assert second.score[0] == "war"
+    text = format_labels([first, second])
+    assert len(text.splitlines()) == 8
+    assert text.splitlines()[1].split() == ["frex", *first.frex]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"measure": "tfidf"}, "measure 'tfidf'"),
+        ({"frequency_weight": 1.5}, "frequency_weight is 1.5"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options, match) -> None:
+    with pytest.raises(ConfigError, match=match):
+        word_scores(TOPICS, TOTALS, **options)
+    with pytest.raises(ConfigError, match="totals of"):
+        word_scores(TOPICS, TOTALS[:2])
+
+
+def make_found() -> DocumentTopics:
+    theta = torch.tensor([[0.2, 0.8], [0.9, 0.1], [0.6, 0.4], [0.99, 0.01]])
+    return DocumentTopics(
+        theta,
+        torch.ones(4, dtype=torch.bool),
+        np.array([5, 5, 5, 0]),
+        "mode",
+        metadata={"title": np.array(["a", "b", "c", "d"], object)},
+    )
+
+
+def test_documents_that_represent_topics() -> None:
+    found = representative_documents(make_found(), num_docs=2)
+    assert [(one.topic, one.document) for one in found] == [(0, 1), (0, 2), (1, 0), (1, 2)]
+    assert found[0].share == pytest.approx(0.9)
+    assert found[0].metadata == {"title": "b"}
+    few = representative_documents(make_found(), num_docs=3, least=0.5, topics=[1])
+    assert [(one.topic, one.document) for one in few] == [(1, 0)]
+    with pytest.raises(ConfigError, match="topic 2; expected 0 to 1"):
+        representative_documents(make_found(), topics=[2])

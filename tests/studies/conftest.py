@@ -1,0 +1,29 @@
+"""What the tests of the studies share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torch_lntm.corpus import Corpus, synthetic_topics
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus in a file, with labels and a split beside it, as the real ones are.
+
+    240 documents of 30 tokens over 40 words. A document's label is its largest topic of four.
+    """
+    rng = np.random.default_rng(0)
+    topics = torch.as_tensor(synthetic_topics(4, 40, 0.1, seed=0)).double().numpy()
+    theta = rng.dirichlet(np.full(4, 0.3), 240)
+    counts = np.stack([rng.multinomial(30, row) for row in theta @ topics])
+    labels = [f"L{k}" for k in theta.argmax(1)]
+    file = tmp_path_factory.mktemp("texts") / "tiny.npz"
+    Corpus.from_matrix(counts, [f"word{v}" for v in range(40)], labels).save(file)
+    parts = ["test" if d % 4 == 0 else "train" for d in range(240)]
+    file.with_suffix(".split.txt").write_text("\n".join(parts) + "\n")
+    return file

@@ -1,0 +1,129 @@
+"""Fits of several numbers of topics side by side, and the recommendation."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import document_completion
+from torch_lntm.recipes import Recipe
+from torch_lntm.selection import CRITERIA, Criterion, Selection, SelectionRow
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Documents of four topics, which have few words in common."""
+    rng = np.random.default_rng(0)
+    topics = torch.from_numpy(rng.dirichlet(np.full(40, 0.08), 4) + 1e-4)
+    model = lntm.models.ctm(4, 40, topics=topics, covariance=3 * torch.eye(4), dtype="float64")
+    return model.generate([60] * 150, seed=0)[0]
+
+
+@pytest.fixture(scope="module")
+def selection(corpus):
+    return lntm.select(corpus, [6, 2, 4], num_seeds=2, top_n=5, test_fraction=0.4)
+
+
+@pytest.mark.slow
+def test_every_number_of_topics_has_every_criterion(selection) -> None:
+    assert [row.num_topics for row in selection.rows] == [2, 4, 6]
+    for row in selection.rows:
+        assert list(row.criteria) == list(CRITERIA)
+        numbers = [n for one in row.criteria.values() for n in (one.value, one.standard_error)]
+        assert all(math.isfinite(number) for number in numbers)
+    assert selection.recommended.num_topics == 4
+    two, four, _ = selection.rows
+    assert two.behind.value > 5 * two.behind.standard_error
+    assert four.criteria["dispersion"].value < two.criteria["dispersion"].value
+    assert four.criteria["stability"].value > 0.9
+
+
+@pytest.mark.slow
+def test_completion_is_that_of_the_frozen_split(corpus) -> None:
+    found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2)
+    train, test = corpus.split(0.1, 2)
+    chosen = Recipe("ctm").for_corpus(train, 3)
+    model, guide, engine = chosen.recipe.make(
+        40,
+        seed=2,
+        options={
+            "num_topics": 3,
+            "topic_smoothing": chosen.topic_smoothing,
+            "progress": False,
+        },
+    )
+    engine.fit(train)
+    expected = document_completion(model, guide, test, 0.5, 2)
+    one = found.rows[0].criteria["completion"]
+    assert one.value == pytest.approx(expected.nats_per_token)
+    assert one.standard_error == pytest.approx(expected.nats_per_token_standard_error)
+    assert "stability" not in found.rows[0].criteria
+
+
+@pytest.mark.slow
+def test_tables_and_pictures(selection) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    text = selection.format()
+    assert text.splitlines()[-1] == selection.because
+    about = json.loads(selection.format("json"))
+    assert about["recommended"] == 4
+    assert [row["num_topics"] for row in about["rows"]] == [2, 4, 6]
+    rows = list(csv.DictReader(selection.format("csv").splitlines()))
+    assert float(rows[1]["stability"]) == pytest.approx(
+        selection.rows[1].criteria["stability"].value, rel=1e-4
+    )
+    figure = selection.plot()
+    assert [ax.get_title() for ax in figure.axes if ax.get_visible()] == list(CRITERIA)
+    plt.close("all")
+    with pytest.raises(ConfigError, match="format 'yaml'"):
+        selection.format("yaml")
+
+
+def made(*rows: tuple[int, float, float, float]) -> Selection:
+    """Numbers of topics with their completion and how far behind the best it is."""
+    return Selection(
+        tuple(
+            SelectionRow(size, {"completion": Criterion(value, 0.1)}, Criterion(behind, error), 1.0)
+            for size, value, behind, error in rows
+        )
+    )
+
+
+def test_the_fewest_topics_as_good_as_the_best_are_recommended() -> None:
+    found = made((5, -7.0, 0.5, 0.1), (10, -6.51, 0.01, 0.02), (20, -6.5, 0.0, 0.0))
+    assert found.recommended.num_topics == 10
+    assert found.because.startswith(
+        "10 topics: the fewest that predict held-out words as well as 20"
+    )
+    assert "0.0100 ± 0.02 nats per token" in found.because
+    found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0), (20, -6.6, 0.1, 0.02))
+    assert found.recommended.num_topics == 10
+    assert "10 topics: they predict held-out words best" in found.because
+    assert "5 topics worse, by 0.5000 ± 0.1" in found.because
+    assert "try more" not in found.because
+    found = made((5, -7.0, 0.5, 0.1), (10, -6.5, 0.0, 0.0))
+    assert found.because.endswith("the largest number tried; try more")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "match"),
+    [
+        ([], {}, "num_topics is empty"),
+        ([1], {}, r"num_topics\[0\] is 1"),
+        ([3], {"num_seeds": 0}, "num_seeds is 0"),
+        ([3], {"recipe": "tm"}, "model 'tm'"),
+        ([3], {"options": {"max_epoch": 3}}, "max_epoch"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(corpus, sizes, options, match) -> None:
+    with pytest.raises(ConfigError, match=match):
+        lntm.select(corpus, sizes, **options)

@@ -1,0 +1,50 @@
+"""The page on structural topic models runs as it stands, on a small file of posts."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torch_lntm as lntm
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "structural.md"
+#: What takes too long for a test, and what does as well.
+SHORTER = {
+    "stm(20,": "stm(3,",
+    "num_permutations=99": "num_permutations=1, num_draws=2",
+    "[10, 20, 50], num_seeds=3": "[2, 3], num_seeds=1",
+    "chain_draws(model, corpus)": "chain_draws(model, corpus, num_draws=2, warmup_steps=5)",
+    "topics=[3]": "topics=[1]",
+}
+
+
+@pytest.mark.slow
+def test_its_code_runs(tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    words = ["tax", "war", "vote", "poll", "court", "oil"]
+    rows = ["text,party,date,blog"]
+    for d in range(50):
+        party = ("Conservative", "Liberal")[d % 2]
+        day = np.datetime64("2004-01-01") + rng.integers(0, 360)
+        weights = rng.dirichlet(np.ones(6))
+        rows.append(f"{' '.join(rng.choice(words, 20, p=weights))},{party},{day},{d % 9}")
+    Path("posts.csv").write_text("\n".join(rows))
+    code = "\n\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL))
+    for long, short in SHORTER.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict[str, object] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
+        exec(compile(code, str(PAGE), "exec"), names)
+    plt.close("all")
+    assert "Topic 0" in capsys.readouterr().out
+    assert isinstance(names["selection"], lntm.selection.Selection)

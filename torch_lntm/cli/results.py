@@ -1,0 +1,39 @@
+"""What ``torch-lntm fit`` knows of fits that are there already, and says of their ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch_lntm as lntm
+
+if TYPE_CHECKING:
+    from torch_lntm.corpus import Corpus
+    from torch_lntm.inference import FitResult
+    from torch_lntm.io import Run
+
+#: What may differ when a killed fit is continued.
+CHANGEABLE = ("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds")
+
+
+def same_run(path: Path, corpus: Corpus, fixed: dict[str, Any]) -> Run | None:
+    """The run in a folder, if it was asked for by the same configuration and corpus."""
+    if not (path / "metadata.json").is_file():
+        return None
+    run = lntm.load_run(path)
+    found = {name: value for name, value in run.config.items() if name not in CHANGEABLE}
+    same = found == json.loads(json.dumps(fixed))
+    fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
+    return run if same and fingerprint == corpus.fingerprint() else None
+
+
+def stage(result: FitResult) -> str:
+    """How far a fit came."""
+    if not result.history:
+        return "the start"
+    last = result.history[-1]
+    return (
+        f"phase {last['phase']}, iteration {last['iteration']}, "
+        f"{last['objective']:.4f} nats per token ({result.objective_name})"
+    )

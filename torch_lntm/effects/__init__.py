@@ -1,0 +1,17 @@
+"""Effects: how topic proportions depend on what is known of the documents, with intervals."""
+
+from torch_lntm.effects.composition import chain_draws
+from torch_lntm.effects.estimate import estimate
+from torch_lntm.effects.permutation import PermutationTest, permutation_test
+from torch_lntm.effects.result import Effect, Effects, Prediction, frame_of
+
+__all__ = [
+    "Effect",
+    "Effects",
+    "PermutationTest",
+    "Prediction",
+    "chain_draws",
+    "estimate",
+    "frame_of",
+    "permutation_test",
+]

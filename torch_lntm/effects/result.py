@@ -1,0 +1,419 @@
+"""Effects: coefficients, predictions and differences with intervals."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import scipy.stats
+from numpy.typing import NDArray
+
+from torch_lntm.effects.regression import Pooled
+from torch_lntm.errors import ConfigError, import_extra
+from torch_lntm.formulas import Formula
+from torch_lntm.models import TopicModel
+from torch_lntm.plotting.style import topic_labels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: What is done with the columns that a prediction does not name.
+Others = Literal["average", "typical"]
+#: Tokens of an average document below which the topics' words matter much.
+SHORT_DOCUMENT = 50.0
+#: Documents that a prediction averages over, at most, and values of a number or date.
+MAX_AVERAGED, GRID = 10_000, 50
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """A number with its interval.
+
+    Attributes:
+        estimate: The number.
+        standard_error: Its standard error.
+        freedom: Degrees of freedom of the t distribution of its interval (*Barnard & Rubin 1999*).
+        lower: Lower end of the interval.
+        upper: Upper end.
+        level: Probability of the interval.
+    """
+
+    estimate: float
+    standard_error: float
+    freedom: float
+    lower: float
+    upper: float
+    level: float
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of no effect."""
+        if self.standard_error == 0:
+            return float(self.estimate == 0)
+        ratio = abs(self.estimate) / self.standard_error
+        return float(2 * scipy.stats.t.sf(ratio, self.freedom))
+
+
+@dataclass(frozen=True)
+class Effect(Estimated):
+    """One coefficient: the change of a topic's proportion with a term.
+
+    Attributes:
+        topic: The topic.
+        term: The term's name.
+    """
+
+    topic: int
+    term: str
+
+
+@dataclass(frozen=True)
+class Prediction(Estimated):
+    """The expected proportion of a topic at some values, or a difference of two.
+
+    Attributes:
+        topic: The topic.
+        values: The values by the names of their columns; of a difference, ``(first, second)``.
+    """
+
+    topic: int
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Effects:
+    """How topic proportions depend on the documents' columns.
+
+    Attributes:
+        formula: The formula, with its levels and knots.
+        topics: The topics, in the order of the coefficients.
+        pooled: The coefficients and their covariances.
+        columns: ``(num_docs,)`` values of the formula's columns.
+        weights: ``(num_docs,)`` weights of the documents.
+        propagated: What the intervals hold beside the regression, in words.
+        method: How the standard errors of a regression were found.
+        model: The model.
+        mean_length: Tokens of a document, on average.
+    """
+
+    formula: Formula
+    topics: tuple[int, ...]
+    pooled: Pooled
+    columns: Mapping[str, NDArray[Any]]
+    weights: NDArray[np.float64]
+    propagated: tuple[str, ...]
+    method: str
+    model: TopicModel
+    mean_length: float
+
+    @property
+    def num_docs(self) -> int:
+        """Number of documents."""
+        return len(self.weights)
+
+    def __repr__(self) -> str:
+        return (
+            f"Effects({self.formula.text!r} on {len(self.topics)} topics of {self.num_docs} "
+            f"documents)\n  in the intervals: the regression ({self.method}); "
+            f"{'; '.join(self.propagated)} ({self.pooled.num_draws} draws)\n"
+            "  not in them: what the fit leaves open of the topics' words and of the prior's "
+            f"covariance{self._caution}"
+        )
+
+    @property
+    def _caution(self) -> str:
+        """What short documents do to intervals."""
+        if self.mean_length >= SHORT_DOCUMENT:
+            return ""
+        return (
+            f", which is much in documents of {self.mean_length:.0f} tokens: intervals are too "
+            "narrow, and effects by approximate posteriors too small (docs/structural.md)"
+        )
+
+    # -- coefficients ----------------------------------------------------------------------------
+
+    def table(self, level: float = 0.95) -> list[Effect]:
+        """Every coefficient of every topic.
+
+        Args:
+            level: Probability of the intervals, between 0 and 1.
+        """
+        rows = self._combine(np.eye(len(self.formula.names)), level)
+        return [
+            Effect(**vars(found), topic=topic, term=term)
+            for topic, of_topic in zip(self.topics, rows, strict=True)
+            for term, found in zip(self.formula.names, of_topic, strict=True)
+        ]
+
+    def frame(self, level: float = 0.95) -> Any:
+        """:meth:`table` as a pandas data frame with a row for each coefficient.
+
+        Args:
+            level: As for :meth:`table`.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        return frame_of(self.table(level))
+
+    def summary(self, level: float = 0.95) -> str:
+        """The coefficients as text to read, topic by topic.
+
+        Args:
+            level: As for :meth:`table`.
+        """
+        labels = topic_labels(self.model, 5)
+        width = max(map(len, self.formula.names))
+        lines = [repr(self)]
+        for topic, effects in itertools.groupby(self.table(level), lambda effect: effect.topic):
+            lines.append(f"\nTopic {labels[topic]}")
+            lines.append(f"  {'':{width}}  estimate   s.e.     {level:.0%} interval      p")
+            lines += [
+                f"  {e.term:{width}}  {e.estimate:+8.4f}  {e.standard_error:.4f}  "
+                f"{e.lower:+8.4f} {e.upper:+8.4f}  {e.p_value:6.3f}"
+                for e in effects
+            ]
+        return "\n".join(lines)
+
+    # -- predictions -----------------------------------------------------------------------------
+
+    def predict(
+        self,
+        *names: str,
+        level: float = 0.95,
+        others: Others = "average",
+        **values: Any,
+    ) -> list[Prediction]:
+        """Expected proportions at values of some columns.
+
+        For example::
+
+            effects.predict("party")  # at each level
+            effects.predict("date", party="Left")  # over time, for one party
+            effects.predict(date=["2004-01-15", "2004-06-15"], party=["Left", "Right"])
+
+        Args:
+            *names: Columns to take all levels of, or 50 values from the least to the largest.
+            level: Probability of the intervals.
+            others: What the other columns are: ``"average"``, each document's own, and predictions
+                are averaged over the documents; ``"typical"``, their median or most frequent value,
+                as in R's stm.
+            **values: A value, or several, of a column; all are combined with each other.
+
+        Returns:
+            One prediction for each topic and combination of values, topic by topic.
+
+        Raises:
+            ConfigError: A column that the formula does not read, or a setting that cannot be used.
+            CorpusError: A value that the formula was not fitted to.
+        """
+        grids = {name: self._grid(name) for name in names}
+        for name, given in values.items():
+            self._require(name)
+            several = isinstance(given, (list, tuple, np.ndarray))
+            grids[name] = list(given) if several else [given]
+        points = [dict(zip(grids, at, strict=True)) for at in itertools.product(*grids.values())]
+        design = np.stack([self._design(point, others) for point in points])
+        return self._predictions(design, points, level)
+
+    def difference(
+        self,
+        name: str,
+        first: Any,
+        second: Any,
+        *,
+        level: float = 0.95,
+        others: Others = "average",
+        **values: Any,
+    ) -> list[Prediction]:
+        """Expected proportions at one value of a column less those at another.
+
+        Args:
+            name: The column.
+            first: Its value in the first.
+            second: Its value in the second, which is subtracted.
+            level: As for :meth:`predict`.
+            others: As for :meth:`predict`.
+            **values: Values of other columns, the same in both.
+
+        Returns:
+            One difference for each topic.
+
+        Raises:
+            ConfigError: As for :meth:`predict`.
+            CorpusError: As for :meth:`predict`.
+        """
+        for column in (name, *values):
+            self._require(column)
+        rows = [self._design({**values, name: value}, others) for value in (first, second)]
+        at = {**values, name: (first, second)}
+        return self._predictions((rows[0] - rows[1])[None], [at], level)
+
+    def plot(
+        self,
+        name: str,
+        *,
+        by: str | None = None,
+        topics: Sequence[int] | None = None,
+        level: float = 0.95,
+        others: Others = "average",
+        ax: Axes | None = None,
+        **values: Any,
+    ) -> Axes:
+        """Draw expected proportions over a column: points at levels, lines over numbers and dates.
+
+        Args:
+            name: The column.
+            by: A column of levels, each of which has lines or points of its own.
+            topics: Topics to draw; all by default.
+            level: As for :meth:`predict`.
+            others: As for :meth:`predict`.
+            ax: Where to draw; a new figure by default.
+            **values: Values of other columns.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ConfigError: As for :meth:`predict`, or matplotlib is not installed.
+        """
+        from torch_lntm.plotting.effects import Series, plot_effects
+
+        chosen = self.topics if topics is None else tuple(topics)
+        unknown = [k for k in chosen if k not in self.topics]
+        if unknown:
+            raise ConfigError(
+                f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
+            )
+        labels = topic_labels(self.model)
+        series = []
+        for value in [None] if by is None else self._grid(by):
+            at = values if by is None else {**values, by: value}
+            found = self.predict(name, level=level, others=others, **at)
+            for topic in chosen:
+                points = [point for point in found if point.topic == topic]
+                label = labels[topic] if value is None else f"{labels[topic]}, {value}"
+                series.append(
+                    Series(
+                        label,
+                        [point.values[name] for point in points],
+                        np.array([[p.estimate, p.lower, p.upper] for p in points]),
+                    )
+                )
+        return plot_effects(series, name, self.formula.kinds[name], level, ax=ax)
+
+    def _require(self, name: str) -> None:
+        if name not in self.formula.kinds:
+            known = ", ".join(self.formula.kinds) or "none"
+            raise ConfigError(
+                f"formula {self.formula.text!r} does not read the column {name!r}; it reads {known}"
+            )
+
+    def _grid(self, name: str) -> list[Any]:
+        """The levels of a column, or values from its least to its largest."""
+        self._require(name)
+        column, kind = self.columns[name], self.formula.kinds[name]
+        distinct = sorted(set(column.tolist()))
+        if kind == "text" or len(distinct) <= 2:
+            return distinct
+        if kind == "date":
+            days = np.array([value[:10] for value in distinct], "datetime64[D]").astype(np.int64)
+            at = np.unique(np.linspace(days[0], days[-1], GRID).round().astype(np.int64))
+            return list(at.astype("datetime64[D]").astype(str))
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        if any(word.search(expression) for expression in self.formula.levels):
+            return distinct
+        return list(np.linspace(distinct[0], distinct[-1], GRID))
+
+    def _design(self, point: Mapping[str, Any], others: Others) -> NDArray[np.float64]:
+        """The formula's row at some values, of which the other columns are averaged."""
+        if others not in ("average", "typical"):
+            raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
+        step = max(1, self.num_docs // MAX_AVERAGED)
+        weights = self.weights[::step] if others == "average" else np.ones(1)
+        columns = {}
+        for name, column in self.columns.items():
+            if name in point:
+                kind = object if column.dtype == object else None
+                columns[name] = np.array([point[name]] * len(weights), kind)
+            elif others == "average":
+                columns[name] = column[::step]
+            else:
+                columns[name] = _typical(column, self.formula.kinds[name])
+        matrix = self.formula.matrix(columns, len(weights))
+        return np.asarray(weights @ matrix / weights.sum())
+
+    def _predictions(
+        self, design: NDArray[np.float64], points: Sequence[Mapping[str, Any]], level: float
+    ) -> list[Prediction]:
+        return [
+            Prediction(**vars(found), topic=topic, values=point)
+            for topic, of_topic in zip(self.topics, self._combine(design, level), strict=True)
+            for point, found in zip(points, of_topic, strict=True)
+        ]
+
+    def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[Estimated]]:
+        """Linear combinations of the coefficients, by topic, pooled by Rubin's rules.
+
+        Args:
+            rows: ``(num_rows, num_terms)``.
+            level: Probability of the intervals.
+        """
+        if not 0 < level < 1:
+            raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+        pooled = self.pooled
+        estimates = pooled.coefficients.numpy() @ rows.T
+        within, between = (
+            np.einsum("mp,kpq,mq->km", rows, part.numpy(), rows).clip(0.0)
+            for part in (pooled.within, pooled.between)
+        )
+        between = (1 + 1 / pooled.num_draws) * between
+        total = within + between
+        share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+        # The smaller of the draws' and the documents' degrees of freedom, and smoothly so.
+        of_draws = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
+        n = pooled.freedom
+        of_documents = (n + 1) / (n + 3) * n * np.maximum(1 - share, 1e-12)
+        freedom = 1 / (1 / of_draws + 1 / of_documents)
+        errors = np.sqrt(total)
+        half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
+        return [
+            [
+                Estimated(e, s, f, e - h, e + h, level)
+                for e, s, f, h in zip(*(x.tolist() for x in of_topic), strict=True)
+            ]
+            for of_topic in zip(estimates, errors, freedom, half, strict=True)
+        ]
+
+
+def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
+    """The median of numbers and dates, the most frequent value of text."""
+    if kind == "number":
+        return np.array([np.median(column)])
+    values, counts = np.unique(column.astype(str), return_counts=True)
+    chosen = values[len(values) // 2] if kind == "date" else values[counts.argmax()]
+    if kind == "date":
+        chosen = np.sort(column.astype(str))[len(column) // 2]
+    return np.array([str(chosen)], object)
+
+
+def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
+    """Effects or predictions as a pandas data frame with a row for each.
+
+    Args:
+        rows: What :meth:`Effects.table`, :meth:`Effects.predict` or :meth:`Effects.difference`
+            gave.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    pandas = import_extra("pandas", "formula", "a data frame")
+    records = []
+    for row in rows:
+        record = asdict(row) | {"p_value": row.p_value}
+        records.append({**record.pop("values", {}), **record})
+    return pandas.DataFrame(records)

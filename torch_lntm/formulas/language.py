@@ -1,0 +1,186 @@
+"""What may stand in a formula, so that one from a stranger's file can be evaluated.
+
+formulaic reads a formula as R does, but what stands between its operators is Python, and formulaic
+runs it. Here every such expression is parsed first, and refused unless it is made of columns,
+numbers, arithmetic and a few named functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from typing import Any
+
+from torch_lntm.errors import ConfigError, import_extra
+
+#: The functions that an expression may call.
+FUNCTIONS = (
+    *("C", "Treatment", "Sum", "Helmert", "Diff"),
+    *("bs", "cr", "cs", "cc", "poly"),
+    *("center", "scale", "standardize", "log", "log10", "log2", "exp", "I"),
+)
+#: The longest formula, the most terms that one of its summands may expand to, the highest power of
+#: a column and the largest whole number: what bounds the work of evaluating one.
+MAX_LENGTH, MAX_TERMS, MAX_POWER, MAX_NUMBER = 1000, 5000, 5, 10_000
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
+
+
+def check_formula(text: str) -> Any:
+    """Parse a formula, without evaluating anything.
+
+    Args:
+        text: The right-hand side in R's notation, with or without the ``~``, such as
+            ``"~ party * bs(date, df=6)"``.
+
+    Returns:
+        The ``formulaic`` formula.
+
+    Raises:
+        ConfigError: It is no formula of one side, something in it may not be, or formulaic is not
+            installed.
+    """
+    formulaic = import_extra("formulaic", "formula", "a formula")
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigError(f"formula {text!r}; expected text such as '~ party + bs(date, df=6)'")
+    if len(text) > MAX_LENGTH:
+        raise ConfigError(f"a formula of {len(text)} characters; expected at most {MAX_LENGTH}")
+    right = text.strip().removeprefix("~")
+    for sign, what in (("~", "a left-hand side"), ("|", "several parts"), ("\n", "several lines")):
+        if sign in right:
+            raise ConfigError(
+                f"formula {text!r} has {what}; expected the right-hand side alone, such as "
+                "'~ party + bs(date, df=6)'"
+            )
+    if _most_terms(right) > MAX_TERMS:
+        raise ConfigError(
+            f"formula {text!r} may expand to more than {MAX_TERMS} terms; write out those you want"
+        )
+    try:
+        parsed = formulaic.Formula(right)
+    except Exception as error:
+        raise ConfigError(f"formula {text!r} cannot be read: {plain_message(error)}") from error
+    if type(parsed).__name__ != "SimpleFormula":
+        raise ConfigError(f"formula {text!r} has several parts; expected one right-hand side")
+    for term in parsed:
+        for factor in term.factors:
+            if factor.eval_method.value == "python":
+                _check_expression(text, str(factor.expr))
+    return parsed
+
+
+def _most_terms(right: str) -> float:
+    """A bound on the terms that a summand of a formula expands to, found without expanding it.
+
+    Sums in parentheses multiply: with p signs of plus and minus and c crossings, c + 1 sums of at
+    most (p + c + 1)/(c + 1) terms each, and ``*`` and ``/`` keep those they are made of. A power is
+    a crossing with itself.
+    """
+    most, depth, summand = 1.0, 0, ""
+    for sign in [*right.replace("%in%", ":").replace("**", "^"), "+"]:
+        depth += (sign == "(") - (sign == ")")
+        if depth > 0 or sign not in "+-":
+            summand += sign
+            continue
+        power = math.prod(int(n) for n in re.findall(r"\^\s*(\d{1,9})", summand))
+        crossed = power * (1 + sum(map(summand.count, "*/:")))
+        added = power * sum(map(summand.count, "+-"))
+        logarithm = crossed * math.log(2 * (added + crossed) / crossed)
+        most = max(most, math.exp(min(logarithm, 700.0)))
+        summand = ""
+    return most
+
+
+def plain_message(error: Exception) -> str:
+    """What formulaic says, without its colours and marks."""
+    return re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error))
+
+
+def columns_of(parsed: Any) -> tuple[str, ...]:
+    """The names of the columns that a parsed formula reads, in order."""
+    names: dict[str, None] = {}
+    for term in parsed:
+        for factor in term.factors:
+            if factor.eval_method.value == "lookup":
+                names[str(factor.expr)] = None
+            elif factor.eval_method.value == "python":
+                names |= dict.fromkeys(_names(_tree(str(factor.expr))))
+    return tuple(names)
+
+
+def _tree(expression: str) -> ast.expr:
+    return ast.parse(expression.strip(), mode="eval").body
+
+
+def _names(node: ast.expr) -> list[str]:
+    """Names that stand for columns, not for functions."""
+    called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+    return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called]
+
+
+def _check_expression(text: str, expression: str) -> None:
+    try:
+        _check_node(_tree(expression), as_argument=False)
+    except SyntaxError as error:
+        raise ConfigError(f"formula {text!r}: {expression!r} is not an expression") from error
+    except _Refused as error:
+        raise ConfigError(
+            f"formula {text!r}: {expression!r} has {error}, which a formula may not; expected "
+            f"columns, numbers, arithmetic and the functions {', '.join(FUNCTIONS)}. Compute other "
+            "columns first, and add them by corpus.with_metadata"
+        ) from None
+
+
+class _Refused(Exception):
+    """Something that may not stand in a formula."""
+
+
+def _check_node(node: ast.expr, as_argument: bool) -> None:
+    """Refuse all but columns, numbers, arithmetic and calls of :data:`FUNCTIONS`.
+
+    Args:
+        node: The expression.
+        as_argument: Whether it is an argument of a function, which may be text or a list too.
+    """
+    match node:
+        case ast.Name():
+            if node.id.startswith("_"):
+                raise _Refused(f"the name {node.id!r}")
+        case ast.Constant(value=bool() | None) if as_argument:
+            pass
+        case ast.Constant(value=str()) if as_argument:
+            pass
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            if isinstance(number, int) and abs(number) > MAX_NUMBER:
+                raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a point)")
+        case ast.List(elts=elements) | ast.Tuple(elts=elements) if as_argument:
+            for element in elements:
+                _check_node(element, as_argument=True)
+        case ast.UnaryOp(op=operator, operand=operand) if isinstance(operator, _OPERATORS):
+            _check_node(operand, as_argument=False)
+        case ast.BinOp(left=left, op=operator, right=right) if isinstance(operator, _OPERATORS):
+            _check_node(left, as_argument=False)
+            _check_node(right, as_argument=False)
+            if isinstance(operator, ast.Pow) and not (_names(left) and _is_small(right)):
+                raise _Refused("a power that is not that of a column to a small number")
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
+            if name not in FUNCTIONS:
+                raise _Refused(f"a call of {name!r}")
+            for argument in arguments:
+                _check_node(argument, as_argument=True)
+            for keyword in keywords:
+                if keyword.arg is None or keyword.arg.startswith("_"):
+                    raise _Refused("an argument of no public name")
+                _check_node(keyword.value, as_argument=True)
+        case _:
+            raise _Refused(f"{type(node).__name__} ({ast.unparse(node)!r:.60})")
+
+
+def _is_small(node: ast.expr) -> bool:
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_small(operand)
+        case ast.Constant(value=int() | float() as number):
+            return abs(number) <= MAX_POWER
+    return False

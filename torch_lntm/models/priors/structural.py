@@ -1,0 +1,295 @@
+"""The logistic-normal prior whose mean is linear in the documents' covariates."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError, NotFittedError
+from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
+from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.posteriors import Moments
+
+#: Bounds of the penalty that the evidence chooses; within them a coefficient is free, or 0.
+MIN_PENALTY, MAX_PENALTY = 1e-6, 1e8
+#: Updates of the penalty at an M-step: they converge linearly, and the next M-step goes on.
+EVIDENCE_STEPS = 20
+
+
+class StructuralPrior(LogisticNormalPrior):
+    """eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta = softmax(eta).
+
+    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*). x_d are the document's
+    covariates, ``batch.covariates["prevalence"]``. They are standardised here by the training
+    documents' means and standard deviations, u = (x − means) / scales, so that eta's mean is
+    ``loc`` + ``slopes``ᵀu: ``loc`` is that of a document with average covariates.
+
+    The slopes have a prior of their own: each row is Normal(0, covariance / ``penalty``). The
+    intercept's is flat. Given the documents' eta, the coefficients are matrix-normal, with
+    :attr:`coefficients` for mean, :meth:`coefficient_covariance` between rows and ``covariance``
+    between topics.
+
+    Args:
+        num_topics: Number of topics K.
+        covariates: The covariates' names, means and scales, and their formula if there is one.
+        anchored: Fix the last topic's component at 0.
+        loc: ``(latent_dim,)`` prior mean of a document with average covariates.
+        slopes: ``(num_covariates, latent_dim)`` change of the prior mean with one standard
+            deviation of each covariate; zero by default.
+        covariance: ``(latent_dim, latent_dim)`` prior covariance.
+        penalty: Precision of the slopes' prior, relative to ``covariance``; by default the M-step
+            finds it by the evidence, from 1 on (*MacKay 1992*).
+        pseudo_documents: As for :class:`LogisticNormalPrior`.
+        pseudo_variance: As for :class:`LogisticNormalPrior`.
+        dtype: Floating-point type.
+
+    Attributes:
+        covariates: As given.
+        learn_penalty: Whether the M-step finds the penalty.
+
+    Raises:
+        ConfigError: A shape or value that cannot be used.
+    """
+
+    fitted_buffers = frozenset({"penalty", "gram"})
+    penalty: Tensor
+    gram: Tensor
+    means: Tensor
+    scales: Tensor
+
+    def __init__(
+        self,
+        num_topics: int,
+        covariates: Covariates,
+        *,
+        anchored: bool = False,
+        loc: Tensor | None = None,
+        slopes: Tensor | None = None,
+        covariance: Tensor | None = None,
+        penalty: float | None = None,
+        pseudo_documents: float | None = None,
+        pseudo_variance: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(
+            num_topics,
+            anchored=anchored,
+            loc=loc,
+            covariance=covariance,
+            pseudo_documents=pseudo_documents,
+            pseudo_variance=pseudo_variance,
+            dtype=dtype,
+        )
+        if penalty is not None and not MIN_PENALTY <= penalty <= MAX_PENALTY:
+            raise ConfigError(
+                f"penalty is {penalty}; expected a number from {MIN_PENALTY:g} to {MAX_PENALTY:g}, "
+                "or None to find it"
+            )
+        self.covariates = covariates
+        self.learn_penalty = penalty is None
+        size = self.num_covariates
+        if slopes is None:
+            slopes = torch.zeros(size, self.latent_dim)
+        if tuple(slopes.shape) != (size, self.latent_dim) or not torch.isfinite(slopes).all():
+            raise ConfigError(
+                f"slopes have shape {tuple(slopes.shape)}; expected ({size}, {self.latent_dim}) "
+                "finite numbers"
+            )
+        self.slopes = nn.Parameter(slopes.detach().clone().to(dtype))
+        start = 1.0 if penalty is None else penalty
+        self.register_buffer("penalty", torch.tensor(start, dtype=torch.float64))
+        # On the model's device, and in no file: the covariates have them.
+        for name in ("means", "scales"):
+            values = torch.tensor(getattr(covariates, name), dtype=torch.float64)
+            self.register_buffer(name, values, persistent=False)
+        # Σ_d (1, u)(1, u)ᵀ of the last M-step's documents.
+        self.register_buffer("gram", torch.zeros(1 + size, 1 + size, dtype=torch.float64))
+
+    @property
+    def num_covariates(self) -> int:
+        """Number of covariates, without the intercept."""
+        return len(self.covariates.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the rows of :attr:`coefficients`, ``"Intercept"`` first."""
+        return ("Intercept", *self.covariates.names)
+
+    @property
+    def coefficients(self) -> Tensor:
+        """Γ ``(1 + num_covariates, latent_dim)`` in the covariates' own units, float64."""
+        rows = torch.cat([self.loc[None], self.slopes]).detach().double()
+        return self._to_units() @ rows
+
+    def coefficient_covariance(self) -> Tensor:
+        """Covariance between the rows of Γ given the documents' eta, float64.
+
+        ``(1 + num_covariates, 1 + num_covariates)``; entries p, k and q, j of Γ have the covariance
+        ``coefficient_covariance()[p, q] * covariance[k, j]``. It is (XᵀX + R)⁻¹ in
+        standard symbols. What the documents' eta themselves leave open is not in it.
+
+        Raises:
+            NotFittedError: No M-step has been made.
+        """
+        units = self._to_units()
+        return units @ torch.linalg.inv(self._row_precision()) @ units.mT
+
+    def _row_precision(self) -> Tensor:
+        """UᵀU + R, of the coefficients of (1, u) given the documents' eta, float64."""
+        if float(self.gram[0, 0]) == 0:
+            raise NotFittedError("the model has not been fitted; VariationalEM(model, guide).fit")
+        return self.gram + self._penalties().diag()
+
+    def _penalties(self) -> Tensor:
+        """The penalties of the intercept, none, and of the slopes ``(1 + num_covariates,)``."""
+        slopes = self.penalty.expand(self.num_covariates)
+        return torch.cat([slopes.new_zeros(1), slopes])
+
+    def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
+        """See :meth:`DocumentPrior.regressors`; an intercept and the standardised covariates."""
+        u = self.standardised(batch)
+        return torch.cat([u.new_ones(batch.num_docs, 1), u], 1), self._penalties()
+
+    def _to_units(self) -> Tensor:
+        """The matrix that takes the coefficients of (1, u) to those of (1, x), float64."""
+        units = torch.eye(1 + self.num_covariates).to(self.gram)
+        units[1:, 1:] = (1 / self.scales).diag()
+        units[0, 1:] = -self.means / self.scales
+        return units
+
+    def prepare(self, corpus: Corpus) -> Corpus:
+        """See :meth:`DocumentPrior.prepare`; attaches the array ``"prevalence"``.
+
+        Documents without the columns get the training documents' mean, with a warning.
+        """
+        return self.covariates.attach(corpus) if self.num_covariates else corpus
+
+    def standardised(self, batch: DocumentBatch) -> Tensor:
+        """The batch's covariates in standard units ``(num_docs, num_covariates)``, float64.
+
+        Raises:
+            ConfigError: The batch carries none, or another number of them.
+        """
+        if self.num_covariates == 0:
+            return self.means.new_zeros(batch.num_docs, 0)
+        if PREVALENCE not in batch.covariates:
+            raise ConfigError(
+                "the batch carries no covariates, which this model's prior mean depends on; make "
+                "it by model.check_corpus(corpus).batch()"
+            )
+        x = batch.covariates[PREVALENCE].double()
+        if tuple(x.shape) != (batch.num_docs, self.num_covariates):
+            raise ConfigError(
+                f"the batch's covariates have shape {tuple(x.shape)}; expected "
+                f"({batch.num_docs}, {self.num_covariates}): {', '.join(self.covariates.names)}"
+            )
+        return (x - self.means) / self.scales
+
+    def location(self, batch: DocumentBatch) -> Tensor:
+        """See :meth:`NormalPrior.location`; ``(num_docs, latent_dim)``."""
+        return self.loc + self.standardised(batch).to(self.slopes.dtype) @ self.slopes
+
+    def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
+        """See :meth:`NormalPrior.statistics`.
+
+        Returns:
+            Its sums, and with u the standardised covariates ``covariate_sum`` Σ_d u,
+            ``covariate_outer`` Σ_d uuᵀ and ``covariate_latent`` Σ_d u E etaᵀ.
+        """
+        u, mean = self.standardised(batch), moments.mean.double()
+        return super().statistics(moments, batch) | {
+            "covariate_sum": u.sum(0),
+            "covariate_outer": u.mT @ u,
+            "covariate_latent": u.mT @ mean,
+        }
+
+    @torch.no_grad()
+    def _fit_mean(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
+        """See :meth:`LogisticNormalPrior._fit_mean`; sets the slopes too.
+
+        With the intercept's flat prior integrated out, everything is in terms of the covariates
+        about their mean: slopes = (UᵀU + penalty I)⁻¹ UᵀM. Each penalised row of slopes counts as
+        one more vector in the covariance.
+        """
+        mean, scatter, _ = super()._fit_mean(num_docs, **sums)
+        centre = sums["covariate_sum"] / num_docs
+        outer = sums["covariate_outer"] - num_docs * torch.outer(centre, centre)
+        crossed = sums["covariate_latent"] - num_docs * torch.outer(centre, mean)
+        values, vectors = torch.linalg.eigh((outer + outer.mT) / 2)
+        values, rotated = values.clamp_min(0.0), vectors.mT @ crossed
+        if self.learn_penalty and self.num_covariates:
+            self.penalty.copy_(self._by_evidence(values, rotated))
+        slopes = vectors @ (rotated / (values + self.penalty)[:, None])
+        self.gram[0, 0] = num_docs
+        self.gram[0, 1:] = self.gram[1:, 0] = sums["covariate_sum"]
+        self.gram[1:, 1:] = sums["covariate_outer"]
+        self.slopes.copy_(slopes)
+        location = mean - centre @ slopes
+        return location, scatter - slopes.mT @ crossed, num_docs + self.num_covariates
+
+    def _by_evidence(self, values: Tensor, rotated: Tensor) -> Tensor:
+        """The penalty r at which the evidence is stationary (*MacKay 1992, eq. 27*).
+
+        r = dim γ / tr(Σ⁻¹ΓᵀΓ), γ = Σ_i λ_i/(λ_i + r) the number of determined coefficients of each
+        of dim outcomes, Γ the slopes and Σ the present covariance.
+
+        Args:
+            values: ``(num_covariates,)`` eigenvalues λ of UᵀU.
+            rotated: ``(num_covariates, latent_dim)`` UᵀM in their coordinates.
+        """
+        tril = self.scale_tril.detach().double()
+        whitened = torch.linalg.solve_triangular(tril.mT, rotated, upper=True, left=False)
+        squares = whitened.square().sum(1)
+        penalty = self.penalty
+        for _ in range(EVIDENCE_STEPS):
+            determined = (values / (values + penalty)).sum()
+            length = (squares / (values + penalty).square()).sum()
+            penalty = self.latent_dim * determined / length.clamp_min(1e-300)
+            penalty = penalty.clamp(MIN_PENALTY, MAX_PENALTY)
+        return penalty
+
+    def log_prior(self) -> Tensor:
+        """See :meth:`LogisticNormalPrior.log_prior`; with that of the slopes."""
+        tril = self.scale_tril.double()
+        whitened = torch.linalg.solve_triangular(
+            tril.mT, self.slopes.double(), upper=True, left=False
+        )
+        log_det = 2 * tril.diagonal().log().sum()
+        precision = self.latent_dim * self.penalty.log() - log_det
+        return super().log_prior() + 0.5 * (
+            self.num_covariates * precision - self.penalty * whitened.square().sum()
+        )
+
+    def averaged(self) -> LogisticNormalPrior:
+        """The prior of documents whose covariates are not known, averaged over the training ones'.
+
+        It is normal with the mean and the covariance of the prior means of all training documents:
+        the spread of these adds to the covariance.
+
+        Returns:
+            A plain prior, which reads no covariates; ``TopicModel(prior.averaged(), topics)`` takes
+            any documents.
+
+        Raises:
+            NotFittedError: No M-step has been made.
+        """
+        self._row_precision()
+        num_docs, total = self.gram[0, 0], self.gram[0, 1:]
+        spread = self.gram[1:, 1:] / num_docs - torch.outer(total, total) / num_docs**2
+        slopes = self.slopes.detach().double()
+        return LogisticNormalPrior(
+            self.num_topics,
+            anchored=self.anchored,
+            loc=self.loc.detach() + (total / num_docs @ slopes).to(self.loc),
+            covariance=self.covariance.detach().double() + slopes.mT @ spread @ slopes,
+            pseudo_documents=self.pseudo_documents,
+            pseudo_variance=self.pseudo_variance,
+            dtype=self.loc.dtype,
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes and prior, for ``repr``."""
+        names = ", ".join(self.covariates.names) or "no covariates"
+        kind = "by evidence" if self.learn_penalty else f"{float(self.penalty):g}"
+        return f"{super().extra_repr()}, penalty {kind}, mean linear in {names}"

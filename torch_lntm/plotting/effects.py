@@ -1,0 +1,96 @@
+"""Pictures of effects: expected topic proportions over a column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.plotting.style import NEUTRAL, library, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Okabe and Ito's colours, which every common colour blindness tells apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", NEUTRAL)
+#: Inches of a figure, and more of them for each level.
+WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
+
+
+class Series(NamedTuple):
+    """What is drawn in one colour.
+
+    Attributes:
+        label: Its name.
+        values: Values of the column.
+        proportions: ``(num_values, 3)`` expected proportions, lower and upper ends of their
+            intervals.
+    """
+
+    label: str
+    values: Sequence[Any]
+    proportions: NDArray[np.float64]
+
+
+def plot_effects(
+    series: Sequence[Series],
+    name: str,
+    kind: str,
+    level: float,
+    *,
+    ax: Axes | None = None,
+) -> Axes:
+    """Expected proportions with intervals: lines over numbers and dates, points at levels.
+
+    Args:
+        series: What to draw.
+        name: Name of the column.
+        kind: ``"number"``, ``"date"`` or ``"text"``.
+        level: Probability of the intervals.
+        ax: Where to draw; by default the axes of a new figure.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    plt = library("matplotlib.pyplot")
+    if ax is None:
+        more = PER_LEVEL * len(series) * len(series[0].values) if kind == "text" else 0.0
+        _, ax = plt.subplots(figsize=(WIDTH, max(HEIGHT, 1.0 + more)), layout="constrained")
+    for j, one in enumerate(series):
+        colour, label = COLOURS[j % len(COLOURS)], shortened(one.label)
+        mean, lower, upper = one.proportions.T
+        if kind == "text":
+            # One place for each level, the series side by side within it.
+            at = np.arange(len(one.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
+            ax.errorbar(
+                mean, at, xerr=[mean - lower, upper - mean], fmt="o", color=colour, label=label
+            )
+            continue
+        x = np.array(one.values, "datetime64[D]" if kind == "date" else np.float64)
+        ax.plot(x, mean, color=colour, label=label)
+        ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
+    said = f"expected proportion, {level:.0%} intervals"
+    if kind == "text":
+        values = series[0].values
+        ax.set_yticks(range(len(values)), [shortened(str(value)) for value in values])
+        ax.invert_yaxis()
+        ax.set_xlabel(said)
+        ax.set_ylabel(name)
+        ax.grid(axis="x", alpha=0.3)
+    else:
+        ax.set_xlabel(name)
+        ax.set_ylabel(said)
+        ax.grid(axis="y", alpha=0.3)
+        if kind == "date":
+            ax.tick_params(axis="x", rotation=30)
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(series) > 1:
+        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    else:
+        ax.set_title(f"Topic {series[0].label}", fontsize="medium")
+    return ax

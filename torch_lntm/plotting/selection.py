@@ -1,0 +1,59 @@
+"""Pictures of how fits compare by their number of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.plotting.style import NEGATIVE, POSITIVE, library
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Panels in a row, and inches of each.
+COLUMNS, PANEL = 3, (3.2, 2.5)
+
+
+def plot_selection(
+    num_topics: Sequence[int],
+    criteria: Mapping[str, NDArray[np.float64]],
+    chosen: int,
+) -> Figure:
+    """One panel for each criterion over the number of topics, with standard errors.
+
+    Args:
+        num_topics: The numbers of topics.
+        criteria: ``(num_fits, 2)`` values and standard errors by the names of the criteria.
+        chosen: The number of topics to mark.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    plt = library("matplotlib.pyplot")
+    columns = min(COLUMNS, len(criteria))
+    rows = -(-len(criteria) // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(PANEL[0] * columns, PANEL[1] * rows),
+        squeeze=False,
+        layout="constrained",
+    )
+    for ax, (name, values) in zip(axes.flat, criteria.items(), strict=False):
+        ax.errorbar(num_topics, values[:, 0], yerr=values[:, 1], fmt="o-", color=NEGATIVE)
+        ax.axvline(chosen, color=POSITIVE, linestyle="--", linewidth=1)
+        ax.set_title(name, fontsize=10)
+        ax.set_xlabel("topics")
+        ax.set_xticks(num_topics)
+        ax.grid(axis="y", color="#dddddd", linewidth=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[len(criteria) :]:
+        ax.set_visible(False)
+    found: Figure = figure
+    return found

@@ -1,0 +1,332 @@
+"""How many topics? Fits of several sizes, judged side by side on one frozen split."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.evaluation import (
+    align_topics,
+    coherence,
+    document_completion,
+    exclusivity,
+    residual_dispersion,
+)
+from torch_lntm.evaluation.per_token import per_token
+from torch_lntm.guides import Guide
+from torch_lntm.models import TopicModel
+from torch_lntm.recipes import Recipe
+from torch_lntm.reports.tables import TableFormat, check_text, to_csv
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What each criterion is, in the order of the tables.
+CRITERIA = {
+    "completion": "nats per held-out token",
+    "coherence": "NPMI of top words, mean over topics",
+    "exclusivity": "of top words, mean over topics",
+    "dispersion": "of residuals, 1 if the model is right",
+    "stability": "similarity of topics between seeds",
+}
+#: Standard errors of its difference to the best by which fewer topics may predict worse.
+TOLERATED_ERRORS = 1.0
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A number with its standard error.
+
+    Attributes:
+        value: The number.
+        standard_error: Over documents, or over topics where it is a mean over topics.
+    """
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class SelectionRow:
+    """The fits of one number of topics, from several seeds.
+
+    Attributes:
+        num_topics: Number of topics K.
+        criteria: The criteria by name, of :data:`CRITERIA`; stability where there are two seeds or
+            more.
+        behind: How much worse the completion is than that of the best K, nats per token, with the
+            standard error of the difference document by document.
+        seconds: Time of the fits.
+    """
+
+    num_topics: int
+    criteria: dict[str, Criterion]
+    behind: Criterion
+    seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity of held-out tokens."""
+        return math.exp(-self.criteria["completion"].value)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Selection:
+    """Fits of several numbers of topics on one frozen split, and what they recommend.
+
+    Attributes:
+        rows: One for each number of topics, ascending.
+        about: What was fitted and judged, in words.
+    """
+
+    rows: tuple[SelectionRow, ...]
+    about: str = field(default="")
+
+    @property
+    def best(self) -> SelectionRow:
+        """The number of topics with the best completion."""
+        return max(self.rows, key=lambda row: row.criteria["completion"].value)
+
+    @property
+    def recommended(self) -> SelectionRow:
+        """The fewest topics that predict as well as the best, up to one standard error."""
+        return next(
+            row
+            for row in self.rows
+            if row.behind.value <= TOLERATED_ERRORS * row.behind.standard_error
+            or row.num_topics == self.best.num_topics
+        )
+
+    @property
+    def because(self) -> str:
+        """The recommendation, with its reason."""
+        best, chosen = self.best, self.recommended
+        text = f"{chosen.num_topics} topics: "
+        if chosen is best:
+            text += f"they predict held-out words best (perplexity {best.perplexity:.1f})"
+            fewer = [row for row in self.rows if row.num_topics < chosen.num_topics]
+            if fewer:
+                last = fewer[-1]
+                text += (
+                    f", and {last.num_topics} topics worse, by {last.behind.value:.4f} ± "
+                    f"{last.behind.standard_error:.2g} nats per token"
+                )
+        else:
+            text += (
+                f"the fewest that predict held-out words as well as {best.num_topics}, the best "
+                f"(perplexity {chosen.perplexity:.1f} and {best.perplexity:.1f}), within a "
+                f"standard error of the difference, {chosen.behind.value:.4f} ± "
+                f"{chosen.behind.standard_error:.2g} nats per token"
+            )
+        if chosen is self.rows[-1] and len(self.rows) > 1:
+            text += ". That is the largest number tried; try more"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Selection({self.about})\n  {self.because}"
+
+    def format(self, format: TableFormat = "text") -> str:
+        """The criteria as text to read, as JSON, or as CSV with a row for each number of topics.
+
+        Args:
+            format: ``"text"``, ``"json"`` or ``"csv"``.
+
+        Raises:
+            ConfigError: Another format.
+        """
+        if format == "json":
+            rows = [asdict(row) | {"perplexity": row.perplexity} for row in self.rows]
+            about = {"about": self.about, "recommended": self.recommended.num_topics}
+            return json.dumps({**about, "because": self.because, "rows": rows}, indent=2)
+        names = [name for name in CRITERIA if name in self.rows[0].criteria]
+        if format == "csv":
+            header = ["topics", "perplexity", "behind", "behind_se"]
+            table = [header + [part for name in names for part in (name, f"{name}_se")]]
+            for row in self.rows:
+                pairs = [row.behind, *(row.criteria[name] for name in names)]
+                numbers = [n for pair in pairs for n in (pair.value, pair.standard_error)]
+                first = [str(row.num_topics), f"{row.perplexity:.6g}"]
+                table.append([*first, *(f"{number:.6g}" for number in numbers)])
+            return to_csv(table)
+        check_text(format)
+        lines = [f"{name}: {CRITERIA[name]}" for name in names]
+        lines += ["behind: nats per token that completion is worse than the best's", ""]
+        titles = ["topics", "perplexity", "behind", *names]
+        lines.append(
+            "  ".join([f"{titles[0]:>6}", f"{titles[1]:>10}"] + [f"{t:>17}" for t in titles[2:]])
+        )
+        for row in self.rows:
+            pairs = [row.behind, *(row.criteria[name] for name in names)]
+            cells = [f"{p.value:8.4f} ± {p.standard_error:.4f}" for p in pairs]
+            cells = [cell.replace("-", "−") for cell in cells]
+            begin = [f"{row.num_topics:>6}", f"{row.perplexity:10.1f}"]
+            lines.append("  ".join([*begin, *(f"{cell:>17}" for cell in cells)]))
+        return "\n".join([*lines, "", self.because])
+
+    def plot(self) -> Figure:
+        """One panel for each criterion over the number of topics, the recommended one marked.
+
+        Returns:
+            The figure.
+
+        Raises:
+            ConfigError: matplotlib is not installed.
+        """
+        from torch_lntm.plotting.selection import plot_selection
+
+        sizes = [row.num_topics for row in self.rows]
+        names = [name for name in CRITERIA if name in self.rows[0].criteria]
+        criteria = {}
+        for name in names:
+            pairs = [row.criteria[name] for row in self.rows]
+            criteria[name] = np.array([[pair.value, pair.standard_error] for pair in pairs])
+        return plot_selection(sizes, criteria, self.recommended.num_topics)
+
+
+class _Fit(NamedTuple):
+    """A fit from one seed, and how its model predicts."""
+
+    model: TopicModel
+    guide: Guide[Any]
+    log_predictive: Tensor
+    held_out_tokens: Tensor
+
+
+def select(
+    corpus: Corpus,
+    num_topics: Sequence[int],
+    *,
+    recipe: Recipe | str = "ctm",
+    num_seeds: int = 2,
+    test_fraction: float = 0.1,
+    observed_fraction: float = 0.5,
+    seed: int = 0,
+    top_n: int = 10,
+    options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> Selection:
+    """Fit models of several numbers of topics and judge them side by side.
+
+    The documents, and of the held-out ones the tokens, are divided once for all: differences
+    between two numbers of topics are between the same tokens.
+
+    Args:
+        corpus: The documents.
+        num_topics: Numbers of topics to try.
+        recipe: The model and its posterior; or the model's name.
+        num_seeds: Fits of each number of topics, from different seeds. Two or more show how stable
+            topics are.
+        test_fraction: Share of the documents to hold out.
+        observed_fraction: Share of the held-out documents' tokens to observe.
+        seed: Seed of the split, of the tokens, and the first of the fits.
+        top_n: Top words per topic of coherence and exclusivity.
+        options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
+        model_options: Further arguments of the model's constructor.
+        device: Where to compute.
+        progress: Show a progress bar on standard error.
+
+    Returns:
+        The criteria with standard errors, and a recommendation.
+
+    Raises:
+        ConfigError: A number or option that cannot be used.
+        CorpusError: The documents cannot be divided.
+    """
+    corpus = as_corpus(corpus)
+    require_whole(2, top_n=top_n)
+    require_whole(1, num_seeds=num_seeds)
+    sizes = sorted(set(num_topics))
+    if not sizes:
+        raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
+    require_whole(2, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
+    recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
+    train, test = corpus.split(test_fraction, seed)
+    hold_out = test.hold_out_words(observed_fraction, seed)
+    fits: dict[int, list[_Fit]] = {}
+    seconds: dict[int, float] = {}
+    runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
+    for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
+        given = {"progress": False, **(options or {}), "num_topics": size}
+        chosen = recipe.for_corpus(train, size)
+        if chosen.topic_smoothing is not None:
+            given.setdefault("topic_smoothing", chosen.topic_smoothing)
+        model, guide, engine = chosen.recipe.make(
+            train.num_words,
+            train.vocabulary,
+            seed=own_seed,
+            device=device,
+            options=given,
+            model_options=model_options,
+        )
+        result = engine.fit(train)
+        found = document_completion(model, guide, hold_out)
+        fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens)
+        fits.setdefault(size, []).append(fit)
+        seconds[size] = seconds.get(size, 0.0) + result.seconds
+    predictive = {
+        size: torch.stack([f.log_predictive for f in fits[size]]).mean(0) for size in sizes
+    }
+    tokens = fits[sizes[0]][0].held_out_tokens
+    best = max(sizes, key=lambda size: float(predictive[size].sum()))
+    rows = [
+        SelectionRow(
+            size,
+            {
+                "completion": Criterion(*per_token(predictive[size], tokens)),
+                **_criteria(fits[size], train, top_n),
+            },
+            Criterion(*per_token(predictive[best] - predictive[size], tokens))
+            if size != best
+            else Criterion(0.0, 0.0),
+            round(seconds[size], 3),
+        )
+        for size in sizes
+    ]
+    about = (
+        f"{recipe.model}, {len(train)} documents fitted from {num_seeds} seeds each, "
+        f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
+    )
+    return Selection(tuple(rows), about)
+
+
+def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Criterion]:
+    """The criteria but completion, means over seeds."""
+    found: dict[str, list[Criterion]] = {}
+    for fit in fits:
+        words = fit.model.topics.top_words(top_n)[0].tolist()
+        found.setdefault("coherence", []).append(_over_topics(coherence(words, train, top_n=top_n)))
+        exclusive = _over_topics(exclusivity(fit.model.topics.probs, top_n))
+        found.setdefault("exclusivity", []).append(exclusive)
+        dispersion = residual_dispersion(fit.model, fit.guide, train)
+        found.setdefault("dispersion", []).append(
+            Criterion(dispersion.value, dispersion.standard_error)
+        )
+    for one, other in itertools.combinations(fits, 2):
+        similarity = torch.from_numpy(align_topics(one.model, other.model).similarity)
+        found.setdefault("stability", []).append(_over_topics(similarity))
+    # Seeds share the documents and words: a mean over seeds is hardly surer than one of them.
+    return {
+        name: Criterion(
+            float(np.mean([one.value for one in values])),
+            float(np.mean([one.standard_error for one in values])),
+        )
+        for name, values in found.items()
+    }
+
+
+def _over_topics(values: Tensor) -> Criterion:
+    """The mean over topics, with its standard error."""
+    return Criterion(float(values.mean()), float(values.std() / math.sqrt(len(values))))
