@@ -27,7 +27,7 @@ FLOORS = [
     ["evaluation", "recipes", "testing"],
     ["io"],
     ["plotting", "reports"],
-    ["estimators", "effects", "selection"],
+    ["estimators", "effects", "interop", "selection"],
 ]
 MAY_IMPORT = {
     room: {below for rooms in FLOORS[:level] for below in rooms}

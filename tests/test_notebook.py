@@ -1,69 +1,75 @@
-"""The notebook runs, and was committed as it runs: with outputs, without warnings or paths."""
+"""The notebooks run, and were committed as they run: with outputs, without warnings or paths."""
 
 from __future__ import annotations
 
 import json
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib as mpl
 import nbformat
+import pyro
 import pytest
-from nbclient import NotebookClient
+import torch
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "quickstart.ipynb"
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 PNG = "image/png"
 
 
-def pictures(notebook):
-    return [
-        output
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if PNG in output.get("data", {})
-    ]
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request) -> Path:
+    return request.param
 
 
-def printed(notebook, stream):
-    return "".join(
-        output["text"]
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output["output_type"] == "stream" and output["name"] == stream
-    )
+@pytest.fixture
+def clean_session() -> Iterator[None]:
+    """A notebook may set what a session shares; the tests after it should not see that."""
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(), mpl.rc_context(), pyro.get_param_store().scope():
+        yield
+    plt.close("all")
+    torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def committed():
-    return nbformat.read(NOTEBOOK, as_version=4)
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_it_is_committed_with_outputs(committed):
-    nbformat.validate(committed)
-    code = [cell for cell in committed.cells if cell.cell_type == "code"]
+def test_it_is_committed_with_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = code_cells(notebook)
+    outputs = [output for cell in code for output in cell.outputs]
     assert all(cell.outputs for cell in code)
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    assert len(pictures(committed)) == 3
-    assert printed(committed, "stderr") == ""
-    assert NOTEBOOK.stat().st_size < 400_000
-    text = json.dumps([cell for cell in committed.cells if cell.cell_type == "code"])
+    assert sum(PNG in output.get("data", {}) for output in outputs) in (2, 3, 4)
+    assert not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
+    assert path.stat().st_size < 300_000
+    text = json.dumps(code)
     assert not any(place in text for place in ("site-packages", "/home/", "/root/", "/tmp/"))
 
 
 @pytest.mark.slow
-def test_it_runs(committed, tmp_path, monkeypatch):
-    # Its own connection files and settings: several test processes may run at once.
-    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    # On a fresh machine matplotlib looks through the fonts once, and says so where that is slow.
-    import_module("matplotlib.font_manager")
-    notebook = nbformat.from_dict(json.loads(json.dumps(committed)))
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    client = NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    )
-    client.execute()
-    assert printed(notebook, "stderr") == ""
-    assert len(pictures(notebook)) == 3
-    assert "perplexity" in printed(notebook, "stdout")
+# Chains of the quick size are too short, and say so.
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
+def test_it_runs(path, tmp_path, monkeypatch, capsys, clean_session):
+    monkeypatch.setenv("LNTM_QUICK", "1")
+    monkeypatch.chdir(tmp_path)
+    figures = []
+    monkeypatch.setattr(plt, "show", lambda: figures.append(plt.gcf()) or plt.close())
+    names = {"__name__": "notebook"}
+    notebook = nbformat.read(path, as_version=4)
+    for number, cell in enumerate(code_cells(notebook)):
+        exec(compile(cell.source, f"{path.name}, code cell {number}", "exec"), names)
+    shown = [o for cell in code_cells(notebook) for o in cell.outputs if PNG in o.get("data", {})]
+    assert len(figures) == len(shown)
+    for figure in figures:
+        figure.canvas.draw()
+    printed = capsys.readouterr()
+    assert printed.out
+    assert printed.err == ""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch_lntm import formulas as formulas
     from torch_lntm import guides as guides
     from torch_lntm import inference as inference
+    from torch_lntm import interop as interop
     from torch_lntm import io as io
     from torch_lntm import kernels as kernels
     from torch_lntm import latents as latents
@@ -90,6 +91,7 @@ _ROOMS = (
     "formulas",
     "guides",
     "inference",
+    "interop",
     "io",
     "kernels",
     "latents",

@@ -36,7 +36,10 @@ from torch_lntm.io import models
         ("fit counts.npz --num-sources 3", "num_sources is an option of iftm; leave it out"),
         ("fit counts.npz --model iftm --anchored", "anchored is an option of ctm and stm;"),
         ("fit counts.npz --model lda --source laplace", "source is an option of iftm;"),
-        ("fit counts.npz --model lda --pseudo-variance 2", "is an option of ctm, lntm, iftm and stm;"),
+        (
+            "fit counts.npz --model lda --pseudo-variance 2",
+            "is an option of ctm, lntm, iftm and stm;",
+        ),
         ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
         ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
         ("fit counts.npz --topics-update bound", "topics_update is an option of vb and ep;"),

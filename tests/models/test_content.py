@@ -14,6 +14,7 @@ from pyro.infer import SVI, Trace_ELBO
 from scipy.special import log_softmax
 
 import torch_lntm as lntm
+from torch_lntm import interop
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
@@ -493,3 +494,4 @@ def test_labels_are_of_the_mean_topics(corpus) -> None:
     assert labels == lntm.reports.label_topics(mean, corpus)
     assert labels != lntm.reports.label_topics(plain_of(model, "Left"), corpus)
     np.testing.assert_allclose(lntm.evaluation.align_topics(model, mean).similarity, 1.0)
+    np.testing.assert_allclose(interop.get_topics(model), by_hand(model.topics).mean(0))

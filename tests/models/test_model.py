@@ -94,6 +94,8 @@ def test_generate(device) -> None:
     assert corpus.lengths.tolist() == lengths
     assert corpus.vocabulary == model.vocabulary
     assert corpus.fingerprint() == again.fingerprint() != other.fingerprint()
+    # The lengths of a corpus will do, which are an array that cannot be written to.
+    assert model.generate(corpus.lengths, seed=4)[0].fingerprint() == corpus.fingerprint()
     assert torch.equal(eta, eta_again)
 
     num_docs = 20_000

@@ -21,6 +21,7 @@ from torch_lntm.cli.documents import (
     with_stop_words,
 )
 from torch_lntm.cli.fit import Fit
+from torch_lntm.cli.report import Report
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
 
@@ -334,4 +335,5 @@ COMMANDS: dict[str, type[Command]] = {
     "effects": Effects,
     "select": Select,
     "convert": Convert,
+    "report": Report,
 }

@@ -28,21 +28,28 @@ def lee_corpus(**options: Any) -> Corpus:
     Raises:
         CorpusError: gensim is not installed.
     """
-    gensim = find_spec("gensim")  # its folder will do; importing it takes seconds
-    if gensim is None or not gensim.submodule_search_locations:
-        raise CorpusError(
-            "the Lee corpus comes with gensim, which is not installed; "
-            "install it by pip install 'torch-lntm[demo]'"
-        )
-    folder = Path(gensim.submodule_search_locations[0])
     defaults = {
         "token_pattern": r"(?u)\b[^\W\d_]{3,}\b",
         "stop_words": "english",
         "min_df": 3,
         "max_df": 0.5,
     }
-    path = folder / "test" / "test_data" / "lee_background.cor"
-    return read_corpus(path, format="txt", **{**defaults, **options})
+    return read_corpus(lee_file(), format="txt", **{**defaults, **options})
+
+
+def lee_file() -> Path:
+    """The file of the Lee background corpus, with an article in each line.
+
+    Raises:
+        CorpusError: gensim is not installed.
+    """
+    gensim = find_spec("gensim")  # its folder will do; importing it takes seconds
+    if gensim is None or not gensim.submodule_search_locations:
+        raise CorpusError(
+            "the Lee corpus comes with gensim, which is not installed; "
+            "install it by pip install 'torch-lntm[demo]'"
+        )
+    return Path(gensim.submodule_search_locations[0], "test", "test_data", "lee_background.cor")
 
 
 def synthetic_topics(

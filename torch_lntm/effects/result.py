@@ -17,14 +17,13 @@ from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicModel
 from torch_lntm.plotting.style import topic_labels
+from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: What is done with the columns that a prediction does not name.
 Others = Literal["average", "typical"]
-#: Tokens of an average document below which the topics' words matter much.
-SHORT_DOCUMENT = 50.0
 #: Documents that a prediction averages over, at most, and values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
 

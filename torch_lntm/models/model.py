@@ -317,7 +317,8 @@ class TopicModel(nn.Module):
             ConfigError: A length is no whole number from 0 up.
             CorpusError: There are no documents, or covariates are not one row for each of them.
         """
-        given = torch.as_tensor(lengths)
+        # A corpus's lengths are read-only, which only a copy of them may forget.
+        given = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
         bad = ~(given >= 0) | (given != given.round())
         if given.dim() != 1 or bool(bad.any()):
             raise ConfigError(

@@ -2,13 +2,17 @@
 
 from torch_lntm.plotting.correlations import correlation_graph, correlation_heatmap
 from torch_lntm.plotting.documents import document_proportions
+from torch_lntm.plotting.simplex import simplex_plot
 from torch_lntm.plotting.sources import source_plot
-from torch_lntm.plotting.style import topic_labels
+from torch_lntm.plotting.style import PALETTE, topic_labels, use_style
 
 __all__ = [
+    "PALETTE",
     "correlation_graph",
     "correlation_heatmap",
     "document_proportions",
+    "simplex_plot",
     "source_plot",
     "topic_labels",
+    "use_style",
 ]

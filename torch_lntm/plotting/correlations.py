@@ -75,6 +75,7 @@ def correlation_heatmap(
     ax.set_yticks(range(size), [names[k] for k in order], fontsize=fontsize)
     ax.set_xticks(np.arange(size) - 0.5, minor=True)
     ax.set_yticks(np.arange(size) - 0.5, minor=True)
+    ax.grid(False)
     ax.grid(which="minor", color="white", linewidth=0.6)
     ax.tick_params(which="both", length=0)
     for spine in ax.spines.values():
@@ -178,7 +179,8 @@ def correlation_graph(
             va="top",
             fontsize=7.5,
             zorder=3,
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
+            # Lines end behind it: none goes through a name.
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
         )
     _explain_lines(ax, limit, negative, bool(edges), min_correlation)
     least, most = points - np.array([0.6, 0.45]), points + np.array([0.6, 0.3])

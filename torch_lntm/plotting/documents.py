@@ -74,6 +74,7 @@ def document_proportions(
     ax.set_ylim(-0.6, len(shown) - 0.4)
     ax.set_title(f"Document {int(position)}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
+    ax.grid(False)
     ax.grid(axis="x", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.tick_params(axis="y", length=0)

@@ -105,6 +105,7 @@ def plot_loadings(
     ax.set_xlim(-limit, limit)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlabel("change of a topic's logit per unit of the source", fontsize=9)
+    ax.grid(False)
     ax.grid(axis="x", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.tick_params(axis="y", length=0)

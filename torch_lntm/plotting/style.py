@@ -11,6 +11,37 @@ from torch_lntm.models import TopicModel
 #: Blue and orange, which every common colour blindness tells apart, and the map between them.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7a3600")
+#: What is told apart by colour, in this order; the colours differ in lightness too.
+PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
+
+
+def use_style() -> None:
+    """Make matplotlib's figures look like those of this package: palette, grid, frame and sizes.
+
+    It changes ``matplotlib.rcParams`` until they are changed again.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    cycler = library("cycler").cycler
+    library("matplotlib").rcParams.update(
+        {
+            "axes.prop_cycle": cycler(color=PALETTE),
+            "axes.axisbelow": True,
+            "axes.grid": True,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlesize": 10,
+            "axes.labelsize": 9,
+            "figure.dpi": 80,
+            "grid.color": "#dddddd",
+            "grid.linewidth": 0.6,
+            "legend.fontsize": 8.5,
+            "legend.frameon": False,
+            "xtick.labelsize": 8.5,
+            "ytick.labelsize": 8.5,
+        }
+    )
 
 
 def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:

@@ -1,6 +1,7 @@
-"""What a fitted model says, in tables: topics, labels, sources and scores."""
+"""What a fitted model says: topics, labels, sources, prevalence, scores, and a page of all."""
 
-from torch_lntm.reports.groups import GroupWords, format_group_words, group_words
+from torch_lntm.reports.content import GroupWords, format_group_words, group_words
+from torch_lntm.reports.groups import Grouping, group_documents
 from torch_lntm.reports.labels import (
     LabelMeasure,
     RepresentativeDocument,
@@ -10,6 +11,8 @@ from torch_lntm.reports.labels import (
     representative_documents,
     word_scores,
 )
+from torch_lntm.reports.page import html_report
+from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
     Score,
     coherence_scores,
@@ -33,8 +36,11 @@ from torch_lntm.reports.tables import TableFormat
 from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_topics, topic_shares
 
 __all__ = [
+    "CorpusSummary",
     "GroupWords",
+    "Grouping",
     "LabelMeasure",
+    "Prevalence",
     "RepresentativeDocument",
     "Score",
     "SourceSummary",
@@ -50,7 +56,9 @@ __all__ = [
     "format_scores",
     "format_sources",
     "format_topics",
+    "group_documents",
     "group_words",
+    "html_report",
     "label_topics",
     "likelihood_scores",
     "most_active_documents",
@@ -58,6 +66,7 @@ __all__ = [
     "representative_documents",
     "score_records",
     "source_activity",
+    "summarise_corpus",
     "summarise_sources",
     "summarise_topics",
     "topic_shares",

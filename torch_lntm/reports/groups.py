@@ -1,106 +1,147 @@
-"""How groups of documents word the same topics: what content covariates found."""
+"""Documents in groups, by the values of a column of their metadata."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import itertools
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.models import TopicModel
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv, words_of
+from torch_lntm.corpus import Corpus
+
+#: Most groups of names, and of numbers.
+MOST_NAMES, MOST_BINS = 12, 10
+#: Most periods of a time.
+MOST_PERIODS = 36
+#: A column of more different names than this tells documents apart instead of grouping them.
+_MOST_GROUPING_NAMES = 50
+
+_DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?")
+_PERIODS: tuple[Literal["D", "M", "Y"], ...] = ("D", "M", "Y")
 
 
-@dataclass(frozen=True)
-class GroupWords:
-    """The words by which a group of documents writes about a topic more than the groups do.
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Documents in groups.
 
     Attributes:
-        topic: The topic's number, from 0.
-        group: The group's value of the column.
-        words: Its own words, the most telling first; few or none where it writes as the others do.
-        probabilities: Their probabilities in the topic of this group.
-        averages: Their probabilities in the topic, averaged over the groups.
+        column: The column whose values make the groups.
+        names: The groups, in the order of the values, or the largest first if they have none.
+        codes: ``(num_docs,)`` each document's group; -1 for those in none, whose value is missing.
+        places: ``(num_groups,)`` where the groups lie on an axis of numbers or days; None of names.
     """
 
-    topic: int
-    group: Any
-    words: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    averages: tuple[float, ...]
+    column: str
+    names: tuple[str, ...]
+    codes: NDArray[np.int64]
+    places: NDArray[np.float64] | None = None
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the groups lie on an axis."""
+        return self.places is not None
 
 
-def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
-    """Each group's own words in each topic.
+def group_documents(column: str, values: NDArray[Any]) -> Grouping:
+    """Documents grouped by a column: names as they are, dates by period, numbers in bins.
 
-    A word v of topic k tells φ_gkv log(φ_gkv / φ̄_kv) of group g, with φ̄ the mean over groups: its
-    part of the group's relative entropy. Words without a deviation in any group tell nothing.
+    Of many names the most frequent stay, and ``other`` holds the rest. The periods of dates, which
+    are text that begins like 2008-03, are days, months, years or several years, the shortest of
+    which there are at most 36. Numbers of few values are groups as they are; others are cut into
+    10 bins of about as many documents.
 
     Args:
-        model: A model with content covariates, ``models.stm(..., content="party")``.
-        num_words: Words of each topic and group, at most.
-
-    Returns:
-        Topic by topic, group by group.
-
-    Raises:
-        ConfigError: A number that cannot be used, or the model's topics are the same in all groups.
+        column: The column's name.
+        values: ``(num_docs,)`` its values, as in ``corpus.metadata``.
     """
-    require_whole(1, num_words=num_words)
-    topics: Any = model.topics
-    if topics.num_groups == 1:
-        raise ConfigError(
-            "the model's topics are the same in all documents; make it by "
-            "models.stm(num_topics, corpus, content='party')"
-        )
-    probs = topics.double_probs.cpu().unflatten(1, (topics.num_groups, topics.num_words))
-    average = probs.mean(1, keepdim=True)
-    telling = probs * (probs / average).log()
-    deviates = (topics.deviations.cpu() != 0).any(1, keepdim=True)
-    telling = torch.where(deviates, telling, 0.0)
-    best = telling.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
+    if values.dtype.kind in "if":
+        return _by_number(column, values.astype(np.float64))
+    texts = [None if value is None else str(value) for value in values.tolist()]
+    dates = _dates(texts) if values.dtype == object else None
+    return _by_name(column, texts) if dates is None else _by_time(column, dates)
+
+
+def grouping_columns(corpus: Corpus) -> list[str]:
+    """The columns of a corpus's metadata that put documents into groups, in their order.
+
+    Left out are columns of one value, and of so many different names that they tell documents
+    apart, as ids do.
+    """
     found = []
-    for k in range(topics.num_topics):
-        for g, level in enumerate(topics.column.levels):
-            at = best[k, g][telling[k, g][best[k, g]] > 0]
-            found.append(
-                GroupWords(
-                    topic=k,
-                    group=level,
-                    words=words_of(model, at.tolist()),
-                    probabilities=tuple(probs[k, g][at].tolist()),
-                    averages=tuple(average[k, 0][at].tolist()),
-                )
-            )
+    for column, values in corpus.metadata.items():
+        if values.dtype == object:
+            names = {value for value in values.tolist() if value is not None}
+            dated = _dates(values.tolist()) is not None
+            groups = len(names) >= 2 and (dated or len(names) <= _MOST_GROUPING_NAMES)
+        else:
+            groups = len(np.unique(values[~np.isnan(values.astype(np.float64))])) >= 2
+        if groups:
+            found.append(column)
     return found
 
 
-def format_group_words(found: Sequence[GroupWords], format: TableFormat = "text") -> str:
-    """Groups' words as text to read, as JSON, or as CSV with a row for each word.
+def _by_name(column: str, texts: list[str | None]) -> Grouping:
+    counts = Counter(text for text in texts if text is not None)
+    ranked = sorted(counts, key=lambda name: (-counts[name], name))
+    kept = ranked if len(ranked) <= MOST_NAMES else ranked[: MOST_NAMES - 1]
+    position = {name: g for g, name in enumerate(kept)}
+    codes = [-1 if text is None else position.get(text, len(kept)) for text in texts]
+    rest = (f"other ({len(ranked) - len(kept)})",) if len(kept) < len(ranked) else ()
+    return Grouping(column, (*kept, *rest), np.array(codes, np.int64))
 
-    Args:
-        found: What :func:`group_words` gave.
-        format: ``"text"``, ``"json"`` or ``"csv"``.
 
-    Raises:
-        ConfigError: Another format.
-    """
-    if format == "json":
-        return json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=2)
-    if format == "csv":
-        rows = [["topic", "group", "word", "probability", "average"]]
-        for one in found:
-            for word, *numbers in zip(one.words, one.probabilities, one.averages, strict=True):
-                rows.append([str(one.topic), str(one.group), word, *(f"{x:.6g}" for x in numbers)])
-        return to_csv(rows)
-    check_text(format)
-    width = max((len(str(one.group)) for one in found), default=0)
-    lines, last = [], None
-    for one in found:
-        begin = "" if one.topic == last else f"topic {one.topic}"
-        lines.append(f"{begin:10}  {one.group!s:{width}}  {' '.join(one.words)}".rstrip())
-        last = one.topic
-    return "\n".join(lines)
+def _by_number(column: str, values: NDArray[np.float64]) -> Grouping:
+    known = np.isfinite(values)
+    distinct = np.unique(values[known])
+    if len(distinct) <= MOST_NAMES:
+        codes = np.where(known, np.searchsorted(distinct, values), -1)
+        return Grouping(column, tuple(f"{v:g}" for v in distinct), codes, distinct)
+    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, MOST_BINS + 1)))
+    codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    codes = np.where(known, codes, -1)
+    names = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(edges)]
+    return _without_empty(column, names, codes, (edges[:-1] + edges[1:]) / 2)
+
+
+def _dates(texts: list[str | None]) -> NDArray[np.datetime64] | None:
+    """The days that texts name; None if one is no date, or none is there."""
+    present = [text for text in texts if text is not None]
+    if not present or not all(_DATE.fullmatch(text) for text in present):
+        return None
+    try:
+        return np.array(["NaT" if t is None else t[:10] for t in texts], "datetime64[D]")
+    except ValueError:  # as 2008-13
+        return None
+
+
+def _by_time(column: str, days: NDArray[np.datetime64]) -> Grouping:
+    known = ~np.isnat(days)
+    spans: dict[str, int] = {
+        unit: int(np.ptp(days[known].astype(f"datetime64[{unit}]").astype(np.int64)))
+        for unit in _PERIODS
+    }
+    unit = next((u for u in _PERIODS if spans[u] < MOST_PERIODS), "Y")
+    width = spans[unit] // MOST_PERIODS + 1  # years together; 1 unless there are too many
+    period = days.astype(f"datetime64[{unit}]").astype(np.int64)
+    first = int(period[known].min())
+    codes = np.where(known, (period - first) // width, -1)
+    starts = first + width * np.arange(int(codes.max()) + 1)
+    dates = starts.astype(f"datetime64[{unit}]")
+    names = dates.astype(str).tolist()
+    if width > 1:
+        names = [f"{name} to {int(name) + width - 1}" for name in names]
+    places = dates.astype("datetime64[D]").astype(np.float64)
+    return _without_empty(column, names, codes, places)
+
+
+def _without_empty(
+    column: str, names: list[str], codes: NDArray[np.int64], places: NDArray[np.float64]
+) -> Grouping:
+    """The groups that have a document."""
+    there = np.unique(codes[codes >= 0])
+    codes = np.where(codes >= 0, np.searchsorted(there, codes), -1)
+    return Grouping(column, tuple(names[g] for g in there.tolist()), codes, places[there])

@@ -1,0 +1,83 @@
+"""Documents in groups of a column's values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import torch_lntm as lntm
+from torch_lntm.reports.groups import group_documents, grouping_columns
+
+
+def grouped(values):
+    corpus = lntm.Corpus.from_matrix(np.ones((len(values), 2), int), metadata={"x": values})
+    return group_documents("x", corpus.metadata["x"])
+
+
+def test_names_are_groups_the_largest_first():
+    groups = grouped(["b", "a", None, "b"])
+    assert groups.names == ("b", "a")
+    assert groups.codes.tolist() == [0, 1, -1, 0]
+    assert groups.places is None
+    assert not groups.ordered
+
+
+def test_of_many_names_the_rest_are_together():
+    names = [f"n{i:02}" for i in range(20)] + ["n19"]
+    groups = grouped(names)
+    assert groups.names == ("n19", *(f"n{i:02}" for i in range(10)), "other (9)")
+    assert groups.codes[19] == groups.codes[20] == 0
+    assert groups.codes[18] == 11
+
+
+def test_few_numbers_are_groups_on_an_axis():
+    groups = grouped([3.0, 1.5, float("nan"), 3.0])
+    assert groups.names == ("1.5", "3")
+    assert groups.codes.tolist() == [1, 0, -1, 1]
+    assert groups.places.tolist() == [1.5, 3.0]
+
+
+def test_many_numbers_are_cut_into_bins_of_as_many_documents():
+    groups = grouped(list(range(100)))
+    assert len(groups.names) == 10
+    assert np.bincount(groups.codes).tolist() == [10] * 10
+    assert groups.names[0] == "0 to 9.9"
+    assert (np.diff(groups.places) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("dates", "names", "codes"),
+    [
+        (["2008-01-03", "2008-01-01", "2008-01-03"], ("2008-01-01", "2008-01-03"), [1, 0, 1]),
+        (["2008-01-03", "2008-04-01T10:00:00Z", "2008-01"], ("2008-01", "2008-04"), [0, 1, 0]),
+        (["2008-01-03", None, "2012-04-01"], ("2008", "2012"), [0, -1, 1]),
+        (["1901-01-03", "2008-04-01", "1902-12-31"], ("1901 to 1903", "2006 to 2008"), [0, 1, 0]),
+    ],
+)
+def test_dates_are_groups_by_the_period_that_suits_them(dates, names, codes):
+    # The second: 2008-01 to 2008-04 is 92 days, more than 36, and 4 months.
+    groups = grouped(dates)
+    assert groups.names == names
+    assert groups.codes.tolist() == codes
+    assert groups.ordered
+
+
+@pytest.mark.parametrize("odd", ["2008-13-01", "2008-01-03x", "in 2008-01"])
+def test_what_is_no_date_is_a_name(odd):
+    assert not grouped(["2008-01-01", odd]).ordered
+
+
+def test_columns_that_tell_documents_apart_are_not_for_groups():
+    num_docs = 60
+    corpus = lntm.Corpus.from_matrix(
+        np.ones((num_docs, 2), int),
+        metadata={
+            "id": [f"d{i}" for i in range(num_docs)],
+            "party": ["left", "right"] * 30,
+            "one": ["same"] * num_docs,
+            "day": [str(np.datetime64("2001-01-01") + i) for i in range(num_docs)],
+            "year": list(range(num_docs)),
+            "constant": [1.0, float("nan")] * 30,
+        },
+    )
+    assert grouping_columns(corpus) == ["party", "day", "year"]

@@ -1,0 +1,263 @@
+"""The report page: complete, alone, safe with any text, and the same in a browser."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.pages import Page
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.reports import Score, html_report
+
+NUM_DOCS = 40
+HOSTILE = '</title><script>document.title="owned"</script><img src=x onerror=alert(1)>"\'&'
+
+
+def make(num_topics=4, num_docs=NUM_DOCS, num_words=30, correlation=0.8):
+    """A guide over a model of known topics, the first two correlated, and documents of it."""
+    words = [f"w{v}" for v in range(num_words - 1)] + ["<b>bold</b>"]
+    covariance = torch.eye(num_topics, dtype=torch.float64) * 2.0
+    covariance[0, 1] = covariance[1, 0] = 2 * correlation
+    model = lntm.models.ctm(
+        num_topics,
+        num_words,
+        vocabulary=words,
+        covariance=covariance,
+        topics=synthetic_topics(num_topics, num_words, 0.05, seed=1),
+    )
+    corpus = model.generate(torch.full((num_docs,), 60), seed=2)[0]
+    return lntm.guides.TaylorGuide(model), corpus
+
+
+@pytest.fixture(scope="module")
+def known():
+    guide, corpus = make()
+    days = [f"20{10 + d % 3}-0{1 + d % 9}-01" for d in range(NUM_DOCS)]
+    columns = {"party": ["left", HOSTILE] * (NUM_DOCS // 2), "date": days}
+    return guide, corpus.with_metadata(columns)
+
+
+@pytest.fixture(scope="module")
+def html(known):
+    guide, corpus = known
+    return html_report(
+        guide,
+        corpus,
+        texts=[f"{HOSTILE} text {d}" for d in range(len(corpus))],
+        scores=[Score("perplexity", 512.25, 3.5, "per token", "importance " + HOSTILE, 40)],
+        settings={"start": HOSTILE},
+        title="Posts " + HOSTILE,
+    )
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
+
+
+def test_the_page_has_its_parts_and_links_that_lead_somewhere(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    parts = ["topics", "map", "correlations", "prevalence", "each", "scores", "settings", "cite"]
+    assert [i for i in ids if i in parts] == parts
+    assert {f"topic-{k}" for k in range(4)} <= set(ids)
+    links = [str(a["href"]) for a in page.all("a")]
+    assert len(links) > 20
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+    assert all(link.startswith("#") for link in links)
+
+
+def test_the_page_needs_nothing_else(page, html):
+    assert not page.all("link")
+    assert not page.all("img")
+    assert not page.all("iframe")
+    assert not [a for _, a in page.elements if "src" in a]
+    assert not re.search(r"https?://|url\(|@import", html)
+    assert len(html.encode()) < 200_000
+
+
+def test_no_text_of_documents_becomes_markup(page):
+    assert len(page.all("script")) == 1
+    for _, attributes in page.elements:
+        assert not [name for name in attributes if name.startswith("on")]
+    (title,) = page.said("title")[:1]
+    assert title == "Posts " + HOSTILE
+    # A text, a column's value, a word, a score and a setting stand as they are.
+    assert any(text.startswith(HOSTILE + " text ") for text in page.said("blockquote"))
+    assert any(f"party: {HOSTILE}" in text for text in page.said("p"))
+    assert "<b>bold</b>" in " ".join(page.said("th", "td"))
+    assert "importance " + HOSTILE in page.said("td")
+    assert HOSTILE in page.said("dd")
+    policy = next(m["content"] for m in page.all("meta") if "http-equiv" in m)
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+
+
+def test_the_page_can_be_read_without_seeing_it(page):
+    assert page.all("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    for svg in page.all("svg"):
+        assert svg.get("aria-hidden") == "true" or len(str(svg.get("aria-label"))) > 20
+    for head in page.all("th"):
+        assert head["scope"] in ("col", "row")
+    labelled = {label["for"] for label in page.all("label")}
+    assert {field["id"] for field in page.all("input")} == labelled
+    assert {"main", "header", "nav"} <= {tag for tag, _ in page.elements}
+
+
+def test_numbers_are_those_of_the_summary(known, page):
+    guide, corpus = known
+    found = lntm.reports.summarise_corpus(guide, corpus, ["party"])
+    cells = " ".join(page.said("td"))
+    for k in range(4):
+        assert f"{100 * found.overall.mean[0, k]:.1f} %" in cells
+        ends = found.overall.lower[0, k], found.overall.upper[0, k]
+        assert "{:.1f} to {:.1f} %".format(*(100 * end for end in ends)) in cells
+    labels = [str(svg.get("aria-label")) for svg in page.all("svg")]
+    (prevalence,) = found.prevalence
+    g = prevalence.grouping.names.index("left")
+    label = next(text for text in labels if text.startswith("Prevalence of topic 2 by party"))
+    assert f"left: {prevalence.mean[g, 2]:.2%}, {prevalence.lower[g, 2]:.2%} to" in label
+    assert "(20 documents)" in label
+    assert "512.25" in page.said("td")
+
+
+def test_the_documents_with_most_of_a_topic_represent_it(known, html):
+    guide, corpus = known
+    theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
+    section = html.split('id="topic-1"')[1].split("</details>")[0]
+    shown = [int(d) for d in re.findall(r"document (\d+)", section)]
+    assert shown == theta[:, 1].argsort(descending=True)[:4].tolist()
+    assert f"text {shown[0]}<" in section
+
+
+def test_correlated_topics_are_joined_and_others_are_not():
+    guide, corpus = make(num_docs=400)
+    page = Page(html_report(guide, corpus, by=[], num_docs=0))
+    drawn = {g["data-ends"] for g in page.all("g") if "data-ends" in g}
+    assert drawn == {"0 1"}
+    assert "Prevalence" not in page.said("h2")
+    guide, corpus = make(num_docs=3)
+    page = Page(html_report(guide, corpus, by=[]))
+    assert "No positive correlation differs" in " ".join(page.said("p"))
+
+
+def test_without_texts_documents_show_their_frequent_words(known):
+    guide, corpus = known
+    html = html_report(guide, corpus, by=[], num_docs=1)
+    theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
+    first = corpus[int(theta[:, 0].argmax())]
+    frequent = first.vocabulary[first.word_index[first.counts.argmax()]]
+    assert "These documents are short" not in html  # 60 tokens each
+    section = html.split('id="topic-0"')[1].split("</details>")[0]
+    assert f"Its most frequent words: {frequent}," in section
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda v: lntm.models.lda(3, v),
+        lambda v: lntm.models.iftm(3, v, 2),
+        lambda v: lntm.models.lntm(3, v),
+        lambda v: lntm.models.ctm(1, v),
+        lambda v: lntm.models.ctm(2, v, anchored=True),
+    ],
+)
+def test_every_model_has_a_page(model, known):
+    counts = np.random.default_rng(0).poisson(1.0, (9, 6))
+    counts[3] = 0
+    corpus = Corpus.from_matrix(counts, metadata={"x": [1.0] * 4 + [float("nan")] * 5})
+    guide = lntm.guides.make_guide(None, model(6))
+    page = Page(html_report(guide, corpus, by=["x"]))
+    short = round(int(counts.sum()) / 9)
+    assert "#0" in " ".join(page.said("th"))
+    assert "This column has fewer than two groups." in page.said("p")
+    assert any(
+        text.startswith(f"These documents are short, {short} words") for text in page.said("p")
+    )
+
+
+def test_what_makes_no_page_is_said(known):
+    guide, corpus = known
+    with pytest.raises(ConfigError, match="39 texts for 40 documents"):
+        html_report(guide, corpus, texts=["a"] * 39)
+    with pytest.raises(CorpusError, match="county"):
+        html_report(guide, corpus, by=["county"])
+    with pytest.raises(ConfigError, match="num_words"):
+        html_report(guide, corpus, num_words=0)
+
+
+@pytest.mark.slow
+def test_a_page_of_many_topics_stays_small():
+    guide, corpus = make(num_topics=100, num_docs=150, num_words=300)
+    columns = {f"c{i}": [f"name {d % 12}" for d in range(150)] for i in range(6)}
+    html = html_report(guide, corpus.with_metadata(columns), texts=["long text " * 200] * 150)
+    assert len(html.encode()) < 3_000_000
+    Page(html)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_runs_our_script_and_no_other(html, tmp_path, scheme):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("needs the browser chromium (Debian's package)")
+    (tmp_path / "page.html").write_text(html, encoding="utf-8")
+    command = [
+        *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"),
+        *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", "--enable-logging=stderr"),
+        f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}",
+        f"file://{tmp_path / 'page.html'}#topic-2",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr  # neither an error nor a breach of the policy
+    page = Page(done.stdout)
+    assert page.said("title")[0].endswith(HOSTILE)
+    # The topic that the address names was opened, and the tools of the script are shown.
+    opened = [a["id"] for a in page.all("details") if "id" in a and "open" in a]
+    assert opened == ["topic-2"]
+    assert [
+        p for p in page.all("p") if p.get("class") in ("filter", "tools") and "hidden" in p
+    ] == []
+
+
+@pytest.mark.slow
+def test_a_structural_model_has_a_page_with_its_effects():
+    party = ["left", "right", HOSTILE] * 10
+    counts = np.random.default_rng(0).poisson(2.0, (30, 8))
+    corpus = Corpus.from_matrix(counts, metadata={"party": party})
+    model = lntm.models.stm(2, corpus, prevalence="~ party", seed=0)
+    guide = lntm.guides.TaylorGuide(model)
+    effects = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=5)
+    page = Page(html_report(guide, corpus, effects=effects))
+    assert "Effects" in page.said("h2")
+    for effect in effects.table(0.95):
+        assert effect.term in page.said("th")
+        assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
+    assert any(text.startswith("Effects('~ party' on 2 topics") for text in page.said("p"))
+    assert any("Roberts" in text for text in page.said("li"))
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).resolve().parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    example = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    # Small enough for a test; everything else as printed.
+    code = example.replace("ctm(10,", "ctm(2,").replace(
+        "(model, guide)", "(model, guide, **FEW)", 1
+    )
+    exec(compile(code, "report.md", "exec"), {"FEW": {"max_iterations": 1, "progress": False}})
+    assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")

@@ -1,0 +1,142 @@
+"""Prevalence of topics and errors of their correlations, against sums over draws one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from support.known import make_model
+
+import torch_lntm as lntm
+from torch_lntm.corpus import synthetic_topics
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.reports import summarise_corpus
+from torch_lntm.reports.figures import correlation_lines
+from torch_lntm.reports.prevalence import correlation_intervals
+
+SAMPLES = 7
+
+
+@pytest.fixture(scope="module")
+def known():
+    """A guide, and twelve documents of three groups, the last one's single; the fifth is empty."""
+    counts = np.random.default_rng(0).poisson(2.0, (12, 4))
+    counts[4] = 0
+    party = ["a", "b"] * 5 + [None, "c"]
+    model = make_model(dtype="float64")
+    corpus = lntm.Corpus.from_matrix(counts, model.vocabulary, metadata={"party": party})
+    return lntm.guides.TaylorGuide(model), corpus
+
+
+@pytest.fixture(scope="module")
+def theta(known):
+    guide, corpus = known
+    return guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(SAMPLES, 3).numpy()
+
+
+@pytest.mark.parametrize("max_docs", [None, 5])
+def test_means_and_intervals_are_rubins(known, theta, max_docs):
+    found = summarise_corpus(*known, ["party"], num_samples=SAMPLES, seed=3, max_docs=max_docs)
+    members = {"a": [0, 2, 6, 8], "b": [1, 3, 5, 7, 9], "c": [11]}
+    (prevalence,) = found.prevalence
+    assert prevalence.grouping.names == ("a", "b", "c") or prevalence.grouping.names[0] == "b"
+    for g, name in enumerate(prevalence.grouping.names):
+        rows = members[name]
+        assert prevalence.num_docs[g] == len(rows)
+        means = np.array([draw[rows].mean(0) for draw in theta])
+        assert prevalence.mean[g] == pytest.approx(means.mean(0))
+        if len(rows) == 1:
+            assert np.isinf(prevalence.standard_error[g]).all()
+            assert prevalence.lower[g].tolist() == [0.0] * 3
+            assert prevalence.upper[g].tolist() == [1.0] * 3
+            continue
+        within = np.mean([draw[rows].var(0, ddof=1) / len(rows) for draw in theta], axis=0)
+        error = np.sqrt(within + (1 + 1 / SAMPLES) * means.var(0, ddof=1))
+        assert prevalence.standard_error[g] == pytest.approx(error)
+        ends = scipy.stats.t.interval(0.95, len(rows) - 1, means.mean(0), error)
+        assert prevalence.lower[g] == pytest.approx(np.maximum(ends[0], 0))
+        assert prevalence.upper[g] == pytest.approx(np.minimum(ends[1], 1))
+    filled = [d for d in range(12) if d != 4]
+    assert found.overall.num_docs.tolist() == [11]
+    assert found.overall.mean[0] == pytest.approx(theta[:, filled].mean((0, 1)))
+    assert found.documents.theta.numpy() == pytest.approx(theta.mean(0))
+    assert found.documents.converged.all()
+
+
+def test_groups_that_differ_more_clearly_have_a_larger_difference(known):
+    guide, corpus = known
+    found = summarise_corpus(guide, corpus, num_samples=2).overall
+    unlike = lntm.reports.Prevalence(
+        found.grouping,
+        np.array([5, 5]),
+        np.array([[0.2, 0.3, 0.5], [0.2, 0.4, 0.4]]),
+        *(np.zeros((2, 3)),) * 2,
+        np.array([[0.1, 0.01, 0.1], [0.1, 0.01, 0.1]]),
+    )
+    # Two groups 0.1 apart lie 0.05 from their mean.
+    assert unlike.differences() == pytest.approx([0.0, 25.0, 0.25])
+
+
+def test_errors_of_correlations_lose_the_information_that_is_missing(known, theta):
+    found = summarise_corpus(*known, num_samples=SAMPLES, seed=3).correlation_error
+    filled = [d for d in range(12) if d != 4]
+    z = []
+    for draw in theta:
+        logits = np.log(draw[filled])
+        logits -= logits.mean(1, keepdims=True)
+        z.append(np.arctanh(np.corrcoef(logits.T) - np.eye(3)))
+    complete, missing = 11 - 3, (11 - 3) ** 2 * np.var(z, axis=0, ddof=1)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        left = complete - missing[i, j]
+        expected = left**-0.5 if left > 0 else np.inf
+        assert [found[i, j], found[j, i]] == pytest.approx([expected] * 2)
+
+
+def test_intervals_of_correlations_are_fishers():
+    correlation = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
+    error = np.array([[0.1, 0.1], [0.1, np.inf]])
+    lower, upper = correlation_intervals(correlation, error, 0.95)
+    assert lower[0, 1] == pytest.approx(np.tanh(np.arctanh(0.5) - 1.959964 * 0.1))
+    assert upper[0, 1] == pytest.approx(np.tanh(np.arctanh(0.5) + 1.959964 * 0.1))
+    assert (lower[1, 1], upper[1, 1]) == (-1.0, 1.0)
+
+
+def test_what_cannot_be_summarised_is_said(known):
+    guide, corpus = known
+    with pytest.raises(ConfigError, match="level is 95"):
+        summarise_corpus(guide, corpus, level=95)
+    with pytest.raises(ConfigError, match="num_samples"):
+        summarise_corpus(guide, corpus, num_samples=1)
+    with pytest.raises(CorpusError, match="county"):
+        summarise_corpus(guide, corpus, ["county"])
+    empty = lntm.Corpus.from_matrix(np.zeros((2, 4), int), corpus.vocabulary, allow_empty=True)
+    with pytest.raises(ConfigError, match="no words"):
+        summarise_corpus(guide, empty)
+
+
+@pytest.mark.stat
+def test_intervals_of_correlations_cover_the_truth_where_topics_are_found():
+    """The fit starts at the true topics, and all else is estimated.
+
+    Of 45 independent intervals at 95 %, fewer than 38 cover the truth in one run of 600.
+    """
+    covariance = 2 * torch.eye(10, dtype=torch.float64)
+    for i in (0, 2):
+        covariance[i, i + 1] = covariance[i + 1, i] = 1.4
+    topics = synthetic_topics(10, 300, 0.05, seed=3)
+    truth = lntm.models.ctm(10, 300, covariance=covariance, topics=topics)
+    corpus = truth.generate(torch.full((400,), 60), seed=0)[0]
+    model = lntm.models.ctm(10, 300, covariance=covariance, topics=topics)
+    guide = lntm.guides.TaylorGuide(model)
+    lntm.inference.VariationalEM(model, guide, start="model", progress=False).fit(corpus)
+    error = summarise_corpus(guide, corpus).correlation_error
+    lower, upper = correlation_intervals(model.topic_correlation(), error, 0.95)
+    true = truth.topic_correlation().numpy()
+    pairs = np.triu_indices(10, 1)
+    assert ((lower <= true) & (true <= upper))[pairs].sum() >= 38
+    # They are not so wide as to say nothing, nor narrower than with the logits observed.
+    assert np.median(error[pairs]) < 3 * 400**-0.5
+    assert error[pairs].min() > 397**-0.5
+    drawn = correlation_lines(model.topic_correlation().detach().numpy(), error, 0.95)
+    assert {(line.first, line.second) for line in drawn if line.correlation > 0} >= {(0, 1), (2, 3)}

@@ -1,0 +1,247 @@
+"""The figures of the report page, as numbers for its templates to draw."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse.csgraph import shortest_path
+from scipy.special import ndtri
+
+from torch_lntm.reports.layout import place, spread
+from torch_lntm.reports.prevalence import Array, Prevalence
+
+#: Pixels: width of a picture of topics, radius of its smallest and its largest circle, height of
+#: the name below a circle, width of its letters, and the most of these.
+WIDTH, _LEAST, _MOST, _NAME_HEIGHT, _LETTER, _LETTERS = 960.0, 9.0, 26.0, 17.0, 7.0, 16
+#: Pixels of a small chart: its width, the room for names, the height of a group, and of a course.
+CHART, _NAMES, _ROW, COURSE = 300.0, 112.0, 17.0, 110.0
+#: Lines of the correlation graph for each topic, at most.
+_LINES_PER_TOPIC = 1.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A topic of a picture: its place, the circles of its share and of the upper end, its name."""
+
+    topic: int
+    x: float
+    y: float
+    radius: float
+    reach: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A correlation between two topics, its interval, and the widths that show its ends."""
+
+    first: int
+    second: int
+    correlation: float
+    lower: float
+    upper: float
+    sure: float
+    possible: float
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Topics in a plane, with lines between them."""
+
+    nodes: tuple[Node, ...]
+    height: float
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def at(self) -> dict[int, Node]:
+        """The nodes by topic."""
+        return {node.topic: node for node in self.nodes}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A group in a chart of one topic: its place, and its mean with its interval, in pixels."""
+
+    name: str
+    short: str
+    x: float
+    y: float
+    low: float
+    high: float
+    says: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The prevalence of one topic by group: a row for each, or a course over an axis."""
+
+    topic: int
+    marks: tuple[Mark, ...]
+    height: float
+    most: float
+    ordered: bool
+
+
+def shortened(text: str, letters: int) -> str:
+    """A text of at most so many letters, wide ones counting twice."""
+    room, kept = letters, ""
+    for letter in text:
+        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return kept[:-1].rstrip() + "…"
+        kept += letter
+    return kept
+
+
+def picture(
+    distance: Array, topics: Sequence[int], names: Sequence[str], shares: Array, reach: Array
+) -> Picture:
+    """A picture of some topics, in which those of little distance are close.
+
+    Args:
+        distance: ``(num_shown, num_shown)`` distances of the topics shown.
+        topics: ``(num_shown,)`` which topics these are.
+        names: A name of each topic of the model.
+        shares: ``(num_topics,)`` what the areas of circles stand for.
+        reach: ``(num_topics,)`` upper ends of their intervals.
+    """
+    largest = max(float(reach.max()), 1e-12)
+    radius = np.sqrt(_LEAST**2 + (_MOST**2 - _LEAST**2) * shares / largest)
+    outer = np.sqrt(_LEAST**2 + (_MOST**2 - _LEAST**2) * reach / largest)
+    half_width = np.maximum(outer[list(topics)] + 2, _LETTERS * _LETTER / 2)
+    half_height = outer[list(topics)] + _NAME_HEIGHT / 2 + 2
+    points, height = spread(place(distance), np.column_stack([half_width, half_height]), WIDTH)
+    return Picture(
+        tuple(
+            Node(k, x, y - _NAME_HEIGHT / 2, radius[k], outer[k], shortened(names[k], _LETTERS))
+            for k, (x, y) in zip(topics, points.tolist(), strict=True)
+        ),
+        height,
+    )
+
+
+def topic_map(topics: Array, names: Sequence[str], shares: Array, reach: Array) -> Picture:
+    """All topics by the words they share: Hellinger distances of their distributions.
+
+    Args:
+        topics: ``(num_topics, num_words)`` probabilities.
+        names: As for :func:`picture`.
+        shares: As for :func:`picture`.
+        reach: As for :func:`picture`.
+    """
+    roots = np.sqrt(topics)
+    distance = np.sqrt((1 - roots @ roots.T).clip(0))
+    return picture(distance, range(len(topics)), names, shares, reach)
+
+
+def correlation_lines(correlation: Array, error: Array, level: float) -> list[Line]:
+    """The correlations that differ from 0 when all pairs are taken together, the strongest first.
+
+    Each is tested at (1 − level) divided by the number of pairs (*Bonferroni*); its interval is
+    that of itself alone.
+
+    Args:
+        correlation: ``(num_topics, num_topics)``.
+        error: Standard errors of Fisher's z.
+        level: Probability that each interval is to cover.
+    """
+    rows, columns = np.triu_indices(len(correlation), 1)
+    z = np.arctanh(correlation[rows, columns].clip(-1 + 1e-12, 1 - 1e-12))
+    spreads = error[rows, columns]
+    together = -ndtri((1 - level) / 2 / max(len(z), 1))
+    reach = ndtri((1 + level) / 2) * spreads
+    chosen = np.flatnonzero(np.abs(z) > together * spreads)
+    chosen = chosen[np.argsort(-np.abs(z[chosen]), kind="stable")]
+    lines = []
+    for pair in chosen.tolist():
+        lower, upper = float(np.tanh(z[pair] - reach[pair])), float(np.tanh(z[pair] + reach[pair]))
+        ends = sorted((abs(lower), abs(upper)))
+        lines.append(
+            Line(
+                int(rows[pair]),
+                int(columns[pair]),
+                float(np.tanh(z[pair])),
+                lower,
+                upper,
+                *(0.5 + 6 * end for end in ends),
+            )
+        )
+    return lines
+
+
+def correlation_graph(
+    lines: Sequence[Line], names: Sequence[str], shares: Array, reach: Array
+) -> Picture:
+    """The strongest positive correlations as lines, and the topics that these join.
+
+    Args:
+        lines: What :func:`correlation_lines` gave.
+        names: As for :func:`picture`.
+        shares: As for :func:`picture`.
+        reach: As for :func:`picture`.
+    """
+    drawn = [line for line in lines if line.correlation > 0]
+    drawn = drawn[: int(_LINES_PER_TOPIC * len(shares))]
+    topics = sorted({k for line in drawn for k in (line.first, line.second)})
+    if not topics:
+        return Picture((), 0.0)
+    position = {k: i for i, k in enumerate(topics)}
+    length = np.zeros((len(topics), len(topics)))
+    for line in drawn:
+        i, j = position[line.first], position[line.second]
+        length[i, j] = length[j, i] = 1.2 - line.correlation
+    paths = shortest_path(length, directed=False)
+    apart = paths[np.isfinite(paths)].max()
+    shown = picture(np.where(np.isfinite(paths), paths, apart), topics, names, shares, reach)
+    return Picture(shown.nodes, shown.height, tuple(drawn))
+
+
+def charts(prevalence: Prevalence, most: int) -> list[Chart]:
+    """A chart for each of the topics whose prevalence differs most clearly between the groups.
+
+    Args:
+        prevalence: By the groups of a column.
+        most: The most charts.
+    """
+    if len(prevalence.grouping.names) < 2:
+        return []
+    order = np.argsort(-prevalence.differences(), kind="stable")[:most]
+    return [_chart(prevalence, k) for k in order.tolist()]
+
+
+def _chart(prevalence: Prevalence, topic: int) -> Chart:
+    mean, lower, upper = (
+        ends[:, topic] for ends in (prevalence.mean, prevalence.lower, prevalence.upper)
+    )
+    # A group of one document has no interval to speak of, and would flatten the others.
+    known = np.isfinite(prevalence.standard_error[:, topic])
+    most = max(float(np.where(known, upper, mean).max()), 1e-9)
+    places = prevalence.grouping.places
+    if places is None:
+        along = (CHART - _NAMES - 8) / most
+        ys = _ROW * (np.arange(len(mean), dtype=np.float64) + 0.5)
+        ends = [_NAMES + np.minimum(v, most) * along for v in (mean, lower, upper)]
+        height = _ROW * len(mean)
+        xs = ends[0]
+    else:
+        height = COURSE
+        span = max(float(np.ptp(places)), 1e-9)
+        xs = 8 + (places - places.min()) / span * (CHART - 16)
+        ends = [
+            height - 4 - np.minimum(v, most) / most * (height - 10) for v in (mean, lower, upper)
+        ]
+        ys = ends[0]
+    marks = []
+    for g, name in enumerate(prevalence.grouping.names):
+        count = int(prevalence.num_docs[g])
+        interval = f", {lower[g]:.2%} to {upper[g]:.2%}" if known[g] else ""
+        says = f"{name}: {mean[g]:.2%}{interval} ({count} document{'s' * (count != 1)})"
+        if not count:
+            continue
+        low, high = (ends[1][g], ends[2][g]) if known[g] else (ends[0][g], ends[0][g])
+        x, y = float(xs[g]), float(ys[g])
+        marks.append(Mark(name, shortened(name, _LETTERS), x, y, float(low), float(high), says))
+    return Chart(topic, tuple(marks), height, most, places is not None)

@@ -1,0 +1,165 @@
+"""A report on a fitted model: one HTML page for colleagues, which needs nothing but a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any, Protocol
+
+import jinja2
+from markupsafe import Markup
+
+from torch_lntm import __version__
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import require_whole
+from torch_lntm.guides import Guide, require_guide
+from torch_lntm.reports import figures
+from torch_lntm.reports.citations import citations
+from torch_lntm.reports.groups import grouping_columns
+from torch_lntm.reports.labels import label_topics
+from torch_lntm.reports.prevalence import SHORT_DOCUMENT, correlation_intervals, summarise_corpus
+from torch_lntm.reports.representatives import represent_topics
+from torch_lntm.reports.scores import Score
+from torch_lntm.reports.topics import summarise_topics
+
+#: Probability that every interval of the page is to cover.
+LEVEL = 0.95
+#: What bounds the page's size: columns that are shown unless some are asked for, charts of each,
+#: rows of the table of correlations.
+_COLUMNS, _CHARTS, _PAIRS = 6, 48, 40
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("torch_lntm.reports"),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+
+
+class EstimatedEffects(Protocol):
+    """What the page shows of effects: ``repr`` says what their intervals hold."""
+
+    def table(self, level: float) -> Sequence[Any]:
+        """The coefficients of every topic, as of :class:`torch_lntm.effects.Effects`."""
+
+
+def html_report(
+    guide: Guide[Any],
+    corpus: Corpus,
+    *,
+    by: Sequence[str] | None = None,
+    texts: Iterable[str] | None = None,
+    effects: EstimatedEffects | None = None,
+    scores: Sequence[Score] = (),
+    settings: Mapping[str, Any] | None = None,
+    title: str | None = None,
+    num_words: int = 12,
+    num_docs: int = 4,
+    num_samples: int = 50,
+    seed: int = 0,
+    max_docs: int | None = None,
+    progress: bool = False,
+) -> str:
+    """A report on a fitted model, as one HTML page that opens without a network.
+
+    The page has the topics with their shares and words, a map of them, their correlations, the
+    documents that represent each, their prevalence by columns of the metadata, effects, scores,
+    settings and what to cite; `docs/report.md` says how to read it. Its intervals are those of
+    :func:`summarise_corpus`, at 95 %. Whatever comes from documents is escaped, and the page's
+    security policy lets nothing run but its own script.
+
+    Args:
+        guide: A guide over the fitted model.
+        corpus: The documents to report on, over the model's vocabulary.
+        by: Columns of the metadata to show prevalence by; if not given, the first six that put
+            documents into groups.
+        texts: The documents' texts, in the order of the corpus, to quote; without them the page
+            shows each document's most frequent words.
+        effects: What ``lntm.effects.estimate`` gave, to show its coefficients.
+        scores: Numbers to show, such as those on documents held out.
+        settings: What to list as the settings, by name.
+        title: The page's title; by default it names the corpus.
+        num_words: Top words of each topic.
+        num_docs: Documents for each topic.
+        num_samples: Draws of each document's posterior.
+        seed: Seed of the draws.
+        max_docs: Documents per batch, which bounds memory; by default from what the guide needs.
+        progress: Show a progress bar on standard error.
+
+    Returns:
+        The page, to be written in UTF-8.
+
+    Raises:
+        ConfigError: No such guide, a number below its least, a corpus over other words or without
+            any, or fewer texts than documents.
+        MissingColumnError: The metadata have no such column.
+    """
+    require_whole(1, num_words=num_words)
+    require_whole(0, num_docs=num_docs)
+    model = require_guide(guide).model
+    columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
+    summary = summarise_corpus(
+        guide,
+        corpus,
+        columns,
+        level=LEVEL,
+        num_samples=num_samples,
+        seed=seed,
+        max_docs=max_docs,
+        progress=progress,
+    )
+    overall = summary.overall
+    shares, reach = overall.mean[0], overall.upper[0]
+    topics = summarise_topics(model, shares.tolist(), num_words=num_words, num_correlated=3)
+    names = [" ".join(s.words[:2]) for s in sorted(topics, key=lambda s: s.topic)]
+    correlation = model.topic_correlation().detach().cpu().numpy()
+    lines = figures.correlation_lines(correlation, summary.correlation_error, LEVEL)
+    script, style = (_asset(name) for name in ("script.js", "style.css"))
+    return _TEMPLATES.get_template("report.html").render(
+        title=title or f"Topics of {corpus.name or 'a corpus'}",
+        script=script,
+        style=style,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        model=model,
+        corpus=corpus,
+        is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
+        guide=guide,
+        unconverged=int((~summary.documents.converged).sum()),
+        topics=topics,
+        names=names,
+        labels=label_topics(model, corpus, num_words=num_words),
+        overall=overall,
+        width=figures.WIDTH,
+        map=figures.topic_map(
+            model.topics.mean_probs.detach().double().cpu().numpy(), names, shares, reach
+        ),
+        graph=figures.correlation_graph(lines, names, shares, reach),
+        lines=lines[:_PAIRS],
+        num_lines=len(lines),
+        intervals=correlation_intervals(
+            model.topic_correlation(), summary.correlation_error, LEVEL
+        ),
+        documents=represent_topics(
+            guide, corpus, summary.documents, num_docs, texts, level=LEVEL, seed=seed
+        ),
+        prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
+        chart_width=figures.CHART,
+        effects=effects,
+        coefficients=[] if effects is None else effects.table(LEVEL),
+        scores=scores,
+        settings=settings or {},
+        citations=citations(model.name, guide.name or ""),
+        level=LEVEL,
+        num_samples=num_samples,
+        version=__version__,
+        today=date.today().isoformat(),
+    )
+
+
+def _asset(name: str) -> Markup:
+    """A file of the package that goes into the page as it is."""
+    loader = _TEMPLATES.loader
+    assert loader is not None
+    return Markup(loader.get_source(_TEMPLATES, name)[0])

@@ -1,0 +1,253 @@
+"""How prevalent topics are among documents, and how they correlate, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from torch_lntm.budget import docs_at_once
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.guides import Guide, require_guide
+from torch_lntm.inference import DocumentTopics
+from torch_lntm.reports.groups import Grouping, group_documents
+
+Array = NDArray[np.float64]
+
+#: Tokens of an average document below which what the fit leaves open of the topics' words, which no
+#: interval here holds, matters much.
+SHORT_DOCUMENT = 50.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prevalence:
+    """Mean topic proportions of groups of documents.
+
+    Attributes:
+        grouping: The groups.
+        num_docs: ``(num_groups,)`` documents of each, without empty ones.
+        mean: ``(num_groups, num_topics)`` mean proportions.
+        lower: ``(num_groups, num_topics)`` lower ends of their intervals.
+        upper: ``(num_groups, num_topics)`` upper ends.
+        standard_error: ``(num_groups, num_topics)``; infinite for a group of one document.
+    """
+
+    grouping: Grouping
+    num_docs: NDArray[np.int64]
+    mean: Array
+    lower: Array
+    upper: Array
+    standard_error: Array
+
+    def __repr__(self) -> str:
+        groups, topics = self.mean.shape
+        return f"Prevalence({self.grouping.column!r}, {groups} groups, {topics} topics)"
+
+    def differences(self) -> Array:
+        """``(num_topics,)`` how clearly the groups differ in each topic.
+
+        The mean square of the groups' distances from their mean, in standard errors.
+        """
+        precision = self.standard_error.clip(1e-12) ** -2.0
+        middle = (precision * self.mean).sum(0) / precision.sum(0).clip(1e-300)
+        return np.asarray((precision * np.square(self.mean - middle)).mean(0))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CorpusSummary:
+    """What a pass over the posteriors of a corpus's documents finds.
+
+    Attributes:
+        documents: Posterior means of the documents' proportions, by draws.
+        overall: Prevalence among all documents, as one group.
+        prevalence: Prevalence by each column that was asked for.
+        correlation_error: ``(num_topics, num_topics)`` standard errors of the topics' correlations,
+            on the scale of Fisher's z; infinite where the documents do not determine them.
+    """
+
+    documents: DocumentTopics
+    overall: Prevalence
+    prevalence: tuple[Prevalence, ...]
+    correlation_error: Array
+
+    def __repr__(self) -> str:
+        return f"CorpusSummary({self.documents!r})"
+
+
+@torch.no_grad()
+def summarise_corpus(
+    guide: Guide[Any],
+    corpus: Corpus,
+    by: Sequence[str] = (),
+    *,
+    level: float = 0.95,
+    num_samples: int = 50,
+    seed: int = 0,
+    max_docs: int | None = None,
+    progress: bool = False,
+) -> CorpusSummary:
+    """How prevalent topics are, overall and by columns of the metadata, and how they correlate.
+
+    The documents count as a sample, and the topics as known. A mean proportion has two sources of
+    error: which documents were sampled, and that their proportions are known by their posteriors
+    alone. Draws of the posteriors tell both, and Rubin's rule adds them up: W + (1 + 1/S)B, W the
+    mean over S draws of the squared standard error among documents, B the variance of the mean over
+    draws. Intervals are Student's.
+
+    The error of a correlation counts what the documents would tell if their logits were observed,
+    I = D - 3 on the scale of Fisher's z, less what is missing (*Louis 1982*): I - I²B, B the
+    variance over draws of the z of the drawn logits. Each correlation is taken alone.
+
+    Args:
+        guide: A guide over the fitted model.
+        corpus: The documents.
+        by: Columns of the metadata.
+        level: Probability that each interval is to cover.
+        num_samples: Draws of each document.
+        seed: Seed of the draws.
+        max_docs: Documents per batch, which bounds memory; by default from what the guide needs.
+        progress: Show a progress bar on standard error.
+
+    Returns:
+        The summary, on the CPU.
+
+    Raises:
+        ConfigError: No such guide, a level that is no probability, fewer than two draws, a corpus
+            over other words or without any.
+        MissingColumnError: The metadata have no such column.
+    """
+    model = require_guide(guide).model
+    corpus = model.check_corpus(corpus)
+    require_whole(2, num_samples=num_samples)
+    require_whole(0, seed=seed)
+    require_whole(1, max_docs=max_docs)
+    if not 0 < level < 1:
+        raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    if not corpus.num_tokens:
+        raise ConfigError("the documents have no words; give some that do")
+    whole = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
+    groupings = [whole, *(group_documents(name, corpus.metadata[name]) for name in by)]
+    tallies = [_Tally(grouping, corpus, num_samples, model.num_topics) for grouping in groupings]
+    logits = _LogitMoments(num_samples, model.num_topics)
+    if max_docs is None:
+        draws = 3 * model.num_topics * num_samples
+        per_document = max(guide.memory_per_document(corpus.nnz / corpus.num_docs), draws)
+        max_docs = docs_at_once(per_document, model.device, model.dtype)
+    theta, converged, first = [], [], 0
+    with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
+        for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
+            posterior = guide.posterior(batch)
+            draws_of_theta = posterior.theta_samples(num_samples, seed).double().cpu()
+            rows = slice(first, first + batch.num_docs)
+            for tally in tallies:
+                tally.add(draws_of_theta, rows)
+            filled = torch.from_numpy(corpus.lengths[rows] > 0)
+            logits.add(draws_of_theta[:, filled])
+            theta.append(draws_of_theta.mean(0).to(model.dtype))
+            converged.append(posterior.converged.cpu())
+            first += batch.num_docs
+            bar.update(batch.num_docs)
+    overall, *others = (tally.result(level) for tally in tallies)
+    documents = DocumentTopics(
+        torch.cat(theta),
+        torch.cat(converged),
+        corpus.lengths,
+        "mean",
+        metadata=dict(corpus.metadata),
+    )
+    return CorpusSummary(documents, overall, tuple(others), logits.error())
+
+
+class _Tally:
+    """Sums over documents of the draws of their proportions, by group."""
+
+    def __init__(
+        self, grouping: Grouping, corpus: Corpus, num_samples: int, num_topics: int
+    ) -> None:
+        self.grouping = grouping
+        self.codes = torch.from_numpy(np.where(corpus.lengths > 0, grouping.codes, -1))
+        num_groups = len(grouping.names)
+        self.first = torch.zeros(num_samples, num_groups, num_topics, dtype=torch.float64)
+        self.second = torch.zeros(num_groups, num_topics, dtype=torch.float64)
+
+    def add(self, theta: Tensor, rows: slice) -> None:
+        """Add the draws ``(num_samples, num_docs, num_topics)`` of some documents."""
+        groups = torch.arange(len(self.grouping.names))
+        member = (self.codes[rows] == groups[:, None]).double()
+        self.first += member @ theta
+        self.second += member @ theta.square().mean(0)
+
+    def result(self, level: float) -> Prevalence:
+        """The prevalence, with intervals of a level."""
+        codes = self.codes.numpy()
+        num_docs = np.bincount(codes[codes >= 0], minlength=len(self.grouping.names))
+        count = num_docs[:, None].astype(np.float64)
+        by_draw = self.first.numpy() / np.maximum(count, 1)
+        mean = by_draw.mean(0)
+        scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            within = np.where(count > 1, scatter.clip(0) / (count - 1) / count, np.inf)
+        between = (1 + 1 / len(by_draw)) * by_draw.var(0, ddof=1)
+        error = np.sqrt(within + between)
+        reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
+        return Prevalence(
+            self.grouping, num_docs, mean, (mean - reach).clip(0), (mean + reach).clip(max=1), error
+        )
+
+
+class _LogitMoments:
+    """Second moments over documents of the draws of the centred logits of theta."""
+
+    def __init__(self, num_samples: int, num_topics: int) -> None:
+        self.num_docs = 0
+        self.first = torch.zeros(num_samples, num_topics, dtype=torch.float64)
+        self.second = torch.zeros(num_samples, num_topics, num_topics, dtype=torch.float64)
+
+    def add(self, theta: Tensor) -> None:
+        """Add the draws ``(num_samples, num_docs, num_topics)`` of some documents."""
+        logits = theta.clamp_min(torch.finfo(torch.float32).tiny).log()
+        logits -= logits.mean(-1, keepdim=True)
+        self.num_docs += logits.shape[1]
+        self.first += logits.sum(1)
+        self.second += logits.mT @ logits
+
+    def error(self) -> Array:
+        """Standard errors of the correlations' Fisher z; see :func:`summarise_corpus`."""
+        size = self.first.shape[1]
+        information = self.num_docs - 3
+        if information < 1:
+            return np.full((size, size), np.inf)
+        mean = self.first / self.num_docs
+        covariance = self.second / self.num_docs - mean[:, :, None] * mean[:, None, :]
+        scale = covariance.diagonal(dim1=1, dim2=2).clamp_min(1e-300).sqrt()
+        z = (
+            (covariance / scale[:, :, None] / scale[:, None, :])
+            .clamp(-1 + 1e-12, 1 - 1e-12)
+            .atanh()
+        )
+        left = information - information**2 * z.var(0)
+        return np.where(left.numpy() > 0, left.clamp_min(1e-12).rsqrt().numpy(), np.inf)
+
+
+def correlation_intervals(correlation: Tensor, error: Array, level: float) -> tuple[Array, Array]:
+    """Intervals of correlations, symmetric on the scale of Fisher's z.
+
+    Args:
+        correlation: ``(num_topics, num_topics)``, as of ``model.topic_correlation()``.
+        error: Standard errors on that scale, ``correlation_error`` of a :class:`CorpusSummary`.
+        level: Probability that each interval is to cover.
+
+    Returns:
+        ``(lower, upper)``, each ``(num_topics, num_topics)``.
+    """
+    z = correlation.detach().cpu().double().clamp(-1 + 1e-12, 1 - 1e-12).atanh().numpy()
+    reach = ndtri((1 + level) / 2) * error
+    return np.tanh(z - reach), np.tanh(z + reach)

@@ -1,0 +1,69 @@
+"use strict";
+// Without this script the page says the same; with it a topic lights up wherever it is shown.
+
+const marked = [...document.querySelectorAll("[data-topic]")];
+const lines = [...document.querySelectorAll("g[data-ends]")];
+
+function light(topic) {
+  for (const element of marked) {
+    element.classList.toggle("active", topic !== null && element.dataset.topic === topic);
+  }
+  const touching = lines.filter((line) => line.dataset.ends.split(" ").includes(topic));
+  for (const line of lines) {
+    line.classList.toggle("faded", touching.length > 0 && !touching.includes(line));
+  }
+}
+
+function topicAt(target) {
+  const element = target instanceof Element ? target.closest("[data-topic]") : null;
+  return element === null ? null : element.dataset.topic;
+}
+
+document.addEventListener("pointerover", (event) => light(topicAt(event.target)));
+document.addEventListener("focusin", (event) => light(topicAt(event.target)));
+
+// A link to a topic opens it, and every fold around it.
+function reveal() {
+  const element = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let fold = element; fold !== null; fold = fold.parentElement) {
+    if (fold instanceof HTMLDetailsElement) fold.open = true;
+  }
+  if (element instanceof HTMLDetailsElement) {
+    element.querySelector("summary").focus();
+    element.scrollIntoView();
+  }
+}
+window.addEventListener("hashchange", reveal);
+document.addEventListener("click", (event) => {
+  const link = event.target instanceof Element ? event.target.closest("a[href^='#topic-']") : null;
+  if (link !== null && link.getAttribute("href") === location.hash) reveal(); // no change of hash
+});
+reveal();
+
+// Topics by their words.
+const filter = document.getElementById("filter");
+const rows = [...document.querySelectorAll("#topic-table tbody tr")];
+filter.closest("p").hidden = false;
+filter.addEventListener("input", () => {
+  const wanted = filter.value.trim().toLowerCase();
+  for (const row of rows) {
+    row.hidden = !row.lastElementChild.textContent.toLowerCase().includes(wanted);
+  }
+  const shown = rows.filter((row) => !row.hidden).length;
+  document.getElementById("filter-count").textContent = wanted ? `${shown} of ${rows.length}` : "";
+});
+
+const topics = [...document.querySelectorAll("details.topic")];
+for (const [id, open] of [["open-all", true], ["close-all", false]]) {
+  const button = document.getElementById(id);
+  button.closest("p").hidden = false;
+  button.addEventListener("click", () => topics.forEach((topic) => { topic.open = open; }));
+}
+
+// Paper has no folds.
+let folded = [];
+window.addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  folded.forEach((fold) => { fold.open = true; });
+});
+window.addEventListener("afterprint", () => folded.forEach((fold) => { fold.open = false; }));
