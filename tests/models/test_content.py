@@ -323,6 +323,8 @@ def test_generated_documents_have_the_words_of_their_group(corpus, device) -> No
         expected = 200 * words[groups == g].sum(0)
         # A chi-square statistic of 11 degrees of freedom is above 45 in 5 of a million cases.
         assert ((counts - expected) ** 2 / expected).sum() < 45
+    with pytest.raises(ConfigError, match="from 0 to 2"):
+        model.generate([5, 5], covariates={"content": [0, -1]})
 
 
 # -------------------------------------------------------------------- documents, fits, files

@@ -153,6 +153,7 @@ class ContentTopics(Topics):
 
     def by_group(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
         """See :meth:`Topics.by_group`."""
+        self.place(batch)  # checks the groups
         groups, whole = batch.covariates[CONTENT], probs.split(self.num_words, 1)
         return [
             ((groups == g).nonzero().squeeze(1), whole[g]) for g in groups.unique().long().tolist()
