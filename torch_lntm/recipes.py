@@ -98,9 +98,8 @@ class Recipe:
     def for_corpus(self, corpus: Corpus, num_topics: int) -> Chosen:
         """The recipe with the posterior and the smoothing that suit the documents.
 
-        ``"auto"`` is chosen for ``ctm``, ``lntm`` and ``stm``; other models keep their default.
-        Normal posteriors leave out too much of what is not known of short documents: the prior's
-        covariance shrinks, and with it the topics' differences. Chains do not. Where documents are
+        Approximate posteriors leave out too much of what is not known of short documents: the
+        prior shrinks, and with it the topics' differences. Chains do not. Where documents are
         long and words few for so many topics, chains fit the topics to the training documents, and
         variational EM, which costs less, predicts better (``docs/decisions.md``).
 
@@ -118,8 +117,6 @@ class Recipe:
             smoothing = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
             return Chosen(self, smoothing, None)
-        if self.model not in ("ctm", "lntm", "stm"):
-            return Chosen(Recipe(self.model), smoothing, None)
         about = f"{mean_length:.0f} tokens a document, {share:.2g} a topic and word"
         if mean_length >= LONG_DOCUMENT and share < TOKENS_PER_ENTRY:
             return Chosen(Recipe(self.model), smoothing, f"variational EM ({about})")

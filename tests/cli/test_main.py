@@ -38,7 +38,7 @@ from torch_lntm.io import models
         ("fit counts.npz --model lda --source laplace", "source is an option of iftm;"),
         (
             "fit counts.npz --model lda --pseudo-variance 2",
-            "is an option of ctm, lntm, iftm and stm;",
+            "of ctm, lntm, iftm and stm;",
         ),
         ("fit counts.npz --model iftm --no-learn-concentration", "is an option of lda;"),
         ("fit counts.npz --symmetric", "symmetric is an option of lda; leave it out with ctm"),
