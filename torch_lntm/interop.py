@@ -41,7 +41,7 @@ __all__ = [
 
 def get_topics(model: TopicModel) -> NDArray[np.float64]:
     """The topics ``(num_topics, num_words)`` as gensim's ``get_topics``: rows add up to 1."""
-    topics = model.topics.probs.detach().cpu().double().numpy()
+    topics = model.topics.mean_probs.detach().cpu().double().numpy()
     return np.asarray(topics / topics.sum(1, keepdims=True))
 
 

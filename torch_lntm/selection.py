@@ -308,7 +308,7 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
     for fit in fits:
         words = fit.model.topics.top_words(top_n)[0].tolist()
         found.setdefault("coherence", []).append(_over_topics(coherence(words, train, top_n=top_n)))
-        exclusive = _over_topics(exclusivity(fit.model.topics.probs, top_n))
+        exclusive = _over_topics(exclusivity(fit.model.topics.mean_probs, top_n))
         found.setdefault("exclusivity", []).append(exclusive)
         dispersion = residual_dispersion(fit.model, fit.guide, train)
         found.setdefault("dispersion", []).append(

@@ -150,11 +150,27 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     assert main(["transform", "run", "posts.csv", "--out", "theta.npz"]) == 0
     capsys.readouterr()
     assert main(["fit", "posts.csv", *options]) == 1
-    assert "the model stm needs --prevalence" in capsys.readouterr().err
+    assert "the model stm needs --prevalence, such as" in capsys.readouterr().err
     assert main(["fit", "posts.csv", *options, "--prevalence", "~ open('x', 'w')"]) == 1
     assert "which a formula may not" in capsys.readouterr().err
     assert main(["fit", "posts.csv", "--prevalence", "~ party"]) == 1
     assert "prevalence is an option of stm" in capsys.readouterr().err
+    content = ("--content", "party", "--content-penalty", "1")
+    assert main(["fit", "posts.csv", "--out", "groups", *options, *content]) == 0
+    assert lntm.load_run("groups").model.topics.column.levels == ("Left", "Right")
+    assert main(["transform", "groups", "posts.csv", "--out", "theta.npz"]) == 0
+    capsys.readouterr()
+    assert main(["topics", "groups", "--by-group"]) == 0
+    assert [line[12:17].strip() for line in capsys.readouterr().out.splitlines()] == [
+        "Left",
+        "Right",
+    ] * lntm.load_run("groups").model.num_topics
+    assert main(["topics", "run", "--by-group"]) == 1
+    assert "the same in all documents" in capsys.readouterr().err
+    assert main(["fit", "posts.csv", *options, "--content", "text"]) == 1
+    assert "no column 'text'" in capsys.readouterr().err
+    assert main(["fit", "posts.csv", "--content", "party"]) == 1
+    assert "content is an option of stm" in capsys.readouterr().err
 
 
 def test_options_of_the_other_engine_are_refused(counts, capsys):

@@ -80,7 +80,7 @@ def test_effects_of_a_model_without_a_formula_need_one(run_folder, capsys):
 @pytest.mark.slow
 def test_select(posts, capsys):
     options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
-    stm = ("--model", "stm", "--prevalence", "~ party")
+    stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")
     command = ["select", posts, "--num-topics", "2,3", *options, *stm]
     assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
     about = json.loads(capsys.readouterr().out)

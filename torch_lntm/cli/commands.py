@@ -42,6 +42,7 @@ class Topics(Command):
         num_words: Top words of each topic.
         num_correlated: Number of the most positively correlated topics to print of each, and of the
             most negatively correlated.
+        by_group: Print the words by which groups differ instead, of a model fitted with --content.
         format: How to print them.
     """
 
@@ -50,11 +51,16 @@ class Topics(Command):
     run_folder: str | None = None
     num_words: int = 10
     num_correlated: int = 2
+    by_group: bool = False
     format: Literal["text", "json", "csv"] = "text"
 
     def run(self) -> int:
         """Run it; returns the exit code."""
         run = lntm.load_run(str(self.run_folder))
+        if self.by_group:
+            words = lntm.reports.group_words(run.model, num_words=self.num_words)
+            print(lntm.reports.format_group_words(words, self.format))
+            return 0
         summaries = lntm.reports.summarise_topics(
             run.model,
             run.metadata.get("topic_shares"),

@@ -305,20 +305,26 @@ class OnDocuments(ReadsDocuments):
         return lntm.reports.completion_scores(*results)
 
 
-def prevalence_options(model: str, prevalence: str | None, corpus: Any) -> dict[str, Any]:
-    """The constructor's arguments that a formula of prevalence stands for.
+def structural_options(
+    model: str, prevalence: str | None, content: str | None, corpus: Any
+) -> dict[str, Any]:
+    """The constructor's arguments that a formula of prevalence and a column of content stand for.
 
-    The covariates are those of all documents: the ones held out may have levels and dates of their
-    own.
+    They are learned from all documents: the ones held out may have levels and dates of their own.
 
     Raises:
-        ConfigError: The model is stm and there is no formula.
+        ConfigError: The model is stm and there is neither.
     """
+    options = {}
     if prevalence is not None:
-        return {"prevalence": lntm.models.Covariates.of(corpus, prevalence).to_json()}
-    if model == "stm":
-        raise ConfigError("the model stm needs --prevalence, such as --prevalence '~ party'")
-    return {}
+        options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence).to_json()
+    if content is not None:
+        options["content"] = lntm.models.Groups.of(corpus, content).to_json()
+    if model == "stm" and not options:
+        raise ConfigError(
+            "the model stm needs --prevalence, such as --prevalence '~ party', or --content party"
+        )
+    return options
 
 
 def _format_of(corpus: object) -> str | None:

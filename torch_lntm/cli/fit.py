@@ -14,8 +14,8 @@ from torch_lntm.cli.documents import (
     ChoosesWords,
     OnDocuments,
     in_options,
-    prevalence_options,
     say,
+    structural_options,
 )
 from torch_lntm.cli.launch import processes_on
 from torch_lntm.cli.results import CHANGEABLE, same_run, stage
@@ -34,7 +34,7 @@ _MODEL_OPTIONS = (
     *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance", "dtype"),
     *("anchored", "topic_scale", "num_sources", "source"),
     *("concentration", "symmetric", "learn_concentration"),
-    *("prevalence", "penalty"),
+    *("prevalence", "penalty", "content", "content_penalty"),
 )
 _ENGINE_OPTIONS = (
     *("start", "max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
@@ -108,6 +108,9 @@ class Fit(ChoosesWords, OnDocuments):
         prevalence: Formula of the columns that the prevalence of topics depends on, such as
             "~ party + bs(date, df=6)".
         penalty: Precision of the prior of their coefficients; found by evidence if not given.
+        content: Column of the groups of documents between which the words of topics differ.
+        content_penalty: Precision of the prior of these differences, in tokens; the larger, the
+            fewer.
         topics_update: Update of the topics; bound if not given with vb, second-order with ep.
         start: First topics: lda, by a fast fit without correlations; documents, from less of it;
             model, random ones.
@@ -142,7 +145,7 @@ class Fit(ChoosesWords, OnDocuments):
         "model lntm": ("topic_scale",),
         "model iftm": ("num_sources", "source"),
         "model lda": ("concentration", "symmetric", "learn_concentration"),
-        "model stm": ("prevalence", "penalty"),
+        "model stm": ("prevalence", "penalty", "content", "content_penalty"),
         "fit": ("posterior", "start", "test_fraction"),
         "variational EM (every posterior but hmc)": (
             *("max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
@@ -173,6 +176,8 @@ class Fit(ChoosesWords, OnDocuments):
     learn_concentration: bool = True
     prevalence: str | None = None
     penalty: float | None = None
+    content: str | None = None
+    content_penalty: float = 3.0
     topics_update: Literal["bound", "second-order"] | None = None
     start: Literal["lda", "documents", "model"] = "lda"
     max_iterations: int = 100
@@ -219,7 +224,7 @@ class Fit(ChoosesWords, OnDocuments):
         smoothing_given = {**given, **(self.model_options or {})}.get("topic_smoothing") is not None
         if chosen.topic_smoothing is not None and not smoothing_given:
             given["topic_smoothing"] = chosen.topic_smoothing
-        given |= prevalence_options(self.model, self.prevalence, corpus)
+        given |= structural_options(self.model, self.prevalence, self.content, corpus)
         model, guide, engine = recipe.make(
             corpus.num_words,
             corpus.vocabulary,

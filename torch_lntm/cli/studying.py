@@ -14,8 +14,8 @@ from torch_lntm.cli.documents import (
     ChoosesWords,
     OnDocuments,
     in_options,
-    prevalence_options,
     say,
+    structural_options,
 )
 from torch_lntm.errors import ConfigError
 
@@ -142,6 +142,7 @@ class Select(ChoosesWords, OnDocuments):
             registers.
         posterior: Approximation of the documents' posteriors, as for fit.
         prevalence: Formula of the columns that the prevalence of topics depends on, for stm.
+        content: Column of the groups between which the words of topics differ, for stm.
         num_seeds: Fits of each number of topics; two or more show how stable topics are.
         test_fraction: Share of the documents to hold out.
         top_n: Top words of each topic for coherence and exclusivity.
@@ -159,6 +160,7 @@ class Select(ChoosesWords, OnDocuments):
     model: str = "ctm"
     posterior: str | None = None
     prevalence: str | None = None
+    content: str | None = None
     num_seeds: int = 2
     test_fraction: float = 0.1
     top_n: int = 10
@@ -183,7 +185,7 @@ class Select(ChoosesWords, OnDocuments):
             test_fraction=self.test_fraction,
             seed=self.seed,
             top_n=self.top_n,
-            model_options=prevalence_options(self.model, self.prevalence, corpus),
+            model_options=structural_options(self.model, self.prevalence, self.content, corpus),
             device=device,
             progress=self.shows_progress,
         )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.columns import FrozenDict
+from torch_lntm.errors import ConfigError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -248,6 +249,39 @@ class DocumentBatch:
         if self._knows_positions:
             repeated.__dict__["positions"] = self.positions.repeat(copies)
         return repeated
+
+    def in_blocks(self, name: str, num_blocks: int) -> DocumentBatch:
+        """The same documents over ``num_blocks`` vocabularies side by side, each in its own.
+
+        Args:
+            name: The covariate ``(num_docs,)`` that says which of them is a document's.
+            num_blocks: How many there are; word v of block g has the column g * num_words + v.
+
+        Raises:
+            ConfigError: The covariate is not one of the numbers from 0 to ``num_blocks`` − 1 for
+                each document.
+        """
+        if (name, num_blocks) not in self._other_blocks:
+            block = self.covariates[name]
+            if block.dim() != 1 or bool(((block < 0) | (block >= num_blocks)).any()):
+                raise ConfigError(
+                    f"the covariate {name!r} has the shape {tuple(block.shape)} and values up to "
+                    f"{block.max()}; expected one whole number from 0 to {num_blocks - 1} for each "
+                    "document"
+                )
+            moved = replace(
+                self,
+                word_index=self.word_index + self.num_words * block.long()[self.row_index],
+                num_words=num_blocks * self.num_words,
+            )
+            if self._knows_positions:
+                moved.__dict__["positions"] = self.positions
+            self._other_blocks[name, num_blocks] = moved
+        return self._other_blocks[name, num_blocks]
+
+    @cached_property
+    def _other_blocks(self) -> dict[tuple[str, int], DocumentBatch]:
+        return {}
 
     def to_csr(self) -> Tensor:
         """The counts as a sparse CSR tensor ``(num_docs, num_words)``."""

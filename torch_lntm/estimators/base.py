@@ -277,7 +277,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     @property
     def components_(self) -> NDArray[np.floating[Any]]:
         """Word probabilities of the topics ``(n_components, n_features)``; rows sum to 1."""
-        return self.model_.topics.probs.detach().cpu().numpy()
+        return self.model_.topics.mean_probs.detach().cpu().numpy()
 
     @property
     def topic_correlation_(self) -> NDArray[np.float64]:

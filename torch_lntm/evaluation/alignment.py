@@ -73,7 +73,7 @@ def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> 
 
 
 def _probabilities(topics: Any) -> Tensor:
-    probs = topics.topics.probs if isinstance(topics, TopicModel) else torch.as_tensor(topics)
+    probs = topics.topics.mean_probs if isinstance(topics, TopicModel) else torch.as_tensor(topics)
     probs = probs.detach().double().cpu()
     if probs.dim() != 2 or not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()):
         raise ConfigError(

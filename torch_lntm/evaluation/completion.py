@@ -158,7 +158,7 @@ def document_completion(
     held_out = hold_out.held_out.batches(
         max_docs=max_docs, device=model.device, dtype=torch.float64
     )
-    for seen, unseen in zip(observed, held_out, strict=True):
+    for seen, unseen in zip(observed, map(model.topics.place, held_out), strict=True):
         posterior = (guide.means if predictive == "mode" else guide.posterior)(seen)
         # A known mean is the mode on the softmax scale too.
         exact = posterior.has_exact_theta_mean and predictive != "integrated"

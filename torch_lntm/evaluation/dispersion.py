@@ -76,19 +76,22 @@ def residual_dispersion(
     sums: list[Tensor] = []
     for batch in corpus.batches(at_once, order=rows, device=model.device, dtype=model.dtype):
         posterior = guide.means(batch)
-        q = posterior.theta(posterior.mean.double()) @ topics
-        expected = q * batch.lengths.double()[:, None]
-        variance = expected * (1 - q)
-        # Σ (c − m)²/v = Σ m²/v + Σ (c² − 2cm)/v, the last over the counts that are not 0.
-        squares = (expected / (1 - q)).sum(1)
-        at = (batch.row_index, batch.word_index)
-        counts = batch.counts.double()
-        squares.index_add_(0, batch.row_index, (counts - 2 * expected[at]) * counts / variance[at])
-        cells = (expected > LEAST_COUNT).sum(1).double()
-        sums.append(torch.stack([squares, cells]).cpu())
+        theta = posterior.theta(posterior.mean.double())
+        for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
+            part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group
+            expected = q * part.lengths.double()[:, None]
+            variance = expected * (1 - q)
+            # Σ (c − m)²/v = Σ m²/v + Σ (c² − 2cm)/v, the last over the counts that are not 0.
+            squares = (expected / (1 - q)).sum(1)
+            at = (part.row_index, part.word_index)
+            counts = part.counts.double()
+            extra = (counts - 2 * expected[at]) * counts / variance[at]
+            squares.index_add_(0, part.row_index, extra)
+            cells = (expected > LEAST_COUNT).sum(1).double()
+            sums.append(torch.stack([squares, cells]).cpu())
     squares, cells = torch.cat(sums, 1)
     # Each document has proportions of its own, and its share of what all have in common.
-    shared = model.num_words + model.num_topics * (model.num_words - 1)
+    shared = model.num_words + model.topics.num_free
     freedom = cells - (model.num_topics - 1) - shared / len(occupied)
     total = float(freedom.sum())
     if total <= 0:

@@ -181,7 +181,8 @@ def completion_of(
         found = []
         for rows in tqdm(batches, disable=not progress):
             seen = hold_out.observed.batch(rows, model.device, model.dtype)
-            found.append(score(seen, hold_out.held_out.batch(rows, model.device, torch.float64)))
+            unseen = hold_out.held_out.batch(rows, model.device, torch.float64)
+            found.append(score(seen, model.topics.place(unseen)))
         return found
 
     if method == "mode":

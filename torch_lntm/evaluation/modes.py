@@ -31,7 +31,8 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     space = model.prior.space_type
     if space.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        return dirichlet_modes(batch, model.topics.double_probs, concentration)
+        placed = model.topics.place(batch)
+        return dirichlet_modes(placed, model.topics.double_probs, concentration)
     names = list(space.posterior_metrics.values())
     # Laplace's and Taylor's posteriors are centred at the mode.
     name = "laplace" if "laplace" in names else "taylor"

@@ -62,7 +62,11 @@ def chains_of(
     if model.prior.space_type.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
         gibbs = CollapsedGibbs(
-            batch, model.topics.double_probs, concentration, num_chains=num_chains, seed=seed
+            model.topics.place(batch),
+            model.topics.double_probs,
+            concentration,
+            num_chains=num_chains,
+            seed=seed,
         )
         return gibbs.sweep
     short = bool((batch.lengths <= SHORT).all())

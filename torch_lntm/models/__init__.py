@@ -1,6 +1,8 @@
 """Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
 
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
+from torch_lntm.models.content import ContentTopics
+from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
 from torch_lntm.models.priors.covariates import Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
@@ -16,10 +18,12 @@ from torch_lntm.models.topics import NormalTopics, Topics
 __all__ = [
     "CONSTRUCTORS",
     "Construction",
+    "ContentTopics",
     "Covariates",
     "DiagonalNormalPrior",
     "DirichletPrior",
     "DocumentPrior",
+    "Groups",
     "IndependentFactorPrior",
     "LogisticNormalPrior",
     "NormalPrior",

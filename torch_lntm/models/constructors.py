@@ -11,8 +11,10 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
+from torch_lntm.models.content import ContentTopics
+from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import TopicModel
-from torch_lntm.models.priors.covariates import Covariates
+from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 from torch_lntm.models.priors.diagonal import DiagonalNormalPrior
 from torch_lntm.models.priors.dirichlet import DirichletPrior
 from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
@@ -253,12 +255,17 @@ def lda(
 
 
 def stm(
-    num_topics: int, corpus: Corpus, prevalence: str | None = None, **settings: Any
+    num_topics: int,
+    corpus: Corpus,
+    prevalence: str | None = None,
+    content: str | None = None,
+    **settings: Any,
 ) -> TopicModel:
-    """The structural topic model: prior means that are linear in the documents' covariates.
+    """The structural topic model: what is known of a document tells about its topics.
 
     eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
-    from theta_d (*Roberts, Stewart & Airoldi 2016*).
+    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the topics' words differ
+    between groups of documents, see :class:`ContentTopics`.
 
     Args:
         num_topics: Number of topics K; one is a unigram model.
@@ -266,15 +273,17 @@ def stm(
         prevalence: A formula over the corpus's metadata, such as ``"~ party + bs(date, df=6)"``
             (``docs/structural.md``). Left out, the covariates are the array that the corpus was
             given by ``corpus.with_covariates({"prevalence": x})``, ``(num_docs, num_columns)``
-            without an intercept.
-        **settings: ``anchored``, ``penalty``, ``topics``, ``topic_smoothing``,
-            ``pseudo_documents``, ``pseudo_variance``, ``dtype`` and ``seed``. ``penalty`` is the
-            precision of the slopes' prior, found by evidence if not given; the others are as for
+            without an intercept. With ``content`` that may be missing too: the mean is then that of
             :func:`ctm`.
+        content: The column of the metadata whose values are the groups.
+        **settings: ``anchored``, ``penalty``, ``content_penalty``, ``topics``,
+            ``topic_smoothing``, ``pseudo_documents``, ``pseudo_variance``, ``dtype`` and ``seed``.
+            ``penalty`` is the precision of the slopes' prior, found by evidence if not given;
+            ``content_penalty`` that of the groups' deviations; the others are as for :func:`ctm`.
 
     Returns:
-        The model, on the CPU. It holds the formula's levels and knots, so that it encodes any other
-        corpus with the same columns as it did this one.
+        The model, on the CPU. It holds the formula's levels and knots, and the groups, so that it
+        encodes any other corpus with the same columns as it did this one.
 
     Raises:
         ConfigError: The formula, a size or a value cannot be used.
@@ -285,9 +294,12 @@ def stm(
             f"stm got a {type(corpus).__name__} for the corpus; its covariates are learned from "
             "the training documents: stm(num_topics, corpus, prevalence='~ party')"
         )
-    covariates = Covariates.of(corpus, prevalence)
     settings = {"vocabulary": corpus.vocabulary, **settings}
-    return structural(num_topics, corpus.num_words, prevalence=covariates.to_json(), **settings)
+    if content is not None:
+        settings["content"] = Groups.of(corpus, content).to_json()
+    if content is None or prevalence is not None or PREVALENCE in corpus.covariates:
+        settings["prevalence"] = Covariates.of(corpus, prevalence).to_json()
+    return structural(num_topics, corpus.num_words, **settings)
 
 
 @register("stm")
@@ -296,8 +308,10 @@ def structural(
     num_words: int,
     *,
     prevalence: Mapping[str, Any] | None = None,
+    content: Mapping[str, Any] | None = None,
     anchored: bool = False,
     penalty: float | None = None,
+    content_penalty: float = 3.0,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
@@ -312,8 +326,11 @@ def structural(
         num_topics: Number of topics K; one is a unigram model.
         num_words: Size of the vocabulary V.
         prevalence: What ``Covariates.to_json`` gives; without it the mean is that of :func:`ctm`.
+        content: What ``Groups.to_json`` gives; without it all documents have the same topics.
         anchored: As for :func:`ctm`.
         penalty: Precision of the slopes' prior; found by evidence if not given.
+        content_penalty: Precision of the prior of the groups' deviations; see
+            :class:`ContentTopics`.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
         pseudo_documents: As for :func:`ctm`.
@@ -338,7 +355,19 @@ def structural(
         pseudo_variance=pseudo_variance,
         dtype=dtype,
     )
-    phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    if content is None:
+        phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+    else:
+        phi = ContentTopics(
+            num_topics,
+            num_words,
+            Groups.from_json(content),
+            penalty=content_penalty,
+            smoothing=topic_smoothing,
+            probs=topics,
+            dtype=dtype,
+            generator=torch.Generator().manual_seed(seed),
+        )
     return TopicModel(prior, phi, vocabulary)
 
 

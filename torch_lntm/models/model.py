@@ -259,7 +259,9 @@ class TopicModel(nn.Module):
         _factor("document_prior", self.prior.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
-            words = BagOfWords(self.theta(latent), topics, batch.lengths)
+            # Columns of other groups are no words that the document could have; generate() draws.
+            lengths = batch.lengths if self.topics.num_groups == 1 else None
+            words = BagOfWords(self.theta(latent), topics, lengths)
             pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
@@ -304,8 +306,8 @@ class TopicModel(nn.Module):
         Args:
             lengths: ``(num_docs,)`` tokens of each document.
             seed: Seed.
-            covariates: ``(num_docs, ...)`` arrays by name, where the prior has covariates. The
-                corpus has them too.
+            covariates: ``(num_docs, ...)`` arrays by name, where prior or topics have covariates.
+                The corpus has them too.
 
         Returns:
             The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
@@ -331,8 +333,13 @@ class TopicModel(nn.Module):
         space = self.prior.space(empty)
         latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
         generator = torch.Generator(self.device).manual_seed(seed)
-        bags = BagOfWords(self.theta(latents[self.prior.latent]), self.topics.probs, sizes)
-        corpus = Corpus.from_matrix(bags.sample_counts(generator), vocabulary=self.vocabulary)
+        theta, places, parts = self.theta(latents[self.prior.latent]), [], []
+        for rows, topics in self.topics.by_group(empty, self.topics.probs):
+            counts = BagOfWords(theta[rows], topics, sizes[rows]).sample_counts(generator)
+            places.append(rows.cpu())
+            parts.append(Corpus.from_matrix(counts, allow_empty=True).to_scipy())
+        order = torch.cat(places).argsort().numpy()
+        corpus = Corpus.from_matrix(sp.vstack(parts, "csr")[order], vocabulary=self.vocabulary)
         return corpus.with_covariates(no_words.covariates), latents
 
     def topic_correlation(self) -> Tensor:
@@ -355,7 +362,7 @@ class TopicModel(nn.Module):
                 raise NumericalError(f"the model's parameter {name} is not finite")
 
     def check_corpus(self, corpus: Corpus) -> Corpus:
-        """The corpus with the covariates that this model's prior reads from its batches.
+        """The corpus with the covariates that prior and topics read from its batches.
 
         Engines and evaluators call it. Whoever makes batches calls it first:
         ``model.check_corpus(corpus).batch()``.
@@ -364,7 +371,7 @@ class TopicModel(nn.Module):
             corpus: The documents.
 
         Returns:
-            The corpus itself where the prior reads no covariates.
+            The corpus itself where they read none.
 
         Raises:
             ConfigError: It has another number of words; or where both have a vocabulary, other
@@ -377,7 +384,7 @@ class TopicModel(nn.Module):
                 f"the corpus has {corpus.num_words} words and the model {self.num_words}; {cure}"
             )
         if None in (corpus.vocabulary, self.vocabulary) or corpus.vocabulary == self.vocabulary:
-            return self.prior.prepare(corpus)
+            return self.prior.prepare(self.topics.prepare(corpus))
         pairs = enumerate(zip(corpus.vocabulary or (), self.vocabulary or (), strict=True))
         column, (theirs, ours) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
         raise ConfigError(
@@ -386,7 +393,7 @@ class TopicModel(nn.Module):
         )
 
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch on this model's device and in its dtype.
+        """The batch on this model's device and in its dtype, its words in the topics' columns.
 
         Raises:
             ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
@@ -402,12 +409,12 @@ class TopicModel(nn.Module):
                 f"the model's parameters are of type {self.dtype}; expected torch.float32 or "
                 "torch.float64: take model.float()"
             )
-        if batch.num_words != self.num_words:
+        if batch.num_words not in (self.num_words, self.topics.num_groups * self.num_words):
             raise ConfigError(
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "
                 "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
             )
-        return batch.to(self.device, self.dtype)
+        return self.topics.place(batch.to(self.device, self.dtype))
 
 
 def require_model(model: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from pyro.distributions import Dirichlet, Normal
 from torch import Tensor, nn
 
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
 from torch_lntm.solvers.special import wright_omega
@@ -101,12 +102,28 @@ class Topics(nn.Module):
         return self.logits.shape[0]
 
     @property
+    def num_groups(self) -> int:
+        """Number of groups of documents whose topics differ; 1 if all documents' are the same."""
+        return 1
+
+    @property
+    def num_free(self) -> int:
+        """Number of free parameters, as residual degrees of freedom count them."""
+        return self.num_topics * (self.num_words - 1)
+
+    @property
     def probs(self) -> Tensor:
-        """Word probabilities ``(num_topics, num_words)``; rows sum to 1. Differentiable."""
-        if self._fixed is not None:
-            return self._fixed.mT
-        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
-        return _softmax(logits)[0].mT
+        """Word probabilities ``(num_topics, num_words)``; rows sum to 1. Differentiable.
+
+        With groups there are ``num_groups * num_words`` columns, each group's side by side, which
+        :meth:`place` moves documents' words to.
+        """
+        return (self._columns() if self._fixed is None else self._fixed).mT
+
+    @property
+    def mean_probs(self) -> Tensor:
+        """Word probabilities ``(num_topics, num_words)``, with groups the mean over them."""
+        return self.probs
 
     @property
     def double_probs(self) -> Tensor:
@@ -122,7 +139,7 @@ class Topics(nn.Module):
         if self._fixed is not None:
             yield
             return
-        self._fixed = _softmax(self.logits.detach())[0]
+        self._fixed = self._columns().detach()
         try:
             yield
         finally:
@@ -135,7 +152,7 @@ class Topics(nn.Module):
         The parameters, their logarithms, follow at its end. Taking them and undoing them by a
         softmax would cost more than all else that an update of a small batch does.
         """
-        before = self._fixed = _softmax(self.logits.detach())[0]
+        before = self._fixed = self._columns().detach()
         self._deferred = True
         try:
             yield
@@ -145,6 +162,27 @@ class Topics(nn.Module):
                 with torch.no_grad():
                     self.logits.copy_(self._fixed.log())
             self._fixed, self._deferred = None, False
+
+    def prepare(self, corpus: Corpus) -> Corpus:
+        """The corpus with what :meth:`place` reads from its batches."""
+        return corpus
+
+    def place(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with its words in the columns of :attr:`probs`; once is as good as twice."""
+        return batch
+
+    def by_group(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The documents of each group, and its topics over the vocabulary.
+
+        Args:
+            batch: Documents, placed or not.
+            probs: :attr:`probs` or :attr:`double_probs`.
+
+        Returns:
+            For each group that has some, rows of the batch ``(num_docs_of_group,)`` and its part
+            ``(num_topics, num_words)`` of ``probs``.
+        """
+        return [(torch.arange(batch.num_docs, device=batch.device), probs)]
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
@@ -206,7 +244,7 @@ class Topics(nn.Module):
             ``(num_topics, min(num_words, self.num_words))`` on the CPU. Equally probable words
             stand in the order of the vocabulary.
         """
-        probs, order = self.probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
+        probs, order = self.mean_probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
         return order[:, :num_words], probs[:, :num_words]
 
     def start_from_counts(self, word_counts: Tensor) -> None:
@@ -249,6 +287,11 @@ class Topics(nn.Module):
         # The sum of all log probabilities. Single precision would lose too much over the words.
         total = self.logits.sum(dtype=torch.float64)
         return self.smoothing * (total - self.num_words * normalisers.sum())
+
+    def _columns(self) -> Tensor:
+        """:attr:`probs` as it lies in memory, column by column."""
+        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        return _softmax(logits)[0]
 
     def extra_repr(self) -> str:
         """Sizes and smoothing, for ``repr``."""

@@ -1,5 +1,6 @@
 """What a fitted model says: topics, labels, sources, prevalence, scores, and a page of all."""
 
+from torch_lntm.reports.content import GroupWords, format_group_words, group_words
 from torch_lntm.reports.groups import Grouping, group_documents
 from torch_lntm.reports.labels import (
     LabelMeasure,
@@ -36,6 +37,7 @@ from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_top
 
 __all__ = [
     "CorpusSummary",
+    "GroupWords",
     "Grouping",
     "LabelMeasure",
     "Prevalence",
@@ -49,11 +51,13 @@ __all__ = [
     "coherence_scores",
     "completion_scores",
     "diversity_score",
+    "format_group_words",
     "format_labels",
     "format_scores",
     "format_sources",
     "format_topics",
     "group_documents",
+    "group_words",
     "html_report",
     "label_topics",
     "likelihood_scores",

@@ -147,7 +147,7 @@ def label_topics(
     """
     require_whole(1, num_words=num_words)
     corpus = model.check_corpus(corpus)
-    topics = model.topics.probs.detach().double().cpu().numpy()
+    topics = model.topics.mean_probs.detach().double().cpu().numpy()
     totals = np.asarray(corpus.word_totals)
     labels: dict[str, list[tuple[str, ...]]] = {}
     for measure in get_args(LabelMeasure):

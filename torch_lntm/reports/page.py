@@ -133,7 +133,7 @@ def html_report(
         overall=overall,
         width=figures.WIDTH,
         map=figures.topic_map(
-            model.topics.probs.detach().double().cpu().numpy(), names, shares, reach
+            model.topics.mean_probs.detach().double().cpu().numpy(), names, shares, reach
         ),
         graph=figures.correlation_graph(lines, names, shares, reach),
         lines=lines[:_PAIRS],

@@ -163,7 +163,7 @@ def _sampler(
         def sweep(batch: DocumentBatch) -> DocumentSamples:
             space: Any = model.prior.space(batch)
             draws = gibbs(
-                batch,
+                model.topics.place(batch),
                 topics,
                 space.concentration,
                 num_chains=num_chains,

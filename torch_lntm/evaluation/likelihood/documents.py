@@ -72,7 +72,7 @@ def documents(
             space, posterior = solve(model, batch, guide)
             found = [
                 Document(int(batch.index[row]), space, posterior, row, *of_document)
-                for row, of_document in enumerate(words_of(batch, words))
+                for row, of_document in enumerate(words_of(model.topics.place(batch), words))
                 if len(of_document[1])
             ]
             if found:

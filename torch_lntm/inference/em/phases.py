@@ -192,7 +192,8 @@ class VariationalRun(ResumableFit):
             topics = topics.to(model.device)
             model.topics.set_(topics)
             # Word by word in memory, as the kernels produce it and the topics keep it.
-            counts = topics.mT * (self.num_tokens / model.num_topics)
+            groups = model.topics.num_groups
+            counts = topics.mT.tile(groups, 1) * (self.num_tokens / (groups * model.num_topics))
             state.word_counts = counts.to(model.dtype).contiguous().mT
             shape = (self.rows.num_docs, model.num_topics)
             state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
@@ -326,7 +327,7 @@ class VariationalRun(ResumableFit):
         state, topics = self.state, self.model.topics
         assert self.settings.annealing is not None
         key = (self.settings.seed, state.restart, state.step)
-        topics.set_(self.settings.annealing.perturbed(topics.probs, key))
+        topics.set_(self.settings.annealing.perturbed(topics.mean_probs, key))
 
     def _em(self) -> Iterator[dict[str, Any]]:
         """Full EM; ends after an E-step, so parameters and posteriors belong together."""

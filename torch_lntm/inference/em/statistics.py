@@ -134,7 +134,7 @@ def sampled_statistics(
 
     Args:
         model: The model.
-        batch: Non-empty documents, on its device.
+        batch: Non-empty documents.
         latents: ``(num_chains, num_docs, dim)`` values by the names of the sites.
         logits: ``(num_chains, num_docs, num_topics)`` logits of theta at these.
         log_likelihood: ``(num_chains, num_docs)`` nats at these.
@@ -144,6 +144,7 @@ def sampled_statistics(
         The statistics; the objective is the log likelihood, and documents with chains left out
         count as unconverged.
     """
+    batch = model.check_batch(batch)
     num_unconverged = int((~used).any(0).sum())
     counted = used.any(0).nonzero().squeeze(-1)
     if len(counted) < batch.num_docs:
