@@ -170,10 +170,10 @@ class Effects:
         lines = [repr(self)]
         for topic, effects in itertools.groupby(self.table(level), lambda effect: effect.topic):
             lines.append(f"\nTopic {labels[topic]}")
-            lines.append(f"  {'':{width}}  estimate   s.e.     {level:.0%} interval      p")
+            lines.append(f"  {'':{width}}  estimate     s.e.     {level:.0%} interval      p")
             lines += [
-                f"  {e.term:{width}}  {e.estimate:+8.4f}  {e.standard_error:.4f}  "
-                f"{e.lower:+8.4f} {e.upper:+8.4f}  {e.p_value:6.3f}"
+                f"  {e.term:{width}}  {_short(e.estimate)}  {_short(e.standard_error)[1:]}  "
+                f"{_short(e.lower)} {_short(e.upper)}  {e.p_value:6.3f}"
                 for e in effects
             ]
         return "\n".join(lines)
@@ -416,3 +416,8 @@ def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
         record = asdict(row) | {"p_value": row.p_value}
         records.append({**record.pop("values", {}), **record})
     return pandas.DataFrame(records)
+
+
+def _short(value: float) -> str:
+    """A number in eight characters; those of columns in small units, such as days, are tiny."""
+    return f"{value:+8.4f}" if not 0 < abs(value) < 1e-3 else f"{value:+8.1e}"
