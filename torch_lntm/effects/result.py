@@ -172,7 +172,7 @@ class Effects:
             lines.append(f"\nTopic {labels[topic]}")
             lines.append(f"  {'':{width}}  estimate     s.e.     {level:.0%} interval      p")
             lines += [
-                f"  {e.term:{width}}  {_short(e.estimate)}  {_short(e.standard_error)[1:]}  "
+                f"  {e.term:{width}}  {_short(e.estimate)}  {_short(e.standard_error, '')}  "
                 f"{_short(e.lower)} {_short(e.upper)}  {e.p_value:6.3f}"
                 for e in effects
             ]
@@ -418,6 +418,7 @@ def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
     return pandas.DataFrame(records)
 
 
-def _short(value: float) -> str:
+def _short(value: float, sign: str = "+") -> str:
     """A number in eight characters; those of columns in small units, such as days, are tiny."""
-    return f"{value:+8.4f}" if not 0 < abs(value) < 1e-3 else f"{value:+8.1e}"
+    form = "8.1e" if 0 < abs(value) < 1e-3 else "8.4f"
+    return format(value, sign + form)
