@@ -26,7 +26,7 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import StepwiseEM, transform
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
-from torch_lntm.recipes import Ingredients, Recipe, find_device, guide_of
+from torch_lntm.recipes import AUTO, Ingredients, Recipe, find_device, guide_of
 from torch_lntm.reports import TopicSummary, summarise_topics, topic_shares
 
 ScoreMethod = Literal["completion", "importance", "ais"]
@@ -53,14 +53,15 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         feature_names_in_: Names of the columns, if ``X`` was a data frame.
     """
 
-    #: The registered constructor of the model.
+    #: The registered constructor of the model, and the posterior if none is chosen.
     _model: ClassVar[str]
+    _posterior: ClassVar[str]
 
     def __init__(
         self,
         n_components: int = 10,
         *,
-        posterior: str | None = "auto",
+        posterior: str | None = None,
         max_iter: int | None = None,
         vocabulary: Any = None,
         score_method: ScoreMethod = "completion",
@@ -159,8 +160,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 f"{model.name}; take the estimator of that"
             )
         estimator = cls(**{**params, "n_components": model.num_topics})
-        posterior = None if estimator.posterior == "auto" else estimator.posterior
-        estimator.recipe_ = Recipe(cls._model, posterior)
+        chosen = estimator._chosen_posterior
+        estimator.recipe_ = Recipe(cls._model, None if chosen == AUTO else chosen)
         estimator.model_ = model.to(find_device(estimator.device))
         estimator.n_features_in_ = model.num_words
         return estimator
@@ -169,7 +170,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """The recipe for these documents, and what it makes."""
         require_whole(1, n_components=self.n_components)
         require_whole(1, max_iter=self.max_iter)
-        chosen = Recipe(self._model, self.posterior).for_corpus(corpus, self.n_components)
+        named = Recipe(self._model, self._chosen_posterior)
+        chosen = named.for_corpus(corpus, self.n_components)
         recipe = chosen.recipe
         options = {
             "num_topics": self.n_components,
@@ -186,6 +188,10 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             options={"progress": bool(self.verbose), **given, **(self.options or {})},
         )
         return recipe, made
+
+    @property
+    def _chosen_posterior(self) -> str:
+        return self._posterior if self.posterior is None else self.posterior
 
     def _model_options(self) -> dict[str, Any]:
         """The parameters that only this estimator has, as options of its model."""

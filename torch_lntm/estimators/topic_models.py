@@ -18,11 +18,12 @@ class CorrelatedTopicModel(TopicModelEstimator):
 
     Args:
         n_components: Number of topics.
-        posterior: How documents' posteriors are found while fitting: ``"auto"``, which chooses by
-            the documents (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`);
-            ``"hmc"`` for chains, by Monte-Carlo EM; ``"taylor"``, ``"laplace"``,
-            ``"blei-lafferty"`` or ``"khan-bouchard"`` for variational EM. :meth:`transform` and
-            :meth:`posteriors` take the same, and Taylor's after ``"hmc"``.
+        posterior: How documents' posteriors are found while fitting: ``"auto"``, the default,
+            which chooses by the documents
+            (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`); ``"hmc"`` for
+            chains, by Monte-Carlo EM; ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` or
+            ``"khan-bouchard"`` for variational EM. :meth:`transform` and :meth:`posteriors` take
+            the same, and Taylor's after ``"hmc"``.
         max_iter: Bound on the iterations of EM, or the epochs of Monte-Carlo EM; by default the
             engine's.
         vocabulary: The words of the columns: a list or an array, a mapping from words to columns,
@@ -37,7 +38,7 @@ class CorrelatedTopicModel(TopicModelEstimator):
             ``{"topic_smoothing": 0.01, "restarts": 3}``.
     """
 
-    _model = "ctm"
+    _model, _posterior = "ctm", "auto"
 
 
 class LogisticNormalTopicModel(TopicModelEstimator):
@@ -47,7 +48,7 @@ class LogisticNormalTopicModel(TopicModelEstimator):
 
     Args:
         n_components: Number of topics.
-        posterior: As for :class:`CorrelatedTopicModel`.
+        posterior: As for :class:`CorrelatedTopicModel`; by default ``"hmc"``.
         max_iter: As there.
         vocabulary: As there.
         score_method: As there.
@@ -57,32 +58,7 @@ class LogisticNormalTopicModel(TopicModelEstimator):
         options: As there, such as ``{"topic_scale": 3.0, "num_chains": 2}``.
     """
 
-    _model = "lntm"
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        posterior: str | None = "hmc",
-        max_iter: int | None = None,
-        vocabulary: Any = None,
-        score_method: ScoreMethod = "completion",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            n_components,
-            posterior=posterior,
-            max_iter=max_iter,
-            vocabulary=vocabulary,
-            score_method=score_method,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-            options=options,
-        )
+    _model, _posterior = "lntm", "hmc"
 
 
 class IndependentFactorTopicModel(TopicModelEstimator):
@@ -94,8 +70,8 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         n_components: Number of topics.
         n_sources: Number of sources, fewer than topics; a quarter of them by default.
         source: ``"gaussian"``, or ``"laplace"`` for sparse sources, which can be read.
-        posterior: ``"factor"``; for Gaussian sources also ``"taylor"`` or ``"laplace"``; ``"hmc"``
-            for chains, by Monte-Carlo EM.
+        posterior: ``"factor"``, the default; for Gaussian sources also ``"taylor"`` or
+            ``"laplace"``; ``"hmc"`` for chains, by Monte-Carlo EM.
         max_iter: As for :class:`CorrelatedTopicModel`.
         vocabulary: As there.
         score_method: As there.
@@ -105,7 +81,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         options: As there.
     """
 
-    _model = "iftm"
+    _model, _posterior = "iftm", "factor"
 
     def __init__(
         self,
@@ -113,7 +89,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         *,
         n_sources: int | None = None,
         source: Source = "gaussian",
-        posterior: str | None = "factor",
+        posterior: str | None = None,
         max_iter: int | None = None,
         vocabulary: Any = None,
         score_method: ScoreMethod = "completion",
@@ -150,9 +126,9 @@ class AspectModel(TopicModelEstimator):
 
     Args:
         n_components: Number of topics.
-        posterior: ``"vb"`` for variational Bayes, which is fast; ``"ep"`` for expectation
-            propagation, which is closer to the exact posterior and takes many times as long;
-            ``"hmc"`` for chains, by Monte-Carlo EM.
+        posterior: ``"vb"``, the default, for variational Bayes, which is fast; ``"ep"`` for
+            expectation propagation, which is closer to the exact posterior and takes many times
+            as long; ``"hmc"`` for chains, by Monte-Carlo EM.
         max_iter: As for :class:`CorrelatedTopicModel`.
         vocabulary: As there.
         score_method: As there.
@@ -162,29 +138,4 @@ class AspectModel(TopicModelEstimator):
         options: As there, such as ``{"symmetric": True}``.
     """
 
-    _model = "lda"
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        posterior: str | None = "vb",
-        max_iter: int | None = None,
-        vocabulary: Any = None,
-        score_method: ScoreMethod = "completion",
-        device: str = "auto",
-        random_state: Any = None,
-        verbose: int = 0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            n_components,
-            posterior=posterior,
-            max_iter=max_iter,
-            vocabulary=vocabulary,
-            score_method=score_method,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-            options=options,
-        )
+    _model, _posterior = "lda", "vb"
