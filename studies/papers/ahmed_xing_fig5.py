@@ -218,9 +218,9 @@ def figure(result: LearningResult) -> Figure:
                 top.set_ylabel("topic", fontsize=8)
             if repetition == 0:
                 top.set_title(name, fontsize=10)
-            heights = density(mean, spread, grid).clamp_max(highest).numpy()
-            levels = np.linspace(0.0, highest, 13)
-            triangle.tricontourf(points[:, 0], points[:, 1], heights, levels=levels, cmap=colours)
+            # Of a density that is higher than the truth's, the rest has the darkest colour.
+            shape = {"levels": np.linspace(0.0, highest, 13), "cmap": colours, "extend": "max"}
+            triangle.tricontourf(*points.T, density(mean, spread, grid).numpy(), **shape)
             triangle.plot(*CORNERS[[0, 1, 2, 0]].T, color="#4d4d4d", linewidth=0.8)
             for k, (x, y) in enumerate(CORNERS):
                 across, up = ((-0.06, -0.02), (0.06, -0.02), (0.0, 0.07))[k]
