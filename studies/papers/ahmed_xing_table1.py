@@ -166,8 +166,8 @@ class TableResult:
         return "\n\n".join(parts)
 
     def _percent(self, accuracies: Tensor) -> str:
-        errors = (100 * error for error in self.errors(accuracies))
-        return entry_of_fits(100 * float(accuracies.mean()), *errors, digits=2)
+        error, between = (100 * value for value in self.errors(accuracies))
+        return entry_of_fits(100 * float(accuracies.mean()), error, between, 2)
 
 
 def run(settings: TableSettings, cells: Cells) -> TableResult:
