@@ -329,5 +329,6 @@ class RealResult:
                 if other is not None
             ]
             title = f"{corpus}: nats per token by the exact posterior mean of θ"
-            parts += [title, table(["", *self._gaps], [["", *gaps]])]
+            row = [f"{self.settings.exact_share:.0%}", *gaps]
+            parts += [title, table(["observed", *self._gaps], [row])]
         return parts
