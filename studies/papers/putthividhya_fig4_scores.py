@@ -204,11 +204,9 @@ class RealResult:
         nats = np.array([row.completions[str(share)] for row in rows])
         return Scores(nats, np.array(self.held_out[corpus][str(share)]))
 
-    def prediction(self, corpus: str, model: str, posterior: str) -> Scores | None:
-        """The same by a posterior of :data:`PREDICTIONS`; None where the model lacks it."""
+    def prediction(self, corpus: str, model: str, posterior: str) -> Scores:
+        """The same by a posterior of :data:`PREDICTIONS` that the model has."""
         rows = self.find(corpus, self.settings.completion_topics, model)
-        if posterior not in rows[0].predictions:
-            return None
         nats = np.array([row.predictions[posterior] for row in rows])
         return Scores(nats, np.array(self.held_out[corpus][str(self.settings.exact_share)]))
 
@@ -298,37 +296,27 @@ class RealResult:
         return parts
 
     def _predictions(self, corpus: str) -> list[str]:
-        names, topics = self.settings.models, self.settings.completion_topics
-        found = {
-            (name, posterior): self.prediction(corpus, name, posterior)
-            for name in names
-            for posterior in PREDICTIONS
-        }
-        error = max(row.exact_error for name in names for row in self.find(corpus, topics, name))
-        rows = [
-            [
-                str(MODELS[name]["label"]),
-                *("–" if scores is None else f"{scores.perplexity:.0f}" for scores in of_model),
-            ]
-            for name in names
-            for of_model in [[found[name, posterior] for posterior in PREDICTIONS]]
-        ]
+        topics, error, rows = self.settings.completion_topics, 0.0, []
+        for name in self.settings.models:
+            fits = self.find(corpus, topics, name)
+            error = max(error, *(row.exact_error for row in fits))
+            found = (
+                f"{self.prediction(corpus, name, posterior).perplexity:.0f}"
+                if posterior in fits[0].predictions
+                else "–"
+                for posterior in PREDICTIONS
+            )
+            rows.append([str(MODELS[name]["label"]), *found])
+        share = f"{self.settings.exact_share:.0%}"
         title = (
-            f"{corpus}: perplexity of the other words by posterior, K = {topics}, "
-            f"{self.settings.exact_share:.0%} observed; Monte-Carlo error of the exact mean at "
-            f"most {error:.4f} nats per token"
+            f"{corpus}: perplexity of the other words by posterior, K = {topics}, {share} observed; "
+            f"Monte-Carlo error of the exact mean at most {error:.4f} nats per token"
         )
         parts = [title, table(["", *PREDICTIONS.values()], rows)]
-        exact = {name: found[name, "exact"] for name in names}
-        ours = exact.get(BASELINE)
-        if ours is not None and self._others:
-            gaps = [
-                entry_of_fits(*(ours - other).gap, 4)
-                for name in self._others
-                for other in [exact[name]]
-                if other is not None
-            ]
+        if self._others:
+            ours = self.prediction(corpus, BASELINE, "exact")
+            gaps = (ours - self.prediction(corpus, name, "exact") for name in self._others)
+            row = [share, *(entry_of_fits(*gap.gap, 4) for gap in gaps)]
             title = f"{corpus}: nats per token by the exact posterior mean of θ"
-            row = [f"{self.settings.exact_share:.0%}", *gaps]
             parts += [title, table(["observed", *self._gaps], [row])]
         return parts

@@ -90,15 +90,12 @@ def test_the_rest_is_predicted_by_other_posteriors_and_exactly(
     assert posteriors["ctm-bl"] == ["own", "blei-lafferty", "taylor", "exact"]
     for name in settings.models:
         own, exact = (result.prediction(corpus, name, p) for p in ("own", "exact"))
-        assert own is not None
-        assert exact is not None
         assert own.gap == result.completion(corpus, name, 0.2).gap
         # No posterior predicts the tokens much better than the exact one.
         assert exact.perplexity < 1.03 * own.perplexity
         assert all(0.0 < row.exact_error < 0.04 for row in result.find(corpus, 4, name))
     # Blei and Lafferty's posterior is the own one of the model that was fitted by it.
     again = result.prediction(corpus, "ctm-bl", "blei-lafferty")
-    assert again is not None
     assert again.perplexity == pytest.approx(
         result.completion(corpus, "ctm-bl", 0.2).perplexity, rel=1e-3
     )
