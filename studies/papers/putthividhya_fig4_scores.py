@@ -309,8 +309,8 @@ class RealResult:
             rows.append([str(MODELS[name]["label"]), *found])
         share = f"{self.settings.exact_share:.0%}"
         title = (
-            f"{corpus}: perplexity of the other words by posterior, K = {topics}, {share} observed; "
-            f"Monte-Carlo error of the exact mean at most {error:.4f} nats per token"
+            f"{corpus}: perplexity of the other words by posterior; K = {topics}, {share} observed"
+            f". Monte-Carlo error of the exact mean: at most {error:.4f} nats per token"
         )
         parts = [title, table(["", *PREDICTIONS.values()], rows)]
         if self._others:
