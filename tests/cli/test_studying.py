@@ -58,8 +58,10 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--predict", "party"]) == 0
     assert "by TaylorGuide" in err
     assert len(capsys.readouterr().out.splitlines()) == 5
-    assert main(["effects", run, "--chains", "--num-draws", "3", "--no-progress"]) == 0
-    assert "by the draws given (3 draws)" in capsys.readouterr().err
+    assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
+    assert (
+        "by chains of each document (Hamiltonian Monte Carlo) (3 draws)" in capsys.readouterr().err
+    )
     for options, message in (
         (("--figure", "x.png"), "name their column by --predict"),
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
