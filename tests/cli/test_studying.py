@@ -83,10 +83,11 @@ def test_effects_of_a_model_without_a_formula_need_one(run_folder, capsys):
 def test_select(posts, capsys):
     options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
     stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")
-    command = ["select", posts, "--num-topics", "2,3", *options, *stm]
+    command = ["select", posts, "--num-topics", "2,3", *options, *stm, "--likelihood"]
     assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
     about = json.loads(capsys.readouterr().out)
     assert [row["num_topics"] for row in about["rows"]] == [2, 3]
+    assert all(row["criteria"]["likelihood"]["value"] < 0 for row in about["rows"])
     assert Path("topics.png").exists()
     assert main(["select", posts, *options, "--model", "stm"]) == 1
     assert "needs --prevalence" in capsys.readouterr().err

@@ -134,6 +134,8 @@ class Select(ChoosesWords, OnDocuments):
         num_seeds: Fits of each number of topics; two or more show how stable topics are.
         test_fraction: Share of the documents to hold out.
         top_n: Top words of each topic for coherence and exclusivity.
+        likelihood: Estimate the log likelihood of whole held-out documents too, by annealed
+            importance sampling, which takes about as long as the fits.
         print_as: How to print the criteria.
         figure: File to draw them in, such as topics.png.
     """
@@ -152,6 +154,7 @@ class Select(ChoosesWords, OnDocuments):
     num_seeds: int = 2
     test_fraction: float = 0.1
     top_n: int = 10
+    likelihood: bool = False
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 
@@ -173,6 +176,7 @@ class Select(ChoosesWords, OnDocuments):
             test_fraction=self.test_fraction,
             seed=self.seed,
             top_n=self.top_n,
+            likelihood=self.likelihood,
             model_options=structural_options(self.model, self.prevalence, self.content, corpus),
             device=device,
             progress=self.shows_progress,
