@@ -43,13 +43,16 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
 def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
     guide = lntm.guides.TaylorGuide(make_model())
     sizes = []
-    for name in ("means", "posterior"):
 
-        def solved(self, batch, *arguments, solve=getattr(type(guide), name), **options):
+    def recording(solve):
+        def solved(self, batch, *arguments, **options):
             sizes.append(batch.num_docs)
             return solve(self, batch, *arguments, **options)
 
-        monkeypatch.setattr(type(guide), name, solved)
+        return solved
+
+    for name in ("means", "posterior"):
+        monkeypatch.setattr(type(guide), name, recording(getattr(type(guide), name)))
     thirty = corpus[[0, 1, 2] * 10]
     asked = []
 
