@@ -13,10 +13,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import require_whole
 from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentHMC
-from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
 
 #: Eigenvalues of the coefficients' information, relative to the largest, that count as none: theta
@@ -42,11 +39,11 @@ class GivenDraws:
     Args:
         theta: ``(num_draws, num_docs, num_topics)``.
         rows: Positions of the documents to take.
+        origin: Where they are from, in words.
     """
 
-    propagated = ("the documents' proportions, by the draws given",)
-
-    def __init__(self, theta: Tensor, rows: NDArray[np.int64]) -> None:
+    def __init__(self, theta: Tensor, rows: NDArray[np.int64], origin: str) -> None:
+        self.propagated = (f"the documents' proportions, by {origin}",)
         self._theta = theta.detach().cpu()
         self._rows = rows
         self._at_once = docs_at_once(theta.shape[0] * theta.shape[2], "cpu", torch.float64)
@@ -161,47 +158,6 @@ class PosteriorDraws:
                 covariance = posterior.covariance.double()
                 latent = latent + torch.einsum("sdj,djk->sdk", moved, covariance)
             yield ThetaDraws(batch.positions.numpy(), posterior.theta(latent).cpu().double())
-
-
-def chain_draws(
-    model: TopicModel,
-    corpus: Corpus,
-    *,
-    num_draws: int = 50,
-    thinning: int = 4,
-    warmup_steps: int = 100,
-    seed: int = 0,
-    max_docs: int = 1000,
-    progress: bool = False,
-) -> Tensor:
-    """Draws of every document's proportions by Hamiltonian Monte Carlo, for ``estimate``.
-
-    They approximate nothing, which matters where documents are short (``docs/structural.md``).
-
-    Args:
-        model: The fitted model.
-        corpus: The documents, empty ones included.
-        num_draws: Draws of each document.
-        thinning: Transitions of a chain from one draw to the next.
-        warmup_steps: Transitions of a chain before the first draw.
-        seed: Seed of the chains.
-        max_docs: Documents whose chains run at once, which bounds memory.
-        progress: Show progress bars on standard error.
-
-    Returns:
-        ``(num_draws, num_docs, num_topics)`` float32, on the CPU.
-
-    Raises:
-        ConfigError: A number that cannot be used, or a corpus over other words.
-    """
-    require_whole(1, num_draws=num_draws, thinning=thinning, max_docs=max_docs)
-    corpus = model.check_corpus(corpus)
-    sampler = DocumentHMC(model, num_chains=1, seed=seed)
-    theta = torch.empty(num_draws, corpus.num_docs, model.num_topics)
-    for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-        samples = sampler.run(batch, num_draws * thinning, warmup_steps, progress=progress)
-        theta[:, batch.positions] = samples.theta()[0, thinning - 1 :: thinning].cpu().float()
-    return theta
 
 
 def _precision(prior: Any) -> Tensor:

@@ -17,6 +17,7 @@ from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
 from torch_lntm.guides import Guide, require_guide
+from torch_lntm.inference import DocumentHMC, draw_source
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 
@@ -24,7 +25,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: Guide[Any] | Tensor | NDArray[Any],
+    posterior: Guide[Any] | DocumentHMC | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -35,6 +36,7 @@ def estimate(
     num_draws: int = 50,
     coefficients: bool = True,
     seed: int = 0,
+    progress: bool = False,
 ) -> Effects:
     """Regress the documents' topic proportions on their columns, unsure as they are.
 
@@ -48,8 +50,8 @@ def estimate(
 
     Args:
         model: The fitted model: one with covariates (``models.stm``), or any other.
-        posterior: A guide of the model; or draws of theta ``(num_draws, num_docs, num_topics)``,
-            such as those of chains, :func:`chain_draws`.
+        posterior: A guide of the model; or chains, ``DocumentHMC(model)``, which approximate
+            nothing and take longer; or draws of theta ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words take no part.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
@@ -63,7 +65,8 @@ def estimate(
             numbers, or ``(num_docs,)`` numbers.
         num_draws: Draws of each document; not used where draws are given.
         coefficients: Whether to draw the prior mean's coefficients too, where the prior has them.
-        seed: Seed of the draws.
+        seed: Seed of the draws; that of chains is their own.
+        progress: Show a progress bar of the chains on standard error.
 
     Returns:
         The effects: a table, predictions, differences and plots.
@@ -85,7 +88,12 @@ def estimate(
     groups, num_groups = _clusters(corpus, clusters, rows)
     draws: GivenDraws | PosteriorDraws
     if isinstance(posterior, (Tensor, np.ndarray)):
-        draws = GivenDraws(_checked(torch.as_tensor(posterior), model, corpus), rows)
+        given = _checked(torch.as_tensor(posterior), model, corpus)
+        draws = GivenDraws(given, rows, "the draws given")
+    elif isinstance(posterior, DocumentHMC):
+        source = draw_source(posterior, model)
+        theta = source.draw_all(corpus, num_draws, seed, progress=progress)
+        draws = GivenDraws(theta, rows, source.described)
     else:
         guide = require_guide(posterior, model)
         draws = PosteriorDraws(guide, corpus, rows, num_draws, seed, coefficients)
