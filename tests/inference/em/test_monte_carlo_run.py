@@ -13,8 +13,10 @@ from support.fits import make_corpus
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference import MonteCarloEM
-from torch_lntm.inference.em.monte_carlo_run import START_VARIANCE, MonteCarloRun
-from torch_lntm.models import TopicModel, ctm, iftm, lntm
+from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
+from torch_lntm.models import IndependentFactorPrior, TopicModel, ctm, iftm, lda, lntm
+from torch_lntm.models.priors.dirichlet import WIDE_TOTAL
+from torch_lntm.models.priors.prior import WIDE_VARIANCE
 
 
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
@@ -55,16 +57,41 @@ def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> N
     run = MonteCarloRun(model, MonteCarloEM(model, progress=False).settings, corpus)
     run._start()
     covariance = model.prior.contrast_covariance()
-    assert float(covariance.diagonal().mean()) == pytest.approx(START_VARIANCE, rel=1e-5)
+    assert float(covariance.diagonal().mean()) == pytest.approx(WIDE_VARIANCE, rel=1e-5)
 
 
 @pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
 def test_widening_scales_and_never_narrows(recipe: Callable[..., TopicModel]) -> None:
     prior = recipe(4, 30).prior
     before, loc = prior.contrast_covariance(), prior.loc.clone()
-    narrow = float(before.diagonal().mean())
-    prior.widen(0.5 * narrow)
-    torch.testing.assert_close(prior.contrast_covariance(), before)
-    prior.widen(7.0 * narrow)
-    torch.testing.assert_close(prior.contrast_covariance(), 7.0 * before, rtol=1e-5, atol=1e-6)
+    prior.widen()
+    scale = WIDE_VARIANCE / before.diagonal().mean()
+    torch.testing.assert_close(prior.contrast_covariance(), scale * before, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(prior.loc, loc)
+    if isinstance(prior, IndependentFactorPrior):
+        prior.set_(mixing=2.0 * prior.mixing, noise_precision=prior.noise_precision / 4.0)
+    else:
+        prior.set_(covariance=4.0 * prior.covariance)
+    prior.widen()
+    wide = 4.0 * scale * before
+    torch.testing.assert_close(prior.contrast_covariance(), wide, rtol=1e-5, atol=1e-6)
+
+
+def test_a_dirichlet_prior_is_widened_by_its_total() -> None:
+    prior = lda(3, 30, concentration=[0.5, 1.0, 2.5]).prior
+    prior.widen()
+    assert prior.concentration.tolist() == pytest.approx([0.125, 0.25, 0.625])
+    assert float(prior.concentration.sum()) == pytest.approx(WIDE_TOTAL)
+    prior.set_([0.1, 0.1, 0.1])
+    prior.widen()
+    assert prior.concentration.tolist() == pytest.approx([0.1, 0.1, 0.1])
+    given = lda(3, 30, concentration=2.0, learn_concentration=False).prior
+    given.widen()
+    assert given.concentration.tolist() == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_a_single_topic_has_nothing_to_widen() -> None:
+    prior = ctm(1, 30).prior
+    before = prior.covariance.clone()
+    prior.widen()
+    torch.testing.assert_close(prior.covariance, before)

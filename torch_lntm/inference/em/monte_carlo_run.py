@@ -40,10 +40,6 @@ LEARNING_DELAY = 10.0
 
 #: Documents and tokens that a mini-batch has at least.
 BATCH_DOCS, BATCH_TOKENS = 100, 3000
-#: Average variance of the logits of theta that chains start under, at least. The proportions that
-#: the start finds are too sure: from their variance EM would take hundreds of transitions to find
-#: that of short documents, and blur the topics meanwhile.
-START_VARIANCE = 10.0
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
 FEWEST_TRANSITIONS = 10
@@ -155,7 +151,7 @@ class MonteCarloRun(ResumableFit):
             progress=settings.progress,
         ).fit(self.corpus, processes=self.processes)
         self.state.documents |= self.rows.select({"means": started.means})
-        self.model.prior.widen(START_VARIANCE)
+        self.model.prior.widen()
         self.keep()
         if started.stop_reason == "interrupted":
             raise KeyboardInterrupt

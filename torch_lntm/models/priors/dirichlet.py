@@ -16,6 +16,9 @@ from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration
 
+#: Pseudo-tokens of all topics together under a wide prior.
+WIDE_TOTAL = 1.0
+
 
 class DirichletPrior(DocumentPrior):
     """theta ~ Dirichlet(concentration) (*Minka & Lafferty 2002, §2*).
@@ -136,6 +139,12 @@ class DirichletPrior(DocumentPrior):
     def start_latents(self, theta: Tensor) -> Tensor:
         """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""
         return theta.clamp_min(MIN_PROPORTION)
+
+    def widen(self) -> None:
+        """See :meth:`DocumentPrior.widen`; the mean stays."""
+        total = float(self.concentration.detach().sum())
+        if self.learn_concentration and total > WIDE_TOTAL:
+            self.set_(self.concentration.detach().double() * (WIDE_TOTAL / total))
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.

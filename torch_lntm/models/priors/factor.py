@@ -20,7 +20,7 @@ from torch_lntm.latents import (
     LaplaceFactorSpace,
     SourceContrastSpace,
 )
-from torch_lntm.models.priors.prior import DocumentPrior, centred_logits
+from torch_lntm.models.priors.prior import DocumentPrior, centred_logits, widening
 from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
@@ -317,11 +317,10 @@ class IndependentFactorPrior(DocumentPrior):
         self.set_(loc=loc, mixing=mixing, noise_precision=1.0 / noise)
 
     @torch.no_grad()
-    def widen(self, variance: float) -> None:
+    def widen(self) -> None:
         """See :meth:`DocumentPrior.widen`; sources and noise keep their shares."""
-        narrow = float(self.contrast_covariance().diagonal().mean())
-        if 0.0 < narrow < variance:
-            scale = variance / narrow
+        scale = widening(self.contrast_covariance())
+        if scale > 1.0:
             self.set_(
                 mixing=self.mixing * math.sqrt(scale), noise_precision=self.noise_precision / scale
             )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.normal import NormalPrior
+from torch_lntm.models.priors.prior import widening
 
 
 class LogisticNormalPrior(NormalPrior):
@@ -169,11 +170,11 @@ class LogisticNormalPrior(NormalPrior):
         covariance.diagonal().add_(0.1)
         self.set_(loc=mean, covariance=self._restricted(covariance))
 
-    def widen(self, variance: float) -> None:
+    def widen(self) -> None:
         """See :meth:`DocumentPrior.widen`; correlations stay."""
-        narrow = float(self.contrast_covariance().diagonal().mean())
-        if 0.0 < narrow < variance:
-            self.set_(covariance=self.covariance.detach().double() * (variance / narrow))
+        scale = widening(self.contrast_covariance())
+        if scale > 1.0:
+            self.set_(covariance=self.covariance.detach().double() * scale)
 
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
         """See :meth:`DocumentPrior.regressors`; an intercept alone."""

@@ -13,6 +13,8 @@ from torch_lntm.posteriors import Moments
 
 #: Smallest proportion that a start takes logs of.
 MIN_PROPORTION = 1e-4
+#: Average variance of the centred logits of theta under a wide normal prior.
+WIDE_VARIANCE = 10.0
 
 
 class DocumentPrior(nn.Module):
@@ -143,11 +145,12 @@ class DocumentPrior(nn.Module):
         """
         self.m_step(num_docs, **sums)
 
-    def widen(self, variance: float) -> None:
-        """Let theta vary more than a rough start says; by default as it does.
+    def widen(self) -> None:
+        """Let theta vary more than rough proportions of a start say, for chains to start under.
 
-        Args:
-            variance: Average variance of the centred logits of theta, at least.
+        The proportions are too sure. From their variance EM would take hundreds of transitions to
+        find that of short documents, and blur the topics meanwhile (``docs/decisions.md``). By
+        default the prior stays as it is.
         """
 
     def contrast_covariance(self) -> Tensor:
@@ -186,3 +189,12 @@ def centred_logits(theta: Tensor) -> Tensor:
     """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
     logits = theta.clamp_min(MIN_PROPORTION).log()
     return logits - logits.mean(-1, keepdim=True)
+
+
+def widening(covariance: Tensor) -> float:
+    """What to multiply a covariance ``(num_topics, num_topics)`` of centred logits by to widen it.
+
+    At least 1: a wide one stays. So does that of a single topic, 0.
+    """
+    narrow = float(covariance.diagonal().mean())
+    return max(1.0, WIDE_VARIANCE / narrow) if narrow > 0.0 else 1.0
