@@ -86,9 +86,15 @@ def test_coverage_counts_the_intervals_that_hold_the_truth() -> None:
     )
     result = study.run(settings, Cells())
     rows = study.table(result).splitlines()[2:]
-    assert len(rows) == 2 * 10
+    assert len(rows) == 2 * 11
     methods = {row.split("|")[4].strip() for row in rows}
-    assert {"true theta", "taylor: coefficients", "laplace: average", "hmc: chains"} <= methods
+    assert {
+        "true theta",
+        "taylor: coefficients",
+        "laplace: average",
+        "hmc: chains",
+        "joint",
+    } <= methods
     # By hand: one interval of two holds the truth, and estimates are twice as large as that.
     held, missed = [0.1, 0.2, 0.0, 0.4], [0.1, 0.2, 0.15, 0.25]
     made = type(result)(

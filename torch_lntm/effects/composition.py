@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm.auto import trange
 
 from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import require_whole
 from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentHMC
+from torch_lntm.inference import DocumentHMC, JointChain
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
 
@@ -201,6 +202,54 @@ def chain_draws(
     for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
         samples = sampler.run(batch, num_draws * thinning, warmup_steps, progress=progress)
         theta[:, batch.positions] = samples.theta()[0, thinning - 1 :: thinning].cpu().float()
+    return theta
+
+
+def joint_draws(
+    model: TopicModel,
+    corpus: Corpus,
+    *,
+    num_draws: int = 100,
+    thinning: int = 5,
+    warmup_steps: int = 300,
+    topics: bool = True,
+    seed: int = 0,
+    progress: bool = False,
+) -> Tensor:
+    """Draws of the training documents' proportions, topics and prior drawn too, for ``estimate``.
+
+    They hold what the corpus leaves open of all of these, which matters where documents are short
+    or few (``docs/structural.md``): see :class:`~torch_lntm.inference.JointChain`. All documents
+    move at once, in memory of a few times ``num_docs × num_topics`` numbers.
+
+    Args:
+        model: The fitted model, which is not changed.
+        corpus: The documents that it was fitted to.
+        num_draws: Draws of each document.
+        thinning: Sweeps of the chain from one draw to the next.
+        warmup_steps: Sweeps before the first draw.
+        topics: Whether to draw the topics too; else they are known.
+        seed: Seed of the chain.
+        progress: Show a progress bar on standard error.
+
+    Returns:
+        ``(num_draws, num_docs, num_topics)`` float32, on the CPU; of a document without words,
+        which takes no part in effects, all topics are equal.
+
+    Raises:
+        ConfigError: A number that cannot be used, or a corpus over other words.
+        CorpusError: No document has words.
+        IncompatibleGuideError: The prior or the topics have no posterior to draw from.
+    """
+    require_whole(1, num_draws=num_draws, thinning=thinning)
+    require_whole(0, warmup_steps=warmup_steps, seed=seed)
+    chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
+    theta = torch.full((num_draws, corpus.num_docs, model.num_topics), 1.0 / model.num_topics)
+    for sweep in trange(warmup_steps + num_draws * thinning, disable=not progress):
+        found = chain.sweep()
+        draw, rest = divmod(sweep - warmup_steps + 1, thinning)
+        if draw > 0 and rest == 0:
+            theta[draw - 1, chain.rows] = found.cpu().float()
     return theta
 
 
