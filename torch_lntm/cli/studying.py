@@ -37,6 +37,8 @@ class Effects(OnDocuments):
         weights: Column of the documents' weights.
         chains: Draw from the documents' posteriors by chains, which is better for short documents
             and slower than the run's approximations; always so for a run of posterior hmc.
+        joint: Draw documents, topics and prior together, by one chain: intervals then hold what the
+            fit leaves open of topics and prior, as they must where documents are short.
         num_draws: Draws of each document's posterior.
         level: Probability of the intervals.
         predict: Column to print expected proportions at the values of, instead of coefficients.
@@ -54,6 +56,7 @@ class Effects(OnDocuments):
     clusters: str | None = None
     weights: str | None = None
     chains: bool = False
+    joint: bool = False
     num_draws: int = 50
     level: float = 0.95
     predict: str | None = None
@@ -68,7 +71,15 @@ class Effects(OnDocuments):
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
         run, guide, corpus = self.load(str(self.run_folder))
         posterior: Any = guide
-        if self.chains or run.config.get("posterior") in SAMPLERS:
+        if self.joint:
+            posterior = lntm.effects.joint_draws(
+                run.model,
+                corpus,
+                num_draws=self.num_draws,
+                seed=self.seed,
+                progress=self.shows_progress,
+            )
+        elif self.chains or run.config.get("posterior") in SAMPLERS:
             posterior = lntm.effects.chain_draws(
                 run.model,
                 corpus,

@@ -1,6 +1,6 @@
 """Effects: how topic proportions depend on what is known of the documents, with intervals."""
 
-from torch_lntm.effects.composition import chain_draws, joint_draws
+from torch_lntm.effects.composition import JointDraws, chain_draws, joint_draws
 from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.permutation import PermutationTest, permutation_test
 from torch_lntm.effects.result import Effect, Effects, Prediction, frame_of
@@ -8,6 +8,7 @@ from torch_lntm.effects.result import Effect, Effects, Prediction, frame_of
 __all__ = [
     "Effect",
     "Effects",
+    "JointDraws",
     "PermutationTest",
     "Prediction",
     "chain_draws",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,17 +38,53 @@ class ThetaDraws(NamedTuple):
     theta: Tensor
 
 
+#: What a fit leaves open and draws of the documents' proportions do not hold.
+LEFT_OPEN = ("the topics' words", "the prior's covariance")
+
+
+@dataclass(frozen=True, eq=False)
+class JointDraws:
+    """Draws of the documents' proportions from one chain over documents, prior and topics.
+
+    Attributes:
+        theta: ``(num_draws, num_docs, num_topics)`` float32, on the CPU; of a document without
+            words, which takes no part in effects, all topics are equal.
+        topics: Whether the topics were drawn too; else they were taken as known.
+    """
+
+    theta: Tensor
+    topics: bool
+
+    @property
+    def propagated(self) -> tuple[str, ...]:
+        """What the draws are of, in words."""
+        drawn = ("the documents' proportions and their prior", "the topics' words")
+        return drawn if self.topics else drawn[:1]
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What the fit leaves open and is not in the draws."""
+        return () if self.topics else LEFT_OPEN[:1]
+
+
 class GivenDraws:
     """Draws that are there already, such as those of chains.
 
     Args:
         theta: ``(num_draws, num_docs, num_topics)``.
         rows: Positions of the documents to take.
+        propagated: What the draws are of, in words.
+        left_open: What the fit leaves open and is not in the draws.
     """
 
-    propagated = ("the documents' proportions, by the draws given",)
-
-    def __init__(self, theta: Tensor, rows: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        theta: Tensor,
+        rows: NDArray[np.int64],
+        propagated: tuple[str, ...] = ("the documents' proportions, by the draws given",),
+        left_open: tuple[str, ...] = LEFT_OPEN,
+    ) -> None:
+        self.propagated, self.left_open = propagated, left_open
         self._theta = theta.detach().cpu()
         self._rows = rows
         self._at_once = docs_at_once(theta.shape[0] * theta.shape[2], "cpu", torch.float64)
@@ -77,6 +114,8 @@ class PosteriorDraws:
         seed: Seed of the draws.
         coefficients: Whether to draw the coefficients of the prior mean.
     """
+
+    left_open = LEFT_OPEN
 
     def __init__(
         self,
@@ -215,7 +254,7 @@ def joint_draws(
     topics: bool = True,
     seed: int = 0,
     progress: bool = False,
-) -> Tensor:
+) -> JointDraws:
     """Draws of the training documents' proportions, topics and prior drawn too, for ``estimate``.
 
     They hold what the corpus leaves open of all of these, which matters where documents are short
@@ -233,8 +272,7 @@ def joint_draws(
         progress: Show a progress bar on standard error.
 
     Returns:
-        ``(num_draws, num_docs, num_topics)`` float32, on the CPU; of a document without words,
-        which takes no part in effects, all topics are equal.
+        The draws.
 
     Raises:
         ConfigError: A number that cannot be used, or a corpus over other words.
@@ -250,7 +288,7 @@ def joint_draws(
         draw, rest = divmod(sweep - warmup_steps + 1, thinning)
         if draw > 0 and rest == 0:
             theta[draw - 1, chain.rows] = found.cpu().float()
-    return theta
+    return JointDraws(theta, topics)
 
 
 def _precision(prior: Any) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.effects.composition import GivenDraws, PosteriorDraws
+from torch_lntm.effects.composition import GivenDraws, JointDraws, PosteriorDraws
 from torch_lntm.effects.regression import Part, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -24,7 +24,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: Guide[Any] | Tensor | NDArray[Any],
+    posterior: Guide[Any] | JointDraws | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -44,12 +44,13 @@ def estimate(
     documents' posteriors leave open. Every document has its own posterior covariance. With
     ``coefficients``, draws also hold what the fit leaves open of the prior mean's coefficients,
     which all documents share. What the fit leaves open of the topics' words and of the prior's
-    covariance is not in the intervals.
+    covariance is in the intervals by :func:`joint_draws` alone.
 
     Args:
         model: The fitted model: one with covariates (``models.stm``), or any other.
         posterior: A guide of the model; or draws of theta ``(num_draws, num_docs, num_topics)``,
-            such as those of chains, :func:`chain_draws`.
+            such as those of chains, :func:`chain_draws`; or :func:`joint_draws`, whose intervals
+            hold all that the fit leaves open.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words take no part.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
@@ -84,7 +85,10 @@ def estimate(
     weighing = _weights(corpus, weights)
     groups, num_groups = _clusters(corpus, clusters, rows)
     draws: GivenDraws | PosteriorDraws
-    if isinstance(posterior, (Tensor, np.ndarray)):
+    if isinstance(posterior, JointDraws):
+        theta = _checked(posterior.theta, model, corpus)
+        draws = GivenDraws(theta, rows, posterior.propagated, posterior.left_open)
+    elif isinstance(posterior, (Tensor, np.ndarray)):
         draws = GivenDraws(_checked(torch.as_tensor(posterior), model, corpus), rows)
     else:
         guide = require_guide(posterior, model)
@@ -106,6 +110,7 @@ def estimate(
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
         weights=weighing[rows],
         propagated=draws.propagated,
+        left_open=draws.left_open,
         method=standard_errors if num_groups is None else f"{num_groups} clusters",
         model=model,
         mean_length=float(corpus.lengths[rows].mean()),
