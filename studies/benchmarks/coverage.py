@@ -154,6 +154,7 @@ def measure(
             found[f"{name}: {method}"] = rows(effects, result, partner)
     if settings.joint:
         drawn = joint_draws(model, corpus, topics=not known, seed=seed)
+        partner = align_topics(truth, drawn.model).partner
         found["joint"] = rows(effects, estimate(model, drawn, corpus, "~ x"), partner)
     if settings.chains:
         model = make_model(corpus, truth, known)

@@ -159,7 +159,7 @@ def test_joint_draws_say_what_they_hold(model, corpus) -> None:
     theta = torch.full((3, NUM_DOCS, NUM_TOPICS), 1 / 3)
     theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]
     all_of_it, prior_alone = (
-        repr(estimate(model, JointDraws(theta, topics), corpus, "~ party"))
+        repr(estimate(model, JointDraws(theta, model, topics), corpus, "~ party"))
         for topics in (True, False)
     )
     assert "their prior; the topics' words (3 draws)" in all_of_it

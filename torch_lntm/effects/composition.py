@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,10 +50,13 @@ class JointDraws:
     Attributes:
         theta: ``(num_draws, num_docs, num_topics)`` float32, on the CPU; of a document without
             words, which takes no part in effects, all topics are equal.
+        model: The fitted model, with the mean of the topics drawn. Where the fit's topics were
+            poor, these are other ones: label them anew.
         topics: Whether the topics were drawn too; else they were taken as known.
     """
 
     theta: Tensor
+    model: TopicModel
     topics: bool
 
     @property
@@ -244,6 +248,7 @@ def chain_draws(
     return theta
 
 
+@torch.no_grad()
 def joint_draws(
     model: TopicModel,
     corpus: Corpus,
@@ -283,12 +288,17 @@ def joint_draws(
     require_whole(0, warmup_steps=warmup_steps, seed=seed)
     chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
     theta = torch.full((num_draws, corpus.num_docs, model.num_topics), 1.0 / model.num_topics)
+    probs = torch.zeros_like(model.topics.double_probs)
     for sweep in trange(warmup_steps + num_draws * thinning, disable=not progress):
         found = chain.sweep()
         draw, rest = divmod(sweep - warmup_steps + 1, thinning)
         if draw > 0 and rest == 0:
             theta[draw - 1, chain.rows] = found.cpu().float()
-    return JointDraws(theta, topics)
+            probs += chain.model.topics.double_probs / num_draws
+    fitted = copy.deepcopy(model)
+    if topics:
+        fitted.topics.set_(probs)
+    return JointDraws(theta, fitted, topics)
 
 
 def _precision(prior: Any) -> Tensor:

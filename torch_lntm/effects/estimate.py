@@ -86,7 +86,7 @@ def estimate(
     groups, num_groups = _clusters(corpus, clusters, rows)
     draws: GivenDraws | PosteriorDraws
     if isinstance(posterior, JointDraws):
-        theta = _checked(posterior.theta, model, corpus)
+        theta, model = _checked(posterior.theta, model, corpus), posterior.model
         draws = GivenDraws(theta, rows, posterior.propagated, posterior.left_open)
     elif isinstance(posterior, (Tensor, np.ndarray)):
         draws = GivenDraws(_checked(torch.as_tensor(posterior), model, corpus), rows)

@@ -155,6 +155,11 @@ def test_draws_are_reproduced_and_leave_the_model_alone() -> None:
     assert torch.equal(first[:, 3], torch.full((4, 3), 1 / 3))
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
+    known = joint_draws(model, corpus, num_draws=2, warmup_steps=5, topics=False)
+    assert torch.equal(known.model.topics.logits, model.topics.logits)
+    moved = joint_draws(model, corpus, num_draws=2, warmup_steps=5).model
+    assert not torch.equal(moved.topics.logits, model.topics.logits)
+    assert moved.vocabulary == model.vocabulary
 
 
 @pytest.mark.slow

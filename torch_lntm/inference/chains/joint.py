@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,8 +37,8 @@ class JointChain:
     given the tokens' topics (*Minka 2000*): the mode-finding prior of a fit, Dirichlet(1 +
     smoothing), would pull draws towards uniform topics.
 
-    The chain starts at the model given, and stays near it: topics do not change places. The
-    model itself is not changed.
+    The chain starts at the model given, which is not changed. One chain explores one arrangement of
+    the topics: they do not change places, but where the fit's are poor they move to better ones.
 
     Args:
         model: A fitted model.
@@ -124,8 +125,8 @@ class JointChain:
             self._draw_topics(theta)
         weights = torch.ones_like(chains.logits[..., 0], dtype=torch.float64)
         draws = Draws(self._latents, chains.logits, weights)
-        sums = self.model.prior.statistics(draws, self._batch)
-        self.model.prior.draw_(float(self._batch.num_docs), self._rng, **sums)
+        prior: Any = self.model.prior
+        prior.draw_(self._batch.num_docs, self._rng, **prior.statistics(draws, self._batch))
         return theta
 
     def _draw_topics(self, theta: Tensor) -> None:
