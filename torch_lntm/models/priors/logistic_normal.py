@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.stats import invwishart
 from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
@@ -193,6 +192,9 @@ class LogisticNormalPrior(NormalPrior):
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
         """A draw from the inverse Wishart of a scale ``(latent_dim, latent_dim)``."""
+        # Slow to import, and fits do without it.
+        from scipy.stats import invwishart
+
         drawn = invwishart(freedom, scale.cpu().numpy()).rvs(random_state=rng)
         found = torch.from_numpy(np.reshape(drawn, tuple(scale.shape)))
         return (found + found.mT) / 2
