@@ -16,8 +16,13 @@ def test_on_a_cpu_documents_share_a_fixed_number_of_numbers(numbers, expected):
     assert docs_at_once(numbers) == expected
 
 
+def test_the_bound_on_a_cpu_may_be_another():
+    assert docs_at_once(1.0, most_on_cpu=4096) == 4096
+    assert docs_at_once(2**23 / 2000, most_on_cpu=4096) == 2000
+
+
 def test_on_a_gpu_they_share_a_part_of_its_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**32, 2**33))
     assert docs_at_once(2**20, "cuda") == 2**33 // 8 // 4 // 2**20
     assert docs_at_once(2**20, torch.device("cuda", 0), torch.float64) == 2**33 // 8 // 8 // 2**20
-    assert docs_at_once(1.0, "cuda") == 65536
+    assert docs_at_once(1.0, "cuda", most_on_cpu=4096) == 65536

@@ -12,9 +12,12 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import document_completion
+from torch_lntm.evaluation import AIS, document_completion, log_likelihood
 from torch_lntm.recipes import Recipe
 from torch_lntm.selection import CRITERIA, Criterion, Selection, SelectionRow
+
+#: Few chains and temperatures, and so an estimate that is cheap and not near.
+BRIEF = AIS(num_chains=2, num_temperatures=8, num_steps=2)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def selection(corpus):
-    return lntm.select(corpus, [6, 2, 4], num_seeds=2, top_n=5, test_fraction=0.4)
+    return lntm.select(corpus, [6, 2, 4], num_seeds=2, top_n=5, test_fraction=0.4, likelihood=BRIEF)
 
 
 @pytest.mark.slow
@@ -43,11 +46,14 @@ def test_every_number_of_topics_has_every_criterion(selection) -> None:
     assert two.behind.value > 5 * two.behind.standard_error
     assert four.criteria["dispersion"].value < two.criteria["dispersion"].value
     assert four.criteria["stability"].value > 0.9
+    assert four.criteria["likelihood"].value > two.criteria["likelihood"].value
+    assert "The likelihood of whole documents is highest with" in selection.because
+    assert selection.about.endswith("likelihood with 2 chains a document")
 
 
 @pytest.mark.slow
 def test_completion_is_that_of_the_frozen_split(corpus) -> None:
-    found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2)
+    found = lntm.select(corpus, [3], num_seeds=1, top_n=5, seed=2, likelihood=BRIEF)
     train, test = corpus.split(0.1, 2)
     chosen = Recipe("ctm").for_corpus(train, 3)
     model, guide, engine = chosen.recipe.make(
@@ -65,6 +71,10 @@ def test_completion_is_that_of_the_frozen_split(corpus) -> None:
     assert one.value == pytest.approx(expected.nats_per_token)
     assert one.standard_error == pytest.approx(expected.nats_per_token_standard_error)
     assert "stability" not in found.rows[0].criteria
+    whole = log_likelihood(model, test, BRIEF, seed=2)
+    one = found.rows[0].criteria["likelihood"]
+    assert one.value == pytest.approx(whole.nats_per_token)
+    assert one.standard_error == pytest.approx(whole.nats_per_token_standard_error)
 
 
 @pytest.mark.slow

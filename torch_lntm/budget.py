@@ -8,15 +8,17 @@ import torch
 CPU_NUMBERS = 2**23
 #: Share of a CUDA device's memory that they take there.
 CUDA_SHARE = 1 / 8
-#: Bounds on the number of documents, by type of device; beyond the upper one launches cost nothing.
+#: Bounds on the number of documents; beyond the upper one on CUDA launches cost nothing.
 LEAST_DOCS = 16
-MOST_DOCS = {"cpu": 1024, "cuda": 65536}
+MOST_ON_CPU, MOST_ON_CUDA = 1024, 65536
 
 
 def docs_at_once(
     numbers_per_document: float,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    *,
+    most_on_cpu: int = MOST_ON_CPU,
 ) -> int:
     """The number of documents to compute together, to bound memory.
 
@@ -28,14 +30,14 @@ def docs_at_once(
             of its posterior covariance.
         device: Where the computation happens.
         dtype: The type of these numbers.
+        most_on_cpu: Bound on their number on a CPU.
 
     Returns:
         The number of documents, at least 16.
     """
     device = torch.device(device)
-    numbers = float(CPU_NUMBERS)
+    numbers, most = float(CPU_NUMBERS), most_on_cpu
     if device.type == "cuda":
         memory = torch.cuda.mem_get_info(device)[1]
-        numbers = CUDA_SHARE * memory / dtype.itemsize
-    most = MOST_DOCS.get(device.type, MOST_DOCS["cpu"])
+        numbers, most = CUDA_SHARE * memory / dtype.itemsize, MOST_ON_CUDA
     return min(max(LEAST_DOCS, int(numbers / max(numbers_per_document, 1.0))), most)

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference import transform
+from torch_lntm.inference import DocumentHMC, draw_source, transform
 from torch_lntm.models import TopicModel
 from torch_lntm.reports import representative_documents
 from torch_lntm.reports.tables import words_of
@@ -70,38 +68,26 @@ def show_topics(
     ]
 
 
-@torch.no_grad()
 def theta_draws(
-    guide: Guide[Any], corpus: Corpus, num_samples: int = 25, seed: int = 0
+    posterior: Guide[Any] | DocumentHMC, corpus: Corpus, num_samples: int = 25, seed: int = 0
 ) -> NDArray[np.float64]:
     """Draws of the documents' topic proportions from their posteriors.
 
     Estimators of effects take them as they are, such as ``topica.estimate_effect(draws, X)``.
 
     Args:
-        guide: A guide over the model.
+        posterior: A guide over the model; or chains, ``DocumentHMC(model)``.
         corpus: Documents over the model's vocabulary.
         num_samples: Draws, S.
-        seed: Seed of the draws.
+        seed: Seed of the draws; that of chains is their own.
 
     Returns:
         ``(num_samples, num_docs, num_topics)``; rows add up to 1.
 
     Raises:
-        ConfigError: No guide, a corpus over other words, or no draws.
+        ConfigError: Neither of both, a corpus over other words, or no draws.
     """
-    model = require_guide(guide).model
-    corpus = model.check_corpus(corpus)
-    require_whole(1, num_samples=num_samples)
-    require_whole(0, seed=seed)
-    draws = np.empty((num_samples, len(corpus), model.num_topics))
-    per_document = max(
-        guide.memory_per_document(corpus.nnz / len(corpus)), 2 * num_samples * model.num_topics
-    )
-    max_docs = docs_at_once(per_document, model.device, model.dtype)
-    for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-        found = guide.posterior(batch).theta_samples(num_samples, seed)
-        draws[:, batch.index.cpu().numpy()] = found.cpu().double().numpy()
+    draws = draw_source(posterior).draw_all(corpus, num_samples, seed).double().numpy()
     return draws / draws.sum(-1, keepdims=True)
 
 

@@ -17,6 +17,8 @@ from tqdm.auto import tqdm
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation import (
+    AIS,
+    LikelihoodEstimate,
     align_topics,
     coherence,
     document_completion,
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
 #: What each criterion is, in the order of the tables.
 CRITERIA = {
     "completion": "nats per held-out token",
+    "likelihood": "nats per token of held-out documents, by annealed importance sampling",
     "coherence": "NPMI of top words, mean over topics",
     "exclusivity": "of top words, mean over topics",
-    "dispersion": "of residuals, 1 if the model is right",
+    "dispersion": "of residuals, 1 if the model is right and has few parameters for the counts",
     "stability": "similarity of topics between seeds",
 }
 #: Standard errors of its difference to the best by which fewer topics may predict worse.
@@ -63,8 +66,8 @@ class SelectionRow:
 
     Attributes:
         num_topics: Number of topics K.
-        criteria: The criteria by name, of :data:`CRITERIA`; stability where there are two seeds or
-            more.
+        criteria: The criteria by name, of :data:`CRITERIA`; likelihood where it was asked for,
+            stability where there are two seeds or more.
         behind: How much worse the completion is than that of the best K, nats per token, with the
             standard error of the difference document by document.
         seconds: Time of the fits.
@@ -129,6 +132,9 @@ class Selection:
                 f"standard error of the difference, {chosen.behind.value:.4f} ± "
                 f"{chosen.behind.standard_error:.2g} nats per token"
             )
+        if "likelihood" in best.criteria:
+            likeliest = max(self.rows, key=lambda row: row.criteria["likelihood"].value)
+            text += f". The likelihood of whole documents is highest with {likeliest.num_topics}"
         if chosen is self.rows[-1] and len(self.rows) > 1:
             text += ". That is the largest number tried; try more"
         return text
@@ -195,12 +201,13 @@ class Selection:
 
 
 class _Fit(NamedTuple):
-    """A fit from one seed, and how its model predicts."""
+    """A fit from one seed, how its model predicts, and how likely it takes documents to be."""
 
     model: TopicModel
     guide: Guide[Any]
     log_predictive: Tensor
     held_out_tokens: Tensor
+    likelihood: LikelihoodEstimate | None
 
 
 def select(
@@ -213,6 +220,7 @@ def select(
     observed_fraction: float = 0.5,
     seed: int = 0,
     top_n: int = 10,
+    likelihood: AIS | bool = False,
     options: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
     device: torch.device | str = "cpu",
@@ -233,6 +241,8 @@ def select(
         observed_fraction: Share of the held-out documents' tokens to observe.
         seed: Seed of the split, of the tokens, and the first of the fits.
         top_n: Top words per topic of coherence and exclusivity.
+        likelihood: Whether to estimate the log likelihood of the whole held-out documents too, or
+            the settings of its estimate. It takes about as long as the fits.
         options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
         model_options: Further arguments of the model's constructor.
         device: Where to compute.
@@ -255,6 +265,7 @@ def select(
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     train, test = corpus.split(test_fraction, seed)
     hold_out = test.hold_out_words(observed_fraction, seed)
+    annealing = AIS() if likelihood is True else likelihood
     fits: dict[int, list[_Fit]] = {}
     seconds: dict[int, float] = {}
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
@@ -273,12 +284,11 @@ def select(
         )
         result = engine.fit(train)
         found = document_completion(model, guide, hold_out)
-        fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens)
+        likely = annealing.estimate(model, test, seed=seed) if annealing else None
+        fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely)
         fits.setdefault(size, []).append(fit)
         seconds[size] = seconds.get(size, 0.0) + result.seconds
-    predictive = {
-        size: torch.stack([f.log_predictive for f in fits[size]]).mean(0) for size in sizes
-    }
+    predictive = {size: _mean([f.log_predictive for f in fits[size]]) for size in sizes}
     tokens = fits[sizes[0]][0].held_out_tokens
     best = max(sizes, key=lambda size: float(predictive[size].sum()))
     rows = [
@@ -298,12 +308,23 @@ def select(
     about = (
         f"{recipe.model}, {len(train)} documents fitted from {num_seeds} seeds each, "
         f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
+        + (f"; likelihood with {annealing.num_chains} chains a document" if annealing else "")
     )
     return Selection(tuple(rows), about)
 
 
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    """The mean over seeds of the documents' log probabilities."""
+    return torch.stack(list(values)).mean(0)
+
+
 def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Criterion]:
     """The criteria but completion, means over seeds."""
+    likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
+    likely = {}
+    if likelihoods:
+        mean = _mean([one.log_likelihood for one in likelihoods])
+        likely["likelihood"] = Criterion(*per_token(mean, likelihoods[0].lengths))
     found: dict[str, list[Criterion]] = {}
     for fit in fits:
         words = fit.model.topics.top_words(top_n)[0].tolist()
@@ -318,7 +339,7 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
         similarity = torch.from_numpy(align_topics(one.model, other.model).similarity)
         found.setdefault("stability", []).append(_over_topics(similarity))
     # Seeds share the documents and words: a mean over seeds is hardly surer than one of them.
-    return {
+    return likely | {
         name: Criterion(
             float(np.mean([one.value for one in values])),
             float(np.mean([one.standard_error for one in values])),

@@ -55,6 +55,30 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*never moved")
+@pytest.mark.filterwarnings("ignore:chains accepted")
+def test_a_run_that_was_fitted_by_chains_is_reported_by_chains(posts, capsys):
+    hmc = ("--posterior", "hmc", "--max-epochs", "4", "--no-progress", "--num-topics", "2")
+    assert main(["fit", posts, "--out", "run", *hmc]) == 0
+    few = ("--num-docs", "0", "--num-samples", "3", "--no-progress")
+    for options, used in (
+        ((), "chains of each document (Hamiltonian Monte Carlo)"),
+        (("--draws", "guide"), "the posterior taylor"),
+    ):
+        capsys.readouterr()
+        assert main(["report", "run", "--effects", "~ party", *few, *options]) == 0
+        assert ("--draws guide is faster" in capsys.readouterr().err) == (not options)
+        page = Page(Path("run/report.html").read_text(encoding="utf-8"))
+        settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
+        assert settings["documents' posteriors on this page"] == used
+        assert settings["posterior"] == "hmc"
+        [effects] = [text for text in page.said("p") if text.startswith("Effects(")]
+        assert ("by chains" in effects) == (not options)
+        assert main(["effects", "run", "--formula", "~ party", "--num-draws", "3", *options]) == 0
+        assert ("by chains" in capsys.readouterr().err) == (not options)
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:dropped 13 of 41 tokens")  # stop words, which the fit left out
 def test_report_on_counts_and_on_standard_input(counts, texts, monkeypatch, capsys):
     fit_quickly(counts, "--test-fraction", "0")

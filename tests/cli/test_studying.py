@@ -58,8 +58,10 @@ def test_effects(run, capsys):
     assert main(["effects", run, "--predict", "party"]) == 0
     assert "by TaylorGuide" in err
     assert len(capsys.readouterr().out.splitlines()) == 5
-    assert main(["effects", run, "--chains", "--num-draws", "3", "--no-progress"]) == 0
-    assert "by the draws given (3 draws)" in capsys.readouterr().err
+    assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
+    assert (
+        "by chains of each document (Hamiltonian Monte Carlo) (3 draws)" in capsys.readouterr().err
+    )
     assert main(["effects", run, "--joint", "--num-draws", "3", "--no-progress"]) == 0
     assert "the topics' words (3 draws)" in capsys.readouterr().err
     for options, message in (
@@ -83,10 +85,11 @@ def test_effects_of_a_model_without_a_formula_need_one(run_folder, capsys):
 def test_select(posts, capsys):
     options = ("--num-seeds", "1", "--no-progress", "--top-n", "3")
     stm = ("--model", "stm", "--prevalence", "~ party", "--content", "party")
-    command = ["select", posts, "--num-topics", "2,3", *options, *stm]
+    command = ["select", posts, "--num-topics", "2,3", *options, *stm, "--likelihood"]
     assert main([*command, "--figure", "topics.png", "--print-as", "json"]) == 0
     about = json.loads(capsys.readouterr().out)
     assert [row["num_topics"] for row in about["rows"]] == [2, 3]
+    assert all(row["criteria"]["likelihood"]["value"] < 0 for row in about["rows"])
     assert Path("topics.png").exists()
     assert main(["select", posts, *options, "--model", "stm"]) == 1
     assert "needs --prevalence" in capsys.readouterr().err

@@ -155,6 +155,20 @@ def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
         chain_draws(model, corpus, thinning=0)
 
 
+def test_chains_take_the_guides_place(model, corpus) -> None:
+    few = corpus[:20]
+    sampler = lntm.inference.DocumentHMC(model, seed=1)
+    found = estimate(model, sampler, few, "~ age", num_draws=5)
+    assert "by chains of each document (Hamiltonian Monte Carlo) (5 draws)" in repr(found)
+    given = estimate(model, chain_draws(model, few, num_draws=5, seed=1), few, "~ age")
+    torch.testing.assert_close(
+        found.pooled.coefficients, given.pooled.coefficients, rtol=1e-5, atol=1e-7
+    )
+    other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
+    with pytest.raises(IncompatibleGuideError, match="another model"):
+        estimate(other, sampler, few, "~ age")
+
+
 def test_joint_draws_say_what_they_hold(model, corpus) -> None:
     theta = torch.full((3, NUM_DOCS, NUM_TOPICS), 1 / 3)
     theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]

@@ -8,7 +8,7 @@ from support.known import TOPICS, make_corpus, make_factor_model, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import transform
+from torch_lntm.inference import documents, transform
 
 
 @pytest.fixture
@@ -43,13 +43,16 @@ def test_document_topics_do_not_depend_on_batches(corpus, posterior, make, estim
 def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
     guide = lntm.guides.TaylorGuide(make_model())
     sizes = []
-    solve = type(guide).means
 
-    def means(self, batch, *arguments, **options):
-        sizes.append(batch.num_docs)
-        return solve(self, batch, *arguments, **options)
+    def recording(solve):
+        def solved(self, batch, *arguments, **options):
+            sizes.append(batch.num_docs)
+            return solve(self, batch, *arguments, **options)
 
-    monkeypatch.setattr(type(guide), "means", means)
+        return solved
+
+    for name in ("means", "posterior"):
+        monkeypatch.setattr(type(guide), name, recording(getattr(type(guide), name)))
     thirty = corpus[[0, 1, 2] * 10]
     asked = []
 
@@ -58,9 +61,19 @@ def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
         return 2.0**23 / 20
 
     monkeypatch.setattr(type(guide), "memory_per_document", numbers)
-    transform(guide, thirty)
+    transform(guide, thirty, "mean", num_samples=2)
     assert sizes == [20, 10]
     assert asked == [thirty.nnz / 30]
+    # Modes take no covariances, and come in larger batches.
+    sizes.clear()
+    monkeypatch.setattr(documents, "_MODES_AT_ONCE", 25)
+    transform(guide, thirty)
+    assert sizes == [25, 5]
+    sizes.clear()
+    size = guide.model.num_topics + thirty.nnz / 30
+    monkeypatch.setattr(documents, "_MODE_NUMBERS", 2.0**23 / size / 18.5)
+    transform(guide, thirty)
+    assert sizes == [18, 12]
 
 
 def test_document_topics_are_the_posteriors(corpus):

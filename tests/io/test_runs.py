@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,13 @@ from support.folders import (
     make_model,
     make_result,
 )
+from support.pages import Page
 
 from torch_lntm.errors import ConfigError
+from torch_lntm.inference import DocumentHMC
 from torch_lntm.io import load_run, save_run
 from torch_lntm.io.folders import SPLIT
+from torch_lntm.reports import Score
 
 
 def test_a_run_comes_back_as_it_was(tmp_path, corpus):
@@ -50,6 +54,37 @@ def test_a_split_that_is_gone_is_no_run_on_all_documents(tmp_path, corpus):
     (path / SPLIT).unlink()
     with pytest.raises(ConfigError, match="no such file, but documents were held out"):
         load_run(path).split(corpus)
+
+
+def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
+    scores = [asdict(Score("perplexity", 512.25, 3.5, "per token", "importance", 8))]
+    config = {"num_topics": 3, "posterior": "taylor", "start": "lda", "progress": False}
+    made = save_run(tmp_path / "run", make_model(), make_result(), config, evaluation=scores)
+    run = load_run(made)
+    few = {"num_samples": 2, "num_docs": 1}
+    path = run.report(corpus, **few)
+    assert path == made / "report.html"
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "512.25" in page.said("td")
+    settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
+    assert settings["posterior"] == "taylor"
+    assert settings["start"] == "lda"
+    assert settings["stopped"] == "converged"
+    assert "progress" not in settings
+    assert run.report(corpus, title="Again", **few) == path
+    assert "Again" in path.read_text(encoding="utf-8")
+    assert run.report(corpus, tmp_path / "page.html", **few).exists()
+    with pytest.raises(ConfigError, match="exists already"):
+        run.report(corpus, tmp_path / "page.html", **few)
+
+
+def test_a_run_has_the_posterior_that_it_was_fitted_by(tmp_path):
+    sampled = save_run(tmp_path / "a", make_model(), make_result(), {"posterior": "hmc"})
+    found = load_run(sampled).posterior(seed=3)
+    assert isinstance(found, DocumentHMC)
+    assert found.settings.seed == 3
+    solved = save_run(tmp_path / "b", make_model(), make_result(), {"posterior": "laplace"})
+    assert load_run(solved).posterior().name == "laplace"
 
 
 def test_a_history_may_hold_what_is_no_number(tmp_path):

@@ -16,6 +16,7 @@ from support.pages import Page
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.inference import draw_source
 from torch_lntm.reports import Score, html_report
 
 NUM_DOCS = 40
@@ -248,6 +249,73 @@ def test_a_structural_model_has_a_page_with_its_effects():
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
     assert any(text.startswith("Effects('~ party' on 2 topics") for text in page.said("p"))
     assert any("Roberts" in text for text in page.said("li"))
+
+
+@pytest.mark.slow
+def test_a_page_by_chains_says_so_and_has_their_numbers(known):
+    guide, corpus = known
+    few = corpus[:12]
+    sampler = lntm.inference.DocumentHMC(guide.model, seed=4)
+    page = Page(html_report(sampler, few, by=[], num_docs=0, num_samples=5))
+    settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
+    chains = "chains of each document (Hamiltonian Monte Carlo)"
+    assert settings["documents' posteriors on this page"] == chains
+    assert any(f"by the model ctm and {chains}" in text for text in page.said("p"))
+    cited = " ".join(page.said("li"))
+    assert "Neal (2011)" in cited
+    assert "Ahmed" not in cited
+    theta = lntm.inference.chain_draws(guide.model, few, num_draws=5, seed=4)
+    share = f"{100 * float(theta.double().mean((0, 1))[0]):.1f} %"
+    assert share in page.said("td")
+
+
+def test_write_report_replaces_nothing_unasked(known, tmp_path):
+    guide, corpus = known
+    options = {"by": [], "num_docs": 0, "num_samples": 2}
+    path = lntm.reports.write_report(tmp_path / "page.html", guide, corpus[:5], **options)
+    assert path == tmp_path / "page.html"
+    assert Page(path.read_text(encoding="utf-8")).said("h1")
+    with pytest.raises(ConfigError, match="exists already"):
+        lntm.reports.write_report(path, guide, corpus[:5])
+    path.write_text("old")
+    with pytest.raises(ConfigError, match="num_words is 0"):
+        lntm.reports.write_report(path, guide, corpus[:5], overwrite=True, num_words=0)
+    assert path.read_text() == "old"
+    lntm.reports.write_report(path, guide, corpus[:5], overwrite=True, title="New", **options)
+    assert Page(path.read_text(encoding="utf-8")).said("h1") == ["New"]
+    with pytest.raises(ConfigError, match="is a folder"):
+        lntm.reports.write_report(tmp_path, guide, corpus[:5])
+    with pytest.raises(ConfigError, match="cannot be written"):
+        lntm.reports.write_report(path / "page.html", guide, corpus[:5], **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["variational", "monte-carlo"])
+def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine):
+    corpus = known[1][:10]
+    model = lntm.models.ctm(2, corpus.num_words, vocabulary=corpus.vocabulary, seed=0)
+    guide = lntm.guides.TaylorGuide(model)
+    if engine == "variational":
+        fit = lntm.inference.VariationalEM(
+            model, guide, start="documents", max_iterations=1, progress=False
+        )
+    else:
+        fit = lntm.inference.MonteCarloEM(
+            model, start="documents", max_epochs=4, seed=6, progress=False
+        )
+    result = fit.fit(corpus)
+    few = {"num_samples": 3, "num_docs": 0, "by": []}
+    page = Page(result.report(corpus, tmp_path / "page.html", **few).read_text(encoding="utf-8"))
+    settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
+    used = settings["documents' posteriors on this page"]
+    assert used == draw_source(result.posterior).described
+    assert ("taylor" in used) == (engine == "variational")
+    assert settings["stopped"] == result.stop_reason.replace("_", " ")
+    assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]
+    with pytest.raises(ConfigError, match="exists already"):
+        result.report(corpus, tmp_path / "page.html")
+    path = result.report(corpus, tmp_path / "page.html", overwrite=True, posterior=guide, **few)
+    assert "by the model ctm and the posterior taylor" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -31,7 +31,10 @@ def make_aspect_model(**options):
 
 def make_result(**changes):
     history = [{"phase": "em", "iteration": 1, "objective": -1.5, "seconds": 0.1, "unconverged": 0}]
-    result = FitResult(history, "converged", 0, torch.zeros(4, 3), "some objective", 0.25)
+    guide = lntm.guides.TaylorGuide(make_model())
+    result = FitResult(
+        history, "converged", 0, torch.zeros(4, 3), "some objective", 0.25, posterior=guide
+    )
     return replace(result, **changes)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch_lntm.corpus import Corpus
     from torch_lntm.guides import Guide
+    from torch_lntm.inference import DocumentHMC
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
@@ -303,6 +304,29 @@ class OnDocuments(ReadsDocuments):
                     "the model does; it may have too many topics, or too few documents"
                 )
         return lntm.reports.completion_scores(*results)
+
+
+@dataclass(kw_only=True)
+class DrawsPosteriors(OnDocuments):
+    """Commands that draw from the documents' posteriors.
+
+    Attributes:
+        draws: What to draw from: guide, the approximation that the run's posterior names, or of a
+            run of posterior hmc its model's usual one; chains, which approximate nothing and take
+            longer; auto, chains for a run of posterior hmc and else the guide.
+    """
+
+    draws: Literal["auto", "guide", "chains"] = "auto"
+
+    def posterior_of(self, run: Run) -> Guide[Any] | DocumentHMC:
+        """What to draw from, of a run that was loaded; says so where it takes long."""
+        if self.draws == "guide":
+            return run.guide()
+        sampler = lntm.inference.DocumentHMC(run.model, seed=self.seed)
+        posterior = sampler if self.draws == "chains" else run.posterior(self.seed)
+        if isinstance(posterior, lntm.inference.DocumentHMC):
+            say("draws by chains of each document; --draws guide is faster, and approximate")
+        return posterior
 
 
 def structural_options(

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import OnDocuments, say
+from torch_lntm.cli.documents import DrawsPosteriors, say
 from torch_lntm.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch_lntm.io import Run
-
-#: What of a run's configuration is of no interest, or stands on the page already.
-_UNTOLD = (
-    *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
-    *("model", "posterior", "num_topics"),
-)
 
 
 @dataclass(kw_only=True)
-class Report(OnDocuments):
+class Report(DrawsPosteriors):
     """Write a page on a run: topics, map, correlations, documents, prevalence and scores.
 
     The page is one HTML file that opens in any browser, without a network. Without CORPUS the run's
@@ -56,28 +46,30 @@ class Report(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
-        from torch_lntm.files import atomic_write
-        from torch_lntm.io.folders import writing
-
-        out = Path(str(self.run_folder), "report.html") if self.out is None else Path(self.out)
-        if out.is_dir():
-            raise ConfigError(f"{out}: is a folder; name a file to write the page to")
-        if self.out is not None and out.exists() and not self.overwrite:
+        out = None if self.out is None else Path(self.out)
+        if out is not None and out.exists() and not self.overwrite and not out.is_dir():
             raise ConfigError(f"{out}: exists already; choose another path, or pass --overwrite")
-        run, guide, corpus = self.load(str(self.run_folder))
+        run, _, corpus = self.load(str(self.run_folder))
+        posterior = self.posterior_of(run)
         effects = None
         if self.effects is not None:
             effects = lntm.effects.estimate(
-                run.model, guide, corpus, self.effects, num_draws=self.num_samples, seed=self.seed
+                run.model,
+                posterior,
+                corpus,
+                self.effects,
+                num_draws=self.num_samples,
+                seed=self.seed,
+                progress=self.shows_progress,
             )
-        page = lntm.reports.html_report(
-            guide,
+        path = run.report(
             corpus,
+            out,
+            overwrite=self.overwrite,
+            posterior=posterior,
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             texts=self.texts(),
             effects=effects,
-            scores=_scores(run),
-            settings=_settings(run),
             title=self.title,
             num_words=self.num_words,
             num_docs=self.num_docs,
@@ -85,9 +77,7 @@ class Report(OnDocuments):
             seed=self.seed,
             progress=self.shows_progress,
         )
-        with writing(out), atomic_write(out) as file:
-            file.write(page.encode("utf-8", "replace"))
-        say(f"wrote {out}")
+        say(f"wrote {path}")
         return 0
 
     def texts(self) -> Iterable[str] | None:
@@ -107,23 +97,3 @@ class Report(OnDocuments):
         names = ("text_field", "label_field", "encoding", "delimiter")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return TextStream(path, format, TextOptions(**given))
-
-
-def _scores(run: Run) -> list[Any]:
-    """The scores that were saved with a run."""
-    path = run.path / "evaluation.json"
-    return list(lntm.reports.read_scores(path)) if path.exists() else []
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """What to tell of how a run was fitted."""
-    told = {
-        name: value
-        for name, value in run.config.items()
-        if name not in _UNTOLD and value is not None
-    }
-    about = run.metadata
-    told |= {"stopped": str(about.get("stop_reason", "")).replace("_", " ")}
-    told |= {name: about[name] for name in ("date", "seconds") if name in about}
-    told |= {f"version of {name}": value for name, value in about.get("versions", {}).items()}
-    return told

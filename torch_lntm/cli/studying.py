@@ -12,6 +12,7 @@ from torch_lntm.cli.documents import (
     PRUNING_OPTIONS,
     TOKEN_OPTIONS,
     ChoosesWords,
+    DrawsPosteriors,
     OnDocuments,
     in_options,
     say,
@@ -21,7 +22,7 @@ from torch_lntm.errors import ConfigError
 
 
 @dataclass(kw_only=True)
-class Effects(OnDocuments):
+class Effects(DrawsPosteriors):
     """Print how the topic proportions of a run depend on columns of its documents.
 
     Without CORPUS the run's own corpus is read again, the documents held out from the fit included.
@@ -35,8 +36,6 @@ class Effects(OnDocuments):
             variances.
         clusters: Column of groups within which documents may depend on each other.
         weights: Column of the documents' weights.
-        chains: Draw from the documents' posteriors by chains, which is better for short documents
-            and slower than the run's approximations; always so for a run of posterior hmc.
         joint: Draw documents, topics and prior together, by one chain: intervals then hold what the
             fit leaves open of topics and prior, as they must where documents are short.
         num_draws: Draws of each document's posterior.
@@ -55,7 +54,6 @@ class Effects(OnDocuments):
     standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] = "HC3"
     clusters: str | None = None
     weights: str | None = None
-    chains: bool = False
     joint: bool = False
     num_draws: int = 50
     level: float = 0.95
@@ -65,12 +63,10 @@ class Effects(OnDocuments):
 
     def run(self) -> int:
         """Run it; returns the exit code."""
-        from torch_lntm.recipes import SAMPLERS
-
         if self.figure is not None and self.predict is None:
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
-        run, guide, corpus = self.load(str(self.run_folder))
-        posterior: Any = guide
+        run, _, corpus = self.load(str(self.run_folder))
+        posterior: Any = None
         if self.joint:
             posterior = lntm.effects.joint_draws(
                 run.model,
@@ -79,17 +75,9 @@ class Effects(OnDocuments):
                 seed=self.seed,
                 progress=self.shows_progress,
             )
-        elif self.chains or run.config.get("posterior") in SAMPLERS:
-            posterior = lntm.effects.chain_draws(
-                run.model,
-                corpus,
-                num_draws=self.num_draws,
-                seed=self.seed,
-                progress=self.shows_progress,
-            )
         effects = lntm.effects.estimate(
             run.model,
-            posterior,
+            posterior or self.posterior_of(run),
             corpus,
             self.formula or _own_formula(run.model),
             topics=None if self.topics is None else whole_numbers("topics", self.topics),
@@ -98,6 +86,7 @@ class Effects(OnDocuments):
             weights=self.weights,
             num_draws=self.num_draws,
             seed=self.seed,
+            progress=self.shows_progress,
         )
         say(repr(effects))
         rows: Any = effects.table(self.level)
@@ -157,6 +146,8 @@ class Select(ChoosesWords, OnDocuments):
         num_seeds: Fits of each number of topics; two or more show how stable topics are.
         test_fraction: Share of the documents to hold out.
         top_n: Top words of each topic for coherence and exclusivity.
+        likelihood: Estimate the log likelihood of whole held-out documents too, by annealed
+            importance sampling, which takes about as long as the fits.
         print_as: How to print the criteria.
         figure: File to draw them in, such as topics.png.
     """
@@ -175,6 +166,7 @@ class Select(ChoosesWords, OnDocuments):
     num_seeds: int = 2
     test_fraction: float = 0.1
     top_n: int = 10
+    likelihood: bool = False
     print_as: Literal["text", "json", "csv"] = "text"
     figure: str | None = None
 
@@ -196,6 +188,7 @@ class Select(ChoosesWords, OnDocuments):
             test_fraction=self.test_fraction,
             seed=self.seed,
             top_n=self.top_n,
+            likelihood=self.likelihood,
             model_options=structural_options(self.model, self.prevalence, self.content, corpus),
             device=device,
             progress=self.shows_progress,

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import trange
 
 from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import require_whole
 from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentHMC, JointChain
-from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
 
 #: Eigenvalues of the coefficients' information, relative to the largest, that count as none: theta
 #: does not depend on the shift that all topics of eta share.
 NO_INFORMATION = 1e-10
+#: What a fit leaves open and draws of the documents' proportions do not hold.
+LEFT_OPEN = ("the topics' words", "the prior's covariance")
 
 
 class ThetaDraws(NamedTuple):
@@ -39,53 +35,21 @@ class ThetaDraws(NamedTuple):
     theta: Tensor
 
 
-#: What a fit leaves open and draws of the documents' proportions do not hold.
-LEFT_OPEN = ("the topics' words", "the prior's covariance")
-
-
-@dataclass(frozen=True, eq=False)
-class JointDraws:
-    """Draws of the documents' proportions from one chain over documents, prior and topics.
-
-    Attributes:
-        theta: ``(num_draws, num_docs, num_topics)`` float32, on the CPU; of a document without
-            words, which takes no part in effects, all topics are equal.
-        model: The fitted model, with the mean of the topics drawn. Where the fit's topics were
-            poor, these are other ones: label them anew.
-        topics: Whether the topics were drawn too; else they were taken as known.
-    """
-
-    theta: Tensor
-    model: TopicModel
-    topics: bool
-
-    @property
-    def propagated(self) -> tuple[str, ...]:
-        """What the draws are of, in words."""
-        drawn = ("the documents' proportions and their prior", "the topics' words")
-        return drawn if self.topics else drawn[:1]
-
-    @property
-    def left_open(self) -> tuple[str, ...]:
-        """What the fit leaves open and is not in the draws."""
-        return () if self.topics else LEFT_OPEN[:1]
-
-
 class GivenDraws:
     """Draws that are there already, such as those of chains.
 
     Args:
         theta: ``(num_draws, num_docs, num_topics)``.
         rows: Positions of the documents to take.
-        propagated: What the draws are of, in words.
-        left_open: What the fit leaves open and is not in the draws.
+        propagated: What they are draws of, in words.
+        left_open: What the fit leaves open and is not in them.
     """
 
     def __init__(
         self,
         theta: Tensor,
         rows: NDArray[np.int64],
-        propagated: tuple[str, ...] = ("the documents' proportions, by the draws given",),
+        propagated: tuple[str, ...],
         left_open: tuple[str, ...] = LEFT_OPEN,
     ) -> None:
         self.propagated, self.left_open = propagated, left_open
@@ -205,100 +169,6 @@ class PosteriorDraws:
                 covariance = posterior.covariance.double()
                 latent = latent + torch.einsum("sdj,djk->sdk", moved, covariance)
             yield ThetaDraws(batch.positions.numpy(), posterior.theta(latent).cpu().double())
-
-
-def chain_draws(
-    model: TopicModel,
-    corpus: Corpus,
-    *,
-    num_draws: int = 50,
-    thinning: int = 4,
-    warmup_steps: int = 100,
-    seed: int = 0,
-    max_docs: int = 1000,
-    progress: bool = False,
-) -> Tensor:
-    """Draws of every document's proportions by Hamiltonian Monte Carlo, for ``estimate``.
-
-    They approximate nothing, which matters where documents are short (``docs/structural.md``).
-
-    Args:
-        model: The fitted model.
-        corpus: The documents, empty ones included.
-        num_draws: Draws of each document.
-        thinning: Transitions of a chain from one draw to the next.
-        warmup_steps: Transitions of a chain before the first draw.
-        seed: Seed of the chains.
-        max_docs: Documents whose chains run at once, which bounds memory.
-        progress: Show progress bars on standard error.
-
-    Returns:
-        ``(num_draws, num_docs, num_topics)`` float32, on the CPU.
-
-    Raises:
-        ConfigError: A number that cannot be used, or a corpus over other words.
-    """
-    require_whole(1, num_draws=num_draws, thinning=thinning, max_docs=max_docs)
-    corpus = model.check_corpus(corpus)
-    sampler = DocumentHMC(model, num_chains=1, seed=seed)
-    theta = torch.empty(num_draws, corpus.num_docs, model.num_topics)
-    for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-        samples = sampler.run(batch, num_draws * thinning, warmup_steps, progress=progress)
-        theta[:, batch.positions] = samples.theta()[0, thinning - 1 :: thinning].cpu().float()
-    return theta
-
-
-@torch.no_grad()
-def joint_draws(
-    model: TopicModel,
-    corpus: Corpus,
-    *,
-    num_draws: int = 100,
-    thinning: int = 5,
-    warmup_steps: int = 300,
-    topics: bool = True,
-    seed: int = 0,
-    progress: bool = False,
-) -> JointDraws:
-    """Draws of the training documents' proportions, topics and prior drawn too, for ``estimate``.
-
-    They hold what the corpus leaves open of all of these, which matters where documents are short
-    or few (``docs/structural.md``): see :class:`~torch_lntm.inference.JointChain`. All documents
-    move at once, in memory of a few times ``num_docs × num_topics`` numbers.
-
-    Args:
-        model: The fitted model, which is not changed.
-        corpus: The documents that it was fitted to.
-        num_draws: Draws of each document.
-        thinning: Sweeps of the chain from one draw to the next.
-        warmup_steps: Sweeps before the first draw.
-        topics: Whether to draw the topics too; else they are known.
-        seed: Seed of the chain.
-        progress: Show a progress bar on standard error.
-
-    Returns:
-        The draws.
-
-    Raises:
-        ConfigError: A number that cannot be used, or a corpus over other words.
-        CorpusError: No document has words.
-        IncompatibleGuideError: The prior or the topics have no posterior to draw from.
-    """
-    require_whole(1, num_draws=num_draws, thinning=thinning)
-    require_whole(0, warmup_steps=warmup_steps, seed=seed)
-    chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
-    theta = torch.full((num_draws, corpus.num_docs, model.num_topics), 1.0 / model.num_topics)
-    probs = torch.zeros_like(model.topics.double_probs)
-    for sweep in trange(warmup_steps + num_draws * thinning, disable=not progress):
-        found = chain.sweep()
-        draw, rest = divmod(sweep - warmup_steps + 1, thinning)
-        if draw > 0 and rest == 0:
-            theta[draw - 1, chain.rows] = found.cpu().float()
-            probs += chain.model.topics.double_probs / num_draws
-    fitted = copy.deepcopy(model)
-    if topics:
-        fitted.topics.set_(probs)
-    return JointDraws(theta, fitted, topics)
 
 
 def _precision(prior: Any) -> Tensor:

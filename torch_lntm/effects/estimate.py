@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.effects.composition import GivenDraws, JointDraws, PosteriorDraws
+from torch_lntm.effects.composition import GivenDraws, PosteriorDraws
+from torch_lntm.effects.joint import JointDraws
 from torch_lntm.effects.regression import Part, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
 from torch_lntm.guides import Guide, require_guide
+from torch_lntm.inference import DocumentHMC, draw_source
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 
@@ -24,7 +26,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: Guide[Any] | JointDraws | Tensor | NDArray[Any],
+    posterior: Guide[Any] | DocumentHMC | JointDraws | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -35,6 +37,7 @@ def estimate(
     num_draws: int = 50,
     coefficients: bool = True,
     seed: int = 0,
+    progress: bool = False,
 ) -> Effects:
     """Regress the documents' topic proportions on their columns, unsure as they are.
 
@@ -44,13 +47,13 @@ def estimate(
     documents' posteriors leave open. Every document has its own posterior covariance. With
     ``coefficients``, draws also hold what the fit leaves open of the prior mean's coefficients,
     which all documents share. What the fit leaves open of the topics' words and of the prior's
-    covariance is in the intervals by :func:`joint_draws` alone.
+    covariance is not in the intervals.
 
     Args:
         model: The fitted model: one with covariates (``models.stm``), or any other.
-        posterior: A guide of the model; or draws of theta ``(num_draws, num_docs, num_topics)``,
-            such as those of chains, :func:`chain_draws`; or :func:`joint_draws`, whose intervals
-            hold all that the fit leaves open.
+        posterior: A guide of the model; or chains, ``DocumentHMC(model)``, which approximate
+            nothing and take longer; or :func:`joint_draws`, whose intervals hold all that the fit
+            leaves open; or draws of theta ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words take no part.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
@@ -64,7 +67,8 @@ def estimate(
             numbers, or ``(num_docs,)`` numbers.
         num_draws: Draws of each document; not used where draws are given.
         coefficients: Whether to draw the prior mean's coefficients too, where the prior has them.
-        seed: Seed of the draws.
+        seed: Seed of the draws; that of chains is their own.
+        progress: Show a progress bar of the chains on standard error.
 
     Returns:
         The effects: a table, predictions, differences and plots.
@@ -85,11 +89,17 @@ def estimate(
     weighing = _weights(corpus, weights)
     groups, num_groups = _clusters(corpus, clusters, rows)
     draws: GivenDraws | PosteriorDraws
-    if isinstance(posterior, JointDraws):
-        theta, model = _checked(posterior.theta, model, corpus), posterior.model
-        draws = GivenDraws(theta, rows, posterior.propagated, posterior.left_open)
-    elif isinstance(posterior, (Tensor, np.ndarray)):
-        draws = GivenDraws(_checked(torch.as_tensor(posterior), model, corpus), rows)
+    if isinstance(posterior, (Tensor, np.ndarray)):
+        given = _checked(torch.as_tensor(posterior), model, corpus)
+        draws = GivenDraws(given, rows, ("the documents' proportions, by the draws given",))
+    elif isinstance(posterior, JointDraws):
+        given, model = _checked(posterior.theta, model, corpus), posterior.model
+        draws = GivenDraws(given, rows, posterior.propagated, posterior.left_open)
+    elif isinstance(posterior, DocumentHMC):
+        source = draw_source(posterior, model)
+        theta = source.draw_all(corpus, num_draws, seed, progress=progress)
+        said = f"the documents' proportions, by {source.described}"
+        draws = GivenDraws(theta, rows, (said,))
     else:
         guide = require_guide(posterior, model)
         draws = PosteriorDraws(guide, corpus, rows, num_draws, seed, coefficients)

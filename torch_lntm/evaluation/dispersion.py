@@ -52,6 +52,11 @@ def residual_dispersion(
     Σ_dv (c − Nq)²/(Nq(1 − q)) over its degrees of freedom, with q = θ_dᵀφ_v at the mode of θ_d: the
     cells with Nq above 0.01, less the words, less the parameters.
 
+    Where expected counts are far below 1, as those of most words in a document are, every fitted
+    word probability takes two or three from the sum, of which the degrees of freedom count one.
+    So the more parameters for the counts, the lower the dispersion of a model that is right, and
+    content covariates have many (``docs/decisions.md``). Compare models of like numbers of them.
+
     Args:
         model: The model.
         guide: A posterior for it.

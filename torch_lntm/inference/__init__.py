@@ -11,9 +11,11 @@ from torch_lntm.inference.documents import (
     source_prior,
     transform,
 )
+from torch_lntm.inference.draws import DrawSource, chain_draws, draw_source
 from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
 from torch_lntm.inference.em.monte_carlo_run import MonteCarloResult
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.result import FitResult
 from torch_lntm.inference.em.statistics import (
     Statistics,
     expected_statistics,
@@ -21,7 +23,7 @@ from torch_lntm.inference.em.statistics import (
 )
 from torch_lntm.inference.em.stepwise_em import StepwiseEM
 from torch_lntm.inference.em.tempering import ANNEALING, Annealing
-from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
+from torch_lntm.inference.em.variational_em import VariationalEM
 
 __all__ = [
     "ANNEALING",
@@ -29,6 +31,7 @@ __all__ = [
     "DocumentHMC",
     "DocumentSamples",
     "DocumentTopics",
+    "DrawSource",
     "FitResult",
     "JointChain",
     "MonteCarloEM",
@@ -38,6 +41,8 @@ __all__ = [
     "Statistics",
     "StepwiseEM",
     "VariationalEM",
+    "chain_draws",
+    "draw_source",
     "expected_statistics",
     "has_sources",
     "sampled_statistics",

@@ -20,6 +20,12 @@ from torch_lntm.models import IndependentFactorPrior, TopicModel
 
 Estimate = Literal["mode", "mean"]
 
+#: Numbers that a mode takes, for each topic and stored count of its document.
+_MODE_NUMBERS = 8
+#: Modes solved at once on a CPU. The last rounds are of the few documents that need many, and cost
+#: the same for each batch.
+_MODES_AT_ONCE = 4096
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SourceActivity:
@@ -103,16 +109,20 @@ def transform(
     require_whole(0, seed=seed)
     model = require_guide(guide).model
     corpus = model.check_corpus(as_corpus(corpus, allow_empty=True))
-    if max_docs is None:
-        per_document = guide.memory_per_document(corpus.nnz / corpus.num_docs)
-        if estimate == "mean":
+    mode = estimate == "mode"
+    solve = guide.means if mode and not has_sources(model) else guide.posterior
+    entries = corpus.nnz / corpus.num_docs
+    if max_docs is None and solve == guide.means and guide.separates_means:
+        per_document = _MODE_NUMBERS * (model.num_topics + entries)
+        max_docs = docs_at_once(per_document, model.device, model.dtype, most_on_cpu=_MODES_AT_ONCE)
+    elif max_docs is None:
+        per_document = guide.memory_per_document(entries)
+        if not mode:
             per_document = max(per_document, model.num_topics * num_samples)
         max_docs = docs_at_once(per_document, model.device, model.dtype)
     parts: list[list[Tensor]] = []
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-            mode = estimate == "mode"
-            solve = guide.means if mode and not has_sources(model) else guide.posterior
             posterior = solve(batch)
             found = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
             found.append(posterior.converged)

@@ -15,7 +15,7 @@ from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import atomic_write
 from torch_lntm.guides import Guide
-from torch_lntm.inference import FitResult
+from torch_lntm.inference import DocumentHMC, FitResult
 from torch_lntm.io.folders import (
     CONFIG,
     EVALUATION,
@@ -30,7 +30,13 @@ from torch_lntm.io.folders import (
 )
 from torch_lntm.io.models import check_saveable, load_model, write_model
 from torch_lntm.models import TopicModel
-from torch_lntm.recipes import guide_of
+from torch_lntm.recipes import SAMPLERS, guide_of
+
+#: What of a run's configuration a report does not tell: it is of no interest, or told already.
+_UNTOLD = (
+    *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
+    *("model", "num_topics"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +73,73 @@ class Run:
             IncompatibleGuideError: The posterior is not one of this model.
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
+
+    def posterior(self, seed: int = 0) -> Guide[Any] | DocumentHMC:
+        """What gives the documents' posteriors as the fit did, for reports and effects.
+
+        That is :meth:`guide`, or chains of each document where the model was fitted to samples:
+        approximations would be less than the fit knew.
+
+        Args:
+            seed: Seed of the chains.
+
+        Raises:
+            ConfigError: See :meth:`guide`.
+            IncompatibleGuideError: See :meth:`guide`.
+        """
+        sampled = self.config.get("posterior") in SAMPLERS
+        return DocumentHMC(self.model, seed=seed) if sampled else self.guide()
+
+    def report(
+        self,
+        corpus: Corpus,
+        path: str | Path | None = None,
+        *,
+        overwrite: bool = False,
+        **options: Any,
+    ) -> Path:
+        """Write a page on the run for colleagues: one HTML file that opens without a network.
+
+        Args:
+            corpus: The documents to report on, such as those of the fit.
+            path: The file to write; by default ``report.html`` in the run's folder, made again
+                where there is one.
+            overwrite: Replace a file that is there already.
+            **options: As for :func:`torch_lntm.reports.html_report`: ``texts``, ``by``, ``title``
+                and so on; ``posterior`` for others than :meth:`posterior` gives.
+
+        Returns:
+            The file.
+
+        Raises:
+            ConfigError: The file is there already or cannot be written, or for what
+                :func:`torch_lntm.reports.html_report` raises it.
+        """
+        from torch_lntm.reports import read_scores, write_report
+
+        if path is None:
+            path, overwrite = self.path / "report.html", True
+        saved = self.path / EVALUATION
+        given = {
+            "scores": list(read_scores(saved)) if saved.exists() else (),
+            "settings": self._settings(),
+            **options,
+        }
+        posterior = given.pop("posterior", None) or self.posterior()
+        return write_report(path, posterior, corpus, overwrite=overwrite, **given)
+
+    def _settings(self) -> dict[str, Any]:
+        """What a report tells of how the model was fitted."""
+        told = {
+            name: value
+            for name, value in self.config.items()
+            if name not in _UNTOLD and value is not None
+        }
+        about = self.metadata
+        told |= {"stopped": str(about.get("stop_reason", "")).replace("_", " ")}
+        told |= {name: about[name] for name in ("date", "seconds") if name in about}
+        told |= {f"version of {name}": value for name, value in about.get("versions", {}).items()}
+        return told
 
     def split(self, corpus: Corpus) -> Split[Corpus] | None:
         """The training and the held-out documents of this run, if any were held out.

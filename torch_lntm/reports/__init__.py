@@ -11,7 +11,7 @@ from torch_lntm.reports.labels import (
     representative_documents,
     word_scores,
 )
-from torch_lntm.reports.page import html_report
+from torch_lntm.reports.page import html_report, write_report
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
     Score,
@@ -71,5 +71,6 @@ __all__ = [
     "summarise_topics",
     "topic_shares",
     "word_scores",
+    "write_report",
     "write_scores",
 ]

@@ -21,6 +21,8 @@ _PAPERS = {
     "Journal of Machine Learning Research 3.",
     "ep": "T. Minka and J. Lafferty (2002). Expectation-propagation for the generative aspect "
     "model. Proceedings of UAI.",
+    "hmc": "R. Neal (2011). MCMC using Hamiltonian dynamics. Handbook of Markov Chain Monte Carlo, "
+    "chapter 5.",
     "laplace": "M. Roberts, B. Stewart and E. Airoldi (2016). A model of text for experimentation "
     "in the social sciences. Journal of the American Statistical Association 111.",
     "stm": "M. Roberts, B. Stewart and E. Airoldi (2016). A model of text for experimentation in "
@@ -33,7 +35,7 @@ def citations(model: str, posterior: str) -> list[str]:
 
     Args:
         model: The model's name, such as ``"ctm"``.
-        posterior: The guide's name, such as ``"taylor"``.
+        posterior: The posterior's name in a recipe, such as ``"taylor"`` or ``"hmc"``.
     """
     software = f"The torch_lntm authors. torch_lntm, version {__version__} [computer software]."
     papers = [_PAPERS[name] for name in (model, posterior) if name in _PAPERS]

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, Protocol
 
 import jinja2
@@ -13,8 +14,11 @@ from markupsafe import Markup
 
 from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import require_whole
-from torch_lntm.guides import Guide, require_guide
+from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.files import atomic_write
+from torch_lntm.guides import Guide
+from torch_lntm.inference import DocumentHMC, draw_source
+from torch_lntm.io.folders import writing
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
@@ -46,7 +50,7 @@ class EstimatedEffects(Protocol):
 
 
 def html_report(
-    guide: Guide[Any],
+    posterior: Guide[Any] | DocumentHMC,
     corpus: Corpus,
     *,
     by: Sequence[str] | None = None,
@@ -71,7 +75,8 @@ def html_report(
     security policy lets nothing run but its own script.
 
     Args:
-        guide: A guide over the fitted model.
+        posterior: A guide over the fitted model; or chains, ``DocumentHMC(model)``, which
+            approximate nothing and take longer.
         corpus: The documents to report on, over the model's vocabulary.
         by: Columns of the metadata to show prevalence by; if not given, the first six that put
             documents into groups.
@@ -84,24 +89,25 @@ def html_report(
         num_words: Top words of each topic.
         num_docs: Documents for each topic.
         num_samples: Draws of each document's posterior.
-        seed: Seed of the draws.
-        max_docs: Documents per batch, which bounds memory; by default from what the guide needs.
+        seed: Seed of the draws; that of chains is their own.
+        max_docs: Documents per batch, which bounds memory; by default what fits.
         progress: Show a progress bar on standard error.
 
     Returns:
         The page, to be written in UTF-8.
 
     Raises:
-        ConfigError: No such guide, a number below its least, a corpus over other words or without
+        ConfigError: Neither of both, a number below its least, a corpus over other words or without
             any, or fewer texts than documents.
         MissingColumnError: The metadata have no such column.
     """
     require_whole(1, num_words=num_words)
     require_whole(0, num_docs=num_docs)
-    model = require_guide(guide).model
+    source = draw_source(posterior)
+    model = source.model
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(
-        guide,
+        posterior,
         corpus,
         columns,
         level=LEVEL,
@@ -125,7 +131,7 @@ def html_report(
         model=model,
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        guide=guide,
+        posterior=source.described,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
         names=names,
@@ -142,7 +148,7 @@ def html_report(
             model.topic_correlation(), summary.correlation_error, LEVEL
         ),
         documents=represent_topics(
-            guide, corpus, summary.documents, num_docs, texts, level=LEVEL, seed=seed
+            source, corpus, summary.documents, num_docs, texts, level=LEVEL, seed=seed
         ),
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         chart_width=figures.CHART,
@@ -150,12 +156,47 @@ def html_report(
         coefficients=[] if effects is None else effects.table(LEVEL),
         scores=scores,
         settings=settings or {},
-        citations=citations(model.name, guide.name or ""),
+        citations=citations(model.name, source.name),
         level=LEVEL,
         num_samples=num_samples,
         version=__version__,
         today=date.today().isoformat(),
     )
+
+
+def write_report(
+    path: str | Path,
+    posterior: Guide[Any] | DocumentHMC,
+    corpus: Corpus,
+    *,
+    overwrite: bool = False,
+    **options: Any,
+) -> Path:
+    """Write the page of :func:`html_report`, complete or not at all.
+
+    Args:
+        path: The file to write.
+        posterior: A guide over the fitted model, or chains.
+        corpus: The documents to report on.
+        overwrite: Replace a file that is there already.
+        **options: As for :func:`html_report`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: The file is there already or cannot be written, or for what
+            :func:`html_report` raises it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; name a file to write the page to")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
+    page = html_report(posterior, corpus, **options)
+    with writing(path), atomic_write(path) as file:
+        file.write(page.encode("utf-8", "replace"))
+    return path
 
 
 def _asset(name: str) -> Markup:

@@ -13,11 +13,10 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference import DocumentTopics
+from torch_lntm.guides import Guide
+from torch_lntm.inference import DocumentHMC, DocumentTopics, draw_source
 from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
@@ -84,7 +83,7 @@ class CorpusSummary:
 
 @torch.no_grad()
 def summarise_corpus(
-    guide: Guide[Any],
+    posterior: Guide[Any] | DocumentHMC,
     corpus: Corpus,
     by: Sequence[str] = (),
     *,
@@ -107,24 +106,26 @@ def summarise_corpus(
     variance over draws of the z of the drawn logits. Each correlation is taken alone.
 
     Args:
-        guide: A guide over the fitted model.
+        posterior: A guide over the fitted model; or chains, ``DocumentHMC(model)``, which
+            approximate nothing and take longer.
         corpus: The documents.
         by: Columns of the metadata.
         level: Probability that each interval is to cover.
         num_samples: Draws of each document.
-        seed: Seed of the draws.
-        max_docs: Documents per batch, which bounds memory; by default from what the guide needs.
+        seed: Seed of the draws; that of chains is their own.
+        max_docs: Documents per batch, which bounds memory; by default what fits.
         progress: Show a progress bar on standard error.
 
     Returns:
         The summary, on the CPU.
 
     Raises:
-        ConfigError: No such guide, a level that is no probability, fewer than two draws, a corpus
+        ConfigError: Neither of both, a level that is no probability, fewer than two draws, a corpus
             over other words or without any.
         MissingColumnError: The metadata have no such column.
     """
-    model = require_guide(guide).model
+    source = draw_source(posterior)
+    model = source.model
     corpus = model.check_corpus(corpus)
     require_whole(2, num_samples=num_samples)
     require_whole(0, seed=seed)
@@ -137,22 +138,19 @@ def summarise_corpus(
     groupings = [whole, *(group_documents(name, corpus.metadata[name]) for name in by)]
     tallies = [_Tally(grouping, corpus, num_samples, model.num_topics) for grouping in groupings]
     logits = _LogitMoments(num_samples, model.num_topics)
-    if max_docs is None:
-        draws = 3 * model.num_topics * num_samples
-        per_document = max(guide.memory_per_document(corpus.nnz / corpus.num_docs), draws)
-        max_docs = docs_at_once(per_document, model.device, model.dtype)
+    max_docs = max_docs or source.docs_at_once(corpus, num_samples)
     theta, converged, first = [], [], 0
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-            posterior = guide.posterior(batch)
-            draws_of_theta = posterior.theta_samples(num_samples, seed).double().cpu()
+            found = source.draw(batch, num_samples, seed)
+            draws_of_theta = found.theta.double().cpu()
             rows = slice(first, first + batch.num_docs)
             for tally in tallies:
                 tally.add(draws_of_theta, rows)
             filled = torch.from_numpy(corpus.lengths[rows] > 0)
             logits.add(draws_of_theta[:, filled])
             theta.append(draws_of_theta.mean(0).to(model.dtype))
-            converged.append(posterior.converged.cpu())
+            converged.append(found.converged.cpu())
             first += batch.num_docs
             bar.update(batch.num_docs)
     overall, *others = (tally.result(level) for tally in tallies)

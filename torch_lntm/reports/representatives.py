@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentTopics
+from torch_lntm.inference import DocumentTopics, DrawSource
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.labels import representative_documents
 from torch_lntm.reports.tables import words_of
@@ -21,7 +20,7 @@ from torch_lntm.reports.tables import words_of
 #: Letters of a text and of a value, columns, and words of a document that are shown.
 _TEXT, _VALUE, _FIELDS, _WORDS = 420, 80, 6, 15
 #: Draws of an interval.
-_DRAWS = 400
+_DRAWS = 200
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Representative:
 
 
 def represent_topics(
-    guide: Guide[Any],
+    source: DrawSource,
     corpus: Corpus,
     found: DocumentTopics,
     num_docs: int,
@@ -60,7 +59,7 @@ def represent_topics(
     """The documents with the largest share of each topic, with intervals and excerpts.
 
     Args:
-        guide: A guide over the model.
+        source: Where draws of the documents' proportions come from.
         corpus: The documents.
         found: Their proportions.
         num_docs: Documents for each topic.
@@ -74,22 +73,19 @@ def represent_topics(
     Raises:
         ConfigError: There are fewer texts than documents, or more.
     """
-    model = guide.model
+    model = source.model
     corpus = model.check_corpus(corpus)
     chosen = representative_documents(found, num_docs=num_docs) if num_docs else []
     wanted = sorted({one.document for one in chosen})
     quoted = None if texts is None else _quote(texts, set(wanted), len(corpus))
-    per_document = max(
-        guide.memory_per_document(corpus.nnz / len(corpus)), 2 * _DRAWS * model.num_topics
-    )
     ends: dict[int, tuple[Tensor, Tensor]] = {}
-    max_docs = docs_at_once(per_document, model.device, model.dtype)
+    max_docs = source.docs_at_once(corpus, _DRAWS)
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2])
     for first in range(0, len(wanted), max_docs):
         rows = wanted[first : first + max_docs]
         (batch,) = corpus.batches(order=rows, device=model.device, dtype=model.dtype)
-        lower, upper = (
-            end.cpu() for end in guide.posterior(batch).theta_interval(level, _DRAWS, seed)
-        )
+        theta = source.draw(batch, _DRAWS, seed).theta.cpu()
+        lower, upper = torch.quantile(theta, tails.to(theta), dim=0)
         ends |= {d: (lower[i], upper[i]) for i, d in enumerate(rows)}
     shown: list[list[Representative]] = [[] for _ in range(model.num_topics)]
     for one in chosen:

@@ -17,17 +17,19 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, latents_at, warn_of_stuck
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
 from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.result import FitResult
 from torch_lntm.inference.em.shares import owners
 from torch_lntm.inference.em.start import fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
 from torch_lntm.inference.em.tally import Tally, spread
-from torch_lntm.inference.em.variational_em import FitResult, VariationalEM
+from torch_lntm.inference.em.variational_em import VariationalEM
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
 
@@ -409,6 +411,7 @@ class MonteCarloRun(ResumableFit):
             objective_name=f"log likelihood at draws of {self.model.prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
+            posterior=DocumentHMC(self.model, seed=self.settings.seed),
             chains=chains,
             moved=moved,
         )

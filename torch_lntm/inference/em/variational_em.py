@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError, require, require_whole
 from torch_lntm.guides import GUIDES, Guide, require_guide
-from torch_lntm.inference.em.loop import StopReason
 from torch_lntm.inference.em.phases import (
     Start,
     VariationalRun,
     VariationalSettings,
 )
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.result import FitResult
 from torch_lntm.inference.em.start import fill_prior_means
-from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.em.tempering import ANNEALING, Annealing
 from torch_lntm.models import TopicModel
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What a fit leaves besides the fitted model.
-
-    Attributes:
-        history: One JSON-able record per epoch or iteration: ``phase``, ``iteration``,
-            ``objective`` (nats per token: the guide's own objective, in the phases ``"score"``,
-            ``"annealing"`` and ``"em"`` plus the parameters' log prior), ``seconds`` since the
-            start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
-            elsewhere the parameters change between batches.
-        stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
-            tolerance; ``"max_iterations"`` or ``"interrupted"``.
-        num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
-        means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
-            documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
-        objective_name: What the objective is.
-        seconds: Time the fit took, that of interrupted runs it continued included.
-        statistics: Those of the last E-step, or of Monte-Carlo EM their running average, from
-            which :class:`~torch_lntm.inference.StepwiseEM` goes on; None where the fit ended
-            before it had any.
-    """
-
-    history: list[dict[str, Any]]
-    stop_reason: StopReason
-    num_unconverged: int
-    means: Tensor
-    objective_name: str
-    seconds: float
-    statistics: Statistics | None = field(default=None, kw_only=True)
-
-    def __repr__(self) -> str:
-        last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
-        return (
-            f"FitResult({self.stop_reason} after {self.seconds:.1f} s, iteration "
-            f"{last['iteration']}, {last['objective']:.4f} nats per token "
-            f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
-        )
 
 
 class VariationalEM:
@@ -234,6 +191,7 @@ class VariationalEM:
             objective_name=self.guide.objective,
             seconds=state.seconds,
             statistics=state.statistics,
+            posterior=self.guide,
         )
 
 

@@ -1,0 +1,93 @@
+"""FitResult: what a fit leaves besides the fitted model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.guides import Guide
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.em.loop import StopReason
+from torch_lntm.inference.em.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit leaves besides the fitted model.
+
+    Attributes:
+        history: One JSON-able record per epoch or iteration: ``phase``, ``iteration``,
+            ``objective`` (nats per token: the guide's own objective, in the phases ``"score"``,
+            ``"annealing"`` and ``"em"`` plus the parameters' log prior), ``seconds`` since the
+            start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
+            elsewhere the parameters change between batches.
+        stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
+            tolerance; ``"max_iterations"`` or ``"interrupted"``.
+        num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
+        means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
+            documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
+        objective_name: What the objective is.
+        seconds: Time the fit took, that of interrupted runs it continued included.
+        statistics: Those of the last E-step, or of Monte-Carlo EM their running average, from
+            which :class:`~torch_lntm.inference.StepwiseEM` goes on; None where the fit ended
+            before it had any.
+        posterior: What gives the documents' posteriors as the fit did: its guide, or of Monte-Carlo
+            EM chains of each document.
+    """
+
+    history: list[dict[str, Any]]
+    stop_reason: StopReason
+    num_unconverged: int
+    means: Tensor
+    objective_name: str
+    seconds: float
+    statistics: Statistics | None = field(default=None, kw_only=True)
+    posterior: Guide[Any] | DocumentHMC = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}
+        return (
+            f"FitResult({self.stop_reason} after {self.seconds:.1f} s, iteration "
+            f"{last['iteration']}, {last['objective']:.4f} nats per token "
+            f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
+        )
+
+    def report(
+        self,
+        corpus: Corpus,
+        path: str | Path = "report.html",
+        *,
+        overwrite: bool = False,
+        **options: Any,
+    ) -> Path:
+        """Write a page on the fit for colleagues: one HTML file that opens without a network.
+
+        ``docs/report.md`` says how to read it. Its intervals are by draws of :attr:`posterior`;
+        those of chains are right and take several times as long as the fit.
+
+        Args:
+            corpus: The documents to report on.
+            path: The file to write.
+            overwrite: Replace a file that is there already.
+            **options: As for :func:`torch_lntm.reports.html_report`: ``texts``, ``by``, ``title``
+                and so on; ``posterior`` for others than the fit's.
+
+        Returns:
+            The file.
+
+        Raises:
+            ConfigError: The file is there already or cannot be written, or for what
+                :func:`torch_lntm.reports.html_report` raises it.
+        """
+        from torch_lntm.reports import write_report
+
+        settings = {"stopped": self.stop_reason.replace("_", " "), "seconds": f"{self.seconds:.1f}"}
+        if self.history:
+            settings[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
+        given = {"posterior": self.posterior, "settings": settings, **options}
+        return write_report(path, corpus=corpus, overwrite=overwrite, **given)
