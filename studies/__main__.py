@@ -17,6 +17,7 @@ STUDIES = {
     "papers": {
         "ahmed_xing_simulation": "How well posteriors recover theta (Ahmed & Xing 2007)",
         "ahmed_xing_learning": "Parameters learned by each posterior (the same)",
+        "ahmed_xing_fig5": "Learned densities of theta on the simplex (the same)",
         "ahmed_xing_fig6_9": "Topics, proportions and the topic graph (the same)",
         "ahmed_xing_fig7_8": "Perplexity and iterations on papers of NIPS (the same)",
         "ahmed_xing_table1": "Classifying abstracts by their topics (the same)",

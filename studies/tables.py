@@ -46,3 +46,12 @@ def entry(mean: float, error: float, digits: int) -> str:
 def with_error(values: Sequence[float], digits: int) -> str:
     """Mean and standard error of some values, as :func:`entry`; a dash where there are none."""
     return entry(*mean_and_error(values), digits) if values else "–"
+
+
+def entry_of_fits(mean: float, error: float, between: float, digits: int) -> str:
+    """A mean over several fits and, in parentheses, its standard errors: over cases, and over fits.
+
+    An error that is NaN, as that over a single fit, is a dash.
+    """
+    errors = ("–" if math.isnan(value) else f"{value:.{digits}f}" for value in (error, between))
+    return f"{mean:.{digits}f} ({'; '.join(errors)})"

@@ -1,11 +1,11 @@
-"""Parameters learned from simulated documents: *Ahmed & Xing 2007, §4.1, Figures 5 and 6*.
+"""Parameters learned from simulated documents: *Ahmed & Xing 2007, §4.1, Figure 6*.
 
 Three topics over 32 words, 400 documents of 200 words each. Models are drawn at random, and EM
 learns topics, μ and Σ of each from its documents, by the Taylor, the Blei–Lafferty and other
 posteriors: from the same random topics, with and without the paper's deterministic annealing, and
-from this package's own start, topics that LDA finds. The paper shows one model, whose learned
-densities of θ it draws on the simplex. It reports an error of θ of 13 % and 19 %, and a divergence
-of topics of 0.02 and 0.09, for Taylor and Blei–Lafferty.
+from this package's own start, topics that LDA finds. The paper has one model. It reports an error
+of θ of 13 % and 19 %, and a divergence of topics of 0.02 and 0.09, for Taylor and Blei–Lafferty.
+Its picture of what was learned, Figure 5, is the study ``ahmed_xing_fig5``.
 
 The paper stops when the bound changes by less than 10⁻³ of itself. A second, tighter tolerance
 tells what the posterior does from where its EM was stopped.
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 #: Where EM starts, and what is said of it: from random topics, from these with annealing, or from
 #: topics that LDA finds.
 STARTS = {"random": "", "annealed": ", annealed", "lda": ", from LDA"}
+#: The same in figures.
+START_NAMES = {"random": "random", "annealed": "random,\nannealed", "lda": "LDA"}
 #: The posterior that the others' errors are compared with.
 BASELINE = "taylor"
 #: The errors, and what each is.
@@ -54,7 +55,7 @@ STUCK = 0.5
 #: Documents of which the exact likelihood is computed.
 LIKELIHOOD_DOCS = 100
 #: Topics K.
-_TOPICS = 3
+NUM_TOPICS = 3
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,7 @@ class Learned:
         density: See :data:`ERRORS`.
         likelihood: See :data:`ERRORS`.
         iterations: Iterations of EM, with those of annealing.
-        probs: The learned topics of the first model, which the figure shows, in the order of the
-            true ones; empty for the others.
+        probs: The learned topics, in the order of the true ones.
         loc: Mean of the two log ratios of θ to its last component.
         covariance: Covariance of these.
     """
@@ -234,7 +234,7 @@ def draw(settings: LearningSettings, repetition: int) -> tuple[TopicModel, Corpu
     simulation = SimulationSettings(
         topic_concentration=settings.topic_concentration, seed=settings.seed
     )
-    cell = Cell(_TOPICS, settings.num_words, settings.num_tokens, settings.prior_variance)
+    cell = Cell(NUM_TOPICS, settings.num_words, settings.num_tokens, settings.prior_variance)
     truth = draw_model(simulation, cell, repetition)
     lengths = [settings.num_tokens] * settings.num_docs
     corpus, latents = truth.generate(lengths, seed=settings.seed + repetition)
@@ -248,7 +248,7 @@ def learn(
     truth, corpus, theta = draw(settings, repetition)
     # As in the paper, parameters are learned by maximum likelihood.
     model = ctm(
-        _TOPICS,
+        NUM_TOPICS,
         corpus.num_words,
         topic_smoothing=0.0,
         pseudo_documents=0.0,
@@ -271,7 +271,7 @@ def learn(
     probs = model.topics.probs.detach()[order]
     estimated = guide.means(corpus.batch(dtype=torch.float64)).theta_mode()[:, order]
     loc, covariance = contrasts(model, order)
-    true_loc, true_covariance = contrasts(truth, torch.arange(_TOPICS))
+    true_loc, true_covariance = contrasts(truth, torch.arange(NUM_TOPICS))
     true_probs = truth.topics.probs.detach()
     ratios = true_probs.log() - probs.clamp_min(1e-12).log()
     return Learned(
@@ -284,7 +284,7 @@ def learn(
         density=normal_divergence(true_loc, true_covariance, loc, covariance),
         likelihood=evidence(model, corpus) - evidence(truth, corpus),
         iterations=sum(record["phase"] in ("em", "annealing") for record in history),
-        probs=[[round(p, 5) for p in row] for row in probs.tolist()] if repetition == 0 else [],
+        probs=[[round(p, 5) for p in row] for row in probs.tolist()],
         loc=loc.tolist(),
         covariance=covariance.tolist(),
     )
@@ -308,7 +308,7 @@ def match(probs: Tensor, truth: Tensor) -> Tensor:
 def contrasts(model: TopicModel, order: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and covariance of the log ratios of θ, its topics in some order, to the last."""
     prior: Any = model.prior
-    contrast = torch.eye(_TOPICS, dtype=torch.float64)[:-1]
+    contrast = torch.eye(NUM_TOPICS, dtype=torch.float64)[:-1]
     contrast[:, -1] = -1.0
     loc, covariance = prior.loc.detach()[order], prior.covariance.detach()[order][:, order]
     return contrast @ loc, contrast @ covariance @ contrast.T
@@ -326,73 +326,51 @@ def normal_divergence(loc: Tensor, covariance: Tensor, other: Tensor, spread: Te
     )
 
 
-def density(loc: Tensor, covariance: Tensor, theta: Tensor) -> Tensor:
-    """Density of θ ``(..., 3)`` with respect to its first two components."""
-    from torch.distributions import MultivariateNormal
-
-    ratios = (theta[..., :-1] / theta[..., -1:]).log()
-    normal = MultivariateNormal(loc, covariance)
-    return (normal.log_prob(ratios) - theta.log().sum(-1)).exp()
-
-
 def figure(result: LearningResult) -> Figure:
-    """The paper's Figure 5 of the first model: topics, and the density of θ on the simplex.
+    """Errors of every model by start and posterior, until the paper's tolerance; bars are medians.
 
-    The first row is the truth, the others are what was learned until the paper's tolerance.
+    Divergences are on a logarithmic axis.
     """
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    truth = draw(result.settings, 0)[0]
-    loc, covariance = contrasts(truth, torch.arange(_TOPICS))
-    shown = [("true", truth.topics.probs.detach(), loc, covariance)]
-    for row in result.rows:
-        coarse = row.tolerance == result.settings.tolerances[0]
-        if row.repetition == 0 and coarse and row.posterior in (BASELINE, "blei-lafferty"):
-            name = f"{POSTERIORS[row.posterior]['label']}{STARTS[row.start]}"
-            learned = [
-                torch.tensor(values, dtype=torch.float64)
-                for values in (row.probs, row.loc, row.covariance)
-            ]
-            shown.append((name, learned[0], learned[1], learned[2]))
-    colours = LinearSegmentedColormap.from_list(
-        "paper", ("#ffffff", "#92c5de", "#2166ac", "#123c69")
-    )
-    plot = Figure(figsize=(8.0, 1.7 * len(shown)), layout="constrained")
-    axes = plot.subplots(len(shown), 2, squeeze=False, width_ratios=(2.4, 1.0))
-    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
-    grid = torch.from_numpy(_simplex_grid(60))
-    points = grid.numpy() @ corners
-    highest = float(density(loc, covariance, grid).max())
-    top = float(max(probs.max() for _, probs, *_ in shown))
-    for (left, right), (name, probs, mean, spread) in zip(axes, shown, strict=True):
-        left.imshow(probs.numpy(), cmap=colours, vmin=0.0, vmax=top, aspect="auto")
-        left.set_yticks(range(_TOPICS), [f"topic {k}" for k in range(_TOPICS)], fontsize=9)
-        left.set_xticks([])
-        left.set_title(f"{name}: topics over {probs.shape[1]} words", fontsize=10, loc="left")
-        heights = density(mean, spread, grid).clamp_max(highest).numpy()
-        levels = np.linspace(0.0, highest, 13)
-        right.tricontourf(points[:, 0], points[:, 1], heights, levels=levels, cmap=colours)
-        right.plot(*corners[[0, 1, 2, 0]].T, color="#4d4d4d", linewidth=0.8)
-        for k, (x, y) in enumerate(corners):
-            right.text(
-                x, y + (0.05 if k == 2 else -0.05), str(k), ha="center", va="center", fontsize=9
-            )
-        right.set_aspect("equal")
-        right.set_axis_off()
-    axes[-1, 0].set_xlabel("words")
-    axes[0, 1].set_title("density of θ", fontsize=10, pad=14)
+    settings = result.settings
+    plot = Figure(figsize=(11.0, 3.9), layout="constrained")
+    titles = {
+        "theta": "error of θ",
+        "topics": "divergence of topics, nats",
+        "density": "divergence of the density of θ, nats",
+    }
+    for ax, (error, title) in zip(plot.subplots(1, len(titles)), titles.items(), strict=True):
+        for number, posterior in enumerate(settings.posteriors):
+            style = POSTERIORS[posterior]
+            shift = 0.19 * (number - (len(settings.posteriors) - 1) / 2)
+            for place, start in enumerate(settings.starts):
+                values = result.errors((posterior, start, settings.tolerances[0]), error)
+                ax.plot(
+                    [place + shift] * len(values),
+                    values,
+                    color=style["color"],
+                    marker=style["marker"],
+                    markersize=5,
+                    alpha=0.75,
+                    linestyle="none",
+                    label=style["label"] if place == 0 else None,
+                )
+                middle = median(values)
+                ends = (place + shift - 0.08, place + shift + 0.08)
+                ax.plot(ends, (middle, middle), color=style["color"], linewidth=2.2)
+        ax.set_xticks(
+            range(len(settings.starts)), [f"from {START_NAMES[name]}" for name in settings.starts]
+        )
+        ax.set_title(title, fontsize=10)
+        ax.grid(axis="y", alpha=0.25)
+        if error == "theta":
+            ax.set_ylim(0)
+        else:
+            ax.set_yscale("log")
+    handles, labels = plot.axes[0].get_legend_handles_labels()
+    plot.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return plot
-
-
-def _simplex_grid(steps: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Points inside the simplex ``(num_points, 3)``, evenly spaced."""
-    inside = [
-        (i + 1 / 3, j + 1 / 3, steps - i - j - 2 / 3)
-        for i in range(steps)
-        for j in range(steps - i)
-    ]
-    return np.array(inside) / steps
 
 
 STUDY = Study(

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.papers.texts import POSTERIORS, fit, read_labelled, used_words
-from studies.tables import mean_and_error, table
+from studies.tables import entry_of_fits, mean_and_error, table
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import classification, resampled_error
@@ -166,10 +166,8 @@ class TableResult:
         return "\n\n".join(parts)
 
     def _percent(self, accuracies: Tensor) -> str:
-        errors = [
-            "–" if np.isnan(error) else f"{100 * error:.2f}" for error in self.errors(accuracies)
-        ]
-        return f"{100 * float(accuracies.mean()):.2f} ({'; '.join(errors)})"
+        error, between = (100 * value for value in self.errors(accuracies))
+        return entry_of_fits(100 * float(accuracies.mean()), error, between, 2)
 
 
 def run(settings: TableSettings, cells: Cells) -> TableResult:

@@ -1,8 +1,9 @@
 """Sources of correlation that can be read: *Putthividhya et al. 2009, §3.1, Figure 2*.
 
 Factor models with 60 topics and 10 sources are fitted to real texts, with Laplacian sources as in
-the figure and with Gaussian ones. The figure shows the topics at both ends of three sources. The
-paper says that sparse sources can be interpreted. Four numbers say how far they can:
+the figure and with Gaussian ones, several times each, from different random starts. The figure
+shows the topics at both ends of three sources. The paper says that sparse sources can be
+interpreted. Four numbers say how far they can:
 
 * how many topics a source moves, Σ_k a_k² squared over Σ_k a_k⁴ of its centred loadings a;
 * the excess kurtosis of the documents' posterior means of a source, which is 0 for a normal
@@ -14,6 +15,7 @@ paper says that sparse sources can be interpreted. Four numbers say how far they
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
 from studies.papers.texts import fit, used_words
-from studies.tables import table, with_error
+from studies.tables import entry_of_fits, mean_and_error, table
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import coherence
@@ -51,6 +53,7 @@ class SourceSettings:
         sources: Distributions of the sources, ``laplace`` and ``gaussian``.
         num_topics: Topics.
         num_sources: Sources.
+        fits: Fits of each model, from different random starts.
         num_docs: Documents to draw at random; all of them if there are fewer.
         end_docs: Documents at each end of a source whose labels are counted.
         seed: Seed of everything random.
@@ -60,6 +63,7 @@ class SourceSettings:
     sources: tuple[str, ...] = ("laplace", "gaussian")
     num_topics: int = 60
     num_sources: int = 10
+    fits: int = 3
     num_docs: int = 2000
     end_docs: int = 50
     seed: int = 0
@@ -70,7 +74,7 @@ class SourceSettings:
         Raises:
             ConfigError: A value that cannot be used.
         """
-        ones = dict.fromkeys(("num_sources", "end_docs"), 1)
+        ones = dict.fromkeys(("num_sources", "fits", "end_docs"), 1)
         check_numbers(self, {"num_topics": 2 * END_TOPICS, "num_docs": 2, "seed": 0, **ones})
         check_choices(self, "sources", SOURCES)
         if not self.corpora or self.num_sources >= self.num_topics:
@@ -87,6 +91,7 @@ class Sources:
     Attributes:
         corpus: Name of the corpus.
         source: Distribution of the sources.
+        fit: Number of the fit.
         names: A name for each topic.
         loadings: ``(num_topics, num_sources)`` centred loadings.
         kurtosis: Excess kurtosis of each source's posterior means over documents.
@@ -98,6 +103,7 @@ class Sources:
 
     corpus: str
     source: str
+    fit: int
     names: list[str]
     loadings: list[list[float]]
     kurtosis: list[float]
@@ -115,18 +121,23 @@ class Sources:
 
 def run(settings: SourceSettings, cells: Cells) -> list[Sources]:
     """Fit and measure."""
-    keys = [(corpus, source) for corpus in settings.corpora for source in settings.sources]
+    keys = [
+        (corpus, source, number)
+        for number in range(settings.fits)
+        for corpus in settings.corpora
+        for source in settings.sources
+    ]
     return [Sources(**row) for row in cells.each(keys, lambda key: measure(settings, *key))]
 
 
-def measure(settings: SourceSettings, name: str, source: str) -> Sources:
-    """The sources of a corpus, and their four numbers."""
+def measure(settings: SourceSettings, name: str, source: str, number: int) -> Sources:
+    """The sources of a fit to a corpus, and their four numbers."""
     rng = np.random.default_rng(settings.seed)
     corpus = read_corpus(corpus_file(name))
     corpus = corpus[corpus.lengths.nonzero()[0]]
     corpus = used_words(corpus[np.sort(rng.permutation(corpus.num_docs)[: settings.num_docs])])
     options = {"num_sources": settings.num_sources}
-    fitted = fit(SOURCES[source], corpus, settings.num_topics, settings.seed, options)
+    fitted = fit(SOURCES[source], corpus, settings.num_topics, settings.seed + number, options)
     prior = source_prior(fitted.model)
     found = transform(fitted.guide, corpus).sources
     assert found is not None
@@ -149,6 +160,7 @@ def measure(settings: SourceSettings, name: str, source: str) -> Sources:
     return Sources(
         name,
         source,
+        number,
         topic_labels(fitted.model, 3),
         loadings.tolist(),
         kurtosis.tolist(),
@@ -176,29 +188,36 @@ def joint_coherence(rows: list[NDArray[np.int64]], corpus: Corpus) -> list[float
     return [float(value) for value in coherence(words, corpus, top_n=END_TOPICS * END_WORDS)]
 
 
+def over_fits(values: list[list[float]], digits: int) -> str:
+    """Mean of several fits' values, with standard errors over all values and over the fits."""
+    mean, error = mean_and_error([value for of_fit in values for value in of_fit])
+    return entry_of_fits(mean, error, mean_and_error(list(map(fmean, values)))[1], digits)
+
+
 def tables(rows: list[Sources]) -> str:
-    """The four numbers, and the topics at both ends of the strongest sources."""
+    """The four numbers, and the topics at both ends of the first fits' strongest sources."""
     numbers, ends = [], []
-    for row in rows:
-        labelled = bool(row.purity)
+    for corpus, source in dict.fromkeys((row.corpus, row.source) for row in rows):
+        fits = [row for row in rows if (row.corpus, row.source) == (corpus, source)]
+        labelled = bool(fits[0].purity)
         numbers.append(
             [
-                f"{row.corpus}, {row.source}",
-                with_error(row.moved, 1),
-                with_error(row.kurtosis, 1),
-                with_error(row.ends, 3),
-                f"{row.chance:.3f}",
-                with_error(row.purity, 3),
-                f"{row.base:.3f}" if labelled else "–",
+                f"{corpus}, {source}",
+                over_fits([row.moved for row in fits], 1),
+                over_fits([row.kurtosis for row in fits], 1),
+                over_fits([row.ends for row in fits], 3),
+                f"{fmean(row.chance for row in fits):.3f}",
+                over_fits([row.purity for row in fits], 3) if labelled else "–",
+                f"{fmean(row.base for row in fits):.3f}" if labelled else "–",
             ]
         )
-        loadings = np.array(row.loadings)
-        for source in strongest(loadings, SHOWN):
-            positive, negative = ends_of(loadings[:, source], END_TOPICS)
+        loadings = np.array(fits[0].loadings)
+        for number in strongest(loadings, SHOWN):
+            positive, negative = ends_of(loadings[:, number], END_TOPICS)
             ends.append(
                 [
-                    f"{row.corpus}, {row.source}, {source}",
-                    *("; ".join(row.names[k] for k in end) for end in (positive, negative)),
+                    f"{corpus}, {source}, {number}",
+                    *("; ".join(fits[0].names[k] for k in end) for end in (positive, negative)),
                 ]
             )
     header = [
@@ -212,9 +231,9 @@ def tables(rows: list[Sources]) -> str:
     ]
     return "\n\n".join(
         [
-            "Means over sources or their ends, with standard errors",
+            "Means over sources or their ends, with standard errors over these and over fits",
             table(header, numbers),
-            "Topics at both ends of the strongest sources",
+            "Topics at both ends of the strongest sources of the first fit",
             table(["corpus, sources, number", "positive end", "negative end"], ends),
         ]
     )
@@ -226,12 +245,15 @@ def strongest(loadings: NDArray[np.float64], number: int) -> list[int]:
 
 
 def figure(rows: list[Sources]) -> Figure:
-    """The paper's Figure 2: topics at both ends of Laplacian sources, a column a corpus."""
+    """The paper's Figure 2: topics at both ends of Laplacian sources, a column a corpus.
+
+    The sources are those of the first fit.
+    """
     from matplotlib.figure import Figure
 
     from torch_lntm.plotting.sources import plot_loadings
 
-    drawn = [row for row in rows if row.source == rows[0].source]
+    drawn = [row for row in rows if (row.source, row.fit) == (rows[0].source, 0)]
     plot = Figure(figsize=(6.2 * len(drawn), 1.9 * SHOWN + 0.9), layout="constrained")
     for ax, row in zip(plot.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
         loadings = np.array(row.loadings)
@@ -246,5 +268,5 @@ STUDY = Study(
     run,
     tables,
     figure,
-    quick={"num_topics": 15, "num_sources": 4, "num_docs": 300},
+    quick={"num_topics": 15, "num_sources": 4, "num_docs": 300, "fits": 1},
 )

@@ -1,9 +1,9 @@
 """Retrieval of newsgroup messages by topic models: *Putthividhya et al. 2009, §3.3, Figure 5*.
 
-Models are fitted to the training messages of 20 Newsgroups. Each test message is a query. The
-training messages are ranked by the probability of their words given the query, as in the paper, and
-by the cosine and the Hellinger distance of topic proportions; and, without a model, by tf–idf. A
-message of the query's newsgroup is relevant.
+Models are fitted to the training messages of 20 Newsgroups, several times each, from different
+random starts. Each test message is a query. The training messages are ranked by the probability of
+their words given the query, as in the paper, and by the cosine and the Hellinger distance of topic
+proportions; and, without a model, by tf–idf. A message of the query's newsgroup is relevant.
 
 The paper compares IFTM with LDA and prints curves without numbers. It has 16,000 training messages
 and 3,949 queries of another edition of the corpus.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.papers.texts import MODELS, fit, read_parts
-from studies.tables import entry, mean_and_error, table
+from studies.tables import entry_of_fits, mean_and_error, table, with_error
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import (
@@ -57,6 +57,7 @@ class RetrievalSettings:
             file of its split.
         models: Models to rank by.
         num_topics: Topics.
+        fits: Fits of each model, from different random starts.
         min_df: Training documents that a word must be in to be kept.
         num_docs: Documents to draw at random of each part; None for all.
         queries: Test documents to draw at random as queries.
@@ -67,6 +68,7 @@ class RetrievalSettings:
     corpus: str = "20ng_bydate"
     models: tuple[str, ...] = ("lda", "iftm-g", "iftm-l", "ctm")
     num_topics: int = 70
+    fits: int = 3
     min_df: int = 5
     num_docs: int | None = 5000
     queries: int = 1000
@@ -79,9 +81,8 @@ class RetrievalSettings:
         Raises:
             ConfigError: A value that cannot be used.
         """
-        check_numbers(
-            self, {"num_topics": 2, "min_df": 1, "queries": 2, "theta_samples": 1, "seed": 0}
-        )
+        ones = dict.fromkeys(("fits", "min_df", "theta_samples"), 1)
+        check_numbers(self, {"num_topics": 2, "queries": 2, "seed": 0, **ones})
         check_choices(self, "models", MODELS)
         if self.num_docs is not None and self.num_docs < 2:
             raise ConfigError(f"num_docs is {self.num_docs}; expected at least 2")
@@ -89,10 +90,11 @@ class RetrievalSettings:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One way to rank.
+    """One way to rank by one fit.
 
     Attributes:
         model: Name in :data:`MODELS`, or :data:`TFIDF`.
+        fit: Number of the fit.
         ranking: Key of :data:`RANKINGS`, or :data:`TFIDF`.
         average_precision: Average precision of each query.
         precision: Mean over queries of the precision at each recall.
@@ -100,6 +102,7 @@ class Ranked:
     """
 
     model: str
+    fit: int
     ranking: str
     average_precision: list[float]
     precision: list[float]
@@ -112,7 +115,7 @@ class RetrievalResult:
 
     Attributes:
         settings: What was asked for.
-        rows: One per model and ranking.
+        rows: One per fit and ranking, and one by :data:`TFIDF`.
         lengths: Tokens of each query.
     """
 
@@ -120,21 +123,28 @@ class RetrievalResult:
     rows: list[Ranked]
     lengths: list[int]
 
-    def find(self, model: str, ranking: str) -> Ranked:
-        """A way to rank.
+    def find(self, model: str, ranking: str) -> list[Ranked]:
+        """A way to rank, by every fit of a model.
 
         Raises:
             ConfigError: It was not measured.
         """
-        for row in self.rows:
-            if (row.model, row.ranking) == (model, ranking):
-                return row
-        raise ConfigError(f"nothing was measured for {model!r} by {ranking!r}")
+        found = [row for row in self.rows if (row.model, row.ranking) == (model, ranking)]
+        if not found:
+            raise ConfigError(f"nothing was measured for {model!r} by {ranking!r}")
+        return found
+
+    def averages(self, model: str, ranking: str) -> NDArray[np.float64]:
+        """``(fits, num_queries)`` average precision."""
+        return np.array([row.average_precision for row in self.find(model, ranking)])
 
     def gaps(self, model: str, ranking: str) -> NDArray[np.float64]:
-        """``(num_queries,)`` average precision less that of :data:`BASELINE` ranked alike."""
-        ours, other = (self.find(name, ranking) for name in (model, BASELINE))
-        return np.array(ours.average_precision) - np.array(other.average_precision)
+        """``(fits, num_queries)`` average precision less that of :data:`BASELINE` ranked alike."""
+        return self.averages(model, ranking) - self.averages(BASELINE, ranking)
+
+    def curve(self, model: str, ranking: str) -> NDArray[np.float64]:
+        """``(num_recalls,)`` precision at each recall, mean over fits."""
+        return np.array([row.precision for row in self.find(model, ranking)]).mean(0)
 
     def tables(self) -> str:
         """Mean average precisions, differences to LDA, and these for short and long queries."""
@@ -142,16 +152,14 @@ class RetrievalResult:
         rows = [
             [
                 str(MODELS[name]["label"]),
-                *(
-                    entry(*mean_and_error(self.find(name, ranking).average_precision), 4)
-                    for ranking in RANKINGS
-                ),
+                *(over_fits(self.averages(name, ranking)) for ranking in RANKINGS),
             ]
             for name in names
         ]
-        tfidf = entry(*mean_and_error(self.find(TFIDF, TFIDF).average_precision), 4)
+        tfidf = with_error(self.averages(TFIDF, TFIDF)[0].tolist(), 4)
         parts = [
-            f"Mean average precision, with its standard error over queries; by tf–idf {tfidf}",
+            "Mean average precision, with its standard errors over queries and over fits; by "
+            f"tf–idf {tfidf}",
             table(["", *RANKINGS.values()], rows),
         ]
         others = [name for name in names if name != BASELINE]
@@ -166,35 +174,37 @@ class RetrievalResult:
             rows = [
                 [
                     f"{MODELS[name]['label']}, {title}",
-                    *(
-                        entry(*mean_and_error(self.gaps(name, ranking)[chosen].tolist()), 4)
-                        for ranking in RANKINGS
-                    ),
+                    *(over_fits(self.gaps(name, ranking)[:, chosen]) for ranking in RANKINGS),
                 ]
                 for name in others
                 for title, chosen in groups.items()
                 if chosen.any()
             ]
             parts += [
-                "Less LDA's by the same ranking, query by query",
+                "Less LDA's by the same ranking, query by query and fit by fit",
                 table(["", *RANKINGS.values()], rows),
             ]
         return "\n\n".join(parts)
+
+
+def over_fits(averages: NDArray[np.float64]) -> str:
+    """Mean of ``(fits, num_queries)`` values, with standard errors over queries and over fits."""
+    mean, error = mean_and_error(averages.mean(0).tolist())
+    return entry_of_fits(mean, error, mean_and_error(averages.mean(1).tolist())[1], 4)
 
 
 def run(settings: RetrievalSettings, cells: Cells) -> RetrievalResult:
     """Fit every model and rank by it."""
     train, queries = read_messages(settings)
 
-    def rank(model: str, ranking: str, similarity: Similarity) -> Ranked:
+    def rank(model: str, number: int, ranking: str, similarity: Similarity) -> Ranked:
         found = retrieval(similarity, queries.labels or (), train.labels or ())
         averages = [round(value, 5) for value in found.average_precision.tolist()]
-        return Ranked(model, ranking, averages, found.curve.tolist(), found.recall.tolist())
+        return Ranked(model, number, ranking, averages, found.curve.tolist(), found.recall.tolist())
 
-    def measure(name: str) -> list[Ranked]:
-        if name == TFIDF:
-            return [rank(TFIDF, TFIDF, by_tfidf(queries, train))]
-        fitted = fit(name, train, settings.num_topics, settings.seed)
+    def measure(key: tuple[str, int]) -> list[Ranked]:
+        name, number = key
+        fitted = fit(name, train, settings.num_topics, settings.seed + number)
         asked, ranked = (
             transform(
                 fitted.guide,
@@ -212,11 +222,12 @@ def run(settings: RetrievalSettings, cells: Cells) -> RetrievalResult:
             "cosine": by_cosine(asked, ranked),
             "hellinger": by_hellinger(asked, ranked),
         }
-        return [rank(name, ranking, similarities[ranking]) for ranking in RANKINGS]
+        return [rank(name, number, ranking, similarities[ranking]) for ranking in RANKINGS]
 
-    found = cells.each([TFIDF, *settings.models], measure)
-    rows = [Ranked(**row) for rows in found for row in rows]
-    return RetrievalResult(settings, rows, queries.lengths.tolist())
+    keys = [(name, number) for number in range(settings.fits) for name in settings.models]
+    found = [row for rows in cells.each(keys, measure) for row in rows]
+    found.append(cells.one(TFIDF, lambda: rank(TFIDF, 0, TFIDF, by_tfidf(queries, train))))
+    return RetrievalResult(settings, [Ranked(**row) for row in found], queries.lengths.tolist())
 
 
 def read_messages(settings: RetrievalSettings) -> tuple[Corpus, Corpus]:
@@ -250,18 +261,20 @@ def read_messages(settings: RetrievalSettings) -> tuple[Corpus, Corpus]:
 
 
 def figure(result: RetrievalResult) -> Figure:
-    """The paper's Figure 5, precision by recall: by the likelihood, and by the cosine of θ."""
+    """The paper's Figure 5, precision by recall: by the likelihood, and by the cosine of θ.
+
+    Each line is the mean of the fits.
+    """
     from matplotlib.figure import Figure
 
     plot = Figure(figsize=(9.6, 4.6), layout="constrained")
     shown = ("total", "likelihood", "cosine")
     axes = plot.subplots(1, len(shown), sharey=True)
-    tfidf = result.find(TFIDF, TFIDF)
+    (tfidf,) = result.find(TFIDF, TFIDF)
     for ax, ranking in zip(axes, shown, strict=True):
         for name in result.settings.models:
-            row = result.find(name, ranking)
             style = {"markersize": 4, "linewidth": 1.4, **MODELS[name]}
-            ax.plot(row.recall, row.precision, **style)
+            ax.plot(tfidf.recall, result.curve(name, ranking), **style)
         ax.plot(tfidf.recall, tfidf.precision, color="#999999", linestyle=":", label="tf–idf")
         ax.set_title(RANKINGS[ranking], fontsize=10)
         ax.set_xlabel("recall")
@@ -278,5 +291,5 @@ STUDY = Study(
     run,
     RetrievalResult.tables,
     figure,
-    quick={"num_topics": 20, "num_docs": 1000, "queries": 200, "theta_samples": 20},
+    quick={"num_topics": 20, "num_docs": 1000, "queries": 200, "theta_samples": 20, "fits": 1},
 )

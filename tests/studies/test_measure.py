@@ -21,7 +21,7 @@ from studies.measure import (
     measure,
     write,
 )
-from studies.tables import entry, mean_and_error, table, table_of, with_error
+from studies.tables import entry, entry_of_fits, mean_and_error, table, table_of, with_error
 from torch_lntm.errors import ConfigError
 
 
@@ -219,6 +219,8 @@ def test_means_have_their_standard_errors() -> None:
     assert with_error([1.5], 2) == "1.50"
     assert with_error([], 2) == "–"
     assert entry(math.nan, 1.0, 2) == "–"
+    assert entry_of_fits(1.0, 0.25, 0.5, 2) == "1.00 (0.25; 0.50)"
+    assert entry_of_fits(1.0, 0.25, math.nan, 1) == "1.0 (0.2; –)"
 
 
 def test_lists_of_numbers_take_one_line_and_strings_stay() -> None:

@@ -125,7 +125,8 @@ class Fit(ChoosesWords, OnDocuments):
         max_epochs: Visits of every document.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
-        batch_size: Documents between two updates of the model.
+        batch_size: Documents between two updates of the model; 100 or more, by their tokens, if not
+            given.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
         num_words: Top words to print of each topic.
         checkpoint_seconds: Time between checkpoints.
@@ -188,7 +189,7 @@ class Fit(ChoosesWords, OnDocuments):
     max_epochs: int = 20
     num_chains: int = 1
     num_transitions: int = 3
-    batch_size: int = 100
+    batch_size: int | None = None
     test_fraction: float = 0.1
     num_words: int = 10
     checkpoint_seconds: float = 60.0

@@ -13,9 +13,8 @@ from torch_lntm.inference.documents import (
 )
 from torch_lntm.inference.draws import DrawSource, chain_draws, draw_source
 from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
-from torch_lntm.inference.em.monte_carlo_run import MonteCarloResult
 from torch_lntm.inference.em.processes import Processes
-from torch_lntm.inference.em.result import FitResult
+from torch_lntm.inference.em.result import FitResult, MonteCarloResult
 from torch_lntm.inference.em.statistics import (
     Statistics,
     expected_statistics,

@@ -12,13 +12,13 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.em.monte_carlo_run import (
-    MonteCarloResult,
     MonteCarloRun,
     MonteCarloSettings,
     TopicUpdate,
 )
 from torch_lntm.inference.em.phases import Start
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.variational_em import check_corpus
 from torch_lntm.models import TopicModel
 
@@ -53,7 +53,8 @@ class MonteCarloEM:
         max_epochs: Visits of every document. On held-out words more of them can do harm, where
             documents are long and few, or good, where they are short.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
-        batch_size: Documents of a mini-batch.
+        batch_size: Documents of a mini-batch; by default 100, and more where documents are so short
+            that these have fewer than 3,000 tokens.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
             M-steps take twice the time of an epoch and predict about as well.
         learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is
@@ -81,7 +82,7 @@ class MonteCarloEM:
         target_accept: float = 0.8,
         max_epochs: int = 20,
         warmup_epochs: int | None = None,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         topic_update: TopicUpdate | None = None,
         learning_rate: float = 0.1,
         start: Start = "lda",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
 from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start
 from torch_lntm.inference.em.processes import Processes
-from torch_lntm.inference.em.result import FitResult
+from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.shares import owners
 from torch_lntm.inference.em.start import fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
@@ -38,42 +38,17 @@ TopicUpdate = Literal["exact", "gradient"]
 #: Epochs after which the learning rate is half of what it began with.
 LEARNING_DELAY = 10.0
 
+#: Documents and tokens that a mini-batch has at least.
+BATCH_DOCS, BATCH_TOKENS = 100, 3000
+#: Average variance of the logits of theta that chains start under, at least. The proportions that
+#: the start finds are too sure: from their variance EM would take hundreds of transitions to find
+#: that of short documents, and blur the topics meanwhile.
+START_VARIANCE = 10.0
+
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
 FEWEST_TRANSITIONS = 10
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 _CHAIN, _ADAPTATION = "chain.", "adaptation."
-
-
-@dataclass(frozen=True, repr=False)
-class MonteCarloResult(FitResult):
-    """What Monte-Carlo EM leaves besides the fitted model.
-
-    As :class:`FitResult`, with these differences: ``means`` are the means of the documents' last
-    draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
-    and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
-    ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
-    ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard
-    deviation over documents, averaged over topics.
-    Perplexities at draws are those of the training documents under proportions that know them.
-
-    Attributes:
-        chains: ``(num_chains, num_docs, dim)`` the last draws, on the CPU, by the names of the
-            sites: ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty
-            documents.
-        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal since its step size
-            was frozen (since it started, before).
-    """
-
-    chains: dict[str, Tensor] = field(default_factory=dict)
-    moved: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
-
-    def __repr__(self) -> str:
-        last = self.history[-1] if self.history else {"iteration": 0, "perplexity": math.nan}
-        return (
-            f"MonteCarloResult({self.stop_reason} after {self.seconds:.1f} s, epoch "
-            f"{last['iteration']}, perplexity {last['perplexity']:.2f} at the draws, "
-            f"{self.num_unconverged} documents with a stuck chain)"
-        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +59,7 @@ class MonteCarloSettings:
     num_transitions: int
     max_epochs: int
     warmup_epochs: int
-    batch_size: int
+    batch_size: int | None
     topic_update: TopicUpdate
     learning_rate: float
     start: Start
@@ -118,7 +93,9 @@ class MonteCarloRun(ResumableFit):
         self.settings = settings
         self.corpus = corpus
         self.occupied: NDArray[np.int64] = np.flatnonzero(corpus.lengths)
-        self.num_batches = math.ceil(len(self.occupied) / settings.batch_size)
+        enough = math.ceil(BATCH_TOKENS * len(self.occupied) / corpus.num_tokens)
+        batch_size = settings.batch_size or max(BATCH_DOCS, enough)
+        self.num_batches = math.ceil(len(self.occupied) / batch_size)
         # Chains stay with their process, whichever mini-batches their documents come in.
         self.mine = np.ones(corpus.num_docs, dtype=np.bool_)
         self.owned: NDArray[np.int64] = self.occupied
@@ -178,6 +155,7 @@ class MonteCarloRun(ResumableFit):
             progress=settings.progress,
         ).fit(self.corpus, processes=self.processes)
         self.state.documents |= self.rows.select({"means": started.means})
+        self.model.prior.widen(START_VARIANCE)
         self.keep()
         if started.stop_reason == "interrupted":
             raise KeyboardInterrupt

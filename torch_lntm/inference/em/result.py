@@ -1,4 +1,4 @@
-"""FitResult: what a fit leaves besides the fitted model."""
+"""What a fit leaves besides the fitted model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
@@ -91,3 +92,35 @@ class FitResult:
             settings[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
         given = {"posterior": self.posterior, "settings": settings, **options}
         return write_report(path, corpus=corpus, overwrite=overwrite, **given)
+
+
+@dataclass(frozen=True, repr=False)
+class MonteCarloResult(FitResult):
+    """What Monte-Carlo EM leaves besides the fitted model.
+
+    As :class:`FitResult`, with these differences: ``means`` are the means of the documents' last
+    draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
+    and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
+    ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
+    ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard
+    deviation over documents, averaged over topics.
+    Perplexities at draws are those of the training documents under proportions that know them.
+
+    Attributes:
+        chains: ``(num_chains, num_docs, dim)`` the last draws, on the CPU, by the names of the
+            sites: ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty
+            documents.
+        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal since its step size
+            was frozen (since it started, before).
+    """
+
+    chains: dict[str, Tensor] = field(default_factory=dict)
+    moved: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
+
+    def __repr__(self) -> str:
+        last = self.history[-1] if self.history else {"iteration": 0, "perplexity": math.nan}
+        return (
+            f"MonteCarloResult({self.stop_reason} after {self.seconds:.1f} s, epoch "
+            f"{last['iteration']}, perplexity {last['perplexity']:.2f} at the draws, "
+            f"{self.num_unconverged} documents with a stuck chain)"
+        )

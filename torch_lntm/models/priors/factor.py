@@ -316,6 +316,16 @@ class IndependentFactorPrior(DocumentPrior):
         mixing = mixing / math.sqrt(self.source_variance)
         self.set_(loc=loc, mixing=mixing, noise_precision=1.0 / noise)
 
+    @torch.no_grad()
+    def widen(self, variance: float) -> None:
+        """See :meth:`DocumentPrior.widen`; sources and noise keep their shares."""
+        narrow = float(self.contrast_covariance().diagonal().mean())
+        if 0.0 < narrow < variance:
+            scale = variance / narrow
+            self.set_(
+                mixing=self.mixing * math.sqrt(scale), noise_precision=self.noise_precision / scale
+            )
+
     def centred_mixing(self) -> Tensor:
         """A with the mean of each column taken off, float64: what the softmax can see of it."""
         mixing = self.mixing.detach().double()

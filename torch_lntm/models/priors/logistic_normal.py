@@ -221,6 +221,12 @@ class LogisticNormalPrior(NormalPrior):
         covariance.diagonal().add_(0.1)
         self.set_(loc=mean, covariance=self._restricted(covariance))
 
+    def widen(self, variance: float) -> None:
+        """See :meth:`DocumentPrior.widen`; correlations stay."""
+        narrow = float(self.contrast_covariance().diagonal().mean())
+        if 0.0 < narrow < variance:
+            self.set_(covariance=self.covariance.detach().double() * (variance / narrow))
+
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
         """See :meth:`DocumentPrior.regressors`; an intercept alone."""
         ones = torch.ones(batch.num_docs, 1, dtype=torch.float64, device=self.loc.device)

@@ -143,6 +143,13 @@ class DocumentPrior(nn.Module):
         """
         self.m_step(num_docs, **sums)
 
+    def widen(self, variance: float) -> None:
+        """Let theta vary more than a rough start says; by default as it does.
+
+        Args:
+            variance: Average variance of the centred logits of theta, at least.
+        """
+
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
