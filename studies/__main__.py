@@ -43,6 +43,7 @@ STUDIES = {
         "aspect": "E-steps of LDA beside scikit-learn's",
         "accuracy": "Every posterior beside long chains",
         "sampling": "Effective samples per second beside Pyro's HMC and NUTS",
+        "structural": "Structural topic models beside topica's STM",
         "coverage": "Whether intervals of effects hold the truth, on simulated corpora",
         "launches": "Kernels, waits and bytes of a fit on a pretend GPU",
         "versus": "CPU time beside another checkout of this repository",

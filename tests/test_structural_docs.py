@@ -19,6 +19,7 @@ SHORTER = {
     "[10, 20, 50], num_seeds=3": "[2, 3], num_seeds=1",
     "chain_draws(model, corpus)": "chain_draws(model, corpus, num_draws=2, warmup_steps=5)",
     'DocumentHMC(model), corpus, "~ party")': 'DocumentHMC(model), corpus, "~ party", num_draws=2)',
+    "joint_draws(model, corpus)": "joint_draws(model, corpus, num_draws=2, warmup_steps=5)",
     "topics=[3]": "topics=[1]",
 }
 

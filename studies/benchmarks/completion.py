@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 import torch_lntm as lntm
-from studies.benchmarks.systems import SYSTEMS, ctm_sweeps
+from studies.benchmarks.systems import ALL_SYSTEMS, SYSTEMS, ctm_sweeps
 from studies.machine import ROOT, thread_environment
 from studies.measure import Cells, Study, check_choices, check_numbers, corpus_file
 from studies.tables import table_of
@@ -104,6 +104,7 @@ def fit_in_process(
     seed: int,
     threads: int,
     ctm_sweeps: int | None = None,
+    covariates: Path | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Fit one system in a process of its own and return what it wrote.
 
@@ -114,6 +115,7 @@ def fit_in_process(
         seed: Seed of the fit.
         threads: Threads of the process.
         ctm_sweeps: Sweeps of tomotopy's CTModel, if not its own choice.
+        covariates: numpy's file of the training documents' covariates, for a structural model.
     """
     out = train.with_name("fit.npz")
     options: dict[str, Any] = {
@@ -125,6 +127,8 @@ def fit_in_process(
     }
     if ctm_sweeps:
         options["--ctm-sweeps"] = ctm_sweeps
+    if covariates is not None:
+        options["--covariates"] = covariates
     words = [str(word) for option in options.items() for word in option]
     subprocess.run(
         [sys.executable, "-m", "studies.benchmarks.systems", system, *words],
@@ -206,7 +210,7 @@ def run(settings: Settings, cells: Cells) -> Result:
 
 def missing_library(system: str) -> str | None:
     """The library that a system needs and that is not installed, if it is not."""
-    library = SYSTEMS[system][0].partition(".")[0]
+    library = ALL_SYSTEMS[system][0].partition(".")[0]
     return library if find_spec(library) is None else None
 
 

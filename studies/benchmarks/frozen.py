@@ -48,6 +48,7 @@ class Frozen:
 
     Attributes:
         train: The training documents.
+        train_index: ``(num_train,)`` int64 positions of the training documents in the whole corpus.
         hold_out: The test documents, half of their tokens observed.
         test_index: ``(num_test,)`` int64 positions of the test documents in the whole corpus.
         dropped_tokens: Tokens of test documents whose words no training document has.
@@ -55,6 +56,7 @@ class Frozen:
     """
 
     train: Corpus
+    train_index: NDArray[np.int64]
     hold_out: WordHoldOut[Corpus]
     test_index: NDArray[np.int64]
     dropped_tokens: int
@@ -97,6 +99,7 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
     hold_out = scored.hold_out_words(observed_fraction=0.5, seed=seed)
     found = Frozen(
         train,
+        training,
         hold_out,
         test_index,
         int(counts[test_index].sum()) - scored.num_tokens,

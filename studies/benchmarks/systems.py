@@ -1,4 +1,4 @@
-"""The systems that ``completion`` and ``quality`` compare, each fitted in a process of its own.
+"""The systems that studies compare, each fitted in a process of its own.
 
     python -m studies.benchmarks.systems SYSTEM --train TRAIN.npz --num-topics K --out FIT.npz
 
@@ -29,6 +29,12 @@ TOMOTOPY_SWEEPS = 1000
 TOPICA_SMOOTHING = 0.05
 #: Most topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 would take over an hour.
 CTM_EFFORT = 125_000_000
+#: The parameters of a prior by their names in :class:`Fit`, of models that are not normal with one
+#: mean.
+PARAMETERS = {
+    "lda": {"alpha": "concentration"},
+    "stm": {"coefficients": "coefficients", "covariance": "covariance"},
+}
 
 
 def ctm_sweeps(num_topics: int) -> int:
@@ -46,6 +52,7 @@ class Task:
         seed: Seed.
         threads: Threads, or workers.
         sweeps: Sweeps of tomotopy's CTModel, if not :func:`ctm_sweeps`.
+        covariates: ``(num_docs, num_covariates)`` standardised, of structural models; else None.
         stopwatch: Entered around the fit.
     """
 
@@ -54,6 +61,7 @@ class Task:
     seed: int
     threads: int
     sweeps: int | None
+    covariates: NDArray[np.float64] | None
     stopwatch: Stopwatch
 
 
@@ -64,7 +72,8 @@ class Fit:
     Attributes:
         topics: ``(num_topics, num_words)`` word probabilities, smoothed as the system does.
         prior: ``alpha`` ``(num_topics,)`` of a Dirichlet, or ``loc`` and ``covariance`` of a
-            logistic normal.
+            logistic normal; where its mean is linear in covariates, ``coefficients``
+            ``(1 + num_covariates, latent_dim)``, the intercept's first, in the place of ``loc``.
         settings: What was asked of the system beyond its defaults, and what it reported.
     """
 
@@ -86,21 +95,24 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
         import torch
 
         import torch_lntm as lntm
+        from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
         from torch_lntm.recipes import Recipe
 
         torch.set_num_threads(task.threads)
         corpus = lntm.Corpus.from_matrix(task.counts)
+        if task.covariates is not None:
+            corpus = corpus.with_covariates({PREVALENCE: task.covariates})
         with task.stopwatch:
             chosen = Recipe(kind, posterior).for_corpus(corpus, task.num_topics)
             given = {"num_topics": task.num_topics, "progress": False, **options}
             if chosen.topic_smoothing is not None:
                 given["topic_smoothing"] = chosen.topic_smoothing
+            if task.covariates is not None:
+                given[PREVALENCE] = Covariates.of(corpus, None).to_json()
             model, _, engine = chosen.recipe.make(corpus.num_words, seed=task.seed, options=given)
             result = engine.fit(corpus)
         prior: Any = model.prior
-        names = {"alpha": "concentration"}
-        if kind != "lda":
-            names = {"loc": "loc", "covariance": "covariance"}
+        names = PARAMETERS.get(kind, {"loc": "loc", "covariance": "covariance"})
         return Fit(
             model.topics.double_probs.numpy(),
             {ours: getattr(prior, name).detach().double().numpy() for ours, name in names.items()},
@@ -211,12 +223,13 @@ def fit_tomotopy_ctm(task: Task) -> Fit:
 def _fit_topica(task: Task, model: Any, **options: Any) -> tuple[NDArray[np.integer], Fit]:
     """A model of topica, and the columns of the words that it knows."""
     counts = task.counts
+    given = {} if task.covariates is None else {"prevalence": task.covariates}
     documents = [
         [str(word) for word in np.repeat(counts.indices[start:stop], counts.data[start:stop])]
         for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True)
     ]
     with task.stopwatch:
-        model.fit(documents, num_threads=task.threads, progress=False, **options)
+        model.fit(documents, num_threads=task.threads, progress=False, **given, **options)
     return np.array([int(word) for word in model.vocabulary]), Fit(
         np.zeros((task.num_topics, counts.shape[1])), {}, {"settings": "defaults", **options}
     )
@@ -241,13 +254,29 @@ def fit_topica_ctm(task: Task) -> Fit:
 
     model = topica.CTM(task.num_topics, seed=task.seed)
     known, fit = _fit_topica(task, model, keep_eta_cov=False)
-    tokens = model.doc_topic.T @ np.asarray(task.counts.sum(1)).ravel()
-    fit.topics[:, known] = model.topic_word * tokens[:, None]
+    _smooth_topica(task, model, known, fit)
     # Without covariates its prior mean is the mean of the documents' eta.
     fit.prior.update(loc=model.eta_mean.mean(0), covariance=model.topic_covariance)
-    fit.settings.update(smoothing=TOPICA_SMOOTHING, iterations=len(model.bound_history))
-    fit.topics[:] += TOPICA_SMOOTHING
     return fit
+
+
+def fit_topica_stm(task: Task) -> Fit:
+    """Topica's STM, R stm's algorithm; its topics, which it leaves free, are smoothed."""
+    import topica
+
+    model = topica.STM(task.num_topics, seed=task.seed)
+    known, fit = _fit_topica(task, model, keep_eta_cov=False)
+    _smooth_topica(task, model, known, fit)
+    fit.prior.update(coefficients=model.prevalence_effects, covariance=model.topic_covariance)
+    return fit
+
+
+def _smooth_topica(task: Task, model: Any, known: NDArray[np.integer], fit: Fit) -> None:
+    """Give the fit topica's topics, with pseudo-counts of all words."""
+    tokens = model.doc_topic.T @ np.asarray(task.counts.sum(1)).ravel()
+    fit.topics[:, known] = model.topic_word * tokens[:, None]
+    fit.topics[:] += TOPICA_SMOOTHING
+    fit.settings.update(smoothing=TOPICA_SMOOTHING, iterations=len(model.bound_history))
 
 
 #: By name: the module whose import does not count as the fit's memory, and the fit.
@@ -270,26 +299,43 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "topica CTM": ("topica", fit_topica_ctm),
     "tomotopy CTM": ("tomotopy", fit_tomotopy_ctm),
 }
+#: Those whose prior mean is linear in the documents' covariates.
+STRUCTURAL_SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
+    "torch_lntm stm": ("torch", torch_lntm_fit("stm", "taylor")),
+    "torch_lntm stm, auto": ("torch", torch_lntm_fit("stm", "auto")),
+    "topica STM": ("topica", fit_topica_stm),
+}
+ALL_SYSTEMS = SYSTEMS | STRUCTURAL_SYSTEMS
 
 
 def main() -> None:
     """Fit one system as the command line says."""
     parser = argparse.ArgumentParser(description="Fit one system of the comparison.")
-    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("system", choices=ALL_SYSTEMS)
     parser.add_argument("--train", type=Path, required=True, help="scipy's .npz of counts")
     parser.add_argument("--num-topics", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ctm-sweeps", type=int)
+    parser.add_argument("--covariates", type=Path, help="numpy's .npy, of structural models")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    library, fit_system = SYSTEMS[args.system]
+    library, fit_system = ALL_SYSTEMS[args.system]
     importlib.import_module(library)
     imported = memory_mb()
     stopwatch = Stopwatch()
     counts = sp.csr_matrix(sp.load_npz(args.train))
+    covariates = None if args.covariates is None else np.load(args.covariates, allow_pickle=False)
     fit = fit_system(
-        Task(counts, args.num_topics, args.seed, args.threads, args.ctm_sweeps, stopwatch)
+        Task(
+            counts,
+            args.num_topics,
+            args.seed,
+            args.threads,
+            args.ctm_sweeps,
+            covariates,
+            stopwatch,
+        )
     )
     measured = {
         "cpu_seconds": stopwatch.cpu_seconds,

@@ -11,7 +11,7 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, chain_draws, estimate
+from torch_lntm.effects import Effects, JointDraws, chain_draws, estimate
 from torch_lntm.effects.composition import PosteriorDraws
 from torch_lntm.effects.result import frame_of
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, MissingColumnError
@@ -167,6 +167,21 @@ def test_chains_take_the_guides_place(model, corpus) -> None:
     other = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
     with pytest.raises(IncompatibleGuideError, match="another model"):
         estimate(other, sampler, few, "~ age")
+
+
+def test_joint_draws_say_what_they_hold(model, corpus) -> None:
+    theta = torch.full((3, NUM_DOCS, NUM_TOPICS), 1 / 3)
+    theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]
+    all_of_it, prior_alone = (
+        repr(estimate(model, JointDraws(theta, model, topics), corpus, "~ party"))
+        for topics in (True, False)
+    )
+    assert "their prior; the topics' words (3 draws)" in all_of_it
+    assert "not in them" not in all_of_it
+    assert "not in them: what the fit leaves open of the topics' words, which" in prior_alone
+    short = repr(estimate(model, theta, corpus, "~ party"))
+    assert "the topics' words and of the prior's covariance, which is much" in short
+    assert "effects.joint_draws" in short
 
 
 # -------------------------------------------------------------------- coefficients

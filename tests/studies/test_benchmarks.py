@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from studies.__main__ import load
-from studies.benchmarks import completion, systems
+from studies.benchmarks import completion, coverage, structural, systems
 from studies.benchmarks.completion import check_installed, difference
 from studies.measure import Cells, measure
 from torch_lntm.corpus import Corpus, synthetic_topics
@@ -34,6 +35,11 @@ TINY: dict[str, tuple[dict[str, Any], list[str]]] = {
     "completion": (
         {"num_topics": (3,), "threads": 1} | {"systems": ("torch_lntm ctm", "scikit-learn LDA")},
         ["torch_lntm ctm", "scikit-learn LDA"],
+    ),
+    "structural": (
+        {"num_topics": (3,), "formulas": ("~ bs(day, df=4)",), "max_test_docs": 4}
+        | {"systems": ("torch_lntm stm",), "tolerance": 0.05},
+        ["torch_lntm stm"],
     ),
     "defaults": ({"num_topics": 2, "seeds": (1,)}, ["defaults", "anchored"]),
     "sampling": (
@@ -79,16 +85,24 @@ def test_runs_is_kept_and_is_printed(name: str, corpus: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_coverage_counts_the_intervals_that_hold_the_truth() -> None:
+def test_coverage_counts_the_intervals_that_hold_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = partial(coverage.joint_draws, num_draws=4, warmup_steps=5)
+    monkeypatch.setattr(coverage, "joint_draws", few)
     study = load("coverage")
     settings = study.settings(
         num_corpora=2, lengths=(10,), effects=(0.5,), num_docs=20, num_topics=2, num_words=8
     )
     result = study.run(settings, Cells())
     rows = study.table(result).splitlines()[2:]
-    assert len(rows) == 2 * 10
+    assert len(rows) == 2 * 11
     methods = {row.split("|")[4].strip() for row in rows}
-    assert {"true theta", "taylor: coefficients", "laplace: average", "hmc: chains"} <= methods
+    assert {
+        "true theta",
+        "taylor: coefficients",
+        "laplace: average",
+        "hmc: chains",
+        "joint",
+    } <= methods
     # By hand: one interval of two holds the truth, and estimates are twice as large as that.
     held, missed = [0.1, 0.2, 0.0, 0.4], [0.1, 0.2, 0.15, 0.25]
     made = type(result)(
@@ -134,6 +148,22 @@ def test_a_system_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(completion, "find_spec", lambda name: None if name == "gensim" else name)
     with pytest.raises(ConfigError, match=r"'gensim LDA' needs gensim, .*\[study\]"):
         check_installed(("torch_lntm ctm", "gensim LDA"))
+
+
+def test_a_structural_system_is_scored_at_its_own_prior_means() -> None:
+    """Logits of which the last is 0, as those of R's stm and of topica."""
+    rng = np.random.default_rng(0)
+    coefficients = rng.normal(size=(3, 2))
+    topics = rng.dirichlet(np.ones(5), 3)
+    model = structural.model_of(
+        {"topics": 7.0 * topics, "coefficients": coefficients, "covariance": 2.0 * np.eye(2)}
+    )
+    u = rng.normal(size=(4, 2))
+    corpus = Corpus.from_matrix(np.ones((4, 5), int)).with_covariates({"prevalence": u})
+    found = model.prior.location(corpus.batch(dtype=torch.float64)).detach().numpy()
+    np.testing.assert_allclose(found, np.column_stack([np.ones(4), u]) @ coefficients)
+    np.testing.assert_allclose(model.topics.probs.detach().numpy(), topics)
+    assert model.prior.anchored
 
 
 def test_fewer_sweeps_of_the_slow_model_at_many_topics() -> None:

@@ -36,6 +36,8 @@ class Effects(DrawsPosteriors):
             variances.
         clusters: Column of groups within which documents may depend on each other.
         weights: Column of the documents' weights.
+        joint: Draw documents, topics and prior together, by one chain: intervals then hold what the
+            fit leaves open of topics and prior, as they must where documents are short.
         num_draws: Draws of each document's posterior.
         level: Probability of the intervals.
         predict: Column to print expected proportions at the values of, instead of coefficients.
@@ -52,6 +54,7 @@ class Effects(DrawsPosteriors):
     standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] = "HC3"
     clusters: str | None = None
     weights: str | None = None
+    joint: bool = False
     num_draws: int = 50
     level: float = 0.95
     predict: str | None = None
@@ -63,9 +66,18 @@ class Effects(DrawsPosteriors):
         if self.figure is not None and self.predict is None:
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
         run, _, corpus = self.load(str(self.run_folder))
+        posterior: Any = None
+        if self.joint:
+            posterior = lntm.effects.joint_draws(
+                run.model,
+                corpus,
+                num_draws=self.num_draws,
+                seed=self.seed,
+                progress=self.shows_progress,
+            )
         effects = lntm.effects.estimate(
             run.model,
-            self.posterior_of(run),
+            posterior or self.posterior_of(run),
             corpus,
             self.formula or _own_formula(run.model),
             topics=None if self.topics is None else whole_numbers("topics", self.topics),

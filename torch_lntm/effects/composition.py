@@ -19,6 +19,8 @@ from torch_lntm.posteriors import Posterior
 #: Eigenvalues of the coefficients' information, relative to the largest, that count as none: theta
 #: does not depend on the shift that all topics of eta share.
 NO_INFORMATION = 1e-10
+#: What a fit leaves open and draws of the documents' proportions do not hold.
+LEFT_OPEN = ("the topics' words", "the prior's covariance")
 
 
 class ThetaDraws(NamedTuple):
@@ -39,11 +41,18 @@ class GivenDraws:
     Args:
         theta: ``(num_draws, num_docs, num_topics)``.
         rows: Positions of the documents to take.
-        origin: Where they are from, in words.
+        propagated: What they are draws of, in words.
+        left_open: What the fit leaves open and is not in them.
     """
 
-    def __init__(self, theta: Tensor, rows: NDArray[np.int64], origin: str) -> None:
-        self.propagated = (f"the documents' proportions, by {origin}",)
+    def __init__(
+        self,
+        theta: Tensor,
+        rows: NDArray[np.int64],
+        propagated: tuple[str, ...],
+        left_open: tuple[str, ...] = LEFT_OPEN,
+    ) -> None:
+        self.propagated, self.left_open = propagated, left_open
         self._theta = theta.detach().cpu()
         self._rows = rows
         self._at_once = docs_at_once(theta.shape[0] * theta.shape[2], "cpu", torch.float64)
@@ -73,6 +82,8 @@ class PosteriorDraws:
         seed: Seed of the draws.
         coefficients: Whether to draw the coefficients of the prior mean.
     """
+
+    left_open = LEFT_OPEN
 
     def __init__(
         self,

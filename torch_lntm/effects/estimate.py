@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.effects.composition import GivenDraws, PosteriorDraws
+from torch_lntm.effects.joint import JointDraws
 from torch_lntm.effects.regression import Part, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
@@ -25,7 +26,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: Guide[Any] | DocumentHMC | Tensor | NDArray[Any],
+    posterior: Guide[Any] | DocumentHMC | JointDraws | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -51,7 +52,8 @@ def estimate(
     Args:
         model: The fitted model: one with covariates (``models.stm``), or any other.
         posterior: A guide of the model; or chains, ``DocumentHMC(model)``, which approximate
-            nothing and take longer; or draws of theta ``(num_draws, num_docs, num_topics)``.
+            nothing and take longer; or :func:`joint_draws`, whose intervals hold all that the fit
+            leaves open; or draws of theta ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words take no part.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
@@ -89,11 +91,15 @@ def estimate(
     draws: GivenDraws | PosteriorDraws
     if isinstance(posterior, (Tensor, np.ndarray)):
         given = _checked(torch.as_tensor(posterior), model, corpus)
-        draws = GivenDraws(given, rows, "the draws given")
+        draws = GivenDraws(given, rows, ("the documents' proportions, by the draws given",))
+    elif isinstance(posterior, JointDraws):
+        given, model = _checked(posterior.theta, model, corpus), posterior.model
+        draws = GivenDraws(given, rows, posterior.propagated, posterior.left_open)
     elif isinstance(posterior, DocumentHMC):
         source = draw_source(posterior, model)
         theta = source.draw_all(corpus, num_draws, seed, progress=progress)
-        draws = GivenDraws(theta, rows, source.described)
+        said = f"the documents' proportions, by {source.described}"
+        draws = GivenDraws(theta, rows, (said,))
     else:
         guide = require_guide(posterior, model)
         draws = PosteriorDraws(guide, corpus, rows, num_draws, seed, coefficients)
@@ -114,6 +120,7 @@ def estimate(
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
         weights=weighing[rows],
         propagated=draws.propagated,
+        left_open=draws.left_open,
         method=standard_errors if num_groups is None else f"{num_groups} clusters",
         model=model,
         mean_length=float(corpus.lengths[rows].mean()),

@@ -94,6 +94,7 @@ class Effects:
         columns: ``(num_docs,)`` values of the formula's columns.
         weights: ``(num_docs,)`` weights of the documents.
         propagated: What the intervals hold beside the regression, in words.
+        left_open: What the fit leaves open and they do not hold.
         method: How the standard errors of a regression were found.
         model: The model.
         mean_length: Tokens of a document, on average.
@@ -105,6 +106,7 @@ class Effects:
     columns: Mapping[str, NDArray[Any]]
     weights: NDArray[np.float64]
     propagated: tuple[str, ...]
+    left_open: tuple[str, ...]
     method: str
     model: TopicModel
     mean_length: float
@@ -118,19 +120,21 @@ class Effects:
         return (
             f"Effects({self.formula.text!r} on {len(self.topics)} topics of {self.num_docs} "
             f"documents)\n  in the intervals: the regression ({self.method}); "
-            f"{'; '.join(self.propagated)} ({self.pooled.num_draws} draws)\n"
-            "  not in them: what the fit leaves open of the topics' words and of the prior's "
-            f"covariance{self._caution}"
+            f"{'; '.join(self.propagated)} ({self.pooled.num_draws} draws){self._missing}"
         )
 
     @property
-    def _caution(self) -> str:
-        """What short documents do to intervals."""
-        if self.mean_length >= SHORT_DOCUMENT:
+    def _missing(self) -> str:
+        """What is not in the intervals, and what that does where documents are short."""
+        if not self.left_open:
             return ""
+        text = f"\n  not in them: what the fit leaves open of {' and of '.join(self.left_open)}"
+        if self.mean_length >= SHORT_DOCUMENT:
+            return text
         return (
-            f", which is much in documents of {self.mean_length:.0f} tokens: intervals are too "
-            "narrow, and effects by approximate posteriors too small (docs/structural.md)"
+            f"{text}, which is much in documents of {self.mean_length:.0f} tokens: intervals are "
+            "too narrow, and effects by approximate posteriors too small; effects.joint_draws "
+            "holds it (docs/structural.md)"
         )
 
     # -- coefficients ----------------------------------------------------------------------------

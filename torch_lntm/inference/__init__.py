@@ -2,6 +2,7 @@
 
 from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.documents import (
     DocumentTopics,
@@ -31,6 +32,7 @@ __all__ = [
     "DocumentTopics",
     "DrawSource",
     "FitResult",
+    "JointChain",
     "MonteCarloEM",
     "MonteCarloResult",
     "Processes",

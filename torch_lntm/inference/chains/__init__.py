@@ -3,6 +3,7 @@
 from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.chains import Chains, Progress, warn_of_stuck
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
 
@@ -11,6 +12,7 @@ __all__ = [
     "DocumentHMC",
     "DocumentSamples",
     "HMCSettings",
+    "JointChain",
     "Progress",
     "to_arviz",
     "warn_of_stuck",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor, nn
@@ -110,6 +111,11 @@ class DiagonalNormalPrior(LogisticNormalPrior):
     def _restricted(self, covariance: Tensor) -> Tensor:
         """The diagonal: variances of independent logits have maximisers of their own."""
         return covariance.diagonal().diag_embed()
+
+    def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
+        """Variances of independent logits: each is inverse-gamma."""
+        squares = rng.chisquare(freedom + self.latent_dim - 1, self.latent_dim)
+        return (scale.diagonal().cpu() / torch.from_numpy(squares)).diag_embed()
 
     def distribution(self, batch: DocumentBatch) -> TorchDistribution:
         """See :meth:`NormalPrior.distribution`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -159,6 +160,57 @@ class LogisticNormalPrior(NormalPrior):
         """
         mean = sums["latent_sum"] / num_docs
         return mean, sums["latent_outer"] - num_docs * torch.outer(mean, mean), num_docs
+
+    @torch.no_grad()
+    def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
+        """Set mean and covariance to a draw from their posterior given the documents' eta.
+
+        The covariance is inverse-Wishart, and the mean normal given it; the priors are those of
+        :meth:`m_step`, which takes the same sums.
+
+        Args:
+            num_docs: Number of documents summed over.
+            rng: Source of the draw.
+            **sums: As for :meth:`m_step`, of eta that are known.
+
+        Raises:
+            NumericalError: The documents, with ``pseudo_documents``, are too few for a proper
+                posterior.
+        """
+        mean, scatter, _ = self._mean_given(num_docs, **sums)
+        # |Σ|^(−(pseudo_documents + D)/2), times |Σ|^½ of the flat mean that is integrated out.
+        freedom = self.pseudo_documents + num_docs - self.latent_dim - 2
+        if freedom < self.latent_dim:
+            raise NumericalError(
+                f"{num_docs:g} documents and pseudo_documents={self.pseudo_documents:g} leave the "
+                f"covariance of {self.latent_dim} logits without a proper posterior; raise that"
+            )
+        scale = self.pseudo_documents * self._prior_covariance() + (scatter + scatter.mT) / 2
+        self.set_(loc=mean, covariance=self._draw_covariance(scale, freedom, rng).to(scale))
+        rows = torch.linalg.cholesky(self._mean_covariance(num_docs))
+        noise = torch.from_numpy(rng.standard_normal((len(rows), self.latent_dim))).to(rows)
+        self._move_mean(rows @ noise @ self.scale_tril.double().mT)
+
+    def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
+        """A draw from the inverse Wishart of a scale ``(latent_dim, latent_dim)``."""
+        # Slow to import, and fits do without it.
+        from scipy.stats import invwishart
+
+        drawn = invwishart(freedom, scale.cpu().numpy()).rvs(random_state=rng)
+        found = torch.from_numpy(np.reshape(drawn, tuple(scale.shape)))
+        return (found + found.mT) / 2
+
+    def _mean_given(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
+        """As :meth:`_fit_mean`, with no parameter changed that the mean's posterior depends on."""
+        return self._fit_mean(num_docs, **sums)
+
+    def _mean_covariance(self, num_docs: float) -> Tensor:
+        """Covariance of the mean given eta, times ``covariance``, between its rows; float64."""
+        return torch.full((1, 1), 1.0 / num_docs, dtype=torch.float64, device=self.loc.device)
+
+    def _move_mean(self, change: Tensor) -> None:
+        """Add a change ``(num_rows, latent_dim)`` to the rows of the mean."""
+        self.loc.add_(change[0])
 
     def start(self, num_docs: float, **sums: Tensor) -> None:
         """See :meth:`DocumentPrior.start`; the moments of the log proportions, plus 0.1 I.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -204,9 +205,19 @@ class StructuralPrior(LogisticNormalPrior):
             "covariate_latent": u.mT @ mean,
         }
 
-    @torch.no_grad()
     def _fit_mean(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
-        """See :meth:`LogisticNormalPrior._fit_mean`; sets the slopes too.
+        """See :meth:`LogisticNormalPrior._fit_mean`; sets the slopes and the penalty too."""
+        return self._solve_mean(num_docs, self.learn_penalty, **sums)
+
+    def _mean_given(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
+        """See :meth:`LogisticNormalPrior._mean_given`; sets the slopes, at the present penalty."""
+        return self._solve_mean(num_docs, False, **sums)
+
+    @torch.no_grad()
+    def _solve_mean(
+        self, num_docs: float, learn_penalty: bool, **sums: Tensor
+    ) -> tuple[Tensor, Tensor, float]:
+        """The mean that maximises, and whether the penalty is found first.
 
         With the intercept's flat prior integrated out, everything is in terms of the covariates
         about their mean: slopes = (UᵀU + penalty I)⁻¹ UᵀM. Each penalised row of slopes counts as
@@ -218,7 +229,7 @@ class StructuralPrior(LogisticNormalPrior):
         crossed = sums["covariate_latent"] - num_docs * torch.outer(centre, mean)
         values, vectors = torch.linalg.eigh((outer + outer.mT) / 2)
         values, rotated = values.clamp_min(0.0), vectors.mT @ crossed
-        if self.learn_penalty and self.num_covariates:
+        if learn_penalty and self.num_covariates:
             self.penalty.copy_(self._by_evidence(values, rotated))
         slopes = vectors @ (rotated / (values + self.penalty)[:, None])
         self.gram[0, 0] = num_docs
@@ -227,6 +238,30 @@ class StructuralPrior(LogisticNormalPrior):
         self.slopes.copy_(slopes)
         location = mean - centre @ slopes
         return location, scatter - slopes.mT @ crossed, num_docs + self.num_covariates
+
+    def _mean_covariance(self, num_docs: float) -> Tensor:
+        """See :meth:`LogisticNormalPrior._mean_covariance`; of intercept and slopes."""
+        return torch.linalg.inv(self._row_precision())
+
+    def _move_mean(self, change: Tensor) -> None:
+        """See :meth:`LogisticNormalPrior._move_mean`."""
+        super()._move_mean(change)
+        self.slopes.add_(change[1:])
+
+    @torch.no_grad()
+    def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
+        """See :meth:`LogisticNormalPrior.draw_`; coefficients are matrix-normal.
+
+        Where the penalty is not given it is drawn too, under the prior Gamma(½, ½), by which a
+        slope in units of eta's standard deviation is a standard Cauchy.
+        """
+        super().draw_(num_docs, rng, **sums)
+        if self.learn_penalty and self.num_covariates:
+            tril, slopes = self.scale_tril.double(), self.slopes.double()
+            white = torch.linalg.solve_triangular(tril, slopes.mT, upper=False)
+            rate = 0.5 + 0.5 * float(white.square().sum())
+            drawn = rng.gamma(0.5 + 0.5 * slopes.numel()) / rate
+            self.penalty.fill_(min(max(drawn, MIN_PENALTY), MAX_PENALTY))
 
     def _by_evidence(self, values: Tensor, rotated: Tensor) -> Tensor:
         """The penalty r at which the evidence is stationary (*MacKay 1992, eq. 27*).

@@ -1,0 +1,210 @@
+"""Joint chains: draws of the prior's parameters, of the topics, and of all of them in turn."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.effects import chain_draws, joint_draws
+from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
+from torch_lntm.inference import JointChain
+from torch_lntm.models import (
+    Covariates,
+    DiagonalNormalPrior,
+    LogisticNormalPrior,
+    StructuralPrior,
+    TopicModel,
+)
+
+NUM_DOCS, DIM, NUM_DRAWS = 30, 3, 1000
+
+
+@pytest.fixture(scope="module")
+def known() -> tuple[np.ndarray, np.ndarray]:
+    """Eta and a standardised column of some documents."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=NUM_DOCS)
+    x = (x - x.mean()) / x.std()
+    return rng.normal(size=(NUM_DOCS, DIM)) + np.outer(x, [1.0, 0.0, -1.0]), x
+
+
+def drawn(prior: LogisticNormalPrior, eta: np.ndarray, x: np.ndarray) -> tuple[Any, ...]:
+    """Covariances ``(n, DIM, DIM)`` and rows of the mean ``(n, rows, DIM)`` of many draws."""
+    sums = {"latent_sum": eta.sum(0), "latent_outer": eta.T @ eta}
+    sums |= {"covariate_sum": [x.sum()], "covariate_outer": [[x @ x]]}
+    sums |= {"covariate_latent": [x @ eta]}
+    tensors = {name: torch.as_tensor(np.array(value)) for name, value in sums.items()}
+    rng = np.random.default_rng(1)
+    covariances, means = [], []
+    for _ in range(NUM_DRAWS):
+        prior.draw_(NUM_DOCS, rng, **tensors)
+        covariances.append(prior.covariance.detach().numpy())
+        rows = [prior.loc.detach()[None]]
+        if hasattr(prior, "slopes"):
+            rows.append(prior.slopes.detach())
+        means.append(torch.cat(rows).numpy())
+    return np.array(covariances), np.array(means)
+
+
+def assert_near(draws: np.ndarray, expected: np.ndarray) -> None:
+    """Means at 5 standard errors: of a dozen numbers, once in 100,000 runs."""
+    error = draws.std(0) / np.sqrt(len(draws))
+    assert (np.abs(draws.mean(0) - expected) < 5 * error + 1e-12).all()
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+@pytest.mark.parametrize("kind", ["ctm", "stm", "lntm"])
+def test_a_prior_draws_from_its_posterior(kind: str, known) -> None:
+    """Against the moments of the inverse Wishart, or gamma, and of the regression of eta."""
+    eta, x = known
+    penalty, weight = 2.0, 12.0
+    given: dict[str, Any] = {"pseudo_documents": weight, "dtype": torch.float64}
+    design, ridge = np.ones((NUM_DOCS, 1)), np.zeros((1, 1))
+    prior: LogisticNormalPrior
+    if kind == "stm":
+        one = Covariates(("x",), (0.0,), (1.0,))
+        prior = StructuralPrior(DIM, one, penalty=penalty, **given)
+        design, ridge = np.column_stack([design, x]), np.diag([0.0, penalty])
+    else:
+        prior = {"ctm": LogisticNormalPrior, "lntm": DiagonalNormalPrior}[kind](DIM, **given)
+    precision = design.T @ design + ridge
+    mean = np.linalg.solve(precision, design.T @ eta)
+    scale = weight * np.eye(DIM) + eta.T @ eta - mean.T @ precision @ mean
+    # Densities |Σ|^(−(weight + D − 1)/2); those of single variances have moments of their own.
+    expected = scale / (weight + NUM_DOCS - 2 * DIM - 3)
+    if kind == "lntm":
+        expected = np.diag(np.diag(scale)) / (weight + NUM_DOCS - 5)
+    covariances, means = drawn(prior, eta, x)
+    assert_near(covariances, expected)
+    assert_near(means, mean)
+    squares = np.square(means - mean)
+    rows = np.diag(np.linalg.inv(precision))
+    assert_near(squares, np.outer(rows, np.diag(expected)))
+
+
+@pytest.mark.stat
+def test_a_penalty_that_is_learned_is_drawn(known) -> None:
+    eta, x = known
+    prior = StructuralPrior(DIM, Covariates(("x",), (0.0,), (1.0,)), dtype=torch.float64)
+    penalties = []
+    sums = {"latent_sum": eta.sum(0), "latent_outer": eta.T @ eta, "covariate_sum": [0.0]}
+    sums |= {"covariate_outer": [[NUM_DOCS]], "covariate_latent": [x @ eta]}
+    tensors = {name: torch.as_tensor(np.array(value)).double() for name, value in sums.items()}
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        prior.draw_(NUM_DOCS, rng, **tensors)
+        penalties.append(float(prior.penalty))
+    # Gamma(½ + 3/2) over ½ + half of about 1 + 0 + 1 of a slope's squares: about 1.3.
+    assert len(set(penalties)) == 100
+    assert 0.7 < np.median(penalties) < 2.5
+
+
+def test_too_few_documents_have_no_posterior() -> None:
+    prior = LogisticNormalPrior(DIM, pseudo_documents=0.0, dtype=torch.float64)
+    sums = {"latent_sum": torch.zeros(DIM), "latent_outer": torch.eye(DIM)}
+    with pytest.raises(NumericalError, match="7 documents and pseudo_documents=0 leave"):
+        prior.draw_(7, np.random.default_rng(0), **sums)
+
+
+def make_corpus(num_docs: int = 40, length: int = 20) -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(length, rng.dirichlet(np.full(10, 0.3), num_docs))
+    counts[3] = 0
+    return Corpus.from_matrix(counts, metadata={"x": np.arange(num_docs) % 2})
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+def test_one_topic_is_drawn_from_its_dirichlet() -> None:
+    """All tokens are of the only topic, so its posterior is known."""
+    corpus = make_corpus()
+    model = lntm.models.ctm(1, 10, dtype="float64")
+    chain = JointChain(model, corpus, warmup_steps=10)
+    probs = []
+    for _ in range(400):
+        chain.sweep()
+        probs.append(chain.model.topics.probs.detach().numpy()[0])
+    counts = np.asarray(corpus.to_scipy().sum(0)).ravel()
+    beta = chain._concentration
+    alpha = counts + beta
+    mean = alpha / alpha.sum()
+    assert_near(np.array(probs)[100:], mean)
+    assert_near(np.square(np.array(probs)[100:] - mean), mean * (1 - mean) / (alpha.sum() + 1))
+
+
+@pytest.mark.slow
+def test_draws_are_reproduced_and_leave_the_model_alone() -> None:
+    corpus = make_corpus()
+    model = lntm.models.stm(3, corpus, "~ x", seed=1)
+    before = copy.deepcopy(model.state_dict())
+    first = joint_draws(model, corpus, num_draws=4, thinning=2, warmup_steps=5, seed=3).theta
+    again = joint_draws(model, corpus, num_draws=4, thinning=2, warmup_steps=5, seed=3).theta
+    assert first.shape == (4, 40, 3)
+    assert torch.equal(first, again)
+    assert not torch.equal(
+        first, joint_draws(model, corpus, num_draws=4, warmup_steps=5, seed=4).theta
+    )
+    torch.testing.assert_close(first.sum(-1), torch.ones(4, 40))
+    assert torch.equal(first[:, 3], torch.full((4, 3), 1 / 3))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    known = joint_draws(model, corpus, num_draws=2, warmup_steps=5, topics=False)
+    assert torch.equal(known.model.topics.logits, model.topics.logits)
+    moved = joint_draws(model, corpus, num_draws=2, warmup_steps=5).model
+    assert not torch.equal(moved.topics.logits, model.topics.logits)
+    assert moved.vocabulary == model.vocabulary
+
+
+@pytest.mark.slow
+def test_known_topics_stay_and_others_move() -> None:
+    corpus = make_corpus()
+    model = lntm.models.stm(3, corpus, "~ x", seed=1)
+    for topics in (False, True):
+        chain = JointChain(model, corpus, warmup_steps=2, topics=topics)
+        chain.sweep()
+        assert torch.equal(chain.model.topics.logits, model.topics.logits) != topics
+        assert not torch.equal(chain.model.prior.loc, model.prior.loc)
+        assert not torch.equal(chain.model.prior.slopes, model.prior.slopes)
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+def test_unknown_topics_and_prior_make_effects_less_certain() -> None:
+    """Between draws, the difference of mean proportions varies more than under a known model."""
+    corpus = make_corpus(60)
+    model = lntm.models.stm(3, corpus, "~ x", dtype="float64")
+    guide = lntm.guides.LaplaceGuide(model)
+    lntm.inference.VariationalEM(model, guide, progress=False).fit(corpus)
+    x = torch.from_numpy(corpus.metadata["x"] == 1)
+
+    def variance(theta: torch.Tensor) -> float:
+        return float((theta[:, x].mean(1) - theta[:, ~x].mean(1)).var(0).sum())
+
+    joint = joint_draws(model, corpus, num_draws=60, thinning=3, warmup_steps=100).theta
+    alone = chain_draws(model, corpus, num_draws=60, thinning=3, warmup_steps=100)
+    assert variance(joint) > 1.5 * variance(alone)
+
+
+def test_what_has_no_posterior_is_refused() -> None:
+    corpus = make_corpus()
+    with pytest.raises(IncompatibleGuideError, match="has no method draw_"):
+        JointChain(lntm.models.lda(3, 10), corpus, warmup_steps=1)
+    normal = lntm.models.lntm(3, 10)
+    with pytest.raises(IncompatibleGuideError, match="have no Dirichlet prior"):
+        JointChain(normal, corpus, warmup_steps=1)
+    JointChain(normal, corpus, warmup_steps=1, topics=False)
+    model = lntm.models.ctm(3, 10)
+    with pytest.raises(CorpusError, match="no document has words"):
+        JointChain(model, Corpus.from_matrix(np.zeros((2, 10)), allow_empty=True), warmup_steps=1)
+    with pytest.raises(ConfigError, match="thinning is 0"):
+        joint_draws(model, corpus, thinning=0)
+    unlike = TopicModel(model.prior, model.topics)
+    with pytest.raises(ConfigError):
+        joint_draws(unlike, Corpus.from_matrix(np.ones((2, 9), int)))

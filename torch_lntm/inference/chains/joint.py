@@ -1,0 +1,163 @@
+"""JointChain: documents, topics and prior sampled together."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import CorpusError, IncompatibleGuideError
+from torch_lntm.guides import make_guide
+from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
+from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.models import TopicModel
+from torch_lntm.posteriors.draws import Draws
+
+#: Leapfrog steps of the documents' transitions, in the coordinates in which their prior is white.
+NUM_STEPS = 5
+#: The topics' concentration where the chain starts, and its bounds.
+CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
+#: Numbers held at once while tokens draw their topics.
+MAX_NUMBERS = 2**22
+
+
+class JointChain:
+    """One chain over everything that is not known: documents' eta, topics, and the prior.
+
+    It alternates draws from what is left open given all else. The documents make a Hamiltonian
+    transition each. Every token draws a topic, and given these the topics are Dirichlet
+    distributed. Given all eta, the prior's parameters are drawn by its ``draw_``. So what the
+    corpus leaves open of the topics and of the prior is in the draws, which a fit takes as known.
+
+    The topics' prior is Dirichlet(β), the same for all words, with β that of highest likelihood
+    given the tokens' topics (*Minka 2000*): the mode-finding prior of a fit, Dirichlet(1 +
+    smoothing), would pull draws towards uniform topics.
+
+    The chain starts at the model given, which is not changed. One chain explores one arrangement of
+    the topics: they do not change places, but where the fit's are poor they move to better ones.
+
+    Args:
+        model: A fitted model.
+        corpus: The documents that it was fitted to, with the columns that it reads.
+        warmup_steps: Sweeps in which step sizes adapt.
+        topics: Whether to draw the topics; else they are known.
+        seed: Seed of the chain.
+
+    Attributes:
+        model: A copy of the model, at the parameters where the chain is.
+        rows: ``(num_rows,)`` positions of the documents with words.
+
+    Raises:
+        IncompatibleGuideError: The prior or the topics have no posterior to draw from.
+        CorpusError: No document has words.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        corpus: Corpus,
+        *,
+        warmup_steps: int,
+        topics: bool = True,
+        seed: int = 0,
+    ) -> None:
+        corpus = model.check_corpus(corpus)
+        if not hasattr(model.prior, "draw_"):
+            raise IncompatibleGuideError(
+                f"{type(model.prior).__name__} has no method draw_, by which a joint chain draws a "
+                "prior's parameters; those of ctm, lntm and stm have one"
+            )
+        if topics and (model.topics.num_groups > 1 or hasattr(model.topics, "gradient")):
+            raise IncompatibleGuideError(
+                f"{type(model.topics).__name__} have no Dirichlet prior, by which a joint chain "
+                "draws topics; take them as known by topics=False"
+            )
+        self.rows = np.flatnonzero(corpus.lengths)
+        if not len(self.rows):
+            raise CorpusError("no document has words")
+        self.model = copy.deepcopy(model)
+        self._batch = corpus.batch(self.rows, device=model.device, dtype=model.dtype)
+        self._warmup_steps = warmup_steps
+        self._topics = topics
+        self._settings = HMCSettings.of(
+            model,
+            num_chains=1,
+            mass_matrix="prior",
+            num_steps=NUM_STEPS,
+            step_size=None,
+            target_accept=0.8,
+            jitter=0.2,
+            seed=seed,
+        )
+        self._rng = np.random.default_rng(seed)
+        means = make_guide(None, model).posterior(self._batch).mean
+        self._latents = latents_at(model, self._batch, means, 1, seed)
+        self._progress: Progress | None = None
+        self._concentration = CONCENTRATION
+        tokens = self._batch.counts.round().long()
+        self._document = self._batch.row_index.repeat_interleave(tokens)
+        self._word = self._batch.word_index.repeat_interleave(tokens)
+
+    @torch.no_grad()
+    def sweep(self) -> Tensor:
+        """Draw everything once.
+
+        Returns:
+            ``(num_rows, num_topics)`` float64 proportions of the documents with words.
+        """
+        chains = Chains(
+            self.model,
+            self._settings,
+            self._batch,
+            self._settings.seed,
+            self._warmup_steps,
+            self._latents,
+            self._progress,
+        )
+        chains.move()
+        self._latents, self._progress = chains.latents, chains.progress
+        theta = torch.softmax(chains.logits[0].double(), -1)
+        if self._topics:
+            self._draw_topics(theta)
+        weights = torch.ones_like(chains.logits[..., 0], dtype=torch.float64)
+        draws = Draws(self._latents, chains.logits, weights)
+        prior: Any = self.model.prior
+        prior.draw_(self._batch.num_docs, self._rng, **prior.statistics(draws, self._batch))
+        return theta
+
+    def _draw_topics(self, theta: Tensor) -> None:
+        """Draw every token's topic, then the topics given how often each wrote each word."""
+        topics = self.model.topics
+        phi, size = topics.double_probs.mT, topics.num_topics * topics.num_words
+        counts = theta.new_zeros(size, dtype=torch.int64)
+        for part in torch.arange(len(self._word), device=theta.device).split(
+            max(1, MAX_NUMBERS // topics.num_topics)
+        ):
+            word = self._word[part]
+            cumulative = (theta[self._document[part]] * phi[word]).cumsum(-1)
+            u = torch.from_numpy(self._rng.random((len(part), 1))).to(cumulative)
+            topic = torch.searchsorted(cumulative, u * cumulative[:, -1:]).squeeze(-1)
+            counts += torch.bincount(topic * topics.num_words + word, minlength=size)
+        found = counts.view(topics.num_topics, topics.num_words).double().cpu()
+        self._concentration = _improved(self._concentration, found)
+        drawn = self._rng.standard_gamma((found + self._concentration).numpy())
+        topics.set_(torch.from_numpy(drawn.clip(min=1e-300)).to(theta.device))
+
+
+def _improved(concentration: float, counts: Tensor) -> float:
+    """A symmetric Dirichlet's concentration of higher likelihood (*Minka 2000, eq. 55*).
+
+    Args:
+        concentration: β.
+        counts: ``(num_topics, num_words)``.
+    """
+    num_words = counts.shape[1]
+    beta = torch.tensor(concentration, dtype=torch.float64)
+    total = (counts.sum(1) + num_words * beta).digamma() - (num_words * beta).digamma()
+    words = ((counts + beta).digamma() - beta.digamma()).sum()
+    found = concentration * float(words / (num_words * total.sum()).clamp_min(1e-300))
+    return min(max(found, LOWEST), HIGHEST)
