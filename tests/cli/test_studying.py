@@ -62,7 +62,7 @@ def test_effects(run, capsys):
     assert (
         "by chains of each document (Hamiltonian Monte Carlo) (3 draws)" in capsys.readouterr().err
     )
-    assert main(["effects", run, "--joint", "--num-draws", "3", "--no-progress"]) == 0
+    assert main(["effects", run, "--draws", "joint", "--num-draws", "3", "--no-progress"]) == 0
     assert "the topics' words (3 draws)" in capsys.readouterr().err
     for options, message in (
         (("--figure", "x.png"), "name their column by --predict"),

@@ -36,8 +36,11 @@ class Effects(DrawsPosteriors):
             variances.
         clusters: Column of groups within which documents may depend on each other.
         weights: Column of the documents' weights.
-        joint: Draw documents, topics and prior together, by one chain: intervals then hold what the
-            fit leaves open of topics and prior, as they must where documents are short.
+        draws: What to draw from: guide, the approximation that the run's posterior names, or of a
+            run of posterior hmc its model's usual one; chains, which approximate nothing and take
+            longer; joint, one chain over documents, topics and prior together, whose intervals hold
+            what the fit leaves open of all, as they must where documents are short; auto, chains
+            for a run of posterior hmc and else the guide.
         num_draws: Draws of each document's posterior.
         level: Probability of the intervals.
         predict: Column to print expected proportions at the values of, instead of coefficients.
@@ -54,7 +57,7 @@ class Effects(DrawsPosteriors):
     standard_errors: Literal["classical", "HC0", "HC1", "HC2", "HC3"] = "HC3"
     clusters: str | None = None
     weights: str | None = None
-    joint: bool = False
+    draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]
     num_draws: int = 50
     level: float = 0.95
     predict: str | None = None
@@ -66,8 +69,8 @@ class Effects(DrawsPosteriors):
         if self.figure is not None and self.predict is None:
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
         run, _, corpus = self.load(str(self.run_folder))
-        posterior: Any = None
-        if self.joint:
+        posterior: Any
+        if self.draws == "joint":
             posterior = lntm.effects.joint_draws(
                 run.model,
                 corpus,
@@ -75,9 +78,11 @@ class Effects(DrawsPosteriors):
                 seed=self.seed,
                 progress=self.shows_progress,
             )
+        else:
+            posterior = self.posterior_of(run)
         effects = lntm.effects.estimate(
             run.model,
-            posterior or self.posterior_of(run),
+            posterior,
             corpus,
             self.formula or _own_formula(run.model),
             topics=None if self.topics is None else whole_numbers("topics", self.topics),

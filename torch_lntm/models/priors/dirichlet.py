@@ -142,9 +142,10 @@ class DirichletPrior(DocumentPrior):
 
     def widen(self) -> None:
         """See :meth:`DocumentPrior.widen`; the mean stays."""
-        total = float(self.concentration.detach().sum())
+        concentration = self.concentration.detach().double()
+        total = float(concentration.sum())
         if self.learn_concentration and total > WIDE_TOTAL:
-            self.set_(self.concentration.detach().double() * (WIDE_TOTAL / total))
+            self.set_(concentration * (WIDE_TOTAL / total))
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.
