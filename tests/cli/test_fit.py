@@ -185,7 +185,7 @@ def test_options_of_the_other_engine_are_refused(counts, capsys):
     ("options", "posterior"),
     [
         ([], "hmc"),
-        (["--max-epochs", "2"], "hmc"),
+        (["--num-transitions", "2"], "hmc"),
         (["--max-iterations", "1"], "taylor"),
         (["--posterior", "laplace", "--max-iterations", "1"], "laplace"),
         (["--model", "lda", "--topics-update", "bound"], "vb"),

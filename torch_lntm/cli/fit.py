@@ -86,8 +86,8 @@ class Fit(ChoosesWords, OnDocuments):
         posterior: Approximation of the documents' posteriors: taylor, laplace, blei-lafferty or
             khan-bouchard for ctm, lntm and stm; factor, or with gaussian sources taylor or laplace
             for iftm; vb or ep for lda. Or hmc, Monte-Carlo EM, which samples instead of
-            approximating; or auto, which takes the first of these or hmc, whichever suits the
-            documents, and says so. If not given auto, unless options of only one of the two are.
+            approximating; or auto, which takes hmc, but the first of these where there are more
+            than 20 million tokens. If not given auto, unless options of only one of the two are.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
             0.05, or less where there are fewer tokens than topics times words.
