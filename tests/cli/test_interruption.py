@@ -53,6 +53,11 @@ def test_ctrl_c_keeps_the_best_so_far(counts):
     assert run.metadata["stop_reason"] == "interrupted"
     assert run.history
     assert not Path("run.partial").exists()
+    again = start("fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000")
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert "run holds this very fit already, as Ctrl-C left it; --overwrite fits it again" in err
+    assert "top words" in out
 
 
 @pytest.mark.slow

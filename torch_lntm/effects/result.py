@@ -13,6 +13,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from torch_lntm.effects.regression import Pooled
+from torch_lntm.effects.text import format_coefficients, format_predictions
 from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicModel
@@ -169,18 +170,7 @@ class Effects:
         Args:
             level: As for :meth:`table`.
         """
-        labels = topic_labels(self.model, 5)
-        width = max(map(len, self.formula.names))
-        lines = [repr(self)]
-        for topic, effects in itertools.groupby(self.table(level), lambda effect: effect.topic):
-            lines.append(f"\nTopic {labels[topic]}")
-            lines.append(f"  {'':{width}}  estimate     s.e.     {level:.0%} interval      p")
-            lines += [
-                f"  {e.term:{width}}  {_short(e.estimate)}  {_short(e.standard_error, '')}  "
-                f"{_short(e.lower)} {_short(e.upper)}  {e.p_value:6.3f}"
-                for e in effects
-            ]
-        return "\n".join(lines)
+        return f"{self!r}\n{format_coefficients(self.table(level), topic_labels(self.model, 5))}"
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -256,6 +246,14 @@ class Effects:
         at = {**values, name: (first, second)}
         return self._predictions((rows[0] - rows[1])[None], [at], level)
 
+    def format(self, rows: Sequence[Prediction]) -> str:
+        """Predictions or differences as text to read, topic by topic.
+
+        Args:
+            rows: What :meth:`predict` or :meth:`difference` gave.
+        """
+        return format_predictions(rows, topic_labels(self.model, 5))
+
     def plot(
         self,
         name: str,
@@ -272,7 +270,7 @@ class Effects:
         Args:
             name: The column.
             by: A column of levels, each of which has lines or points of its own.
-            topics: Topics to draw; all by default.
+            topics: Topics to draw; all by default, which is much where there are more than a few.
             level: As for :meth:`predict`.
             others: As for :meth:`predict`.
             ax: Where to draw; a new figure by default.
@@ -420,9 +418,3 @@ def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
         record = asdict(row) | {"p_value": row.p_value}
         records.append({**record.pop("values", {}), **record})
     return pandas.DataFrame(records)
-
-
-def _short(value: float, sign: str = "+") -> str:
-    """A number in eight characters; those of columns in small units, such as days, are tiny."""
-    form = "8.1e" if 0 < abs(value) < 1e-3 else "8.4f"
-    return format(value, sign + form)
