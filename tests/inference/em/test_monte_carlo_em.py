@@ -41,7 +41,6 @@ from torch_lntm.inference import (
     VariationalEM,
 )
 from torch_lntm.inference.em import monte_carlo_run
-from torch_lntm.inference.em.phases import STEPWISE_EXPONENT
 from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
 
@@ -179,20 +178,22 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
 
 @pytest.mark.slow
 def test_the_running_average_weighs_mini_batches_as_written() -> None:
-    """After two epochs of one batch the prior's mean is a mixture of both epochs' draws."""
+    """With one batch an epoch the prior's mean is a mixture of the epochs' draws."""
     corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
-    options: dict[str, Any] = {"dtype": "float64", "seed": 1}
-    means = []
-    for epochs in (1, 2):
-        model = ctm(3, 30, **options)
+    means, locs = [], []
+    for epochs in (1, 2, 3, 4, 5):
+        model = ctm(3, 30, dtype="float64", seed=1)
         result = fit_monte_carlo(
             model, corpus, max_epochs=epochs, warmup_epochs=2, num_transitions=30, start="model"
         )
         means.append(result.chains["eta"][0, occupied].mean(0))
-    weight = 2.0**-STEPWISE_EXPONENT
-    expected = (1 - weight) * means[0] + weight * means[1]
-    torch.testing.assert_close(model.prior.loc.detach(), expected)
+        locs.append(model.prior.loc.detach())
+    # From the third update on, one and a half times the warm-up, as an average.
+    weights = [2.0**-0.3, 3.0**-0.3, 1.0 / (3.0**0.3 + 1.0), 1.0 / (3.0**0.3 + 2.0)]
+    for epoch, weight in enumerate(weights, 1):
+        expected = (1 - weight) * locs[epoch - 1] + weight * means[epoch]
+        torch.testing.assert_close(locs[epoch], expected)
 
 
 @pytest.mark.slow

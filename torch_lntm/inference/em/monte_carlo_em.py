@@ -31,10 +31,11 @@ class MonteCarloEM:
     :class:`~torch_lntm.inference.DocumentHMC`) and an M-step follows from where they end. The first
     epoch moves chains only, with one M-step at its end. After it, statistics are a running average
     over mini-batches (*Cappé & Moulines 2009*), each standing for the corpus times
-    num_docs/batch. The prior's parameters are at their closed-form maximisers. So are the topics,
-    whose word counts have the topic of each word summed out. Normal topics take the tutorial's step
-    instead: one of Adam a mini-batch, along the gradient of its word counts times num_docs/batch
-    less the prior's (or, ``topic_update="exact"``, they too are at their maximiser).
+    num_docs/batch. It forgets fast at first, and from one and a half times the warm-up on its
+    memory grows with every visit. The prior's parameters are at their closed-form maximisers. So
+    are the topics, whose word counts have the topic of each word summed out. Normal topics take the
+    tutorial's step instead: one of Adam a mini-batch, along the gradient of its word counts times
+    num_docs/batch less the prior's (or, ``topic_update="exact"``, they too are at their maximiser).
 
     Acceptance and step size belong to each chain of each document. They do not depend on how
     many documents share a mini-batch, and the chains depend on it through the M-steps alone.

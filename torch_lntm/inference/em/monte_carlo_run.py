@@ -22,7 +22,7 @@ from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
-from torch_lntm.inference.em.phases import STEPWISE_EXPONENT, Start
+from torch_lntm.inference.em.phases import Start
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.shares import owners
@@ -38,6 +38,10 @@ TopicUpdate = Literal["exact", "gradient"]
 #: Epochs after which the learning rate is half of what it began with.
 LEARNING_DELAY = 10.0
 
+#: The running statistics take a mini-batch with the weight updates^-exponent and, from so many
+#: times the warm-up on, as an average does, with weights that fall as 1/updates: they forget soon
+#: where chains and topics come from, and hold several visits of every document in the end.
+FORGETTING_EXPONENT, AVERAGING_FROM = 0.3, 1.5
 #: Documents and tokens that a mini-batch has at least.
 BATCH_DOCS, BATCH_TOKENS = 100, 3000
 
@@ -306,7 +310,7 @@ class MonteCarloRun(ResumableFit):
         if state.statistics is None:
             state.statistics = found.scaled(scale)
         else:
-            state.statistics.blend_(found, float(state.updates) ** -STEPWISE_EXPONENT, scale)
+            state.statistics.blend_(found, self._weight(), scale)
         if self.optimizer is None:
             state.statistics.maximise(self.model)
             return
@@ -317,6 +321,14 @@ class MonteCarloRun(ResumableFit):
         self.optimizer.step()
         topics.logits.grad = None
         state.optimizer = self.optimizer.state_dict()["state"][0]
+
+    def _weight(self) -> float:
+        """The weight of the present mini-batch in the running statistics."""
+        updates = float(self.state.updates)
+        turn = AVERAGING_FROM * self.settings.warmup_epochs * self.num_batches
+        if updates <= turn:
+            return updates**-FORGETTING_EXPONENT
+        return 1.0 / (turn**FORGETTING_EXPONENT + updates - turn)
 
     # -- keeping state ---------------------------------------------------------------------------
 
