@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch_lntm.effects.result import Effect, Prediction
+from torch_lntm.effects.numbers import Effect, Prediction
 
 
 def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
