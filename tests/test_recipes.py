@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 
 import torch_lntm as lntm
+from torch_lntm import recipes
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides import GUIDES
@@ -111,26 +112,36 @@ def documents(num_docs: int, num_words: int, length: int) -> Corpus:
 
 
 @pytest.mark.parametrize(
-    ("model", "num_topics", "length", "posterior", "smoothing"),
+    ("model", "num_topics", "length", "smoothing"),
     [
-        ("ctm", 50, 10, "hmc", 0.05 * 0.02),
-        ("ctm", 50, 200, None, 0.05 * 0.4),
-        ("ctm", 5, 200, "hmc", 0.05),
-        ("lntm", 50, 10, "hmc", None),
-        ("stm", 50, 10, "hmc", 0.05 * 0.02),
-        ("iftm", 50, 10, "hmc", 0.05 * 0.02),
-        ("lda", 50, 200, None, 0.05 * 0.4),
+        ("ctm", 50, 10, 0.05 * 0.02),
+        ("ctm", 50, 200, 0.05 * 0.4),
+        ("ctm", 5, 200, 0.05),
+        ("lntm", 50, 10, None),
+        ("stm", 50, 10, 0.05 * 0.02),
+        ("iftm", 50, 10, 0.05 * 0.02),
+        ("lda", 50, 200, 0.05 * 0.4),
     ],
 )
-def test_auto_follows_the_documents(model, num_topics, length, posterior, smoothing) -> None:
+def test_auto_takes_chains_and_a_smoothing(model, num_topics, length, smoothing) -> None:
     corpus = documents(100, 1000, length)
     chosen = Recipe(model, "auto").for_corpus(corpus, num_topics)
-    assert chosen.recipe == Recipe(model, posterior)
+    assert chosen.recipe == Recipe(model, "hmc")
     if smoothing is None:
         assert chosen.topic_smoothing is None
     else:
         assert chosen.topic_smoothing == pytest.approx(smoothing)
     assert chosen.because is not None
+
+
+def test_auto_leaves_large_corpora_to_variational_em(monkeypatch) -> None:
+    corpus = documents(100, 1000, 10)
+    monkeypatch.setattr(recipes, "MAX_TOKENS", 1000)
+    assert Recipe("ctm", "auto").for_corpus(corpus, 5).recipe == Recipe("ctm", "hmc")
+    monkeypatch.setattr(recipes, "MAX_TOKENS", 999)
+    chosen = Recipe("ctm", "auto").for_corpus(corpus, 5)
+    assert chosen.recipe == Recipe("ctm")
+    assert "1,000 tokens" in str(chosen.because)
 
 
 def test_a_posterior_that_is_named_stays() -> None:

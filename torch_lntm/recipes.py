@@ -46,9 +46,8 @@ class Ingredients(NamedTuple):
 
 #: The posterior that :meth:`Recipe.for_corpus` replaces by the one that suits the documents.
 AUTO = "auto"
-#: Where variational EM predicts better than chains: documents of so many tokens or more on
-#: average, and fewer tokens than this times num_topics × num_words.
-LONG_DOCUMENT, TOKENS_PER_ENTRY = 150.0, 1.0
+#: Most tokens of a corpus that is fitted by chains unasked: these take some ten minutes of a core.
+MAX_TOKENS = 20_000_000
 #: The most pseudo-counts of a word in a topic that a recipe chooses.
 MAX_SMOOTHING = 0.05
 
@@ -98,17 +97,15 @@ class Recipe:
     def for_corpus(self, corpus: Corpus, num_topics: int) -> Chosen:
         """The recipe with the posterior and the smoothing that suit the documents.
 
-        Approximate posteriors leave out too much of what is not known of short documents: the
-        prior shrinks, and with it the topics' differences. Chains do not. Where documents are
-        long and words few for so many topics, chains fit the topics to the training documents, and
-        variational EM, which costs less, predicts better (``docs/decisions.md``).
+        Chains predict best on every corpus tried, and where documents are short by far:
+        approximate posteriors leave out too much of what is not known of these, so that the prior
+        shrinks, and with it the topics' differences (``docs/decisions.md``). Variational EM takes
+        about half the time, or less; it is for corpora of more than 20 million tokens.
 
         Args:
             corpus: The training documents.
             num_topics: Number of topics.
         """
-        num_docs = max(1, int((corpus.lengths > 0).sum()))
-        mean_length = corpus.num_tokens / num_docs
         # Where topics have fewer tokens than words, pseudo-counts must not outweigh the tokens.
         share = corpus.num_tokens / (max(1, num_topics) * corpus.num_words)
         takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
@@ -117,10 +114,10 @@ class Recipe:
             smoothing = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
             return Chosen(self, smoothing, None)
-        about = f"{mean_length:.0f} tokens a document, {share:.2g} a topic and word"
-        if mean_length >= LONG_DOCUMENT and share < TOKENS_PER_ENTRY:
-            return Chosen(Recipe(self.model), smoothing, f"variational EM ({about})")
-        return Chosen(Recipe(self.model, "hmc"), smoothing, f"Monte-Carlo EM ({about})")
+        if corpus.num_tokens > MAX_TOKENS:
+            because = f"variational EM, since there are {corpus.num_tokens:,} tokens"
+            return Chosen(Recipe(self.model), smoothing, because)
+        return Chosen(Recipe(self.model, "hmc"), smoothing, "Monte-Carlo EM")
 
     def make(
         self,

@@ -174,11 +174,28 @@ def test_prevalence_depends_on_columns(workplace, capsys):
 
 
 def test_options_of_the_other_engine_are_refused(counts, capsys):
-    assert main(["fit", counts, "--max-epochs", "3"]) == 1
+    assert main(["fit", counts, "--posterior", "taylor", "--max-epochs", "3"]) == 1
     assert "max_epochs is an option of posterior hmc; leave it out" in capsys.readouterr().err
     assert main(["fit", counts, "--posterior", "hmc", "--restarts", "3"]) == 1
     assert "restarts is an option of variational EM; leave it out" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "posterior"),
+    [
+        ([], "hmc"),
+        (["--num-transitions", "2"], "hmc"),
+        (["--max-iterations", "1"], "taylor"),
+        (["--posterior", "laplace", "--max-iterations", "1"], "laplace"),
+        (["--model", "lda", "--topics-update", "bound"], "vb"),
+    ],
+)
+def test_without_a_posterior_options_or_documents_choose(counts, options, posterior):
+    """The documents are short."""
+    common = ("--num-topics", "2", "--out", "run", "--no-progress", "--num-words", "1")
+    assert main(["fit", counts, *common, *options]) == 0
+    assert lntm.load_run("run").config["posterior"] == posterior
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_effects(run, capsys):
     assert [row["party"] for row in table] == ["Left", "Right"] * 2
     assert Path("party.png").read_bytes().startswith(b"\x89PNG")
     assert main(["effects", run, "--predict", "party"]) == 0
-    assert "by TaylorGuide" in err
+    assert "by chains of each document" in err
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed if line] == ["Topic", "party", "Left", "Right"] * 2
     assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0

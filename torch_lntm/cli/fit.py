@@ -36,10 +36,9 @@ _MODEL_OPTIONS = (
     *("concentration", "symmetric", "learn_concentration"),
     *("prevalence", "penalty", "content", "content_penalty"),
 )
-_ENGINE_OPTIONS = (
-    *("start", "max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
-    *("max_epochs", "num_chains", "num_transitions", "batch_size"),
-)
+_VARIATIONAL_OPTIONS = ("max_iterations", "tolerance", "restarts", "annealing", "max_docs")
+_SAMPLER_OPTIONS = ("max_epochs", "num_chains", "num_transitions", "batch_size")
+_ENGINE_OPTIONS = ("start", *_VARIATIONAL_OPTIONS, *_SAMPLER_OPTIONS)
 _GUIDE_OPTIONS = ("topics_update",)
 
 
@@ -84,11 +83,11 @@ class Fit(ChoosesWords, OnDocuments):
             iftm, the independent factor topic model; lda, the generative aspect model (latent
             Dirichlet allocation); stm, the structural topic model, whose topics' prevalence depends
             on columns of the corpus; or the name of one that a plug-in registers.
-        posterior: Approximation of the documents' posteriors: taylor (if not given), laplace,
-            blei-lafferty or khan-bouchard for ctm, lntm and stm; factor (if not given), or with
-            gaussian sources taylor or laplace for iftm; vb (if not given) or ep for lda. Or hmc,
-            Monte-Carlo EM, which samples instead of approximating; or auto, which takes for ctm,
-            lntm and stm the one of taylor and hmc that suits the documents, and says so.
+        posterior: Approximation of the documents' posteriors: taylor, laplace, blei-lafferty or
+            khan-bouchard for ctm, lntm and stm; factor, or with gaussian sources taylor or laplace
+            for iftm; vb or ep for lda. Or hmc, Monte-Carlo EM, which samples instead of
+            approximating; or auto, which takes hmc, but the first of these where there are more
+            than 20 million tokens. If not given auto, unless options of only one of the two are.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
             0.05, or less where there are fewer tokens than topics times words.
@@ -148,13 +147,9 @@ class Fit(ChoosesWords, OnDocuments):
         "model lda": ("concentration", "symmetric", "learn_concentration"),
         "model stm": ("prevalence", "penalty", "content", "content_penalty"),
         "fit": ("posterior", "start", "test_fraction"),
-        "variational EM (every posterior but hmc)": (
-            *("max_iterations", "tolerance", "restarts", "annealing", "max_docs"),
-        ),
-        "posteriors vb and ep": ("topics_update",),
-        "Monte-Carlo EM (posterior hmc)": (
-            *("max_epochs", "num_chains", "num_transitions", "batch_size"),
-        ),
+        "variational EM (every posterior but hmc)": _VARIATIONAL_OPTIONS,
+        "posteriors vb and ep": _GUIDE_OPTIONS,
+        "Monte-Carlo EM (posterior hmc)": _SAMPLER_OPTIONS,
         "computation": OnDocuments.groups["computation"],
     }
 
@@ -214,7 +209,7 @@ class Fit(ChoosesWords, OnDocuments):
 
         if self.num_words < 1:
             raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
-        asked = Recipe(self.model, self.posterior)
+        asked = Recipe(self.model, self._posterior())
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)
         corpus = self.read(**self.word_options())
@@ -353,6 +348,15 @@ class Fit(ChoosesWords, OnDocuments):
             for name, value in options.items()
             if name == "num_topics" or value != defaults[name]
         }
+
+    def _posterior(self) -> str | None:
+        """The posterior asked for; without one, what the options or else the documents want."""
+        given = self._options()
+        if self.posterior is not None or self.plugin is not None:
+            return self.posterior
+        if any(name in given for name in (*_VARIATIONAL_OPTIONS, *_GUIDE_OPTIONS)):
+            return None
+        return "hmc" if any(name in given for name in _SAMPLER_OPTIONS) else "auto"
 
     def _split(self, corpus: Corpus) -> Split[Corpus] | None:
         if not 0 <= self.test_fraction < 1:

@@ -148,7 +148,7 @@ class Select(ChoosesWords, OnDocuments):
         num_topics: Numbers of topics to try, with commas between.
         model: Model to fit: ctm, lntm, iftm, lda or stm, or the name of one that a plug-in
             registers.
-        posterior: Approximation of the documents' posteriors, as for fit.
+        posterior: Approximation of the documents' posteriors, as for fit; auto if not given.
         prevalence: Formula of the columns that the prevalence of topics depends on, for stm.
         content: Column of the groups between which the words of topics differ, for stm.
         num_seeds: Fits of each number of topics; two or more show how stable topics are.
@@ -183,7 +183,8 @@ class Select(ChoosesWords, OnDocuments):
         from torch_lntm.recipes import Recipe
 
         sizes = whole_numbers("num_topics", self.num_topics)
-        recipe = Recipe(self.model, self.posterior)
+        default = "auto" if self.plugin is None else None
+        recipe = Recipe(self.model, self.posterior or default)
         device = self.torch_device()
         corpus = self.read(**self.word_options())
         if corpus.preparation:
