@@ -336,6 +336,26 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
 
 
+def test_standard_input_of_a_run_fitted_to_a_folder_has_a_document_a_line(
+    texts, monkeypatch, capsys
+):
+    Path("folder").mkdir()
+    for d, line in enumerate([*Path(texts).read_text().splitlines(), ""]):
+        Path("folder", f"{d:02}.txt").write_text(line)
+    assert main(["fit", "folder", "--out", "run", "--test-fraction", "0", *QUICK]) == 0
+    assert "documents (1 without words) of" in capsys.readouterr().err
+    stream = io.TextIOWrapper(io.BytesIO(b"cat dog cat\nstocks bonds"))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert main(["transform", "run", "-", "--out", "-"]) == 0
+    assert [row["tokens"] for row in rows_of(capsys.readouterr().out)] == ["3", "2"]
+
+
+def test_advice_is_in_the_words_of_the_command_line(capsys):
+    Path("posts.csv").write_text("body\ncat dog\n")
+    assert main(["fit", "posts.csv"]) == 1
+    assert "the fields are body; choose by --text-field" in capsys.readouterr().err
+
+
 def test_transform_carries_the_documents_columns(run_folder, counts):
     corpus = lntm.read_corpus(counts)
     names = [f"d{d}" for d in range(40)]

@@ -34,7 +34,7 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     assert "50% of tokens observed" in out
     assert "unigram frequencies of 36 training documents" in out
     assert out.endswith("The run is in run\n")
-    assert "fitting 36 documents of 30 words, with 4 held out" in err
+    assert "fitting 36 documents (1 without words) of 30 words, with 4 held out" in err
     scores = json.loads(Path("run/evaluation.json").read_text())
     assert len(scores) == 2
     corpus = lntm.read_corpus(counts)

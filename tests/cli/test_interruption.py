@@ -40,7 +40,7 @@ def wait_for(path, process):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_best_so_far(counts):
+def test_ctrl_c_keeps_the_best_so_far(counts, capsys):
     process = start("fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000")
     wait_for(Path("run.partial/checkpoint.safetensors"), process)
     process.send_signal(signal.SIGINT)
@@ -53,6 +53,10 @@ def test_ctrl_c_keeps_the_best_so_far(counts):
     assert run.metadata["stop_reason"] == "interrupted"
     assert run.history
     assert not Path("run.partial").exists()
+    assert main(["fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000"]) == 0
+    out, err = capsys.readouterr()
+    assert "run holds this very fit already, as Ctrl-C left it; --overwrite fits it again" in err
+    assert "top words" in out
 
 
 @pytest.mark.slow

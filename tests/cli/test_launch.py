@@ -38,7 +38,9 @@ def test_a_shared_fit_is_saved_and_printed_once(counts, capsys):
     assert main([*fit, "--out", "run"]) == 0
     out = capsys.readouterr().out
     assert shared.stdout == out.replace("The run is in run", "The run is in shared")
-    said = "fitting 36 documents of 30 words, with 4 held out, cpu, in 2 processes"
+    said = (
+        "fitting 36 documents (1 without words) of 30 words, with 4 held out, cpu, in 2 processes"
+    )
     assert shared.stderr.count(said) == 1
     assert shared.stderr.count("fitting") == shared.stderr.count("converged:") == 1
     assert shared.stderr.count("warning:") <= 1

@@ -57,7 +57,8 @@ def test_effects(run, capsys):
     assert Path("party.png").read_bytes().startswith(b"\x89PNG")
     assert main(["effects", run, "--predict", "party"]) == 0
     assert "by chains of each document" in err
-    assert len(capsys.readouterr().out.splitlines()) == 5
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed if line] == ["Topic", "party", "Left", "Right"] * 2
     assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
     assert (
         "by chains of each document (Hamiltonian Monte Carlo) (3 draws)" in capsys.readouterr().err
@@ -69,6 +70,7 @@ def test_effects(run, capsys):
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
         (("--formula", "~ open('x', 'w')"), "which a formula may not"),
         (("--topics", "a"), "expected whole numbers"),
+        (("~ party",), "'~ party' is a formula; give it by --formula"),
     ):
         assert main(["effects", run, *options]) == 1
         assert message in capsys.readouterr().err

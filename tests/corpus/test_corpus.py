@@ -59,7 +59,7 @@ def test_from_matrix_takes_every_kind_of_matrix(convert):
     assert corpus.vocabulary == WORDS
     assert corpus.labels == ("0", "1", "1", "0")
     assert len(corpus) == 4
-    assert repr(corpus) == "Corpus('toy', num_docs=4, num_words=4, num_tokens=11)"
+    assert repr(corpus) == "Corpus('toy', num_docs=4, num_words=4, num_tokens=11, columns: label)"
 
 
 def test_entries_are_sorted_summed_and_positive():

@@ -388,3 +388,40 @@ def test_arguments_that_cannot_be_are_refused(model, guide, corpus) -> None:
         "~ party",
         error=IncompatibleGuideError,
     )
+
+
+def test_predictions_and_differences_as_text(effects) -> None:
+    def numbers(point, sign):
+        values = (point.estimate, point.standard_error, point.lower, point.upper)
+        signs = (sign, "", sign, sign)
+        return [f"{value:{s}.4f}" for value, s in zip(values, signs, strict=True)]
+
+    points = effects.predict("party", age=30.0)
+    lines = effects.format(points).splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("Topic")] == [
+        ["Topic", str(k)] for k in range(NUM_TOPICS)
+    ]
+    rows = [line.split() for line in lines if line.startswith("  ") and "interval" not in line]
+    expected = [[f"{p.values['party']},", "30", *numbers(p, "")] for p in points]
+    assert [[*sorted(row[:2], reverse=True), *row[2:]] for row in rows] == [
+        [*sorted(row[:2], reverse=True), *row[2:]] for row in expected
+    ]
+    assert "p" not in [word for line in lines for word in line.split()]
+
+    difference = effects.difference("party", "Left", "Right")[0]
+    (row,) = [s for s in effects.format([difference]).splitlines() if " − " in s]
+    assert row.split() == [
+        *("Left", "−", "Right", *numbers(difference, "+"), f"{difference.p_value:.3f}"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_plot_of_many_series_has_room_for_its_legend(effects) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    few = effects.plot("age", topics=[0]).figure.get_figheight()
+    many = effects.plot("age", topics=[0, 1, 2] * 12).figure
+    assert few < many.get_figheight()
+    many.canvas.draw()  # warns, which is an error here, where nothing is left of the axes
+    plt.close("all")

@@ -314,6 +314,14 @@ def test_words_from_a_vectorizer_its_vocabulary_or_a_frame():
     assert [topic.topic for topic in estimator.topics()] == [0, 1, 2]
 
 
+def test_a_model_in_a_pipeline_is_told_its_words_afterwards():
+    vectorizer, model = CountVectorizer(), ESTIMATORS["ctm"]()
+    make_pipeline(vectorizer, model).fit(TEXTS)
+    unnamed, named = model.topics()[0].words, model.topics(vocabulary=vectorizer)[0].words
+    assert [WORDS[int(word.removeprefix("#"))] for word in unnamed] == list(named)
+    assert model.model_.vocabulary is None
+
+
 def test_a_vocabulary_that_does_not_fit_is_refused():
     X = counts()
     with pytest.raises(ConfigError, match="vectorizer that is not fitted"):

@@ -15,9 +15,11 @@ from support.pages import Page
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, synthetic_topics
+from torch_lntm.effects import Prediction
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import draw_source
 from torch_lntm.reports import Score, html_report
+from torch_lntm.reports.figures import effect_charts
 
 NUM_DOCS = 40
 HOSTILE = '</title><script>document.title="owned"</script><img src=x onerror=alert(1)>"\'&'
@@ -244,6 +246,13 @@ def test_a_structural_model_has_a_page_with_its_effects():
     effects = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=5)
     page = Page(html_report(guide, corpus, effects=effects))
     assert "Effects" in page.said("h2")
+    assert "Expected proportion by party" in page.said("h3")
+    labels = [svg.get("aria-label", "") for svg in page.all("svg")]
+    for point in effects.predict("party"):
+        (label,) = [
+            a for a in labels if a.startswith(f"Expected proportion of topic {point.topic} by")
+        ]
+        assert f"{point.values['party']}: {point.estimate:.2%}, {point.lower:.2%} to" in label
     for effect in effects.table(0.95):
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
@@ -329,3 +338,25 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     )
     exec(compile(code, "report.md", "exec"), {"FEW": {"max_iterations": 1, "progress": False}})
     assert Page((tmp_path / "report.html").read_text(encoding="utf-8")).said("h1")
+
+
+def test_effects_over_time_are_courses_with_bands_that_end_at_zero():
+    days = ["2004-01-01", "2004-02-01", "2004-03-01"]
+    expected = {4: [(0.1, -0.1, 0.3), (-0.05, -0.2, 0.1), (0.2, 0.1, 0.4)]}
+    expected[7] = [(0.1, 0.05, 0.15)] * 3  # the same at all times: it comes last
+    predictions = [
+        Prediction(mean, 0.1, 50.0, lower, upper, 0.95, topic, {"date": day})
+        for topic, of_topic in reversed(expected.items())
+        for day, (mean, lower, upper) in zip(days, of_topic, strict=True)
+    ]
+    first, second = effect_charts(sorted(predictions, key=lambda p: p.topic), "date", 5)
+    assert (first.topic, second.topic) == (4, 7)
+    assert first.ordered
+    assert first.is_smooth
+    assert first.most == 0.4
+    zero = first.height - 4
+    assert [mark.y == zero for mark in first.marks] == [False, True, False]
+    assert [mark.low == zero for mark in first.marks] == [True, True, False]
+    assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first.says
+    assert first.marks[1].x - first.marks[0].x > first.marks[2].x - first.marks[1].x  # 31, 29 days
+    assert effect_charts(predictions[:1], "date", 5) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -65,10 +66,13 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-def in_options(preparation: str) -> str:
-    """A corpus's ``preparation`` in the words of the command line."""
-    said = preparation.replace("(stop_words ", "(--stop-words ")
-    return said.replace("(min_df ", "(--min-df ")
+#: Arguments that the library's messages advise to set.
+_ADVISED = re.compile(r"(?<=[ (])(stop_words|min_df|text_field|num_samples)\b")
+
+
+def in_options(message: str) -> str:
+    """A message of the library, such as a corpus's ``preparation``, in the command line's words."""
+    return _ADVISED.sub(lambda found: f"--{found[0].replace('_', '-')}", message)
 
 
 @dataclass(kw_only=True)
@@ -80,7 +84,9 @@ class ReadsDocuments(Command):
             .parquet, .txt, .jsonl, .csv, also gzipped; a folder of texts, or one that convert
             wrote), - for standard input, or the word lee for the 300 news articles that come with
             gensim.
-        format: Format of the corpus, where the name does not tell it.
+        format: Format of the corpus, where the name does not tell it: txt (a document per line),
+            jsonl, json, csv, folder, npz, ldac, uci, mtx, h5ad, parquet or store. Standard input
+            has that of the fit's corpus, or txt where that is a folder of texts.
         vocabulary: File with a word per line: the names of the columns of counts, or the words to
             count in texts.
         text_field: Field of .jsonl or column of .csv with the text; "text" if not given.
@@ -245,6 +251,8 @@ class OnDocuments(ReadsDocuments):
             theirs, ours = (_format_of(c) for c in (run.config.get("corpus"), self.corpus))
             if ours is None and self.format is None:
                 self.format = run.config.get("format") or theirs
+                if self.corpus == "-" and self.format == "folder":
+                    self.format = "txt"  # a stream is no folder
             if (self.format or ours) != (run.config.get("format") or theirs):
                 names = ["encoding"]
         for name in names:

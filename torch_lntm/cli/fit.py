@@ -281,9 +281,11 @@ class Fit(ChoosesWords, OnDocuments):
                 say(f"posterior auto: {task.because}")
             held_out = "" if split is None else f", with {len(split.test)} held out"
             several = "" if processes.alone else f", in {processes.size} processes"
+            empty = int((task.train.lengths == 0).sum())
+            wordless = f" ({empty} without words)" if empty else ""
             say(
-                f"fitting {len(task.train)} documents of {corpus.num_words} words{held_out}, "
-                f"{device}{several}"
+                f"fitting {len(task.train)} documents{wordless} of {corpus.num_words} words"
+                f"{held_out}, {device}{several}"
             )
             self._warn_of_small(task.train)
             processes.gather(str(unfinished.checkpoint))
@@ -308,7 +310,10 @@ class Fit(ChoosesWords, OnDocuments):
             if result.stop_reason == "interrupted":
                 save(None)
                 kept = "last finished epoch" if task.samples else "best so far"
-                say(f"interrupted: saved the {kept}, {stage(result)}, in {path}")
+                say(
+                    f"interrupted: saved the {kept}, {stage(result)}, in {path}; "
+                    f"see torch-lntm topics {path}"
+                )
                 return INTERRUPTED
             scores = None
             try:
@@ -421,7 +426,8 @@ class Fit(ChoosesWords, OnDocuments):
 
     def _show_finished(self, run: Run, split: Split[Corpus] | None, fixed: dict[str, Any]) -> int:
         """Print a run that this very command saved before, and finish its scores."""
-        say(f"{run.path} holds this very fit already; --overwrite fits it again")
+        left = ", as Ctrl-C left it" if run.metadata.get("stop_reason") == "interrupted" else ""
+        say(f"{run.path} holds this very fit already{left}; --overwrite fits it again")
         scores_file = run.path / "evaluation.json"
         scores = None
         if scores_file.exists():

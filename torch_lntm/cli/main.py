@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
+from torch_lntm.cli.documents import in_options
 from torch_lntm.cli.fit import INTERRUPTED
 from torch_lntm.cli.launch import first_speaks, launched_rank
 from torch_lntm.cli.parser import parse
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except LNTMError as error:
             if error.shared and launched_rank():  # the first process says it
                 return FAILED
-            return _fail(str(error))
+            return _fail(in_options(str(error)))
         except OSError as error:
             return _fail(_of_the_system(error))
         except (MemoryError, RuntimeError) as error:
@@ -89,7 +90,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {in_options(str(message))}", file=sys.stderr)
 
 
 # -------------------------------------------------------------------- memory

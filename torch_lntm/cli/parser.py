@@ -156,7 +156,10 @@ def _import_plugin(plugin: str) -> None:
 
 
 def _command_parser(prog: str, command: type[Command]) -> _Parser:
-    positionals = " ".join(map(str.upper, command.positionals))
+    positionals = " ".join(
+        f"[{name.upper()}]" if name in command.optional else name.upper()
+        for name in command.positionals
+    )
     about = docstring_parser.parse(inspect.getdoc(command) or "", docstring_parser.Style.GOOGLE)
     parser = _Parser(
         prog=prog,

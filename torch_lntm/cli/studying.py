@@ -45,7 +45,8 @@ class Effects(DrawsPosteriors):
         level: Probability of the intervals.
         predict: Column to print expected proportions at the values of, instead of coefficients.
         print_as: How to print them.
-        figure: File to draw the predictions in, such as effects.png; needs --predict.
+        figure: File to draw the predictions in, such as effects.png; needs --predict, and shows
+            most with a few --topics.
     """
 
     positionals = ("run_folder", "corpus")
@@ -68,6 +69,8 @@ class Effects(DrawsPosteriors):
         """Run it; returns the exit code."""
         if self.figure is not None and self.predict is None:
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
+        if self.corpus is not None and self.corpus.lstrip().startswith("~"):
+            raise ConfigError(f"{self.corpus!r} is a formula; give it by --formula")
         run, _, corpus = self.load(str(self.run_folder))
         posterior: Any
         if self.draws == "joint":
@@ -106,7 +109,7 @@ class Effects(DrawsPosteriors):
         elif self.predict is None:
             print(effects.summary(self.level))
         else:
-            print(lntm.effects.frame_of(rows).to_string(index=False))
+            print(effects.format(rows))
         return 0
 
 

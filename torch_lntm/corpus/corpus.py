@@ -29,6 +29,7 @@ from torch_lntm.corpus.texts import (
     PRUNING_OPTIONS,
     check_texts,
     count_words,
+    english_stop_words,
     transform_texts,
 )
 from torch_lntm.errors import ConfigError, CorpusError
@@ -241,12 +242,15 @@ class Corpus(Documents):
 
         row_offsets, word_index, counts = collect(pieces(), self.goes_to_files(self.nnz))
         if lost_tokens:
-            hint = "; check that both were made by the same tokenizer"
+            hint = "" if counts.size else "; check that both were made by the same tokenizer"
+            stops = unknown & english_stop_words(self.vocabulary, self.word_totals)
+            num_stops = int(self.word_totals[stops].sum())
+            known_why = f"; {num_stops} of the tokens are English stop words" if num_stops else ""
             warnings.warn(
                 f"dropped {lost_tokens} of {self.num_tokens} tokens: "
                 f"{int((unknown & (self.word_totals > 0)).sum())} words unknown to the "
                 f"vocabulary, in {num_lossy} of {self.num_docs} documents"
-                f"{'' if counts.size else hint}",
+                f"{known_why}{hint}",
                 UserWarning,
                 stacklevel=2,
             )

@@ -104,9 +104,10 @@ class Documents:
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
+        columns = f", columns: {', '.join(self.metadata)}" if self.metadata else ""
         return (
             f"{type(self).__name__}({name}num_docs={self.num_docs}, num_words={self.num_words}, "
-            f"num_tokens={self.num_tokens})"
+            f"num_tokens={self.num_tokens}{columns})"
         )
 
     @cached_property

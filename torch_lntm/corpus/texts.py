@@ -175,6 +175,19 @@ def stream_words(
     return (counter.transform(some) for some in _some(texts)), words, note
 
 
+def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which words are English stop words; none where too few are for the texts to be English.
+
+    Args:
+        words: ``num_words`` words.
+        num_tokens: ``(num_words,)`` tokens of each.
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in words], bool)
+    return stops & bool(num_tokens[stops].sum() >= _ENGLISH_SHARE * num_tokens.sum())
+
+
 def _check_options(vectorizer: Any) -> None:
     """Lets scikit-learn check the types of its options.
 
@@ -271,14 +284,12 @@ def _choose(
     Raises:
         CorpusError: No word remains.
     """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
     notes = []
     keep = np.ones(words.size, bool)
     single_words = vectorizer.analyzer == "word" and tuple(vectorizer.ngram_range) == (1, 1)
     if isinstance(stop_words, str) and stop_words == "auto" and single_words:
-        stops = np.array([word.lower() in ENGLISH_STOP_WORDS for word in words])
-        if num_tokens[stops].sum() >= _ENGLISH_SHARE * num_tokens.sum():
+        stops = english_stop_words(words, num_tokens)
+        if stops.any():
             if stops.all():
                 raise CorpusError(
                     "the texts cannot be counted: all of their words are English stop words; "

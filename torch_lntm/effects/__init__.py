@@ -2,8 +2,9 @@
 
 from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.joint import JointDraws, joint_draws
+from torch_lntm.effects.numbers import Effect, Prediction
 from torch_lntm.effects.permutation import PermutationTest, permutation_test
-from torch_lntm.effects.result import Effect, Effects, Prediction, frame_of
+from torch_lntm.effects.result import Effects, frame_of
 from torch_lntm.inference import chain_draws
 
 __all__ = [

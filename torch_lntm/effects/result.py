@@ -12,7 +12,9 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
+from torch_lntm.effects.numbers import Effect, Estimated, Prediction
 from torch_lntm.effects.regression import Pooled
+from torch_lntm.effects.text import format_coefficients, format_predictions
 from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicModel
@@ -26,61 +28,6 @@ if TYPE_CHECKING:
 Others = Literal["average", "typical"]
 #: Documents that a prediction averages over, at most, and values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A number with its interval.
-
-    Attributes:
-        estimate: The number.
-        standard_error: Its standard error.
-        freedom: Degrees of freedom of the t distribution of its interval (*Barnard & Rubin 1999*).
-        lower: Lower end of the interval.
-        upper: Upper end.
-        level: Probability of the interval.
-    """
-
-    estimate: float
-    standard_error: float
-    freedom: float
-    lower: float
-    upper: float
-    level: float
-
-    @property
-    def p_value(self) -> float:
-        """Two-sided, of no effect."""
-        if self.standard_error == 0:
-            return float(self.estimate == 0)
-        ratio = abs(self.estimate) / self.standard_error
-        return float(2 * scipy.stats.t.sf(ratio, self.freedom))
-
-
-@dataclass(frozen=True)
-class Effect(Estimated):
-    """One coefficient: the change of a topic's proportion with a term.
-
-    Attributes:
-        topic: The topic.
-        term: The term's name.
-    """
-
-    topic: int
-    term: str
-
-
-@dataclass(frozen=True)
-class Prediction(Estimated):
-    """The expected proportion of a topic at some values, or a difference of two.
-
-    Attributes:
-        topic: The topic.
-        values: The values by the names of their columns; of a difference, ``(first, second)``.
-    """
-
-    topic: int
-    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,18 +116,7 @@ class Effects:
         Args:
             level: As for :meth:`table`.
         """
-        labels = topic_labels(self.model, 5)
-        width = max(map(len, self.formula.names))
-        lines = [repr(self)]
-        for topic, effects in itertools.groupby(self.table(level), lambda effect: effect.topic):
-            lines.append(f"\nTopic {labels[topic]}")
-            lines.append(f"  {'':{width}}  estimate     s.e.     {level:.0%} interval      p")
-            lines += [
-                f"  {e.term:{width}}  {_short(e.estimate)}  {_short(e.standard_error, '')}  "
-                f"{_short(e.lower)} {_short(e.upper)}  {e.p_value:6.3f}"
-                for e in effects
-            ]
-        return "\n".join(lines)
+        return f"{self!r}\n{format_coefficients(self.table(level), topic_labels(self.model, 5))}"
 
     # -- predictions -----------------------------------------------------------------------------
 
@@ -256,6 +192,14 @@ class Effects:
         at = {**values, name: (first, second)}
         return self._predictions((rows[0] - rows[1])[None], [at], level)
 
+    def format(self, rows: Sequence[Prediction]) -> str:
+        """Predictions or differences as text to read, topic by topic.
+
+        Args:
+            rows: What :meth:`predict` or :meth:`difference` gave.
+        """
+        return format_predictions(rows, topic_labels(self.model, 5))
+
     def plot(
         self,
         name: str,
@@ -272,7 +216,7 @@ class Effects:
         Args:
             name: The column.
             by: A column of levels, each of which has lines or points of its own.
-            topics: Topics to draw; all by default.
+            topics: Topics to draw; all by default, which is much where there are more than a few.
             level: As for :meth:`predict`.
             others: As for :meth:`predict`.
             ax: Where to draw; a new figure by default.
@@ -420,9 +364,3 @@ def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
         record = asdict(row) | {"p_value": row.p_value}
         records.append({**record.pop("values", {}), **record})
     return pandas.DataFrame(records)
-
-
-def _short(value: float, sign: str = "+") -> str:
-    """A number in eight characters; those of columns in small units, such as days, are tiny."""
-    form = "8.1e" if 0 < abs(value) < 1e-3 else "8.4f"
-    return format(value, sign + form)

@@ -182,7 +182,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         given = {name: value for name, value in options.items() if value is not None}
         made = recipe.make(
             corpus.num_words,
-            corpus.vocabulary or self._words(),
+            corpus.vocabulary or self._words(self.vocabulary),
             seed=seed,
             device=find_device(self.device),
             options={"progress": bool(self.verbose), **given, **(self.options or {})},
@@ -290,12 +290,16 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """Correlations ``(n_components, n_components)`` of the topics' centred logits."""
         return self.model_.topic_correlation().cpu().numpy()
 
-    def topics(self, X: Any = None, *, n_words: int = 10) -> list[TopicSummary]:
+    def topics(
+        self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None
+    ) -> list[TopicSummary]:
         """The topics in words: the most probable ones, and the topics they come with.
 
         Args:
             X: Documents; with them topics have shares, and the largest comes first.
             n_words: Words of each topic.
+            vocabulary: The words of the columns, as at construction, where the model was not told
+                them: in a pipeline, the vectorizer before it.
 
         Returns:
             The topics, which :func:`~torch_lntm.reports.format_topics` prints.
@@ -305,7 +309,10 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if X is not None:
             corpus = self._known(X, "topics")
             shares = topic_shares(transform(self._guide(), corpus).theta, corpus)
-        return summarise_topics(self.model_, shares, num_words=n_words)
+        model = self.model_
+        if vocabulary is not None:
+            model = TopicModel(model.prior, model.topics, self._words(vocabulary))
+        return summarise_topics(model, shares, num_words=n_words)
 
     @property
     def _n_features_out(self) -> int:
@@ -347,9 +354,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         check_non_negative(X, f"{type(self).__name__}.{method}")
         return Corpus.from_matrix(X, allow_empty=True)
 
-    def _words(self) -> tuple[str, ...] | None:
+    def _words(self, words: Any) -> tuple[str, ...] | None:
         """The words of the columns, as far as they are known."""
-        words = self.vocabulary
         if hasattr(words, "get_feature_names_out"):
             try:
                 words = words.get_feature_names_out()

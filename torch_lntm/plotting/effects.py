@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's colours, which every common colour blindness tells apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", NEUTRAL)
-#: Inches of a figure, and more of them for each level.
+#: Inches of a figure, and more of them for each level or line of the legend.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 
 
@@ -59,7 +59,8 @@ def plot_effects(
     """
     plt = library("matplotlib.pyplot")
     if ax is None:
-        more = PER_LEVEL * len(series) * len(series[0].values) if kind == "text" else 0.0
+        rows = len(series[0].values) if kind == "text" else 1  # those of the legend at least
+        more = PER_LEVEL * len(series) * rows
         _, ax = plt.subplots(figsize=(WIDTH, max(HEIGHT, 1.0 + more)), layout="constrained")
     for j, one in enumerate(series):
         colour, label = COLOURS[j % len(COLOURS)], shortened(one.label)

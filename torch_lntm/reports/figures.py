@@ -5,13 +5,15 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.sparse.csgraph import shortest_path
 from scipy.special import ndtri
 
+from torch_lntm.reports.groups import places_of
 from torch_lntm.reports.layout import place, spread
-from torch_lntm.reports.prevalence import Array, Prevalence
+from torch_lntm.reports.prevalence import Array, Prevalence, differences
 
 #: Pixels: width of a picture of topics, radius of its smallest and its largest circle, height of
 #: the name below a circle, width of its letters, and the most of these.
@@ -76,13 +78,23 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """The prevalence of one topic by group: a row for each, or a course over an axis."""
+    """The proportions of one topic by group: a row for each, or a course over an axis.
+
+    ``is_smooth`` tells a course of a formula, whose intervals are a band, from one of groups.
+    """
 
     topic: int
     marks: tuple[Mark, ...]
     height: float
     most: float
     ordered: bool
+    is_smooth: bool = False
+
+    @property
+    def says(self) -> str:
+        """The chart in words; of a smooth course some of its values."""
+        marks = self.marks[:: max(1, len(self.marks) // 6)] if self.is_smooth else self.marks
+        return "; ".join(mark.says for mark in marks)
 
 
 def shortened(text: str, letters: int) -> str:
@@ -209,39 +221,77 @@ def charts(prevalence: Prevalence, most: int) -> list[Chart]:
     if len(prevalence.grouping.names) < 2:
         return []
     order = np.argsort(-prevalence.differences(), kind="stable")[:most]
-    return [_chart(prevalence, k) for k in order.tolist()]
-
-
-def _chart(prevalence: Prevalence, topic: int) -> Chart:
-    mean, lower, upper = (
-        ends[:, topic] for ends in (prevalence.mean, prevalence.lower, prevalence.upper)
-    )
+    grouping = prevalence.grouping
     # A group of one document has no interval to speak of, and would flatten the others.
-    known = np.isfinite(prevalence.standard_error[:, topic])
+    known = np.isfinite(prevalence.standard_error)
+    ends = np.stack(
+        [
+            prevalence.mean,
+            np.where(known, prevalence.lower, np.nan),
+            np.where(known, prevalence.upper, np.nan),
+        ]
+    )
+    counts = prevalence.num_docs.tolist()
+    return [
+        _chart(k, grouping.names, grouping.places, ends[:, :, k], counts) for k in order.tolist()
+    ]
+
+
+def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Chart]:
+    """A chart for each of the topics whose expected proportion differs most clearly by a column.
+
+    Args:
+        predictions: Those of :meth:`torch_lntm.effects.Effects.predict` at values of the column.
+        column: The column.
+        most: The most charts.
+    """
+    topics = sorted({point.topic for point in predictions})
+    values = [point.values[column] for point in predictions if point.topic == topics[0]]
+    if len(values) < 2:
+        return []
+    names = [value if isinstance(value, str) else f"{value:.4g}" for value in values]
+    places = places_of(values)
+    found = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
+    by_topic = np.array(found).reshape(len(topics), len(values), 4)
+    clearness = differences(by_topic[..., 0].T, by_topic[..., 3].T)
+    order = np.argsort(-clearness, kind="stable")[:most]
+    return [_chart(topics[i], names, places, by_topic[i, :, :3].T) for i in order.tolist()]
+
+
+def _chart(
+    topic: int,
+    names: Sequence[str],
+    places: Array | None,
+    ends: Array,
+    counts: Sequence[int] | None = None,
+) -> Chart:
+    """A chart of means and the ends of their intervals, ``(3, num_groups)``; NaN of no interval."""
+    mean, lower, upper = ends
+    known = np.isfinite(upper)
     most = max(float(np.where(known, upper, mean).max()), 1e-9)
-    places = prevalence.grouping.places
+    shown = np.where(known, ends, mean).clip(0, most)
     if places is None:
         along = (CHART - _NAMES - 8) / most
         ys = _ROW * (np.arange(len(mean), dtype=np.float64) + 0.5)
-        ends = [_NAMES + np.minimum(v, most) * along for v in (mean, lower, upper)]
+        drawn = _NAMES + shown * along
         height = _ROW * len(mean)
-        xs = ends[0]
+        xs = drawn[0]
     else:
         height = COURSE
         span = max(float(np.ptp(places)), 1e-9)
         xs = 8 + (places - places.min()) / span * (CHART - 16)
-        ends = [
-            height - 4 - np.minimum(v, most) / most * (height - 10) for v in (mean, lower, upper)
-        ]
-        ys = ends[0]
+        drawn = height - 4 - shown / most * (height - 10)
+        ys = drawn[0]
     marks = []
-    for g, name in enumerate(prevalence.grouping.names):
-        count = int(prevalence.num_docs[g])
-        interval = f", {lower[g]:.2%} to {upper[g]:.2%}" if known[g] else ""
-        says = f"{name}: {mean[g]:.2%}{interval} ({count} document{'s' * (count != 1)})"
-        if not count:
-            continue
-        low, high = (ends[1][g], ends[2][g]) if known[g] else (ends[0][g], ends[0][g])
-        x, y = float(xs[g]), float(ys[g])
-        marks.append(Mark(name, shortened(name, _LETTERS), x, y, float(low), float(high), says))
-    return Chart(topic, tuple(marks), height, most, places is not None)
+    for g, name in enumerate(names):
+        says = f"{name}: {mean[g]:.2%}"
+        if known[g]:
+            says += f", {lower[g]:.2%} to {upper[g]:.2%}"
+        if counts is not None:
+            says += f" ({counts[g]} document{'s' * (counts[g] != 1)})"
+            if not counts[g]:
+                continue
+        x, y, low, high = (float(v) for v in (xs[g], ys[g], drawn[1, g], drawn[2, g]))
+        marks.append(Mark(name, shortened(name, _LETTERS), x, y, low, high, says))
+    is_smooth = counts is None and places is not None
+    return Chart(topic, tuple(marks), height, most, places is not None, is_smooth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -82,6 +83,16 @@ def grouping_columns(corpus: Corpus) -> list[str]:
         if groups:
             found.append(column)
     return found
+
+
+def places_of(values: Sequence[object]) -> NDArray[np.float64] | None:
+    """Where values lie on an axis of numbers or days; None of names, and of two values or fewer."""
+    if len(values) <= 2:
+        return None
+    if not any(isinstance(value, str) for value in values):
+        return np.array(values, np.float64)
+    dates = _dates([str(value) for value in values])
+    return None if dates is None else dates.astype(np.float64)
 
 
 def _by_name(column: str, texts: list[str | None]) -> Grouping:

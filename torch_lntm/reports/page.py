@@ -45,8 +45,15 @@ _TEMPLATES = jinja2.Environment(
 class EstimatedEffects(Protocol):
     """What the page shows of effects: ``repr`` says what their intervals hold."""
 
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """The columns that the formula reads, by name."""
+
     def table(self, level: float) -> Sequence[Any]:
         """The coefficients of every topic, as of :class:`torch_lntm.effects.Effects`."""
+
+    def predict(self, *names: str, level: float) -> Sequence[Any]:
+        """Expected proportions at values of a column, topic by topic."""
 
 
 def html_report(
@@ -82,7 +89,8 @@ def html_report(
             documents into groups.
         texts: The documents' texts, in the order of the corpus, to quote; without them the page
             shows each document's most frequent words.
-        effects: What ``lntm.effects.estimate`` gave, to show its coefficients.
+        effects: What ``lntm.effects.estimate`` gave, to show the expected proportions by each of
+            its columns, and its coefficients.
         scores: Numbers to show, such as those on documents held out.
         settings: What to list as the settings, by name.
         title: The page's title; by default it names the corpus.
@@ -153,6 +161,12 @@ def html_report(
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         chart_width=figures.CHART,
         effects=effects,
+        expected=[]
+        if effects is None
+        else [
+            (column, figures.effect_charts(effects.predict(column, level=LEVEL), column, _CHARTS))
+            for column in effects.columns
+        ],
         coefficients=[] if effects is None else effects.table(LEVEL),
         scores=scores,
         settings=settings or {},

@@ -51,13 +51,18 @@ class Prevalence:
         return f"Prevalence({self.grouping.column!r}, {groups} groups, {topics} topics)"
 
     def differences(self) -> Array:
-        """``(num_topics,)`` how clearly the groups differ in each topic.
+        """``(num_topics,)`` how clearly the groups differ in each topic."""
+        return differences(self.mean, self.standard_error)
 
-        The mean square of the groups' distances from their mean, in standard errors.
-        """
-        precision = self.standard_error.clip(1e-12) ** -2.0
-        middle = (precision * self.mean).sum(0) / precision.sum(0).clip(1e-300)
-        return np.asarray((precision * np.square(self.mean - middle)).mean(0))
+
+def differences(mean: Array, standard_error: Array) -> Array:
+    """``(num_topics,)`` how far means ``(num_groups, num_topics)`` are from their mean.
+
+    The mean square over groups, in standard errors.
+    """
+    precision = standard_error.clip(1e-12) ** -2.0
+    middle = (precision * mean).sum(0) / precision.sum(0).clip(1e-300)
+    return np.asarray((precision * np.square(mean - middle)).mean(0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

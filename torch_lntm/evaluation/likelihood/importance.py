@@ -128,7 +128,8 @@ class Importance(LikelihoodMethod):
         warn_of_documents(
             tail > PARETO_K_LIMIT,
             f"importance weights with Pareto k above {PARETO_K_LIMIT}",
-            "raise num_samples, or draw from another guide's posterior or proposal",
+            "raise num_samples, draw from another guide's posterior or proposal, or sample by "
+            "annealed importance sampling (method ais)",
         )
         words = space.proposals[proposal].format(degrees_of_freedom=self.degrees_of_freedom)
         return LikelihoodEstimate(
