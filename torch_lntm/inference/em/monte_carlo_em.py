@@ -78,7 +78,7 @@ class MonteCarloEM:
         *,
         num_chains: int = 1,
         num_transitions: int = 3,
-        num_steps: int = 5,
+        num_steps: int = 8,
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
         max_epochs: int = 20,
