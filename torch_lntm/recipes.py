@@ -46,7 +46,8 @@ class Ingredients(NamedTuple):
 
 #: The posterior that :meth:`Recipe.for_corpus` replaces by the one that suits the documents.
 AUTO = "auto"
-#: Most tokens of a corpus that is fitted by chains unasked: these take some ten minutes of a core.
+#: Most tokens of a corpus that is fitted by chains unasked: some ten minutes of a core, by those of
+#: smaller ones.
 MAX_TOKENS = 20_000_000
 #: The most pseudo-counts of a word in a topic that a recipe chooses.
 MAX_SMOOTHING = 0.05

@@ -81,7 +81,6 @@ def joint_draws(
         IncompatibleGuideError: The prior or the topics have no posterior to draw from.
     """
     require_whole(1, num_draws=num_draws, thinning=thinning)
-    require_whole(0, warmup_steps=warmup_steps, seed=seed)
     chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
     theta = torch.full((num_draws, corpus.num_docs, model.num_topics), 1.0 / model.num_topics)
     probs = torch.zeros_like(model.topics.double_probs)

@@ -110,9 +110,10 @@ def transform(
     model = require_guide(guide).model
     corpus = model.check_corpus(as_corpus(corpus, allow_empty=True))
     mode = estimate == "mode"
-    solve = guide.means if mode and not has_sources(model) else guide.posterior
+    only_means = mode and not has_sources(model)
+    solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
-    if max_docs is None and solve == guide.means and guide.separates_means:
+    if max_docs is None and only_means and guide.separates_means:
         per_document = _MODE_NUMBERS * (model.num_topics + entries)
         max_docs = docs_at_once(per_document, model.device, model.dtype, most_on_cpu=_MODES_AT_ONCE)
     elif max_docs is None:

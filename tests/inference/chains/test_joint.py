@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import chain_draws, joint_draws
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.inference import JointChain
+from torch_lntm.inference.chains.joint import CONCENTRATION, _improved
 from torch_lntm.models import (
     Covariates,
     DiagonalNormalPrior,
@@ -205,6 +208,29 @@ def test_what_has_no_posterior_is_refused() -> None:
         JointChain(model, Corpus.from_matrix(np.zeros((2, 10)), allow_empty=True), warmup_steps=1)
     with pytest.raises(ConfigError, match="thinning is 0"):
         joint_draws(model, corpus, thinning=0)
+    with pytest.raises(ConfigError, match="warmup_steps is 0"):
+        joint_draws(model, corpus, warmup_steps=0)
     unlike = TopicModel(model.prior, model.topics)
     with pytest.raises(ConfigError):
         joint_draws(unlike, Corpus.from_matrix(np.ones((2, 9), int)))
+
+
+def test_the_topics_concentration_goes_to_that_of_highest_likelihood() -> None:
+    counts = np.random.default_rng(0).poisson(np.linspace(0.1, 6.0, 40), (3, 40)).astype(float)
+
+    def minus_log_likelihood(beta: float) -> float:
+        terms = gammaln(counts + beta).sum(1) - 40 * gammaln(beta)
+        return -float((terms + gammaln(40 * beta) - gammaln(counts.sum(1) + 40 * beta)).sum())
+
+    best = minimize_scalar(minus_log_likelihood, bounds=(0.01, 10.0), options={"xatol": 1e-9}).x
+    found = CONCENTRATION
+    for _ in range(200):
+        found = _improved(found, torch.from_numpy(counts))
+    assert found == pytest.approx(best, rel=1e-4)
+
+
+def test_a_sweep_improves_the_topics_concentration() -> None:
+    corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
+    chain = JointChain(lntm.models.ctm(2, 10), corpus, warmup_steps=2)
+    chain.sweep()
+    assert chain._concentration != CONCENTRATION

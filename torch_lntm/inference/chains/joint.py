@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import CorpusError, IncompatibleGuideError
+from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
 from torch_lntm.inference.chains.settings import HMCSettings
@@ -52,6 +52,7 @@ class JointChain:
         rows: ``(num_rows,)`` positions of the documents with words.
 
     Raises:
+        ConfigError: A number that cannot be used, or a corpus over other words.
         IncompatibleGuideError: The prior or the topics have no posterior to draw from.
         CorpusError: No document has words.
     """
@@ -65,6 +66,9 @@ class JointChain:
         topics: bool = True,
         seed: int = 0,
     ) -> None:
+        # Without warm-up there would be no step sizes to go on with.
+        require_whole(1, warmup_steps=warmup_steps)
+        require_whole(0, seed=seed)
         corpus = model.check_corpus(corpus)
         if not hasattr(model.prior, "draw_"):
             raise IncompatibleGuideError(

@@ -62,8 +62,8 @@ class MonteCarloEM:
             learning_rate / (1 + e/10).
         start: ``"lda"``, topics, prior and chains from the start of
             :class:`~torch_lntm.inference.VariationalEM` and one E-step of the model's default
-            guide; ``"documents"``, the same from less; ``"model"``, the model as it is and chains
-            from prior draws.
+            guide, but the prior as wide as its ``widen`` makes it; ``"documents"``, the same from
+            less; ``"model"``, the model as it is and chains from prior draws.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Show a progress bar on standard error.
 
