@@ -21,8 +21,8 @@ def test_conventions(estimator, check):
 @parametrize_with_checks(
     [
         lntm.LogisticNormalTopicModel(max_iter=1),
-        lntm.IndependentFactorTopicModel(max_iter=1, options=FAST),
-        lntm.AspectModel(max_iter=1, options=FAST),
+        lntm.IndependentFactorTopicModel(posterior="factor", max_iter=1, options=FAST),
+        lntm.AspectModel(posterior="vb", max_iter=1, options=FAST),
     ]
 )
 def test_conventions_of_every_estimator(estimator, check):

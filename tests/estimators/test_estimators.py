@@ -34,10 +34,17 @@ ESTIMATORS = {
         3, max_iter=2, options={"start": "documents"}, random_state=0, device="cpu", **more
     ),
     "iftm": lambda **more: lntm.IndependentFactorTopicModel(
-        3, n_sources=2, max_iter=1, options=FAST, random_state=0, device="cpu", **more
+        3,
+        n_sources=2,
+        posterior="factor",
+        max_iter=1,
+        options=FAST,
+        random_state=0,
+        device="cpu",
+        **more,
     ),
     "lda": lambda **more: lntm.AspectModel(
-        3, max_iter=1, options=FAST, random_state=0, device="cpu", **more
+        3, posterior="vb", max_iter=1, options=FAST, random_state=0, device="cpu", **more
     ),
 }
 TEXTS = [
@@ -102,21 +109,22 @@ def test_a_fit_is_the_recipes():
     np.testing.assert_array_equal(estimator.components_, model.topics.probs.detach().numpy())
 
 
-def test_auto_takes_what_suits_the_documents(monkeypatch):
-    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, random_state=0).fit(counts())
+@pytest.mark.parametrize(
+    "make", [lntm.CorrelatedTopicModel, lntm.IndependentFactorTopicModel, lntm.AspectModel]
+)
+def test_auto_takes_what_suits_the_documents(make, monkeypatch):
+    estimator = make(2, max_iter=1, random_state=0).fit(counts())
     assert estimator.recipe_.posterior == "hmc"
     assert len(estimator.history_) == 1  # one epoch
     monkeypatch.setattr(recipes, "MAX_TOKENS", 1)
     options = {"start_epochs": 1, "stepwise_epochs": 0}
-    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, random_state=0, options=options).fit(
-        counts()
-    )
+    estimator = make(2, max_iter=1, random_state=0, options=options).fit(counts())
     assert estimator.recipe_.posterior is None
 
 
 def test_options_go_to_the_recipe_and_unknown_ones_are_refused():
     options = {"topic_smoothing": 0.7, **FAST}
-    estimator = lntm.AspectModel(2, max_iter=1, options=options).fit(counts())
+    estimator = lntm.AspectModel(2, posterior="vb", max_iter=1, options=options).fit(counts())
     assert estimator.model_.topics.smoothing == 0.7
     with pytest.raises(ConfigError, match="takes colour"):
         lntm.AspectModel(2, options={"colour": 1}).fit(counts())

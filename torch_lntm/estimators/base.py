@@ -55,7 +55,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     #: The registered constructor of the model, and the posterior if none is chosen.
     _model: ClassVar[str]
-    _posterior: ClassVar[str]
+    _posterior: ClassVar[str] = AUTO
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class CorrelatedTopicModel(TopicModelEstimator):
             (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`); ``"hmc"`` for
             chains, by Monte-Carlo EM; ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` or
             ``"khan-bouchard"`` for variational EM. :meth:`transform` and :meth:`posteriors` take
-            the same, and Taylor's after ``"hmc"``.
+            the same, and the model's default guide, here Taylor's, after ``"hmc"``.
         max_iter: Bound on the iterations of EM, or the epochs of Monte-Carlo EM; by default the
             engine's.
         vocabulary: The words of the columns: a list or an array, a mapping from words to columns,
@@ -38,7 +38,7 @@ class CorrelatedTopicModel(TopicModelEstimator):
             ``{"topic_smoothing": 0.01, "restarts": 3}``.
     """
 
-    _model, _posterior = "ctm", "auto"
+    _model = "ctm"
 
 
 class LogisticNormalTopicModel(TopicModelEstimator):
@@ -48,7 +48,7 @@ class LogisticNormalTopicModel(TopicModelEstimator):
 
     Args:
         n_components: Number of topics.
-        posterior: As for :class:`CorrelatedTopicModel`; by default ``"hmc"``.
+        posterior: As for :class:`CorrelatedTopicModel`, but always chains by default: ``"hmc"``.
         max_iter: As there.
         vocabulary: As there.
         score_method: As there.
@@ -70,8 +70,8 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         n_components: Number of topics.
         n_sources: Number of sources, fewer than topics; a quarter of them by default.
         source: ``"gaussian"``, or ``"laplace"`` for sparse sources, which can be read.
-        posterior: ``"factor"``, the default; for Gaussian sources also ``"taylor"`` or
-            ``"laplace"``; ``"hmc"`` for chains, by Monte-Carlo EM.
+        posterior: As for :class:`CorrelatedTopicModel`; for variational EM ``"factor"``, and for
+            Gaussian sources also ``"taylor"`` or ``"laplace"``.
         max_iter: As for :class:`CorrelatedTopicModel`.
         vocabulary: As there.
         score_method: As there.
@@ -81,7 +81,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         options: As there.
     """
 
-    _model, _posterior = "iftm", "factor"
+    _model = "iftm"
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class AspectModel(TopicModelEstimator):
 
     Args:
         n_components: Number of topics.
-        posterior: ``"vb"``, the default, for variational Bayes, which is fast; ``"ep"`` for
-            expectation propagation, which is closer to the exact posterior and takes many times
-            as long; ``"hmc"`` for chains, by Monte-Carlo EM.
+        posterior: As for :class:`CorrelatedTopicModel`; for variational EM ``"vb"``, which is
+            fast, or ``"ep"``, expectation propagation, which is closer to the exact posterior and
+            takes many times as long.
         max_iter: As for :class:`CorrelatedTopicModel`.
         vocabulary: As there.
         score_method: As there.
@@ -138,4 +138,4 @@ class AspectModel(TopicModelEstimator):
         options: As there, such as ``{"symmetric": True}``.
     """
 
-    _model, _posterior = "lda", "vb"
+    _model = "lda"
