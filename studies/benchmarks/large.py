@@ -1,4 +1,8 @@
-"""A corpus of millions of documents in a folder: making, opening, one pass of random batches."""
+"""A corpus of millions of documents in a folder: making, opening, passes of batches, a fit.
+
+The fit is what ``torch-lntm fit`` does with such a corpus, but for a bound on its iterations, on
+which memory does not depend.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from studies.tables import table
 from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.store import new_store
+from torch_lntm.recipes import Recipe
 
 #: Documents that are drawn at once.
 _DRAWN = 10_000
@@ -32,7 +37,9 @@ class Settings:
         num_docs: Documents.
         num_words: Words of the vocabulary, whose frequencies fall as in texts.
         tokens_per_doc: Mean tokens of a document.
-        batch_size: Documents of a batch.
+        batch_size: Documents of a batch of the passes.
+        num_topics: Topics of the fit.
+        max_iterations: Bound on the iterations of the fit, after its passes of small batches.
         seed: Seed of the documents and of their order.
         folder: Where to write the corpus, which takes 8 bytes for each entry and is removed in the
             end; a folder for temporary files if not given.
@@ -42,18 +49,20 @@ class Settings:
     num_words: int = 50_000
     tokens_per_doc: int = 80
     batch_size: int = 1024
+    num_topics: int = 20
+    max_iterations: int = 2
     seed: int = 0
     folder: str | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        whole = ("num_docs", "num_words", "tokens_per_doc", "batch_size")
-        check_numbers(self, {**dict.fromkeys(whole, 1), "seed": 0})
+        ones = ("num_docs", "num_words", "tokens_per_doc", "batch_size", "max_iterations")
+        check_numbers(self, {**dict.fromkeys(ones, 1), "num_topics": 2, "seed": 0})
 
 
 def run(settings: Settings, cells: Cells) -> Any:
     """Every step in a process of its own, whose memory is its own too."""
-    steps = ("open", "batches", "split")
+    steps = ("open", "batches", "split", "fit")
     with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
         if any(step not in cells.done for step in steps):
             # An interrupted study has its corpus no more.
@@ -96,6 +105,8 @@ def main(settings: Settings, step: str, path: Path) -> None:
             if step == "split":
                 train, test = corpus.split(0.1, settings.seed)
                 about["entries_of_batches"] = one_pass(settings, train) + test.nnz
+            if step == "fit":
+                about |= fit(settings, corpus)
     about |= {
         "wall_seconds": stopwatch.wall_seconds,
         "cpu_seconds": stopwatch.cpu_seconds,
@@ -132,6 +143,20 @@ def one_pass(settings: Settings, corpus: Corpus) -> int:
     """Entries of all batches in a random order."""
     batches = corpus.batches(settings.batch_size, shuffle=True, seed=settings.seed)
     return sum(batch.nnz for batch in batches)
+
+
+def fit(settings: Settings, corpus: Corpus) -> dict[str, Any]:
+    """Fit a ctm by variational EM, which recipes choose for so many tokens."""
+    chosen = Recipe("ctm").for_corpus(corpus, settings.num_topics)
+    options = {
+        "num_topics": settings.num_topics,
+        "topic_smoothing": chosen.topic_smoothing,
+        "max_iterations": settings.max_iterations,
+        "progress": False,
+    }
+    made = chosen.recipe.make(corpus.num_words, seed=settings.seed, options=options)
+    result = made.engine.fit(corpus)
+    return {"phases": [record["phase"] for record in result.history]}
 
 
 def tables(found: dict[str, Any]) -> str:
