@@ -24,8 +24,9 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.latents import DocumentTarget
-from torch_lntm.latents.metrics import Metric
+from torch_lntm.kernels import fused, probability_floor
+from torch_lntm.latents import AffineLogits, DocumentTarget
+from torch_lntm.latents.metrics import Metric, UnitMetric
 
 #: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
 MAX_ENERGY_ERROR = 1000.0
@@ -113,6 +114,12 @@ def leapfrog(
     Returns:
         The state and momentum at the end. Only there is the density computed.
     """
+    if isinstance(metric, UnitMetric) and fused.asked_for(state.position):
+        affine = target.affine
+        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
+            return _leapfrog_in_one_launch(
+                target, affine, state, momentum, step_size, num_steps, temperature
+            )
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
     heat = temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
@@ -132,6 +139,33 @@ def leapfrog(
     z = torch.addcmul(z, epsilon, metric.push(r))
     end = evaluate(target, z)
     return end, kick(r, end.likelihood_gradient, 0.5)
+
+
+def _leapfrog_in_one_launch(
+    target: DocumentTarget,
+    affine: AffineLogits,
+    state: HMCState,
+    momentum: Tensor,
+    step_size: Tensor,
+    num_steps: int,
+    temperature: float | Tensor,
+) -> tuple[HMCState, Tensor]:
+    """:func:`leapfrog` in the metric I of a target whose logits are affine in z."""
+    end = fused.trajectory(
+        state.position,
+        momentum,
+        state.likelihood_gradient,
+        step_size,
+        temperature,
+        num_steps,
+        *affine,
+        target.topics.mT.contiguous(),
+        target.batch,
+        probability_floor(target.topics.dtype),
+    )
+    log_prior = target.log_prior(end.position)
+    state = HMCState(end.position, log_prior, end.log_likelihood, end.likelihood_gradient)
+    return state, end.momentum
 
 
 def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
