@@ -17,6 +17,7 @@ volumes, so the chains stay exact.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -76,11 +77,12 @@ def init(target: DocumentTarget, position: Tensor) -> HMCState:
         NumericalError: Something is not finite there; names it and the documents.
     """
     state = evaluate(target, position)
+    # Asked of all at once, since the host waits for a GPU at every question.
+    if bool(torch.stack([values.isfinite().all() for values in state]).all()):
+        return state
     for name, values in zip(HMCState._fields, state, strict=True):
-        finite = (
-            torch.isfinite(values).flatten(2).all(-1) if values.dim() > 2 else values.isfinite()
-        )
-        bad = ~finite.all(0)
+        finite = values.isfinite()
+        bad = ~(finite.all(-1) if values.dim() > 2 else finite).all(0)
         if bool(bad.any()):
             documents = target.batch.index[bad].tolist()
             raise NumericalError(
@@ -182,6 +184,7 @@ def step(
     metric: Metric,
     num_steps: int,
     temperature: float | Tensor = 1.0,
+    jitter: float = 0.0,
 ) -> tuple[HMCState, HMCInfo]:
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
 
@@ -189,20 +192,26 @@ def step(
         key: ``(num_chains, num_docs)`` keys of this transition.
         target: The target.
         state: Where the chains are.
-        step_size: ``(num_chains, num_docs)`` ε.
+        step_size: ε, broadcast with ``key``.
         metric: W.
         num_steps: Leapfrog steps.
         temperature: T, a number or ``(num_chains, num_docs)``.
+        jitter: Largest relative change of the step sizes, in [0, 1). They are drawn uniformly
+            around ``step_size``: trajectories that vary in length do not keep returning to where
+            they started.
 
     Returns:
         Where they are now, and what happened. Nothing waits for the device.
     """
-    momentum = noise.normal(noise.fold_in(key, 0), target.dim).to(state.position.dtype)
+    keys = noise.split(key, 3)
+    momentum = noise.normal(keys[0], target.dim).to(state.position.dtype)
+    chance, wobble = noise.uniform(keys[1:], 1).squeeze(-1)
+    step_size = step_size * (1.0 + jitter * (2.0 * wobble - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
     error = energy(end, final, temperature) - energy(state, momentum, temperature)
-    divergent = ~(error.isfinite() & (error <= MAX_ENERGY_ERROR))
+    divergent = ~((error > -math.inf) & (error <= MAX_ENERGY_ERROR))
     acceptance = torch.where(divergent, 0.0, (-error).clamp_max(0.0).exp())
-    accepted = noise.uniform(noise.fold_in(key, 1), 1).squeeze(-1) < acceptance
+    accepted = chance < acceptance
 
     def choose(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(accepted[..., None] if new.dim() > 2 else accepted, new, old)
