@@ -25,9 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: Numbers that a program holds of one tile of a matrix: 16 in each of its 128 threads.
 _TILE_ELEMENTS = 2048
 
-#: Whether Triton's interpreter runs the kernels, on tensors of any device.
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-
 
 @triton.jit
 def _expected_counts(t, k, doc, row_offsets, word_index, counts, words, num_topics, FLOOR, TILE):
@@ -153,6 +150,9 @@ def _trajectory_kernel(
     tl.store(log_likelihood + chain, value)
     tl.store(end_gradient + here, g, i < dim)
 
+
+#: Whether Triton's interpreter runs the kernels, on tensors of any device.
+INTERPRETED = not isinstance(_trajectory_kernel, triton.JITFunction)
 
 _OPERATIONS = torch.library.Library("torch_lntm", "DEF")
 
