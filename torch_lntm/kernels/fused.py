@@ -1,8 +1,8 @@
 """Fused kernels on CUDA, in place of many small ones, where the user asks for them.
 
 The environment variable ``LNTM_TRITON=1`` does. The kernels are written in Triton, which comes with
-the CUDA builds of PyTorch, from 2.6 on. Their arithmetic is tested in Triton's interpreter; they
-have not been measured on hardware, which is why nobody gets them unasked.
+the CUDA builds of PyTorch; that of PyTorch 2.7 was the first to compile them. Their arithmetic is
+tested in Triton's interpreter. They have not run on hardware, so nobody gets them unasked.
 """
 
 from __future__ import annotations
