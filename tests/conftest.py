@@ -14,6 +14,10 @@ from support.pretend import PretendDevice
 if TYPE_CHECKING:
     from torch_lntm.corpus import Corpus
 
+# Triton reads this when it is imported: without a GPU its kernels run in its interpreter.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
@@ -62,6 +66,18 @@ def accelerator(pytestconfig: pytest.Config) -> Iterator[torch.device]:
         return
     with PretendDevice():
         yield torch.device("cuda")
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Switches Triton's kernels on, and says where they run: on CUDA or in the interpreter."""
+    there = torch.cuda.is_available()
+    # Older interpreters take no NumPy of today.
+    pytest.importorskip(
+        "triton", minversion=None if there else "3.7", reason="needs Triton, which is for Linux"
+    )
+    monkeypatch.setenv("LNTM_TRITON", "1")
+    return torch.device("cuda" if there else "cpu")
 
 
 @pytest.fixture

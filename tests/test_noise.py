@@ -33,6 +33,16 @@ def test_keys_are_splitmix64(device: torch.device) -> None:
     assert [[value % 2**64 for value in row] for row in keys.tolist()] == expected
 
 
+def test_split_keys_are_those_that_the_numbers_fold_in(device: torch.device) -> None:
+    keys = noise.document_keys(3, torch.tensor([0, 5, 123456], device=device), 2)
+    several = noise.split(keys, 4)
+    assert several.shape == (4, 2, 3)
+    for data in range(4):
+        assert torch.equal(several[data], noise.fold_in(keys, data))
+        # A number and a tensor of it wrap around alike.
+        assert torch.equal(several[data], noise.fold_in(keys, torch.full_like(keys, data)))
+
+
 def test_noise_has_its_distribution_and_no_correlations(device: torch.device) -> None:
     num_docs, num_chains, size = 2000, 2, 7
     index = torch.arange(num_docs, device=device)

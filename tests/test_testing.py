@@ -70,6 +70,13 @@ class _WrongPull(NormalSpace):
         return gradient @ self.factor.mT
 
 
+class _WrongAffine(NormalSpace):
+    @property
+    def affine(self):
+        loc, loading = super().affine
+        return loc, loading.mT
+
+
 class _WrongDraw(NormalSpace):
     def draw(self, key):
         z = super().draw(key)
@@ -129,6 +136,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
         (_WiderSpace(), "is not the program's density"),
         (_with_space(_WrongGradient), "gradient"),
         (_with_space(_WrongPull), "pull"),
+        (_with_space(_WrongAffine), "affine is not logits"),
         (_with_space(_WrongDraw), "draw"),
         (_with_space(_WrongSelection), "select"),
         (_with_space(_WrongDensityOfSome), r"select\(\) changes log_density"),

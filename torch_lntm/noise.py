@@ -42,9 +42,16 @@ def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
         key: ``(...,)`` int64.
         data: Nonnegative integers, broadcast with ``key``.
     """
-    # The product wraps around: it must not be one of Python's integers.
-    step = data if isinstance(data, Tensor) else torch.full_like(key[..., :1], data)
-    return _mixed(key + (step + 1) * _INCREMENT)
+    step = (data + 1) * _INCREMENT
+    if isinstance(step, int):
+        step = (step + 2**63) % 2**64 - 2**63  # wraps around, as tensors do
+    return _mixed(key + step)
+
+
+def split(key: Tensor, number: int) -> Tensor:
+    """The keys ``(number, ...)`` that :func:`fold_in` makes of the numbers from 0 on."""
+    data = torch.arange(number, device=key.device)
+    return fold_in(key, data.view(-1, *[1] * key.dim()))
 
 
 def document_keys(seed: int, index: Tensor, num_draws: int) -> Tensor:

@@ -193,6 +193,10 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, wh
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
     pulled = torch.autograd.functional.jacobian(lambda x: (space.logits(x) * weights).sum(), z)
     _equal(space.pull(weights, z), pulled, f"{what}: pull() is not the chain rule of logits()")
+    if space.affine is not None:
+        loc, loading = space.affine
+        _equal(loc + z @ loading.double(), logits, f"{what}: affine is not logits()")
+        _equal(space.gradient(z), -z, f"{what}: affine, but z is not standard normal")
     keys = noise.document_keys(1, batch.index, 1)[0]
     placed = space.place(latents[model.prior.latent], keys)
     _equal(

@@ -130,10 +130,8 @@ class DocumentBatch:
                 torch.from_numpy(columns.indptr).long(),
             )
         order = torch.argsort(self.word_index, stable=True)
-        word_offsets = self.word_index.new_zeros(self.num_words + 1)
-        torch.cumsum(
-            torch.bincount(self.word_index, minlength=self.num_words), 0, out=word_offsets[1:]
-        )
+        words = torch.arange(self.num_words + 1, device=self.device)
+        word_offsets = torch.searchsorted(self.word_index[order], words)
         return order, self.row_index[order], word_offsets
 
     def to(

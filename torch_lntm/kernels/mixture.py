@@ -10,7 +10,8 @@ stored counts c only,
 The two tables of counts are the gradients of the log likelihood in log t and log φ: the expected
 numbers of tokens per topic under the responsibilities t_dk φ_kv / s_dv (*Ahmed & Xing 2007, eq. 12;
 Khan & Bouchard 2009, eqs 30–31*). They are sparse products, see
-:mod:`torch_lntm.kernels.contraction`. Log likelihoods are summed in double precision.
+:mod:`torch_lntm.kernels.contraction`, or one kernel, see :mod:`torch_lntm.kernels.fused`. Log
+likelihoods are summed in double precision.
 
 ``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
 zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.contraction import (
     document_sums,
     log_likelihood,
@@ -136,6 +138,9 @@ def expected_counts(
         The :class:`ExpectedCounts` of the module's formulas.
     """
     words = _by_word(topics)
+    if not word_counts and fused.asked_for(weights):
+        floor = probability_floor(weights.dtype)
+        return ExpectedCounts(*fused.expected_counts(weights, words, batch, floor), None)
     s = _mixture(weights, words, batch)
     ratio = batch.counts / s
     return ExpectedCounts(
@@ -148,6 +153,8 @@ def expected_counts(
 @_in_full_precision
 def expected_topic_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Only the ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts`."""
+    if fused.asked_for(weights):
+        return expected_counts(weights, topics, batch).topic_counts
     words = _by_word(topics)
     ratio = batch.counts / _mixture(weights, words, batch)
     return weights * sum_over_words(ratio, words, batch)

@@ -6,11 +6,12 @@ from torch_lntm.latents.gamma import GammaSpace
 from torch_lntm.latents.identified import IdentifiedSpace
 from torch_lntm.latents.normal import EtaSpace, NormalSpace
 from torch_lntm.latents.source_contrasts import SourceContrastSpace
-from torch_lntm.latents.space import LatentSpace
+from torch_lntm.latents.space import AffineLogits, LatentSpace
 from torch_lntm.latents.sticks import StickSpace
 from torch_lntm.latents.target import DocumentTarget
 
 __all__ = [
+    "AffineLogits",
     "ContrastSpace",
     "DocumentTarget",
     "EtaSpace",

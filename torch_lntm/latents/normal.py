@@ -19,7 +19,7 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.latents.metrics import DenseMetric, Metric
-from torch_lntm.latents.space import LatentSpace
+from torch_lntm.latents.space import AffineLogits, LatentSpace
 
 if TYPE_CHECKING:
     from typing import Self
@@ -68,6 +68,12 @@ class EtaSpace(LatentSpace):
     def logits(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.logits`."""
         return self.lift(self.unwhiten(z))
+
+    @cached_property
+    def affine(self) -> AffineLogits:
+        """See :attr:`LatentSpace.affine`."""
+        unit = torch.eye(self.dim, dtype=self.dtype, device=self.centre.device)
+        return AffineLogits(self.lift(self.centre), self.push(unit))
 
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
         """See :meth:`LatentSpace.place`; the shortest one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,18 @@ from torch_lntm.latents.metrics import Metric
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+class AffineLogits(NamedTuple):
+    """Logits that are loc + z loading.
+
+    Attributes:
+        loc: ``(num_topics,)`` logits at z = 0, or ``(num_docs, num_topics)``.
+        loading: ``(dim, num_topics)`` their change with z.
+    """
+
+    loc: Tensor
+    loading: Tensor
 
 
 class LatentSpace(ABC):
@@ -48,6 +60,11 @@ class LatentSpace(ABC):
     def compact(self) -> LatentSpace:
         """The same prior of theta in as few coordinates as are known; by default itself."""
         return self
+
+    @property
+    def affine(self) -> AffineLogits | None:
+        """The logits where z is standard normal and they are affine in it; None elsewhere."""
+        return None
 
     @property
     @abstractmethod

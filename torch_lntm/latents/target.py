@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import PaddedWords, SparseWords
-from torch_lntm.latents.space import LatentSpace
+from torch_lntm.latents.space import AffineLogits, LatentSpace
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,11 @@ class DocumentTarget:
         if self.padded:
             return PaddedWords(self.topics, self.batch)
         return SparseWords(self.topics, self.batch)
+
+    @property
+    def affine(self) -> AffineLogits | None:
+        """See :attr:`LatentSpace.affine`; the log likelihood depends on z through them alone."""
+        return self.space.affine
 
     def theta(self, z: Tensor) -> Tensor:
         """Topic proportions ``(..., num_docs, num_topics)``."""

@@ -357,8 +357,11 @@ class TopicModel(nn.Module):
         Raises:
             NumericalError: It names the parameter.
         """
-        for name, parameter in self.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
+        parameters = dict(self.named_parameters())
+        finite = torch.stack([parameter.isfinite().all() for parameter in parameters.values()])
+        # A list at once: the host waits for a GPU each time that it asks.
+        for name, is_finite in zip(parameters, finite.tolist(), strict=True):
+            if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
 
     def check_corpus(self, corpus: Corpus) -> Corpus:

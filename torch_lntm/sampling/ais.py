@@ -32,7 +32,6 @@ from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import UnitMetric
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.bridge import Bridge
-from torch_lntm.sampling.step_sizes import jittered
 
 #: Steepness of the sigmoid schedule (*Wu et al. 2017*).
 SIGMOID_REACH = 4.0
@@ -43,7 +42,7 @@ POWER = 3.0
 RESOLUTION = 1.0 / 16.0
 #: Mean acceptance probability that step sizes are tuned to.
 TARGET_ACCEPT = 0.8
-#: Largest relative change of a step size from transition to transition; see :func:`jittered`.
+#: Largest relative change of a step size from transition to transition; see :func:`hmc.step`.
 JITTER = 0.2
 
 #: What is folded into a chain's key for each of its uses. ``POSTERIOR`` is for the caller, whose
@@ -166,9 +165,15 @@ class Transitions(NamedTuple):
             schedule: The temperatures t.
             position: Position of this transition in the schedule.
         """
-        step_size = jittered(key, self.step_size(position), JITTER)
         return hmc.step(
-            key, target, state, step_size, UnitMetric(), self.num_steps, schedule[position]
+            key,
+            target,
+            state,
+            self.step_size(position),
+            UnitMetric(),
+            self.num_steps,
+            schedule[position],
+            jitter=JITTER,
         )
 
 

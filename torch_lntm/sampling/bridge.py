@@ -58,6 +58,11 @@ class Bridge(DocumentTarget):
         log_det = self.factor.double().diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return log_det - standard_normal_log_density(self.factor.new_zeros(self.dim))
 
+    @property
+    def affine(self) -> None:
+        """See :attr:`DocumentTarget.affine`; U depends on u through the prior too."""
+        return None
+
     def moved(self, mean: Tensor, scale: Tensor) -> Bridge:
         """The bridge from another q, whose u are independent normal here.
 

@@ -17,6 +17,7 @@ volumes, so the chains stay exact.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -24,8 +25,9 @@ from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
-from torch_lntm.latents import DocumentTarget
-from torch_lntm.latents.metrics import Metric
+from torch_lntm.kernels import fused, probability_floor
+from torch_lntm.latents import AffineLogits, DocumentTarget
+from torch_lntm.latents.metrics import Metric, UnitMetric
 
 #: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
 MAX_ENERGY_ERROR = 1000.0
@@ -75,11 +77,12 @@ def init(target: DocumentTarget, position: Tensor) -> HMCState:
         NumericalError: Something is not finite there; names it and the documents.
     """
     state = evaluate(target, position)
+    # Asked of all at once, since the host waits for a GPU at every question.
+    if bool(torch.stack([values.isfinite().all() for values in state]).all()):
+        return state
     for name, values in zip(HMCState._fields, state, strict=True):
-        finite = (
-            torch.isfinite(values).flatten(2).all(-1) if values.dim() > 2 else values.isfinite()
-        )
-        bad = ~finite.all(0)
+        finite = values.isfinite()
+        bad = ~(finite.all(-1) if values.dim() > 2 else finite).all(0)
         if bool(bad.any()):
             documents = target.batch.index[bad].tolist()
             raise NumericalError(
@@ -113,6 +116,12 @@ def leapfrog(
     Returns:
         The state and momentum at the end. Only there is the density computed.
     """
+    if isinstance(metric, UnitMetric) and fused.asked_for(state.position):
+        affine = target.affine
+        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
+            return _leapfrog_in_one_launch(
+                target, affine, state, momentum, step_size, num_steps, temperature
+            )
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
     heat = temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
@@ -134,6 +143,33 @@ def leapfrog(
     return end, kick(r, end.likelihood_gradient, 0.5)
 
 
+def _leapfrog_in_one_launch(
+    target: DocumentTarget,
+    affine: AffineLogits,
+    state: HMCState,
+    momentum: Tensor,
+    step_size: Tensor,
+    num_steps: int,
+    temperature: float | Tensor,
+) -> tuple[HMCState, Tensor]:
+    """:func:`leapfrog` in the metric I of a target whose logits are affine in z."""
+    end = fused.trajectory(
+        state.position,
+        momentum,
+        state.likelihood_gradient,
+        step_size,
+        temperature,
+        num_steps,
+        *affine,
+        target.topics.mT.contiguous(),
+        target.batch,
+        probability_floor(target.topics.dtype),
+    )
+    log_prior = target.log_prior(end.position)
+    state = HMCState(end.position, log_prior, end.log_likelihood, end.likelihood_gradient)
+    return state, end.momentum
+
+
 def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
     """The Hamiltonian ``(num_chains, num_docs)`` float64 nats: −log target + ½|r|²."""
     potential = -state.log_prior - temperature * state.log_likelihood
@@ -148,6 +184,7 @@ def step(
     metric: Metric,
     num_steps: int,
     temperature: float | Tensor = 1.0,
+    jitter: float = 0.0,
 ) -> tuple[HMCState, HMCInfo]:
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
 
@@ -155,20 +192,26 @@ def step(
         key: ``(num_chains, num_docs)`` keys of this transition.
         target: The target.
         state: Where the chains are.
-        step_size: ``(num_chains, num_docs)`` ε.
+        step_size: ε, broadcast with ``key``.
         metric: W.
         num_steps: Leapfrog steps.
         temperature: T, a number or ``(num_chains, num_docs)``.
+        jitter: Largest relative change of the step sizes, in [0, 1). They are drawn uniformly
+            around ``step_size``: trajectories that vary in length do not keep returning to where
+            they started.
 
     Returns:
         Where they are now, and what happened. Nothing waits for the device.
     """
-    momentum = noise.normal(noise.fold_in(key, 0), target.dim).to(state.position.dtype)
+    keys = noise.split(key, 3)
+    momentum = noise.normal(keys[0], target.dim).to(state.position.dtype)
+    chance, wobble = noise.uniform(keys[1:], 1).squeeze(-1)
+    step_size = step_size * (1.0 + jitter * (2.0 * wobble - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
     error = energy(end, final, temperature) - energy(state, momentum, temperature)
-    divergent = ~(error.isfinite() & (error <= MAX_ENERGY_ERROR))
+    divergent = ~((error > -math.inf) & (error <= MAX_ENERGY_ERROR))
     acceptance = torch.where(divergent, 0.0, (-error).clamp_max(0.0).exp())
-    accepted = noise.uniform(noise.fold_in(key, 1), 1).squeeze(-1) < acceptance
+    accepted = chance < acceptance
 
     def choose(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(accepted[..., None] if new.dim() > 2 else accepted, new, old)

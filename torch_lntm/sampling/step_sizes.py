@@ -19,24 +19,6 @@ MAX_DOUBLINGS = 30
 SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 
 
-def jittered(key: Tensor, step_size: Tensor, jitter: float) -> Tensor:
-    """Step sizes of one transition, drawn uniformly around given ones.
-
-    Trajectories that vary in length do not keep returning to where they started.
-
-    Args:
-        key: ``(num_chains, num_docs)`` keys of the transition, the same as :func:`hmc.step` takes.
-        step_size: Step sizes, broadcast with ``key``.
-        jitter: Largest relative change, in [0, 1).
-
-    Returns:
-        ``(num_chains, num_docs)`` float64.
-    """
-    # The transition itself folds in 0 and 1.
-    wobble = 2.0 * noise.uniform(noise.fold_in(key, 2), 1).squeeze(-1) - 1.0
-    return step_size * (1.0 + jitter * wobble)
-
-
 def find_step_size(
     key: Tensor, target: DocumentTarget, state: hmc.HMCState, metric: Metric, threshold: float = 0.8
 ) -> Tensor:

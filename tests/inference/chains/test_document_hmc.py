@@ -432,12 +432,12 @@ def test_an_interrupted_run_keeps_its_draws(
     whole = quiet(DocumentHMC(model, step_size=0.3), batch, 30, 20)
     step, count = hmc.step, 0
 
-    def interrupted(*args: object) -> object:
+    def interrupted(*args: object, **options: object) -> object:
         nonlocal count
         count += 1
         if count > calls:
             raise KeyboardInterrupt
-        return step(*args)  # type: ignore[arg-type]
+        return step(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(hmc, "step", interrupted)
     samples = quiet(DocumentHMC(model, step_size=0.3), batch, 30, 20)

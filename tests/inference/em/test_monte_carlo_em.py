@@ -318,8 +318,8 @@ def hold(monkeypatch, held: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Refuses proposals where ``held(chain, position)`` is true."""
     step = hmc.step
 
-    def stubborn(key: Tensor, target: Any, state: hmc.HMCState, *rest: Any) -> Any:
-        new, info = step(key, target, state, *rest)
+    def stubborn(key: Tensor, target: Any, state: hmc.HMCState, *rest: Any, **options: Any) -> Any:
+        new, info = step(key, target, state, *rest, **options)
         stays = held(torch.arange(len(info.accepted))[:, None], target.batch.index)
         stays = stays.expand(info.accepted.shape)
         chosen = [

@@ -23,7 +23,7 @@ from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.latents.metrics import Metric, UnitMetric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
-from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size, jittered
+from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 
 #: What is folded into a chain's key for its start, its search for a step size, its transitions.
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
@@ -169,8 +169,9 @@ class Chains:
                     f"initial {site} of shape {tuple(given.shape)}; expected "
                     f"{tuple(expected.shape)}"
                 )
-            bad = index[~value.isfinite().all(-1).all(0)].tolist()
-            if bad:
+            finite = value.isfinite()
+            if not bool(finite.all()):
+                bad = index[~finite.all(-1).all(0)].tolist()
                 raise NumericalError(
                     f"initial {site} of {len(bad)} document(s) is not finite, first at position "
                     f"{bad[0]}",
@@ -206,9 +207,10 @@ class Chains:
             key,
             self.target,
             self.state,
-            jittered(key, self.step_size, self.settings.jitter),
+            self.step_size,
             self._metric,
             self.settings.num_steps,
+            jitter=self.settings.jitter,
         )
         self.num_transitions += 1
         self.last = info

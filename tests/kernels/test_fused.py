@@ -1,0 +1,190 @@
+"""Triton's kernels of the sparse operation against the reference and the sparse products."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from support.problems import make_batch
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.kernels import (
+    SparseWords,
+    expected_counts,
+    expected_topic_counts,
+    mixture_log_likelihood_reference,
+    probability_floor,
+)
+from torch_lntm.kernels import fused as fused_kernels
+
+DTYPES = [torch.float32, torch.float64]
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+def problem(
+    device: torch.device,
+    dtype: torch.dtype,
+    num_docs: int,
+    num_topics: int,
+    num_words: int,
+    rate: float = 0.7,
+) -> tuple[Tensor, Tensor, DocumentBatch]:
+    """Weights, topics and documents; the first and the last document are empty."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rate, (num_docs, num_words)).astype(float)
+    counts[[0, -1]] = 0
+    weights = torch.from_numpy(rng.gamma(1.0, size=(num_docs, num_topics)) + 0.01)
+    topics = torch.from_numpy(rng.dirichlet(np.full(num_words, 0.5), num_topics) + 1e-3)
+    batch = make_batch(counts, device, dtype)
+    return weights.to(device, dtype), topics.to(device, dtype), batch
+
+
+# One topic; numbers of topics that are no power of two; several tiles of words; topics that leave a
+# tile no more than one word.
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(4, 1, 5), (6, 3, 13), (4, 33, 150), (3, 2049, 7)])
+def test_equals_the_reference_and_the_sparse_products(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    fused: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, topics, batch = problem(fused, dtype, *shape)
+    got = expected_counts(weights, topics, batch)
+    assert got.log_likelihood.dtype == torch.float64
+    assert got.word_counts is None
+
+    exact = weights.double().requires_grad_()
+    value = mixture_log_likelihood_reference(exact, topics.double(), batch)
+    (slope,) = torch.autograd.grad(value.sum(), exact)
+    close = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(got.log_likelihood, value.detach(), **close)
+    torch.testing.assert_close(got.topic_counts.double(), (exact * slope).detach(), **close)
+    torch.testing.assert_close(got.topic_counts.sum(1), batch.lengths, **close)
+
+    monkeypatch.setenv("LNTM_TRITON", "0")
+    sparse = expected_counts(weights, topics, batch)
+    torch.testing.assert_close(got.log_likelihood, sparse.log_likelihood, **close)
+    torch.testing.assert_close(got.topic_counts, sparse.topic_counts, **close)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_words_below_the_floor_cost_what_the_floor_does(
+    dtype: torch.dtype, fused: torch.device
+) -> None:
+    topics = torch.tensor([[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]], device=fused, dtype=dtype)
+    batch = make_batch(np.array([[3.0, 2.0, 0.0], [0.0, 0.0, 1.0]]), fused, dtype)
+    weights = torch.tensor([[0.5, 0.5], [0.0, 1.0]], device=fused, dtype=dtype)
+    got = expected_counts(weights, topics, batch)
+    floor = float(np.log(probability_floor(dtype)))
+    expected = torch.tensor([3 * floor + 2 * np.log(0.75), floor], dtype=torch.float64)
+    torch.testing.assert_close(got.log_likelihood.cpu(), expected, rtol=1e-6, atol=0.0)
+    counts = torch.tensor([[2 / 3, 4 / 3], [0.0, 0.0]], dtype=dtype)
+    torch.testing.assert_close(got.topic_counts.cpu(), counts)
+
+
+def test_several_chains_and_topics_stored_by_topic_or_by_word(fused: torch.device) -> None:
+    weights, topics, batch = problem(fused, torch.float64, 4, 3, 9)
+    theta = torch.stack([weights, 2.0 * weights, weights.flip(0)])
+    by_word = topics.mT.contiguous().mT
+    value, counts = SparseWords(by_word, batch).expected_counts(theta)
+    for chain in range(3):
+        one = expected_counts(theta[chain], topics, batch)
+        torch.testing.assert_close(value[chain], one.log_likelihood, rtol=0, atol=0)
+        torch.testing.assert_close(counts[chain], one.topic_counts, rtol=0, atol=0)
+        alone = expected_topic_counts(theta[chain], topics, batch)
+        torch.testing.assert_close(counts[chain], alone, rtol=0, atol=0)
+
+
+def test_no_documents_and_no_words(fused: torch.device) -> None:
+    weights, topics, batch = problem(fused, torch.float32, 3, 2, 5, rate=0.0)
+    got = expected_counts(weights, topics, batch)
+    assert got.log_likelihood.tolist() == [0.0] * 3
+    assert got.topic_counts.tolist() == [[0.0, 0.0]] * 3
+    none = batch.select(torch.arange(0, device=fused))
+    assert expected_counts(weights[:0], topics, none).topic_counts.shape == (0, 2)
+
+
+def test_word_counts_are_the_sparse_products(
+    fused: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(fused_kernels, "expected_counts")
+    weights, topics, batch = problem(fused, torch.float32, 4, 3, 9)
+    found = expected_counts(weights, topics, batch, word_counts=True).word_counts
+    assert found is not None
+    torch.testing.assert_close(found.sum(), batch.counts.sum())
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_nobody_gets_them_unasked(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LNTM_TRITON", raising=False)
+    if value is not None:
+        monkeypatch.setenv("LNTM_TRITON", value)
+    assert not fused_kernels.asked_for(torch.ones(2))
+
+
+def test_a_setting_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LNTM_TRITON", "yes")
+    with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1"):
+        fused_kernels.asked_for(torch.ones(2))
+
+
+def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LNTM_TRITON", "1")
+    monkeypatch.setitem(sys.modules, "torch_lntm.kernels.triton_ops", None)
+    with pytest.raises(ConfigError, match=r"Triton cannot be imported.*install a CUDA build"):
+        fused_kernels.asked_for(torch.ones(2))
+
+
+def test_tensors_on_the_cpu_are_refused(
+    fused: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch_lntm.kernels.triton_ops.INTERPRETED", False)
+    weights, topics, batch = problem(torch.device("cpu"), torch.float32, 3, 2, 5)
+    with pytest.raises(ConfigError, match="tensors on cpu; Triton's kernels take tensors on CUDA"):
+        expected_counts(weights, topics, batch)
+
+
+_COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from torch_lntm.kernels import triton_ops
+
+integers = {"num_docs", "num_topics", "dim", "num_steps", "loc_stride"}
+pointers = {"row_offsets": "*i64", "word_index": "*i64", "log_likelihood": "*fp64"}
+constants = {"FLOOR": 1e-28, "BLOCK": 64, "TILE": 32, "BLOCK_Z": 64, "TILE_Z": 32}
+for kernel in (triton_ops._expected_counts_kernel, triton_ops._trajectory_kernel):
+    names = kernel.arg_names
+    known = {name: value for name, value in constants.items() if name in names}
+    types = {name: "i32" if name in integers else pointers.get(name, "*fp32") for name in names}
+    source = ASTSource(kernel, types | dict.fromkeys(known, "constexpr"), known)
+    options = {"enable_fp_fusion": True}
+    for capability in (80, 90):
+        target = GPUTarget("cuda", capability, 32)
+        compiled = triton.compile(source, target=target, options=options)
+        print(kernel.__name__, capability, len(compiled.asm["cubin"]))
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_to_machine_code_without_a_gpu(
+    fused: torch.device, tmp_path: object
+) -> None:
+    """Of the interpreter's language not everything compiles."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    command = [sys.executable, "-c", _COMPILE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    names, capabilities, sizes = zip(*map(str.split, done.stdout.splitlines()), strict=True)
+    assert names == ("_expected_counts_kernel",) * 2 + ("_trajectory_kernel",) * 2
+    assert capabilities == ("80", "90") * 2
+    assert min(map(int, sizes)) > 1000

@@ -1,0 +1,168 @@
+"""Trajectories in one launch against leapfrog steps one by one, and against autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.problems import make_batch, random_problem
+from torch import Tensor
+
+import torch_lntm as lntm
+from torch_lntm import noise
+from torch_lntm.kernels import fused as fused_kernels
+from torch_lntm.kernels import mixture_log_likelihood_reference
+from torch_lntm.latents import (
+    DocumentTarget,
+    EtaSpace,
+    GaussianFactorSpace,
+    LaplaceFactorSpace,
+    LatentSpace,
+    NormalSpace,
+)
+from torch_lntm.latents.metrics import DenseMetric, UnitMetric
+from torch_lntm.sampling import hmc
+
+DTYPES = [torch.float32, torch.float64]
+KINDS = ("free", "anchored", "covariates", "sources", "one topic")
+
+
+def make_space(kind: str, device: torch.device, dtype: torch.dtype) -> LatentSpace:
+    """A prior of two documents."""
+    rng = np.random.default_rng(0)
+    num_topics = 1 if kind == "one topic" else 5
+    dim = num_topics - (kind == "anchored")
+    shape = (2, dim) if kind == "covariates" else (dim,)
+    loc = torch.from_numpy(rng.normal(size=shape)).to(device, dtype)
+    mixing = torch.from_numpy(rng.normal(size=(dim, 2)))
+    if kind.endswith("sources"):
+        kept = LaplaceFactorSpace if kind == "laplace sources" else GaussianFactorSpace
+        return kept(loc, mixing.to(device, dtype), torch.full_like(loc, 2.0))
+    covariance = mixing @ mixing.mT + torch.eye(dim)
+    tril = torch.linalg.cholesky(covariance).to(device)
+    return NormalSpace(loc, tril, anchored=kind == "anchored")
+
+
+def make_start(
+    kind: str, device: torch.device, dtype: torch.dtype = torch.float64, num_chains: int = 2
+) -> tuple[DocumentTarget, dict[str, Any]]:
+    """A target of two documents, one of them empty, and what a trajectory starts from."""
+    space = make_space(kind, device, dtype)
+    problem = random_problem(space.num_topics, 7, (12, 0)) if space.num_topics > 1 else None
+    counts = problem.counts if problem else np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    topics = problem.topics if problem else np.array([[0.2, 0.3, 0.5]])
+    topics = torch.from_numpy(topics).to(device, dtype)
+    target = DocumentTarget(space, topics, make_batch(counts, device, dtype))
+    keys = noise.document_keys(0, target.batch.index, num_chains)
+    momentum = noise.normal(noise.fold_in(keys, 1), target.dim).to(dtype)
+    return target, {
+        "state": hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0))),
+        "momentum": momentum,
+        "step_size": 0.1 + 0.2 * noise.uniform(noise.fold_in(keys, 2), 1).squeeze(-1),
+        "metric": UnitMetric(),
+        "num_steps": 3,
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_steps_one_by_one(
+    kind: str, dtype: torch.dtype, fused: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, start = make_start(kind, fused, dtype)
+    heat = torch.tensor([[0.7, 0.2], [1.0, 0.0]], device=fused)
+    temperature: float | Tensor = heat if kind in ("free", "sources") else 0.6
+    end, momentum = hmc.leapfrog(target, **start, temperature=temperature)
+    monkeypatch.setenv("LNTM_TRITON", "0")
+    expected, expected_momentum = hmc.leapfrog(target, **start, temperature=temperature)
+    tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
+    for got, one_by_one in zip((*end, momentum), (*expected, expected_momentum), strict=True):
+        assert got.dtype == one_by_one.dtype
+        torch.testing.assert_close(got, one_by_one, rtol=tolerance, atol=tolerance)
+
+
+def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
+    target, start = make_start("anchored", fused, num_chains=1)
+    space = target.space
+    assert isinstance(space, EtaSpace)
+
+    def log_likelihood(z: Tensor) -> Tensor:
+        eta = space.loc + z @ space.tril.mT
+        theta = torch.softmax(torch.cat([eta, torch.zeros_like(eta[:, :1])], -1), -1)
+        return mixture_log_likelihood_reference(theta, target.topics, target.batch)
+
+    def slope(z: Tensor) -> Tensor:
+        z = z.clone().requires_grad_()
+        log_joint = log_likelihood(z).sum() - 0.5 * z.square().sum()
+        return torch.autograd.grad(log_joint, z)[0]
+
+    z, r = start["state"].position[0], start["momentum"][0]
+    epsilon = start["step_size"][0][:, None]
+    for _ in range(start["num_steps"]):
+        r = r + 0.5 * epsilon * slope(z)
+        z = z + epsilon * r
+        r = r + 0.5 * epsilon * slope(z)
+    end, momentum = hmc.leapfrog(target, **start)
+    torch.testing.assert_close(end.position[0], z)
+    torch.testing.assert_close(momentum[0], r)
+    torch.testing.assert_close(end.log_likelihood[0], log_likelihood(z))
+    torch.testing.assert_close(end.likelihood_gradient[0], slope(z) + z)
+
+
+@pytest.mark.parametrize("reason", ["laplace sources", "dense metric", "large map", "not asked"])
+def test_other_trajectories_are_left_to_the_steps(
+    reason: str, fused: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = reason if reason.endswith("sources") else "free"
+    target, start = make_start(kind, fused)
+    monkeypatch.setenv("LNTM_TRITON", "0")
+    expected = hmc.leapfrog(target, **start)[0].position
+    if reason != "not asked":
+        monkeypatch.setenv("LNTM_TRITON", "1")
+    if reason == "dense metric":
+        unit = torch.eye(target.dim, dtype=torch.float64, device=fused)
+        start["metric"] = DenseMetric(unit)
+    if reason == "large map":
+        monkeypatch.setattr(fused_kernels, "MAX_LOADING", 24)
+    monkeypatch.delattr(fused_kernels, "trajectory")
+    torch.testing.assert_close(hmc.leapfrog(target, **start)[0].position, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
+def test_a_fit_by_monte_carlo_em_is_the_same(
+    fused: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(3, 12, (20, 9, 15, 12))
+    corpus = lntm.Corpus.from_matrix(problem.counts)
+
+    def fit(triton: str) -> lntm.models.TopicModel:
+        monkeypatch.setenv("LNTM_TRITON", triton)
+        model = problem.model(fused)
+        engine = lntm.inference.MonteCarloEM(
+            model,
+            num_transitions=1,
+            num_steps=2,
+            max_epochs=3,
+            warmup_epochs=1,
+            batch_size=2,
+            start="model",
+            progress=False,
+        )
+        engine.fit(corpus)
+        return model
+
+    calls = []
+    trajectory = fused_kernels.trajectory
+    monkeypatch.setattr(
+        fused_kernels, "trajectory", lambda *args: (calls.append(1), trajectory(*args))[1]
+    )
+    one_by_one = fit("0")
+    assert not calls
+    got = fit("1")
+    assert calls
+    torch.testing.assert_close(got.topics.probs, one_by_one.topics.probs)
+    torch.testing.assert_close(got.prior.loc, one_by_one.prior.loc)
+    torch.testing.assert_close(got.prior.covariance, one_by_one.prior.covariance)
