@@ -358,6 +358,8 @@ class TopicModel(nn.Module):
             NumericalError: It names the parameter.
         """
         parameters = dict(self.named_parameters())
+        if not parameters:
+            return
         finite = torch.stack([parameter.isfinite().all() for parameter in parameters.values()])
         # A list at once: the host waits for a GPU each time that it asks.
         for name, is_finite in zip(parameters, finite.tolist(), strict=True):
