@@ -292,6 +292,8 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
     "torch_lntm Monte-Carlo EM": ("torch", torch_lntm_fit("ctm", "hmc")),
     "torch_lntm ctm, auto": ("torch", torch_lntm_fit("ctm", "auto")),
+    "torch_lntm lda, auto": ("torch", torch_lntm_fit("lda", "auto")),
+    "torch_lntm iftm, auto": ("torch", torch_lntm_fit("iftm", "auto")),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),
     "topica LDA": ("topica", fit_topica_lda),
     "gensim LDA": ("gensim.models", fit_gensim),

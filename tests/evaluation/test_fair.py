@@ -254,6 +254,8 @@ def test_differences_are_paired() -> None:
         (ALPHA[3], TOPICS[3][0], {}, "expected two dimensions, topics by words"),
         (ALPHA[3], TOPICS[3][:, :4], {}, "4"),
         (lda(3, NUM_WORDS), TOPICS[3], {}, "which has its own; pass None"),
+        (lda(3, NUM_WORDS).prior, TOPICS[3], {}, "prior is a DirichletPrior; expected arrays of"),
+        (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "or a model as the prior and None as its topics"),
         (ALPHA[3], TOPICS[3], {"method": "median"}, "expected one of mean, mode"),
         (ALPHA[3], TOPICS[3], {"tolerance": 0.0}, "a positive number of nats per token"),
         (ALPHA[3], TOPICS[3], {"num_chains": 1}, "num_chains"),

@@ -267,7 +267,7 @@ def _model_of(prior: Prior, topics: Any) -> TopicModel:
         if topics is not None:
             raise ConfigError("topics were given beside a model, which has its own; pass None")
         return prior
-    phi = torch.as_tensor(topics).detach().cpu().double()
+    phi = _numbers("topics", topics)
     if phi.dim() != 2:
         raise ConfigError(
             f"topics have shape {tuple(phi.shape)}; expected two dimensions, topics by words"
@@ -278,7 +278,7 @@ def _model_of(prior: Prior, topics: Any) -> TopicModel:
                 f"prior is a tuple of {len(prior)}; expected the mean and the covariance of a "
                 "logistic normal, or a vector of a Dirichlet's concentrations"
             )
-        loc, covariance = (torch.as_tensor(part).detach().cpu().double() for part in prior)
+        loc, covariance = (_numbers("prior", part) for part in prior)
         num_topics, anchored = len(phi), loc.shape == (len(phi) - 1,)
         if not anchored and loc.shape != (num_topics,):
             raise ConfigError(
@@ -293,10 +293,21 @@ def _model_of(prior: Prior, topics: Any) -> TopicModel:
             topics=phi,
             dtype=torch.float64,
         )
-    alpha = torch.as_tensor(prior).detach().cpu().double()
+    alpha = _numbers("prior", prior)
     if alpha.shape != phi.shape[:1]:
         raise ConfigError(
             f"prior has shape {tuple(alpha.shape)}; expected {tuple(phi.shape[:1])} concentrations "
             "of a Dirichlet, a tuple (mean, covariance) of a logistic normal, or a model"
         )
     return lda(*phi.shape, concentration=alpha, topics=phi, dtype=torch.float64)
+
+
+def _numbers(name: str, given: Any) -> Tensor:
+    """A float64 tensor of an array or tensor."""
+    try:
+        return torch.as_tensor(given).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(
+            f"{name} is a {type(given).__name__}; expected arrays of numbers, or a model as the "
+            "prior and None as its topics"
+        ) from None
