@@ -31,10 +31,10 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 
 NUM_TOPICS, NUM_WORDS, BETA = 2, 3, 0.5
 #: Tokens of the documents, and a covariate of theirs.
-LENGTHS, X = np.array([3, 4, 5, 6, 4]), np.array([-1.0, -0.5, 0.5, 1.0, 2.0])
+LENGTHS, X = np.array([6, 8, 10, 12, 8]), np.array([-1.0, -0.5, 0.5, 1.0, 2.0])
 #: Logits that are known, with their covariate: they make the flat prior of the intercept and the
 #: wide ones of slopes and penalty a proper prior with moments.
-KNOWN = np.array([[2.8, 2.6], [-1.6, -1.9], [-1.2, -1.4], [1.9, 1.6], [0.3, 0.4]])
+KNOWN = np.array([[2.8, -2.6], [-1.6, 1.9], [-1.2, 1.4], [1.9, -1.6], [0.3, -0.4]])
 KNOWN_X = np.array([2.0, 0.0, 1.6, 0.4, 0.5])
 WEIGHT = 6.0
 NUM_RUNS, NUM_SWEEPS, STEP_SIZE = 40, 10, 0.8
