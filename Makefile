@@ -1,11 +1,11 @@
-# make demo | test | quick | check | docs | studies | setup; each first makes .venv complete, where it is not.
+# make demo | test | quick | check | docs | links | studies | setup; each first makes .venv complete, where it is not.
 # Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
 
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test quick check docs studies
+.PHONY: setup demo test quick check docs links studies
 
 setup: .venv/.installed
 
@@ -30,9 +30,19 @@ check: .venv/.installed
 	.venv/bin/mypy
 
 # The site, into build/site. A warning is an error, so that every reference and page is found.
-docs: .venv/.installed
-	.venv/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[docs]'
+docs: .venv/.docs
 	.venv/bin/python -m sphinx -W --keep-going -q docs build/site
+
+# Asks every site that a page links to, so it needs a network, and no test runs it. The README's links count too; it is no
+# page of the site, so pages are not in its table of contents.
+LINKED = README.md,CHANGELOG.md,studies/README.md,docs/*.md,notebooks/*.ipynb
+links: .venv/.docs
+	.venv/bin/python -m sphinx -b linkcheck -q -c docs -D root_doc=README -D include_patterns='$(LINKED)' \
+		-D suppress_warnings=toc.not_readable,toc.not_included . build/links
+
+.venv/.docs: .venv/.installed
+	.venv/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[docs]'
+	@touch $@
 
 # The stamp is written last: after an interruption, the next make completes what is there.
 .venv/.installed: setup.cfg pyproject.toml constraints.txt

@@ -33,6 +33,10 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_use_ivar = True
 
+# `make links`: resolvers and publishers that answer programs with a refusal, whatever is there.
+linkcheck_ignore = [r"https?://(dx\.)?doi\.org/", r"https?://(dl\.acm|www\.jstor|academic\.oup)\."]
+linkcheck_timeout, linkcheck_retries = 20, 2
+
 html_theme = "furo"
 html_title = f"torch_lntm {release}"
 html_static_path: list[str] = []

@@ -11,6 +11,7 @@ from support.commands import fit_quickly
 from support.pages import Page
 
 from torch_lntm.cli import main
+from torch_lntm.inference import DocumentHMC
 
 ROWS = [
     ("1", "the cat and the dog chase the mouse <i>", "left"),
@@ -57,16 +58,26 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*never moved")
 @pytest.mark.filterwarnings("ignore:chains accepted")
-def test_a_run_that_was_fitted_by_chains_is_reported_by_chains(posts, capsys):
+def test_a_run_that_was_fitted_by_chains_is_reported_by_chains(posts, capsys, monkeypatch):
     hmc = ("--posterior", "hmc", "--max-epochs", "4", "--no-progress", "--num-topics", "2")
     assert main(["fit", posts, "--out", "run", *hmc]) == 0
+    run, batches = DocumentHMC.run, []
+
+    def counted(self, batch, *args, **options):
+        batches.append(batch.num_docs)
+        return run(self, batch, *args, **options)
+
+    monkeypatch.setattr(DocumentHMC, "run", counted)
     few = ("--num-docs", "0", "--num-samples", "3", "--no-progress")
     for options, used in (
         ((), "chains of each document (Hamiltonian Monte Carlo)"),
         (("--draws", "guide"), "the posterior taylor"),
     ):
         capsys.readouterr()
+        batches.clear()
         assert main(["report", "run", "--effects", "~ party", *few, *options]) == 0
+        # The page and its effects take the same draws.
+        assert sum(batches) == (0 if options else len(ROWS))
         assert ("--draws guide is faster" in capsys.readouterr().err) == (not options)
         page = Page(Path("run/report.html").read_text(encoding="utf-8"))
         settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))

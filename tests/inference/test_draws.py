@@ -10,7 +10,7 @@ from support.known import make_model
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.inference import DocumentHMC, chain_draws, draw_source
+from torch_lntm.inference import DocumentHMC, KeptChainDraws, chain_draws, draw_source
 from torch_lntm.inference.chains.chains import Chains
 
 
@@ -45,6 +45,26 @@ def test_chains_draws_are_thinned_after_warm_up(known) -> None:
     one = chain_draws(model, corpus, num_draws=2, thinning=3, warmup_steps=6, seed=5)
     ran = DocumentHMC(model, seed=5).run(corpus.batch(dtype=torch.float64), 6, 6, progress=False)
     torch.testing.assert_close(one, ran.theta()[0, 2::3].float())
+
+
+def test_chains_that_are_kept_run_once(known, monkeypatch) -> None:
+    model, corpus = known
+    sampler, run, sizes = DocumentHMC(model, seed=5), DocumentHMC.run, []
+
+    def counted(self: DocumentHMC, batch, *args, **options):
+        sizes.append(batch.num_docs)
+        return run(self, batch, *args, **options)
+
+    monkeypatch.setattr(DocumentHMC, "run", counted)
+    kept = KeptChainDraws(sampler)
+    assert draw_source(kept, model) is kept
+    first = kept.draw_all(corpus, 3)
+    assert torch.equal(draw_source(kept).draw_all(corpus, 3), first)
+    assert sum(sizes) == len(corpus)
+    assert torch.equal(draw_source(sampler).draw_all(corpus, 3), first)
+    kept.draw_all(corpus, 4)
+    assert sum(sizes) == 3 * len(corpus)
+    assert kept.described == draw_source(sampler).described
 
 
 def test_documents_whose_chains_are_stuck_are_told(known, monkeypatch) -> None:

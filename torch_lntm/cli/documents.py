@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch_lntm.corpus import Corpus
     from torch_lntm.guides import Guide
-    from torch_lntm.inference import DocumentHMC
+    from torch_lntm.inference import KeptChainDraws
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
@@ -326,15 +326,16 @@ class DrawsPosteriors(OnDocuments):
 
     draws: Literal["auto", "guide", "chains"] = "auto"
 
-    def posterior_of(self, run: Run) -> Guide[Any] | DocumentHMC:
+    def posterior_of(self, run: Run) -> Guide[Any] | KeptChainDraws:
         """What to draw from, of a run that was loaded; says so where it takes long."""
         if self.draws == "guide":
             return run.guide()
         sampler = lntm.inference.DocumentHMC(run.model, seed=self.seed)
         posterior = sampler if self.draws == "chains" else run.posterior(self.seed)
-        if isinstance(posterior, lntm.inference.DocumentHMC):
-            say("draws by chains of each document; --draws guide is faster, and approximate")
-        return posterior
+        if not isinstance(posterior, lntm.inference.DocumentHMC):
+            return posterior
+        say("draws by chains of each document; --draws guide is faster, and approximate")
+        return lntm.inference.KeptChainDraws(posterior)
 
 
 def structural_options(

@@ -17,8 +17,8 @@ from torch_lntm.effects.regression import Part, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
-from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference import DocumentHMC, draw_source
+from torch_lntm.guides import require_guide
+from torch_lntm.inference import DocumentHMC, KeptChainDraws, PosteriorSource, draw_source
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 
@@ -26,7 +26,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: Guide[Any] | DocumentHMC | JointDraws | Tensor | NDArray[Any],
+    posterior: PosteriorSource | JointDraws | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -95,7 +95,7 @@ def estimate(
     elif isinstance(posterior, JointDraws):
         given, model = _checked(posterior.theta, model, corpus), posterior.model
         draws = GivenDraws(given, rows, posterior.propagated, posterior.left_open)
-    elif isinstance(posterior, DocumentHMC):
+    elif isinstance(posterior, DocumentHMC | KeptChainDraws):
         source = draw_source(posterior, model)
         theta = source.draw_all(corpus, num_draws, seed, progress=progress)
         said = f"the documents' proportions, by {source.described}"

@@ -11,7 +11,13 @@ from torch_lntm.inference.documents import (
     source_prior,
     transform,
 )
-from torch_lntm.inference.draws import DrawSource, chain_draws, draw_source
+from torch_lntm.inference.draws import (
+    DrawSource,
+    KeptChainDraws,
+    PosteriorSource,
+    chain_draws,
+    draw_source,
+)
 from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import FitResult, MonteCarloResult
@@ -33,8 +39,10 @@ __all__ = [
     "DrawSource",
     "FitResult",
     "JointChain",
+    "KeptChainDraws",
     "MonteCarloEM",
     "MonteCarloResult",
+    "PosteriorSource",
     "Processes",
     "SourceActivity",
     "Statistics",

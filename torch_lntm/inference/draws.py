@@ -139,8 +139,41 @@ class _ChainDraws(DrawSource):
         return DocumentDraws(theta, samples.moved.all(0))
 
 
+class KeptChainDraws(DrawSource):
+    """Draws of the chains of one corpus's documents, made once for all who ask for the same.
+
+    It stands in the place of ``DocumentHMC(model)``, for a report with effects for instance, and
+    holds ``num_samples × num_docs × num_topics`` numbers on the CPU.
+
+    Args:
+        sampler: The chains.
+    """
+
+    def __init__(self, sampler: DocumentHMC) -> None:
+        self._source = _ChainDraws(sampler, WARMUP_STEPS, THINNING)
+        self.model, self.name = sampler.model, self._source.name
+        self.described = self._source.described
+        self._kept: dict[tuple[int, ...], DocumentDraws] = {}
+
+    def docs_at_once(self, corpus: Corpus, num_samples: int) -> int:
+        """See :meth:`DrawSource.docs_at_once`."""
+        return self._source.docs_at_once(corpus, num_samples)
+
+    def draw(self, batch: DocumentBatch, num_samples: int, seed: int) -> DocumentDraws:
+        """See :meth:`DrawSource.draw`."""
+        key = (num_samples, *batch.index.tolist())
+        if key not in self._kept:
+            theta, converged = self._source.draw(batch, num_samples, seed)
+            self._kept[key] = DocumentDraws(theta.cpu(), converged.cpu())
+        return self._kept[key]
+
+
+#: What draws of documents' proportions can be had from.
+PosteriorSource = Guide[Any] | DocumentHMC | KeptChainDraws
+
+
 def draw_source(
-    posterior: Guide[Any] | DocumentHMC,
+    posterior: PosteriorSource,
     model: TopicModel | None = None,
     *,
     warmup_steps: int = WARMUP_STEPS,
@@ -149,7 +182,7 @@ def draw_source(
     """The draws of a guide's posteriors, or of chains.
 
     Args:
-        posterior: A guide; or chains, ``DocumentHMC(model)``.
+        posterior: A guide; or chains, ``DocumentHMC(model)``, kept or not.
         model: The model that it has to belong to; any by default.
         warmup_steps: Transitions of a chain before its first draw.
         thinning: Transitions of a chain from one draw to the next.
@@ -158,12 +191,14 @@ def draw_source(
         ConfigError: It is neither.
         IncompatibleGuideError: It belongs to another model.
     """
-    if not isinstance(posterior, DocumentHMC):
+    if not isinstance(posterior, DocumentHMC | KeptChainDraws):
         return _GuideDraws(require_guide(posterior, model))
     if model is not None and posterior.model is not model:
         raise IncompatibleGuideError(
             "DocumentHMC was made for another model; make one for this: DocumentHMC(model)"
         )
+    if isinstance(posterior, KeptChainDraws):
+        return posterior
     return _ChainDraws(posterior, warmup_steps, thinning)
 
 

@@ -16,8 +16,7 @@ from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
-from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentHMC, draw_source
+from torch_lntm.inference import PosteriorSource, draw_source
 from torch_lntm.io.folders import writing
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
@@ -57,7 +56,7 @@ class EstimatedEffects(Protocol):
 
 
 def html_report(
-    posterior: Guide[Any] | DocumentHMC,
+    posterior: PosteriorSource,
     corpus: Corpus,
     *,
     by: Sequence[str] | None = None,
@@ -83,7 +82,8 @@ def html_report(
 
     Args:
         posterior: A guide over the fitted model; or chains, ``DocumentHMC(model)``, which
-            approximate nothing and take longer.
+            approximate nothing and take longer, or ``KeptChainDraws`` of them, which effects by
+            the same chains then take too.
         corpus: The documents to report on, over the model's vocabulary.
         by: Columns of the metadata to show prevalence by; if not given, the first six that put
             documents into groups.
@@ -180,7 +180,7 @@ def html_report(
 
 def write_report(
     path: str | Path,
-    posterior: Guide[Any] | DocumentHMC,
+    posterior: PosteriorSource,
     corpus: Corpus,
     *,
     overwrite: bool = False,

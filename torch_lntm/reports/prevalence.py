@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +14,7 @@ from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentHMC, DocumentTopics, draw_source
+from torch_lntm.inference import DocumentTopics, PosteriorSource, draw_source
 from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
@@ -88,7 +86,7 @@ class CorpusSummary:
 
 @torch.no_grad()
 def summarise_corpus(
-    posterior: Guide[Any] | DocumentHMC,
+    posterior: PosteriorSource,
     corpus: Corpus,
     by: Sequence[str] = (),
     *,

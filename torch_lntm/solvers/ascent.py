@@ -37,6 +37,8 @@ from torch_lntm.solvers.active import ActiveSet
 
 #: Share of the gain that a step promises which it has to make.
 SUFFICIENT_INCREASE = 1e-4
+#: Largest share of the documents held by conjugate gradients that may be solved already.
+IDLE_SHARE = 0.35
 #: Bound on the halvings of a step.
 MAX_HALVINGS = 15
 
@@ -174,30 +176,46 @@ def _conjugate_gradients(
     tolerance: float,
     max_steps: int,
 ) -> Tensor:
-    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual."""
-    x = torch.zeros_like(rhs)
-    residual = rhs.clone()
-    direction = residual.clone()
+    """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
+
+    Some documents take many more steps than others. The solved ones are taken out from time to
+    time, since what takes them out copies all that stay.
+    """
+    found = x = torch.zeros_like(rhs)
+    rows: Tensor | None = None
+    residual, direction = rhs.clone(), rhs
     weight = lengths[:, None] * p
     norm = residual.square().sum(-1)
     target = tolerance**2 * norm
     tiny = torch.finfo(rhs.dtype).tiny
     for _ in range(max_steps):
-        solved = ~(norm > target)
-        if bool(solved.all()):
+        unsolved = norm > target
+        left = int(unsolved.sum())
+        if left == 0:
             break
+        if left < (1.0 - IDLE_SHARE) * len(x):
+            keep = unsolved.nonzero().squeeze(-1)
+            if rows is not None:
+                found[rows] = x
+            rows = keep if rows is None else rows[keep]
+            space = space.select(keep)
+            held = (x, residual, direction, p, weight, norm, target, unsolved)
+            x, residual, direction, p, weight, norm, target, unsolved = (
+                part[keep] for part in held
+            )
         lifted = space.push(direction)
-        lifted = weight * (lifted - (p * lifted).sum(-1, keepdim=True))
-        product = direction + space.pull(lifted)
+        lifted = (lifted - (p * lifted).sum(-1, keepdim=True)).mul_(weight)
+        product = space.pull(lifted).add_(direction)
         step = norm / (direction * product).sum(-1).clamp_min(tiny)
-        step.masked_fill_(solved, 0.0)
-        x += step[:, None] * direction
-        residual -= step[:, None] * product
+        step = torch.where(unsolved, step, 0.0)[:, None]
+        x.addcmul_(step, direction)
+        residual.addcmul_(step, product, value=-1.0)
         new_norm = residual.square().sum(-1)
-        direction = residual + (new_norm / norm.clamp_min(tiny))[:, None] * direction
-        direction.masked_fill_(solved[:, None], 0.0)
-        norm = torch.where(solved, norm, new_norm)
-    return x
+        direction = torch.addcmul(residual, (new_norm / norm.clamp_min(tiny))[:, None], direction)
+        norm = new_norm
+    if rows is not None:
+        found[rows] = x
+    return found
 
 
 def maximise_mean(

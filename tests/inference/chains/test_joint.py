@@ -92,23 +92,6 @@ def test_a_prior_draws_from_its_posterior(kind: str, known) -> None:
     assert_near(squares, np.outer(rows, np.diag(expected)))
 
 
-@pytest.mark.stat
-def test_a_penalty_that_is_learned_is_drawn(known) -> None:
-    eta, x = known
-    prior = StructuralPrior(DIM, Covariates(("x",), (0.0,), (1.0,)), dtype=torch.float64)
-    penalties = []
-    sums = {"latent_sum": eta.sum(0), "latent_outer": eta.T @ eta, "covariate_sum": [0.0]}
-    sums |= {"covariate_outer": [[NUM_DOCS]], "covariate_latent": [x @ eta]}
-    tensors = {name: torch.as_tensor(np.array(value)).double() for name, value in sums.items()}
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        prior.draw_(NUM_DOCS, rng, **tensors)
-        penalties.append(float(prior.penalty))
-    # Gamma(½ + 3/2) over ½ + half of about 1 + 0 + 1 of a slope's squares: about 1.3.
-    assert len(set(penalties)) == 100
-    assert 0.7 < np.median(penalties) < 2.5
-
-
 def test_too_few_documents_have_no_posterior() -> None:
     prior = LogisticNormalPrior(DIM, pseudo_documents=0.0, dtype=torch.float64)
     sums = {"latent_sum": torch.zeros(DIM), "latent_outer": torch.eye(DIM)}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
@@ -84,7 +84,7 @@ class JointChain:
         if not len(self.rows):
             raise CorpusError("no document has words")
         self.model = copy.deepcopy(model)
-        self._batch = corpus.batch(self.rows, device=model.device, dtype=model.dtype)
+        self._observe(corpus.batch(self.rows, device=model.device, dtype=model.dtype))
         self._warmup_steps = warmup_steps
         self._topics = topics
         self._settings = HMCSettings.of(
@@ -102,9 +102,13 @@ class JointChain:
         self._latents = latents_at(model, self._batch, means, 1, seed)
         self._progress: Progress | None = None
         self._concentration = CONCENTRATION
-        tokens = self._batch.counts.round().long()
-        self._document = self._batch.row_index.repeat_interleave(tokens)
-        self._word = self._batch.word_index.repeat_interleave(tokens)
+
+    def _observe(self, batch: DocumentBatch) -> None:
+        """Take the documents' words, and list them token by token."""
+        self._batch = batch
+        tokens = batch.counts.round().long()
+        self._document = batch.row_index.repeat_interleave(tokens)
+        self._word = batch.word_index.repeat_interleave(tokens)
 
     @torch.no_grad()
     def sweep(self) -> Tensor:

@@ -196,7 +196,7 @@ class LogisticNormalPrior(NormalPrior):
         # Slow to import, and fits do without it.
         from scipy.stats import invwishart
 
-        drawn = invwishart(freedom, scale.cpu().numpy()).rvs(random_state=rng)
+        drawn = invwishart.rvs(freedom, scale.cpu().numpy(), random_state=rng)
         found = torch.from_numpy(np.reshape(drawn, tuple(scale.shape)))
         return (found + found.mT) / 2
 
