@@ -59,6 +59,18 @@ def device(pytestconfig: pytest.Config) -> Iterator[torch.device]:
 
 
 @pytest.fixture
+def hardware(pytestconfig: pytest.Config) -> torch.device:
+    """The device named on the command line, if it is real.
+
+    For PyTorch's function transforms, which see through the pretend one.
+    """
+    name = pytestconfig.getoption("--device")
+    if name == "pretend":
+        pytest.skip("needs a real device")
+    return torch.device(name)
+
+
+@pytest.fixture
 def accelerator(pytestconfig: pytest.Config) -> Iterator[torch.device]:
     """A CUDA device: the pretend one, unless the command line asks for the hardware's."""
     if pytestconfig.getoption("--device") == "cuda":

@@ -110,10 +110,10 @@ def test_gradients(device) -> None:
 # Forward mode scripts functions of PyTorch's own at its first use.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_derivatives_of_both_orders_in_both_inputs(device) -> None:
+def test_derivatives_of_both_orders_in_both_inputs(hardware) -> None:
     weights, topics, counts = random_arrays(5, 3, 6)
-    t, phi = tensors(device, torch.float64, weights, topics)
-    batch = make_batch(counts, device)
+    t, phi = tensors(hardware, torch.float64, weights, topics)
+    batch = make_batch(counts, hardware)
     t.requires_grad_()
     phi.requires_grad_()
 
@@ -129,10 +129,10 @@ def test_derivatives_of_both_orders_in_both_inputs(device) -> None:
 
 # Forward mode scripts functions of PyTorch's own at its first use.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_transforms_of_torch_func(device) -> None:
+def test_transforms_of_torch_func(hardware) -> None:
     weights, topics, counts = random_arrays(4, 3, 6)
-    t, phi = tensors(device, torch.float64, weights, topics)
-    batch = make_batch(counts, device)
+    t, phi = tensors(hardware, torch.float64, weights, topics)
+    batch = make_batch(counts, hardware)
 
     def total(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return mixture_log_likelihood(a, b, batch).sum()
