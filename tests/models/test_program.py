@@ -503,7 +503,7 @@ def test_a_data_loader_over_positions(device: torch.device) -> None:
         range(3),  # type: ignore[arg-type]
         batch_size=2,
         collate_fn=lambda rows: batch.select(torch.tensor(rows)),
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=torch.accelerator.is_available(),
     )
     parts = list(loader)
     assert [part.index.tolist() for part in parts] == [[0, 1], [2]]
