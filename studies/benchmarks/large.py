@@ -1,7 +1,7 @@
 """A corpus of millions of documents in a folder: making, opening, passes of batches, a fit.
 
-The fit is what ``torch-lntm fit`` does with such a corpus, but for a bound on its iterations, on
-which memory does not depend.
+The fit is by variational EM, as ``torch-lntm fit`` chooses for so many tokens. Its iterations are
+bounded; memory does not depend on them.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def one_pass(settings: Settings, corpus: Corpus) -> int:
 
 
 def fit(settings: Settings, corpus: Corpus) -> dict[str, Any]:
-    """Fit a ctm by variational EM, which recipes choose for so many tokens."""
+    """Fit a ctm by variational EM."""
     chosen = Recipe("ctm").for_corpus(corpus, settings.num_topics)
     options = {
         "num_topics": settings.num_topics,

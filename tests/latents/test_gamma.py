@@ -40,6 +40,20 @@ def test_gamma_coordinates_have_the_density_of_gamma_variates(
     assert stats.kstest(u, "uniform").pvalue > 1e-6
 
 
+@pytest.mark.parametrize("concentration", [1e-12, 1e-8, 0.01, 1.0, 1e5])
+def test_every_log_has_its_coordinate(concentration: float, device: torch.device) -> None:
+    """Between the tail and the wall too, where under small α many steps are needed."""
+    x = torch.cat(
+        [
+            torch.linspace(-30.0, 20.0, 2001, dtype=torch.float64, device=device),
+            torch.linspace(-40.0, 0.0, 2001, dtype=torch.float64, device=device) / concentration,
+        ]
+    )
+    alpha = torch.full((len(x),), concentration, dtype=torch.float64, device=device)
+    space = GammaSpace(alpha)
+    torch.testing.assert_close(space.logits(space.whiten(x)), x, rtol=1e-12, atol=1e-12)
+
+
 def test_proportions_determine_coordinates_up_to_their_sum(device: torch.device) -> None:
     alpha = torch.tensor([0.02, 0.5, 3.0], dtype=torch.float64, device=device)
     space = GammaSpace(alpha)
