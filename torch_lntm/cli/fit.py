@@ -93,7 +93,8 @@ class Fit(ChoosesWords, OnDocuments):
             0.05, or less where there are fewer tokens than topics times words.
         pseudo_documents: Weight of the prior of the covariance's parameters, in documents; 2K + 2
             if not given, for iftm 2. Not for lda.
-        pseudo_variance: Variance that this prior stands for; not for lda.
+        pseudo_variance: Variance that this prior stands for; 1 if not given, with hmc 10. Not for
+            lda.
         dtype: Floating-point type of the parameters.
         model_options: Further arguments of the model's constructor, as JSON.
         anchored: Use K - 1 free components instead of K.
@@ -160,7 +161,7 @@ class Fit(ChoosesWords, OnDocuments):
     num_topics: int = 50
     topic_smoothing: float | None = None
     pseudo_documents: float | None = None
-    pseudo_variance: float = 1.0
+    pseudo_variance: float | None = None
     dtype: Literal["float32", "float64"] = "float32"
     model_options: dict[str, Any] | None = None
     anchored: bool = False

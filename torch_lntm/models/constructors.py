@@ -37,7 +37,7 @@ def ctm(
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
-    pseudo_variance: float = 1.0,
+    pseudo_variance: float | None = None,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -58,7 +58,8 @@ def ctm(
             at its mode); 0 leaves the topics free.
         pseudo_documents: Weight of the inverse-Wishart prior of the covariance, in documents;
             2K + 2 by default.
-        pseudo_variance: Variance that this prior stands for.
+        pseudo_variance: Variance that this prior stands for; by default 1, and 10 as soon as
+            :class:`~torch_lntm.inference.MonteCarloEM` fits the model.
         vocabulary: One word per column.
         dtype: Floating-point type of the parameters, ``torch.float32`` or ``torch.float64`` or the
             names of these.
@@ -94,7 +95,7 @@ def lntm(
     topics: Tensor | None = None,
     topic_scale: float = 10.0,
     pseudo_documents: float | None = None,
-    pseudo_variance: float = 1.0,
+    pseudo_variance: float | None = None,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -113,7 +114,7 @@ def lntm(
         topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
         pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents; 2K + 2
             by default, 0 for the tutorial's maximum likelihood.
-        pseudo_variance: Variance that this prior stands for.
+        pseudo_variance: Variance that this prior stands for; by default as for :func:`ctm`.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
@@ -153,7 +154,7 @@ def iftm(
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
-    pseudo_variance: float = 1.0,
+    pseudo_variance: float | None = None,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -176,7 +177,8 @@ def iftm(
         topic_smoothing: As for :func:`ctm`.
         pseudo_documents: Weight of the prior of A and Λ, in documents; 2 by default. Many leave
             most Laplace sources without effect.
-        pseudo_variance: Variance of the logits that this prior stands for.
+        pseudo_variance: Variance of the logits that this prior stands for; by default as for
+            :func:`ctm`.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
         seed: Seed of the random initial values.
@@ -315,7 +317,7 @@ def structural(
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
-    pseudo_variance: float = 1.0,
+    pseudo_variance: float | None = None,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,

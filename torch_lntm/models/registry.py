@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, overload
 
 import numpy as np
@@ -109,6 +109,20 @@ def construct(name: str, **settings: Any) -> TopicModel:
         # Recorded by its name, because files hold JSON.
         settings["dtype"] = getattr(torch, settings["dtype"].removeprefix("torch."), None)
     return find_constructor(name)(**settings)
+
+
+def record_settings(model: TopicModel, settings: Mapping[str, Any]) -> None:
+    """Keep settings that were chosen since with the record of a model's construction.
+
+    Args:
+        model: The model.
+        settings: Arguments by name; those that the model's constructor does not name are left out.
+    """
+    made = model.construction
+    if made is not None and made.name in CONSTRUCTORS:
+        takes = inspect.signature(CONSTRUCTORS[made.name]).parameters
+        chosen = {name: value for name, value in settings.items() if name in takes}
+        model.construction = made._replace(settings=made.settings | chosen)
 
 
 def find_constructor(name: str) -> Callable[..., TopicModel]:

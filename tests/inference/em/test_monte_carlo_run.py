@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,19 @@ from support.fits import make_corpus
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference import MonteCarloEM
 from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
-from torch_lntm.models import IndependentFactorPrior, TopicModel, ctm, iftm, lda, lntm
+from torch_lntm.io import load_model, save_model
+from torch_lntm.models import (
+    CONSTRUCTORS,
+    IndependentFactorPrior,
+    LogisticNormalPrior,
+    TopicModel,
+    Topics,
+    ctm,
+    iftm,
+    lda,
+    lntm,
+    register,
+)
 from torch_lntm.models.priors.dirichlet import WIDE_TOTAL
 from torch_lntm.models.priors.prior import WIDE_VARIANCE
 
@@ -75,6 +88,40 @@ def test_widening_scales_and_never_narrows(recipe: Callable[..., TopicModel]) ->
     prior.widen()
     wide = 4.0 * scale * before
     torch.testing.assert_close(prior.contrast_covariance(), wide, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", [ctm, lntm, partial(iftm, num_sources=2)])
+def test_the_parameters_own_prior_is_wide_unless_chosen(
+    recipe: Callable[..., TopicModel], tmp_path: Path
+) -> None:
+    corpus = make_corpus(20)
+    model, narrow = recipe(3, 30), recipe(3, 30, pseudo_variance=0.7)
+    assert model.prior.pseudo_variance == 1.0
+    for one in (model, narrow):
+        MonteCarloEM(one, max_epochs=1, warmup_epochs=1, progress=False).fit(corpus)
+    assert model.prior.pseudo_variance == WIDE_VARIANCE
+    assert narrow.prior.pseudo_variance == 0.7
+    for one in (model, narrow):
+        save_model(one, tmp_path / "model", overwrite=True)
+        loaded = load_model(tmp_path / "model")
+        assert loaded.prior.pseudo_variance == one.prior.pseudo_variance
+        torch.testing.assert_close(loaded.prior.log_prior(), one.prior.log_prior())
+
+
+def test_a_constructor_without_the_setting_still_makes_its_models(tmp_path: Path) -> None:
+    def mine(num_topics: int, num_words: int) -> TopicModel:
+        return TopicModel(LogisticNormalPrior(num_topics), Topics(num_topics, num_words))
+
+    try:
+        model = register("mine", mine)(3, 30)
+        MonteCarloEM(model, max_epochs=1, warmup_epochs=1, progress=False).fit(make_corpus(20))
+        assert model.prior.pseudo_variance == WIDE_VARIANCE
+        save_model(model, tmp_path / "model")
+        torch.testing.assert_close(
+            load_model(tmp_path / "model").prior.covariance, model.prior.covariance
+        )
+    finally:
+        CONSTRUCTORS.pop("mine", None)
 
 
 def test_a_dirichlet_prior_is_widened_by_its_total() -> None:

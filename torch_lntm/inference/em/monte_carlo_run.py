@@ -31,6 +31,7 @@ from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
 from torch_lntm.inference.em.tally import Tally, spread
 from torch_lntm.inference.em.variational_em import VariationalEM
 from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import record_settings
 from torch_lntm.sampling.step_sizes import DualAveraging
 
 TopicUpdate = Literal["exact", "gradient"]
@@ -90,6 +91,7 @@ class MonteCarloRun(ResumableFit):
     ) -> None:
         self.processes = processes or Processes(alone=True)
         self.model = model
+        record_settings(model, model.prior.expect_draws())
         self.settings = settings
         self.corpus = corpus
         self.occupied: NDArray[np.int64] = np.flatnonzero(corpus.lengths)

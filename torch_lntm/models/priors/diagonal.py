@@ -27,7 +27,8 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         std: ``(num_topics,)`` prior standard deviations; one by default.
         pseudo_documents: Weight of the variances' prior; by default 2K + 2. 0 gives maximum
             likelihood.
-        pseudo_variance: Variance that this prior stands for.
+        pseudo_variance: Variance that this prior stands for; by default as for
+            :class:`LogisticNormalPrior`.
         dtype: Floating-point type.
 
     Raises:
@@ -41,7 +42,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         loc: Tensor | None = None,
         std: Tensor | None = None,
         pseudo_documents: float | None = None,
-        pseudo_variance: float = 1.0,
+        pseudo_variance: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(

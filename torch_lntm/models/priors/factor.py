@@ -21,6 +21,7 @@ from torch_lntm.latents import (
     SourceContrastSpace,
 )
 from torch_lntm.models.priors.prior import DocumentPrior, centred_logits, widening
+from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 from torch_lntm.posteriors import Moments
 
 Source = Literal["gaussian", "laplace"]
@@ -31,7 +32,7 @@ _SPACES: dict[str, type[GaussianFactorSpace] | type[LaplaceFactorSpace]] = {
 }
 
 
-class IndependentFactorPrior(DocumentPrior):
+class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
 
     *Putthividhya et al. 2009, §2.* The sources are standard normal, or Laplace with density
@@ -58,7 +59,8 @@ class IndependentFactorPrior(DocumentPrior):
         noise_precision: ``(num_topics,)`` diagonal of Λ; 1 by default.
         pseudo_documents: Weight of the parameters' prior; 2 by default, which is weak: the
             factors themselves restrain the covariance. 0 gives maximum likelihood.
-        pseudo_variance: Variance of the logits that this prior stands for.
+        pseudo_variance: Variance of the logits that this prior stands for; by default as for
+            :class:`~torch_lntm.models.LogisticNormalPrior`.
         dtype: Floating-point type.
         generator: Source of the default mixing matrix.
 
@@ -79,7 +81,7 @@ class IndependentFactorPrior(DocumentPrior):
         mixing: Tensor | None = None,
         noise_precision: Tensor | None = None,
         pseudo_documents: float | None = None,
-        pseudo_variance: float = 1.0,
+        pseudo_variance: float | None = None,
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -96,13 +98,8 @@ class IndependentFactorPrior(DocumentPrior):
         self.num_topics = num_topics
         self.num_sources = num_sources
         self.source: Source = source
-        self.pseudo_documents = 2.0 if pseudo_documents is None else float(pseudo_documents)
-        self.pseudo_variance = float(pseudo_variance)
-        if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
-            raise ConfigError(
-                f"the prior of the parameters has pseudo_documents={pseudo_documents} and "
-                f"pseudo_variance={pseudo_variance}; expected >= 0 and > 0"
-            )
+        weight = 2.0 if pseudo_documents is None else pseudo_documents
+        self._set_pseudo_documents("the parameters", weight, pseudo_variance)
         self.loc = nn.Parameter(torch.zeros(num_topics, dtype=dtype))
         self.mixing = nn.Parameter(torch.empty(num_topics, num_sources, dtype=dtype))
         self.log_noise_precision = nn.Parameter(torch.zeros(num_topics, dtype=dtype))

@@ -10,9 +10,10 @@ from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import widening
+from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 
 
-class LogisticNormalPrior(NormalPrior):
+class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     """eta ~ Normal(loc, covariance), theta = softmax(eta), with a prior on the covariance.
 
     The covariance has an inverse-Wishart prior, written by its weight: ``pseudo_documents``
@@ -30,7 +31,8 @@ class LogisticNormalPrior(NormalPrior):
             unit normals, less the last in the anchored case.
         pseudo_documents: Weight of the covariance's prior; by default 2K + 2, a weak proper
             prior. 0 gives maximum likelihood.
-        pseudo_variance: Variance that the covariance's prior stands for.
+        pseudo_variance: Variance that the covariance's prior stands for; by default 1, and 10 as
+            soon as :class:`~torch_lntm.inference.MonteCarloEM` fits the model.
         dtype: Floating-point type.
 
     Raises:
@@ -45,19 +47,12 @@ class LogisticNormalPrior(NormalPrior):
         loc: Tensor | None = None,
         covariance: Tensor | None = None,
         pseudo_documents: float | None = None,
-        pseudo_variance: float = 1.0,
+        pseudo_variance: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(num_topics, anchored=anchored)
-        self.pseudo_documents = float(
-            2 * num_topics + 2 if pseudo_documents is None else pseudo_documents
-        )
-        self.pseudo_variance = float(pseudo_variance)
-        if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
-            raise ConfigError(
-                f"the covariance's prior has pseudo_documents={pseudo_documents} and "
-                f"pseudo_variance={pseudo_variance}; expected >= 0 and > 0"
-            )
+        weight = 2 * num_topics + 2 if pseudo_documents is None else pseudo_documents
+        self._set_pseudo_documents("the covariance", weight, pseudo_variance)
         dim = self.latent_dim
         self.loc = nn.Parameter(torch.zeros(dim, dtype=dtype))
         self._add_scale()

@@ -153,6 +153,14 @@ class DocumentPrior(nn.Module):
         default the prior stays as it is.
         """
 
+    def expect_draws(self) -> dict[str, float]:
+        """Choose what was left open for a fit whose M-steps see draws of the latents, not modes.
+
+        Returns:
+            The settings chosen, by their names in the constructor; none by default.
+        """
+        return {}
+
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 

@@ -70,7 +70,7 @@ class StructuralPrior(LogisticNormalPrior):
         covariance: Tensor | None = None,
         penalty: float | None = None,
         pseudo_documents: float | None = None,
-        pseudo_variance: float = 1.0,
+        pseudo_variance: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(
