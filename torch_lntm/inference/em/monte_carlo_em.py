@@ -36,6 +36,8 @@ class MonteCarloEM:
     are the topics, whose word counts have the topic of each word summed out. Normal topics take the
     tutorial's step instead: one of Adam a mini-batch, along the gradient of its word counts times
     num_docs/batch less the prior's (or, ``topic_update="exact"``, they too are at their maximiser).
+    Where the model was given no ``pseudo_variance``, it has 10 from now on: draws vary more than
+    modes, and M-steps are not to shrink them.
 
     Acceptance and step size belong to each chain of each document. They do not depend on how
     many documents share a mini-batch, and the chains depend on it through the M-steps alone.
