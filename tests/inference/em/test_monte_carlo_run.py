@@ -108,6 +108,13 @@ def test_the_parameters_own_prior_is_wide_unless_chosen(
         torch.testing.assert_close(loaded.prior.log_prior(), one.prior.log_prior())
 
 
+def test_a_variance_set_by_hand_stays() -> None:
+    prior = ctm(3, 30).prior
+    prior.pseudo_variance = 3.0
+    assert prior.expect_draws() == {}
+    assert prior.pseudo_variance == 3.0
+
+
 def test_a_constructor_without_the_setting_still_makes_its_models(tmp_path: Path) -> None:
     def mine(num_topics: int, num_words: int) -> TopicModel:
         return TopicModel(LogisticNormalPrior(num_topics), Topics(num_topics, num_words))

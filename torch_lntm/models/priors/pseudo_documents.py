@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.prior import WIDE_VARIANCE
 
+#: Variance of independent logits that the prior stands for until chains are to fit the model.
+NARROW_VARIANCE = 1.0
+
 
 class PseudoDocuments:
     """``pseudo_documents`` documents of independent logits of the variance ``pseudo_variance``.
@@ -30,7 +33,7 @@ class PseudoDocuments:
         """
         self._variance_is_given = variance is not None
         self.pseudo_documents = float(documents)
-        self.pseudo_variance = 1.0 if variance is None else float(variance)
+        self.pseudo_variance = NARROW_VARIANCE if variance is None else float(variance)
         if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
             raise ConfigError(
                 f"the prior of {what} has pseudo_documents={self.pseudo_documents} and "
@@ -39,7 +42,8 @@ class PseudoDocuments:
 
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`; a wide ``pseudo_variance``."""
-        if self._variance_is_given:
+        # It may have been set since the prior was made, which is a choice too.
+        if self._variance_is_given or self.pseudo_variance != NARROW_VARIANCE:
             return {}
         self.pseudo_variance = WIDE_VARIANCE
         return {"pseudo_variance": WIDE_VARIANCE}
