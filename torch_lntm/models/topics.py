@@ -227,10 +227,12 @@ class Topics(nn.Module):
         total = word_counts.sum(1) + self.num_words * self.smoothing
         probs = (counts + self.smoothing).div_(total.to(counts.dtype))
         probs.clamp_min_(probability_floor(probs.dtype))
+        if self.smoothing == 0:
+            probs = torch.where(total > 0, probs, self.probs.mT)
         if self._deferred:
-            self._fixed = torch.where(total > 0, probs, self.probs.mT)
+            self._fixed = probs
         else:
-            self.logits.copy_(torch.where(total > 0, probs.log_(), self.logits))
+            self.logits.copy_(probs.log_())
 
     @torch.no_grad()
     def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:

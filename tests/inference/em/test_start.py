@@ -87,10 +87,10 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
         for d in rows:
             for _ in range(FIRST_SWEEPS if first else SWEEPS):
                 joint = theta[d][:, None] * topics
-                theta[d] = (counts[d] * joint / joint.sum(0)).sum(1) + 0.3
+                tokens = counts[d] * joint / joint.sum(0)
+                theta[d] = tokens.sum(1) + 0.3
                 theta[d] /= theta[d].sum()
-            joint = theta[d][:, None] * topics
-            found += counts[d] * joint / joint.sum(0)
+            found += tokens
             expected_objective += counts[d] @ np.log(joint.sum(0))
         step = update**-exponent
         average = (1 - step) * average + step * num_tokens / counts[rows].sum() * found

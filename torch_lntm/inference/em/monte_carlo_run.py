@@ -22,7 +22,7 @@ from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
-from torch_lntm.inference.em.phases import Start
+from torch_lntm.inference.em.phases import Start, VariationalRun
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.shares import owners
@@ -146,21 +146,23 @@ class MonteCarloRun(ResumableFit):
 
     def _start(self) -> None:
         """Topics, prior and the documents' means from the start of variational EM."""
-        settings = self.settings
-        started = VariationalEM(
-            self.model,
-            make_guide(None, self.model),
+        settings, model = self.settings, self.model
+        engine = VariationalEM(
+            model,
+            make_guide(None, model),
             start=settings.start,
-            stepwise_epochs=0,
-            max_iterations=0,
             seed=settings.seed,
             progress=settings.progress,
-        ).fit(self.corpus, processes=self.processes)
-        self.state.documents |= self.rows.select({"means": started.means})
-        self.model.prior.widen()
+        )
+        run = VariationalRun(model, engine.guide, engine.settings, self.corpus, self.processes)
+        for _ in run.start():
+            self.keep()
+        own = {"means": run.state.documents["means"]}
+        self.state.documents |= self.rows.select(
+            run.rows.collect(own, self.processes, everywhere=True)
+        )
+        model.prior.widen()
         self.keep()
-        if started.stop_reason == "interrupted":
-            raise KeyboardInterrupt
 
     def _epoch(self, bar: tqdm[Any]) -> dict[str, Any]:
         """Visit every document once."""

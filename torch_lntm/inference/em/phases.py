@@ -124,7 +124,7 @@ class VariationalRun(ResumableFit):
         state = self.state
         while state.phase in ("start", "stepwise"):
             if state.phase == "start":
-                yield from self._start()
+                yield from self.start()
             yield from self._stepwise()
             if self.settings.restarts > 1:
                 yield from self._score()
@@ -171,8 +171,11 @@ class VariationalRun(ResumableFit):
             return chosen
         return min(max(math.ceil(updates / self.num_batches), bounds[0]), bounds[1])
 
-    def _start(self) -> Iterator[dict[str, Any]]:
-        """Topics, and from the documents' proportions under them the prior."""
+    def start(self) -> Iterator[dict[str, Any]]:
+        """The first phase: topics, from the documents' proportions under them the prior, and means.
+
+        Epoch by epoch, as :meth:`steps` goes on from it.
+        """
         settings, state, model = self.settings, self.state, self.model
         if settings.start == "model":
             for batch in self.shares.batches(self.step_docs):

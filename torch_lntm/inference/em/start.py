@@ -29,7 +29,7 @@ STEP_TOKENS, MIN_STEP_DOCS = 240, 64
 #: Documents of a stochastic step at most, and steps of an epoch at least.
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Updates of theta per visit of a batch, the first time and later.
-FIRST_SWEEPS, SWEEPS = 8, 3
+FIRST_SWEEPS, SWEEPS = 8, 1
 #: Documents whose prior means are found at once.
 MAX_FILLED_DOCS = 1024
 
@@ -154,12 +154,14 @@ def _lda_statistics(
     batch = model.check_batch(batch)
     topics = model.topics.probs
     weights = documents.read("theta", batch, topics.device).to(topics)
-    for _ in range(sweeps):
+    for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
         weights /= weights.sum(-1, keepdim=True)
-    documents.write("theta", batch, weights)
+    # The last update of theta and the words' counts come of one pass.
     found = expected_counts(weights, topics, batch, word_counts=True)
     assert found.word_counts is not None
+    weights = found.topic_counts + concentration
+    documents.write("theta", batch, weights / weights.sum(-1, keepdim=True))
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
