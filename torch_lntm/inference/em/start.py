@@ -29,7 +29,7 @@ STEP_TOKENS, MIN_STEP_DOCS = 240, 64
 #: Documents of a stochastic step at most, and steps of an epoch at least.
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Updates of theta per visit of a batch, the first time and later.
-FIRST_SWEEPS, SWEEPS = 8, 1
+FIRST_SWEEPS, SWEEPS = 8, 2
 #: Documents whose prior means are found at once.
 MAX_FILLED_DOCS = 1024
 
