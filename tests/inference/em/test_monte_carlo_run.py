@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 import torch
 from support.fits import make_corpus
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM
-from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
+from torch_lntm.inference.em import phases
+from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun, batch_documents
+from torch_lntm.inference.em.start import lda_epoch
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
     CONSTRUCTORS,
@@ -60,6 +64,49 @@ def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) 
     corpus = Corpus.from_matrix(np.full((700, 5), length // 5))
     run = MonteCarloRun(ctm(3, 5), MonteCarloEM(ctm(3, 5)).settings, corpus)
     assert run.num_batches == -(-700 // expected)
+
+
+def test_mini_batches_of_large_corpora_are_larger() -> None:
+    """A twenty-fifth of the documents, within 100 to 200; 3,000 tokens at least."""
+    sizes = [batch_documents(n, 100.0) for n in (50, 2000, 4500, 100_000)]
+    assert sizes == [100, 100, 180, 200]
+    assert batch_documents(4500, 10.0) == 300
+
+
+def test_ctrl_c_in_the_start_leaves_the_topics_of_its_last_finished_epoch(monkeypatch) -> None:
+    corpus, epochs = make_corpus(20), []
+
+    def stopping(*args: Any, **kwargs: Any) -> tuple[int, float]:
+        if len(epochs) == 2:
+            raise KeyboardInterrupt
+        found = lda_epoch(*args, **kwargs)
+        epochs.append(args[0].topics.probs.clone())
+        return found
+
+    monkeypatch.setattr(phases, "lda_epoch", stopping)
+    model = ctm(3, 30, dtype="float64")
+    result = MonteCarloEM(model, progress=False).fit(corpus)
+    assert result.stop_reason == "interrupted"
+    assert result.history == []
+    torch.testing.assert_close(model.topics.probs, epochs[1])
+
+
+def test_chains_start_where_the_start_left_the_documents(monkeypatch) -> None:
+    """At the logits of its proportions: no posterior is solved."""
+    corpus, found = make_corpus(20), []
+    begin = LogisticNormalPrior.start_latents
+
+    def recorded(self: LogisticNormalPrior, theta: Tensor) -> Tensor:
+        found.append(begin(self, theta))
+        return found[-1]
+
+    monkeypatch.setattr(LogisticNormalPrior, "start_latents", recorded)
+    monkeypatch.setattr(TaylorGuide, "posterior", None)
+    model = ctm(3, 30)
+    run = MonteCarloRun(model, MonteCarloEM(model, progress=False).settings, corpus)
+    run._start()
+    rows, means = torch.cat(found), run.state.documents["means"]
+    assert sorted(map(tuple, means.tolist())) == sorted(map(tuple, rows.tolist()))
 
 
 @pytest.mark.parametrize("recipe", [ctm, partial(iftm, num_sources=2)])

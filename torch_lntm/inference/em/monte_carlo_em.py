@@ -56,8 +56,8 @@ class MonteCarloEM:
         max_epochs: Visits of every document. On held-out words more of them can do harm, where
             documents are long and few, or good, where they are short.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
-        batch_size: Documents of a mini-batch; by default 100, and more where documents are so short
-            that these have fewer than 3,000 tokens.
+        batch_size: Documents of a mini-batch; by default a twenty-fifth of the corpus within 100 to
+            200, and more where documents are so short that these have fewer than 3,000 tokens.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
             M-steps take twice the time of an epoch and predict about as well.
         learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is

@@ -43,8 +43,9 @@ LEARNING_DELAY = 10.0
 #: times the warm-up on, as an average does, with weights that fall as 1/updates: they forget soon
 #: where chains and topics come from, and hold several visits of every document in the end.
 FORGETTING_EXPONENT, AVERAGING_FROM = 0.3, 1.5
-#: Documents and tokens that a mini-batch has at least.
-BATCH_DOCS, BATCH_TOKENS = 100, 3000
+#: Mini-batches of an epoch that documents are divided into, as far as the bounds of a mini-batch's
+#: documents allow, and tokens that it has at least.
+EPOCH_BATCHES, BATCH_DOCS, BATCH_TOKENS = 25, (100, 200), 3000
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
 FEWEST_TRANSITIONS = 10
@@ -72,6 +73,18 @@ class MonteCarloSettings:
         return self.chains.seed
 
 
+def batch_documents(num_docs: int, mean_length: float) -> int:
+    """Documents of a mini-batch: as many as cost little per document and leave enough M-steps.
+
+    Args:
+        num_docs: Documents of the corpus.
+        mean_length: Tokens of the average document.
+    """
+    fewest, most = BATCH_DOCS
+    share = min(max(num_docs // EPOCH_BATCHES, fewest), most)
+    return max(share, math.ceil(BATCH_TOKENS / mean_length))
+
+
 class MonteCarloRun(ResumableFit):
     """One fit: settings applied to the documents of a corpus.
 
@@ -95,9 +108,9 @@ class MonteCarloRun(ResumableFit):
         self.settings = settings
         self.corpus = corpus
         self.occupied: NDArray[np.int64] = np.flatnonzero(corpus.lengths)
-        enough = math.ceil(BATCH_TOKENS * len(self.occupied) / corpus.num_tokens)
-        batch_size = settings.batch_size or max(BATCH_DOCS, enough)
-        self.num_batches = math.ceil(len(self.occupied) / batch_size)
+        num_docs = len(self.occupied)
+        batch_size = settings.batch_size or batch_documents(num_docs, corpus.num_tokens / num_docs)
+        self.num_batches = math.ceil(num_docs / batch_size)
         # Chains stay with their process, whichever mini-batches their documents come in.
         self.mine = np.ones(corpus.num_docs, dtype=np.bool_)
         self.owned: NDArray[np.int64] = self.occupied
