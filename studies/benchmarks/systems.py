@@ -88,8 +88,9 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
     Args:
         kind: The model.
         posterior: The posterior: a guide's name, ``"hmc"`` for Monte-Carlo EM, or ``"auto"``.
-        options: Options of the model.
+        options: Options of the model or of the engine.
     """
+    asked = ", ".join(f"{name}={value}" for name, value in options.items()) or "defaults"
 
     def fit(task: Task) -> Fit:
         import torch
@@ -117,7 +118,7 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
             model.topics.double_probs.numpy(),
             {ours: getattr(prior, name).detach().double().numpy() for ours, name in names.items()},
             {
-                "settings": "defaults",
+                "settings": asked,
                 "stop_reason": result.stop_reason,
                 "unconverged": result.num_unconverged,
                 "phases": phase_seconds(result.history),
@@ -305,6 +306,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
 STRUCTURAL_SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm stm": ("torch", torch_lntm_fit("stm", "taylor")),
     "torch_lntm stm, auto": ("torch", torch_lntm_fit("stm", "auto")),
+    "torch_lntm stm, auto, 4 epochs": ("torch", torch_lntm_fit("stm", "auto", max_epochs=4)),
     "topica STM": ("topica", fit_topica_stm),
 }
 ALL_SYSTEMS = SYSTEMS | STRUCTURAL_SYSTEMS
