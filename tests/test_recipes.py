@@ -127,21 +127,28 @@ def test_auto_takes_chains_and_a_smoothing(model, num_topics, length, smoothing)
     corpus = documents(100, 1000, length)
     chosen = Recipe(model, "auto").for_corpus(corpus, num_topics)
     assert chosen.recipe == Recipe(model, "hmc")
-    if smoothing is None:
-        assert chosen.topic_smoothing is None
-    else:
-        assert chosen.topic_smoothing == pytest.approx(smoothing)
-    assert chosen.because is not None
+    expected = {} if smoothing is None else {"topic_smoothing": pytest.approx(smoothing)}
+    assert chosen.options == expected
+    assert chosen.because == "Monte-Carlo EM"
 
 
-def test_auto_leaves_large_corpora_to_variational_em(monkeypatch) -> None:
+@pytest.mark.parametrize(("tokens", "epochs"), [(1000, None), (999, 19), (300, 6), (10, 4)])
+def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, tokens, epochs) -> None:
     corpus = documents(100, 1000, 10)
-    monkeypatch.setattr(recipes, "MAX_TOKENS", 1000)
-    assert Recipe("ctm", "auto").for_corpus(corpus, 5).recipe == Recipe("ctm", "hmc")
-    monkeypatch.setattr(recipes, "MAX_TOKENS", 999)
+    monkeypatch.setattr(recipes, "MAX_TOKENS", tokens)
     chosen = Recipe("ctm", "auto").for_corpus(corpus, 5)
-    assert chosen.recipe == Recipe("ctm")
-    assert "1,000 tokens" in str(chosen.because)
+    assert chosen.recipe == Recipe("ctm", "hmc")
+    assert chosen.options.get("max_epochs") == epochs
+    if epochs is None:
+        assert chosen.because == "Monte-Carlo EM"
+    else:
+        expected = f"Monte-Carlo EM, by default {epochs} epochs, since there are 1,000 tokens"
+        assert chosen.because == expected
+        options = {"num_topics": 5, **chosen.options}
+        engine = chosen.recipe.make(1000, options=options).engine
+        assert engine.settings.max_epochs == epochs
+    # Whoever names the posterior gets its defaults.
+    assert "max_epochs" not in Recipe("ctm", "hmc").for_corpus(corpus, 5).options
 
 
 def test_a_posterior_that_is_named_stays() -> None:

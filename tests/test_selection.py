@@ -61,7 +61,7 @@ def test_completion_is_that_of_the_frozen_split(corpus) -> None:
         seed=2,
         options={
             "num_topics": 3,
-            "topic_smoothing": chosen.topic_smoothing,
+            **chosen.options,
             "progress": False,
         },
     )

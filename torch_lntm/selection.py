@@ -270,10 +270,8 @@ def select(
     seconds: dict[int, float] = {}
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
     for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
-        given = {"progress": False, **(options or {}), "num_topics": size}
         chosen = recipe.for_corpus(train, size)
-        if chosen.topic_smoothing is not None:
-            given.setdefault("topic_smoothing", chosen.topic_smoothing)
+        given = {"progress": False, **chosen.options, **(options or {}), "num_topics": size}
         model, guide, engine = chosen.recipe.make(
             train.num_words,
             train.vocabulary,

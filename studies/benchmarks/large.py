@@ -149,8 +149,8 @@ def fit(settings: Settings, corpus: Corpus) -> dict[str, Any]:
     """Fit a ctm by variational EM."""
     chosen = Recipe("ctm").for_corpus(corpus, settings.num_topics)
     options = {
+        **chosen.options,
         "num_topics": settings.num_topics,
-        "topic_smoothing": chosen.topic_smoothing,
         "max_iterations": settings.max_iterations,
         "progress": False,
     }

@@ -105,9 +105,7 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
             corpus = corpus.with_covariates({PREVALENCE: task.covariates})
         with task.stopwatch:
             chosen = Recipe(kind, posterior).for_corpus(corpus, task.num_topics)
-            given = {"num_topics": task.num_topics, "progress": False, **options}
-            if chosen.topic_smoothing is not None:
-                given["topic_smoothing"] = chosen.topic_smoothing
+            given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **options}
             if task.covariates is not None:
                 given[PREVALENCE] = Covariates.of(corpus, None).to_json()
             model, _, engine = chosen.recipe.make(corpus.num_words, seed=task.seed, options=given)
@@ -293,6 +291,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
     "torch_lntm Monte-Carlo EM": ("torch", torch_lntm_fit("ctm", "hmc")),
     "torch_lntm ctm, auto": ("torch", torch_lntm_fit("ctm", "auto")),
+    "torch_lntm ctm, auto, 4 epochs": ("torch", torch_lntm_fit("ctm", "auto", max_epochs=4)),
     "torch_lntm lda, auto": ("torch", torch_lntm_fit("lda", "auto")),
     "torch_lntm iftm, auto": ("torch", torch_lntm_fit("iftm", "auto")),
     "tomotopy LDA": ("tomotopy", fit_tomotopy_lda),

@@ -91,7 +91,7 @@ def fit(
         options={"progress": False, **(options or {})},
         model_options={
             "num_topics": num_topics,
-            "topic_smoothing": recipe.for_corpus(corpus, num_topics).topic_smoothing,
+            **recipe.for_corpus(corpus, num_topics).options,
             **of_model,
         },
     )

@@ -221,6 +221,20 @@ def test_the_topics_update_is_the_guides(counts, monkeypatch):
     assert seen[0].max_iterations == lntm.guides.DirichletGuide(seen[0].model).max_iterations
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "epochs"), [([], 4), (["--max-epochs", "6"], 6)])
+def test_auto_s_fewer_epochs_yield_to_those_asked_for(
+    capsys, counts, monkeypatch, asked, epochs
+) -> None:
+    monkeypatch.setattr("torch_lntm.recipes.MAX_TOKENS", 1)
+    options = ["--num-topics", "3", "--posterior", "auto", "--no-progress", *asked]
+    assert main(["fit", counts, "--out", "run", *options]) == 0
+    run = lntm.load_run("run")
+    assert run.config["max_epochs"] == epochs
+    assert len(run.history) == epochs
+    assert "posterior auto: Monte-Carlo EM, by default 4 epochs" in capsys.readouterr().err
+
+
 def test_defaults_are_the_librarys():
     options = {field.name: field.default for field in fields(Fit)}
     engines = lntm.inference.VariationalEM, lntm.inference.MonteCarloEM
@@ -229,8 +243,8 @@ def test_defaults_are_the_librarys():
         shared = [p for p in parameters if p.default is not p.empty and p.name in options]
         assert len(shared) >= 5
         for parameter in shared:
-            # A smoothing that is not given follows the corpus.
-            if parameter.name not in ("vocabulary", "dtype", "topic_smoothing"):
+            # A smoothing, and epochs, that are not given follow the corpus.
+            if parameter.name not in ("vocabulary", "dtype", "topic_smoothing", "max_epochs"):
                 assert options[parameter.name] == parameter.default, parameter.name
 
 

@@ -86,8 +86,8 @@ class Fit(ChoosesWords, OnDocuments):
         posterior: Approximation of the documents' posteriors: taylor, laplace, blei-lafferty or
             khan-bouchard for ctm, lntm and stm; factor, or with gaussian sources taylor or laplace
             for iftm; vb or ep for lda. Or hmc, Monte-Carlo EM, which samples instead of
-            approximating; or auto, which takes hmc, but the first of these where there are more
-            than 20 million tokens. If not given auto, unless options of only one of the two are.
+            approximating; or auto, which takes hmc, of fewer epochs where there are more than 20
+            million tokens. If not given auto, unless options of only one of the two are.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
             0.05, or less where there are fewer tokens than topics times words.
@@ -122,7 +122,8 @@ class Fit(ChoosesWords, OnDocuments):
             blei-lafferty and khan-bouchard.
         max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
             given.
-        max_epochs: Visits of every document.
+        max_epochs: Visits of every document; 20 if not given, and with posterior auto fewer where
+            there are more than 20 million tokens.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
         batch_size: Documents between two updates of the model; 100 or more, by their tokens, if not
@@ -182,7 +183,7 @@ class Fit(ChoosesWords, OnDocuments):
     restarts: int = 1
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
-    max_epochs: int = 20
+    max_epochs: int | None = None
     num_chains: int = 1
     num_transitions: int = 3
     batch_size: int | None = None
@@ -217,10 +218,9 @@ class Fit(ChoosesWords, OnDocuments):
         split = self._split(corpus)
         train = corpus if split is None else split.train
         chosen = asked.for_corpus(train, self.num_topics)
-        recipe, given = chosen.recipe, self._options()
-        smoothing_given = {**given, **(self.model_options or {})}.get("topic_smoothing") is not None
-        if chosen.topic_smoothing is not None and not smoothing_given:
-            given["topic_smoothing"] = chosen.topic_smoothing
+        recipe, by_hand = chosen.recipe, self.model_options or {}
+        suited = {name: value for name, value in chosen.options.items() if name not in by_hand}
+        given = suited | self._options()
         given |= structural_options(self.model, self.prevalence, self.content, corpus)
         model, guide, engine = recipe.make(
             corpus.num_words,
@@ -236,6 +236,7 @@ class Fit(ChoosesWords, OnDocuments):
             "device": device.type,
             "posterior": recipe.posterior if recipe.samples else guide.name,
             "topic_smoothing": given.get("topic_smoothing"),
+            "max_epochs": given.get("max_epochs"),
         }
         fixed = {name: value for name, value in config.items() if name not in CHANGEABLE}
         return _Task(

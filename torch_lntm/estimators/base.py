@@ -173,19 +173,19 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         named = Recipe(self._model, self._chosen_posterior)
         chosen = named.for_corpus(corpus, self.n_components)
         recipe = chosen.recipe
-        options = {
+        own: dict[str, Any] = {
             "num_topics": self.n_components,
-            "topic_smoothing": chosen.topic_smoothing,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
             **self._model_options(),
         }
-        given = {name: value for name, value in options.items() if value is not None}
+        own = {name: value for name, value in own.items() if value is not None}
+        given = {**chosen.options, **own, **(self.options or {})}
         made = recipe.make(
             corpus.num_words,
             corpus.vocabulary or self._words(self.vocabulary),
             seed=seed,
             device=find_device(self.device),
-            options={"progress": bool(self.verbose), **given, **(self.options or {})},
+            options={"progress": bool(self.verbose), **given},
         )
         return recipe, made
 
