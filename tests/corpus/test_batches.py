@@ -223,6 +223,23 @@ def test_batches_can_be_copied(known, clone):
     check_covariates(copied.batch())
 
 
+def test_a_compacted_batch_is_over_the_words_that_occur(device):
+    counts = np.array([[0, 2, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 3, 0, 0]])
+    batch = Corpus.from_matrix(counts).batch(device=device)
+    words, compact = batch.compacted
+    assert words.tolist() == [1, 3, 4]
+    assert compact.num_words == 3
+    np.testing.assert_array_equal(dense(compact), counts[:, [1, 3, 4]])
+    assert compact.positions.tolist() == [0, 1, 2]
+    fresh = dataclasses.replace(compact)  # which knows nothing of what was carried over
+    for carried, made in zip(compact.by_word, fresh.by_word, strict=True):
+        assert torch.equal(carried, made)
+    empty = batch.select(torch.tensor([1, 1], device=device))
+    words, compact = empty.compacted
+    assert words.tolist() == []
+    assert compact.shape == (2, 0)
+
+
 @pytest.mark.parametrize("num_docs", [0, 1, 200])
 def test_entries_by_word_keep_the_order_of_the_documents(num_docs, device):
     # Words in any order and twice within a document, and words and documents without an entry.

@@ -134,6 +134,23 @@ class DocumentBatch:
         word_offsets = torch.searchsorted(self.word_index[order], words)
         return order, self.row_index[order], word_offsets
 
+    @cached_property
+    def compacted(self) -> tuple[Tensor, DocumentBatch]:
+        """The words that occur ``(num_occurring,)``, ascending, and the batch over these alone.
+
+        The host waits for a GPU when it is first asked for.
+        """
+        order, doc_index, word_offsets = self.by_word
+        occurs = word_offsets.diff() > 0
+        words = occurs.nonzero().squeeze(1)
+        place = occurs.cumsum(0) - 1
+        compact = replace(self, word_index=place[self.word_index], num_words=words.numel())
+        offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
+        compact.__dict__["by_word"] = order, doc_index, offsets
+        if self._knows_positions:
+            compact.__dict__["positions"] = self.positions
+        return words, compact
+
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> DocumentBatch:

@@ -201,18 +201,9 @@ class ContentTopics(Topics):
         else:
             self._keep(found)
 
-    @torch.no_grad()
     def start_from_counts(self, word_counts: Tensor) -> None:
         """As :meth:`Topics.start_from_counts`; a start's topics are the same in all groups."""
-        counts = word_counts.mT.unflatten(0, (self.num_groups, self.num_words)).sum(0)
-        counts = counts + max(self.smoothing, probability_floor(self.logits.dtype))
-        shared = (counts / counts.sum(0)).to(self.logits.dtype)
-        same = shared.new_ones(self.num_groups, self.num_words, 1)
-        found = GroupedWords(shared, same, same.expand(-1, -1, self.num_topics))
-        if self._factors is None:
-            self._keep(found)
-        else:
-            self._factors, self._fixed = found, shared.tile(self.num_groups, 1)
+        self.set_(word_counts + max(self.smoothing, probability_floor(self.logits.dtype)))
 
     def emit(self) -> Tensor:
         """Emit the sites ``"topics"``, the shared ones, ``"groups"`` and ``"cells"``, deviations.

@@ -249,8 +249,13 @@ class Topics(nn.Module):
         probs, order = self.mean_probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
         return order[:, :num_words], probs[:, :num_words]
 
+    @property
+    def start_smoothing(self) -> float:
+        """Pseudo-counts of every word in every topic of a start; by default ``smoothing``."""
+        return self.smoothing
+
     def start_from_counts(self, word_counts: Tensor) -> None:
-        """Set the topics from rough expected counts; by default as :meth:`m_step`.
+        """Set the topics, of all groups, from a start's counts; by default as :meth:`m_step`.
 
         Args:
             word_counts: ``(num_topics, num_words)`` expected tokens.
@@ -342,12 +347,17 @@ class NormalTopics(Topics):
         super().set_(probs)
         self.logits.sub_(self.logits.mean(0))
 
+    @property
+    def start_smoothing(self) -> float:
+        """See :meth:`Topics.start_smoothing`; in the place of the normal prior."""
+        return START_PSEUDO_COUNTS
+
     def start_from_counts(self, word_counts: Tensor) -> None:
         """As :meth:`Topics.start_from_counts`, with pseudo-counts instead of the exact maximiser.
 
-        The exact maximiser takes many times as long, and a start's many updates gain nothing by it.
+        The exact maximiser takes many times as long, and a start gains nothing by it.
         """
-        self.set_(word_counts + START_PSEUDO_COUNTS)
+        self.set_(word_counts + self.start_smoothing)
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from torch_lntm.inference.em.start import (
     FIRST_SWEEPS,
     SEED_DOCUMENTS,
     SWEEPS,
+    RunningTopics,
     document_topics,
     lda_epoch,
     start_concentration,
@@ -57,9 +58,9 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
     rng = np.random.default_rng(0)
     counts = rng.poisson(1.0, (5, 15)).astype(float)
     model = make_model("ctm", topic_smoothing=0.0).to(device)
-    topics = model.topics.probs.detach().cpu().numpy()
     theta = np.full((5, 4), 0.25)
     average = rng.gamma(1.0, size=(4, 15))
+    topics = average / average.sum(1, keepdims=True)
     num_tokens, exponent = counts.sum(), 0.3
     batch = make_batch(counts, device)
     order = torch.tensor([3, 0, 4])
@@ -67,7 +68,7 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
 
     kept = torch.from_numpy(theta.copy())
     rows = DocumentRows(np.arange(6))
-    word_counts = torch.from_numpy(average.copy()).to(device)
+    word_counts = torch.from_numpy(average.T.copy()).to(device).mT
     updates, objective = lda_epoch(
         model,
         [batch.select(order), batch.select(rest)],
@@ -99,6 +100,32 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
     np.testing.assert_allclose(word_counts.tolist(), average, rtol=1e-9)
     np.testing.assert_allclose(model.topics.probs.tolist(), topics, rtol=1e-9)
     assert objective == pytest.approx(expected_objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_running_topics_are_those_of_the_plain_average(smoothing: float, device) -> None:
+    """Also where all is forgotten, and after so many updates that the scale would underflow."""
+    rng = np.random.default_rng(1)
+    average = rng.gamma(1.0, size=(3, 20))
+    kept = torch.from_numpy(average.T.copy()).to(device).mT
+    running = RunningTopics(kept, smoothing)
+    for update in range(400):
+        words = np.flatnonzero(rng.random(20) < 0.4) if update else np.arange(20)
+        found = np.zeros((3, 20))
+        found[:, words] = rng.gamma(1.0, size=(3, len(words)))
+        weight = 1.0 if update in (0, 5) else 0.9
+        if update == 5:
+            found[:] = rng.gamma(1.0, size=(3, 20))
+            words = np.arange(20)
+        average = (1 - weight) * average + weight * 7.0 * found
+        at = torch.from_numpy(words).to(device)
+        part = torch.from_numpy(found[:, words].T.copy()).to(device).mT
+        running.blend_(at, part, weight, 7.0)
+        smooth = average + smoothing
+        expected = (smooth / smooth.sum(1, keepdims=True))[:, words]
+        np.testing.assert_allclose(running.probs(at).cpu(), expected, rtol=1e-9)
+    running.settle()
+    np.testing.assert_allclose(kept.cpu(), average, rtol=1e-9)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -195,27 +195,25 @@ class VariationalRun(ResumableFit):
             topics = topics.to(model.device)
             model.topics.set_(topics)
             # Word by word in memory, as the kernels produce it and the topics keep it.
-            groups = model.topics.num_groups
-            counts = topics.mT.tile(groups, 1) * (self.num_tokens / (groups * model.num_topics))
+            counts = topics.mT * (self.num_tokens / model.num_topics)
             state.word_counts = counts.to(model.dtype).contiguous().mT
             shape = (self.rows.num_docs, model.num_topics)
             state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
-                with model.topics.updated_often():
-                    state.updates, objective = lda_epoch(
-                        model,
-                        self._counted(bar, self.shares.steps()),
-                        self._documents,
-                        state.word_counts,
-                        self.num_tokens,
-                        updates=state.updates,
-                        exponent=START_EXPONENT,
-                        concentration=self.start_concentration,
-                        first=state.step == 0,
-                        processes=self.processes,
-                    )
+                state.updates, objective = lda_epoch(
+                    model,
+                    self._counted(bar, self.shares.steps()),
+                    self._documents,
+                    state.word_counts,
+                    self.num_tokens,
+                    updates=state.updates,
+                    exponent=START_EXPONENT,
+                    concentration=self.start_concentration,
+                    first=state.step == 0,
+                    processes=self.processes,
+                )
                 state.step += 1
                 bar.set_postfix_str(f"{objective / self.num_tokens:.4f} nats/token")
                 record = self._record(objective / self.num_tokens)

@@ -16,6 +16,7 @@ from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.statistics import Statistics, known
 from torch_lntm.kernels import expected_counts, expected_topic_counts
+from torch_lntm.kernels.mixture import probability_floor
 from torch_lntm.models import TopicModel
 
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
@@ -30,6 +31,8 @@ STEP_TOKENS, MIN_STEP_DOCS = 240, 64
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 2
+#: The number that all words' counts are to be multiplied by, at which it is.
+MIN_SCALE = 1e-12
 #: Documents whose prior means are found at once.
 MAX_FILLED_DOCS = 1024
 
@@ -91,6 +94,55 @@ def step_documents(num_docs: int, mean_length: float, num_topics: int) -> int:
     return min(enough, MAX_STEP_DOCS, math.ceil(num_docs / MIN_BATCHES))
 
 
+class RunningTopics:
+    """Topics from a running average of word counts, whose updates touch a batch's words alone.
+
+    An update multiplies the counts of all words by one number, which is kept apart, and adds to
+    those of the batch's words: it takes no longer for a large vocabulary.
+
+    Args:
+        word_counts: ``(num_topics, num_words)`` the average, stored word by word. It is overwritten
+            and holds the average again after :meth:`settle`.
+        smoothing: Pseudo-counts of every word in every topic.
+    """
+
+    def __init__(self, word_counts: Tensor, smoothing: float) -> None:
+        self._rows, self._scale = word_counts.mT, 1.0
+        self._totals = self._rows.sum(0, dtype=torch.float64)
+        self._smoothing = smoothing
+
+    def probs(self, words: Tensor) -> Tensor:
+        """Probabilities ``(num_topics, n)`` of the words ``(n,)`` at some positions."""
+        dtype = self._rows.dtype
+        totals = self._totals + self._smoothing * len(self._rows)
+        counts = self._rows.index_select(0, words).mul_(self._scale).add_(self._smoothing)
+        probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
+        return probs.clamp_min_(probability_floor(dtype)).mT
+
+    def blend_(self, words: Tensor, found: Tensor, weight: float, scale: float) -> None:
+        """Let the average become (1 − weight) × itself + weight × scale × ``found``.
+
+        Args:
+            words: ``(n,)`` positions of words, each once.
+            found: ``(num_topics, n)`` their counts; those of other words are 0.
+            weight: Weight of ``found``.
+            scale: What to multiply it by.
+        """
+        rows = found.mT
+        totals = rows.sum(0, dtype=torch.float64)
+        self._totals = (1 - weight) * self._totals + weight * scale * totals
+        self._scale *= 1 - weight
+        if self._scale < MIN_SCALE:
+            self.settle()
+        at = words.unsqueeze(1).expand_as(rows)
+        self._rows.scatter_add_(0, at, rows * (weight * scale / self._scale))
+
+    def settle(self) -> None:
+        """Write the average itself into the tensor that was given."""
+        self._rows.mul_(self._scale)
+        self._scale = 1.0
+
+
 @torch.no_grad()
 def lda_epoch(
     model: TopicModel,
@@ -113,10 +165,10 @@ def lda_epoch(
     sweeps.
 
     Args:
-        model: Its topics are read and written.
+        model: Its topics are written, at the end of the epoch.
         batches: All documents once, or this process's part of every batch, None if that is empty.
         documents: Their table ``theta`` ``(num_docs, num_topics)``, proportions, is overwritten.
-        word_counts: ``(num_topics, num_words)`` running average, overwritten.
+        word_counts: ``(num_topics, num_words)`` running average, stored word by word, overwritten.
         num_tokens: Tokens of the corpus.
         updates: Steps taken before.
         exponent: Decay of the step size, in (0, 1].
@@ -129,20 +181,28 @@ def lda_epoch(
     """
     objective: float | Tensor = 0.0
     sweeps = FIRST_SWEEPS if first else SWEEPS
+    running = RunningTopics(word_counts, model.topics.start_smoothing)
+    every = torch.arange(model.num_words, device=model.device)
     for batch in batches:
-        part = partial(_lda_statistics, model, batch, documents, sweeps, concentration)
+        words, compact = every, None
+        if batch is not None:
+            batch = batch.to(model.device, model.dtype)
+            # Processes add up the counts of all words: each has other words in its documents.
+            words, compact = batch.compacted if processes.alone else (every, batch)
+        topics = running.probs(words)
+        part = partial(_lda_statistics, topics, compact, documents, sweeps, concentration)
         found = processes.add_up("lda", part, word_counts.dtype)
         objective += found.objective
         updates += 1
-        step = float(updates) ** -exponent
         scale = num_tokens / found.num_tokens
-        word_counts.mul_(1 - step).add_(found.word_counts, alpha=step * scale)
-        model.topics.start_from_counts(word_counts)
+        running.blend_(words, found.word_counts, float(updates) ** -exponent, scale)
+    running.settle()
+    model.topics.start_from_counts(word_counts)
     return updates, float(objective)
 
 
 def _lda_statistics(
-    model: TopicModel,
+    topics: Tensor,
     batch: DocumentBatch | None,
     documents: DocumentTables,
     sweeps: int,
@@ -151,8 +211,6 @@ def _lda_statistics(
     """Statistics of a batch's words under LDA, whose theta are read and written."""
     if batch is None:
         return None
-    batch = model.check_batch(batch)
-    topics = model.topics.probs
     weights = documents.read("theta", batch, topics.device).to(topics)
     for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
