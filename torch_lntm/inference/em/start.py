@@ -111,19 +111,20 @@ class RunningTopics:
         self._totals = self._rows.sum(0, dtype=torch.float64)
         self._smoothing = smoothing
 
-    def probs(self, words: Tensor) -> Tensor:
-        """Probabilities ``(num_topics, n)`` of the words ``(n,)`` at some positions."""
+    def probs(self, words: Tensor | None) -> Tensor:
+        """Probabilities ``(num_topics, n)`` of the words ``(n,)`` at some positions, or of all."""
         dtype = self._rows.dtype
         totals = self._totals + self._smoothing * len(self._rows)
-        counts = self._rows.index_select(0, words).mul_(self._scale).add_(self._smoothing)
+        rows = self._rows if words is None else self._rows.index_select(0, words)
+        counts = (rows * self._scale).add_(self._smoothing)
         probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
         return probs.clamp_min_(probability_floor(dtype)).mT
 
-    def blend_(self, words: Tensor, found: Tensor, weight: float, scale: float) -> None:
+    def blend_(self, words: Tensor | None, found: Tensor, weight: float, scale: float) -> None:
         """Let the average become (1 − weight) × itself + weight × scale × ``found``.
 
         Args:
-            words: ``(n,)`` positions of words, each once.
+            words: ``(n,)`` positions of words, each once; all, if None.
             found: ``(num_topics, n)`` their counts; those of other words are 0.
             weight: Weight of ``found``.
             scale: What to multiply it by.
@@ -134,8 +135,11 @@ class RunningTopics:
         self._scale *= 1 - weight
         if self._scale < MIN_SCALE:
             self.settle()
-        at = words.unsqueeze(1).expand_as(rows)
-        self._rows.scatter_add_(0, at, rows * (weight * scale / self._scale))
+        alpha = weight * scale / self._scale
+        if words is None:
+            self._rows.add_(rows, alpha=alpha)
+        else:
+            self._rows.scatter_add_(0, words.unsqueeze(1).expand_as(rows), rows * alpha)
 
     def settle(self) -> None:
         """Write the average itself into the tensor that was given."""
@@ -182,15 +186,15 @@ def lda_epoch(
     objective: float | Tensor = 0.0
     sweeps = FIRST_SWEEPS if first else SWEEPS
     running = RunningTopics(word_counts, model.topics.start_smoothing)
-    every = torch.arange(model.num_words, device=model.device)
     for batch in batches:
-        words, compact = every, None
+        # Several processes add up the counts of all words: each has others in its documents.
+        words, met = None, batch
         if batch is not None:
-            batch = batch.to(model.device, model.dtype)
-            # Processes add up the counts of all words: each has other words in its documents.
-            words, compact = batch.compacted if processes.alone else (every, batch)
+            met = batch.to(model.device, model.dtype)
+            if processes.alone:
+                words, met = met.compacted
         topics = running.probs(words)
-        part = partial(_lda_statistics, topics, compact, documents, sweeps, concentration)
+        part = partial(_lda_statistics, topics, met, documents, sweeps, concentration)
         found = processes.add_up("lda", part, word_counts.dtype)
         objective += found.objective
         updates += 1
