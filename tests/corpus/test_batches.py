@@ -223,21 +223,25 @@ def test_batches_can_be_copied(known, clone):
     check_covariates(copied.batch())
 
 
-def test_a_compacted_batch_is_over_the_words_that_occur(device):
+@pytest.mark.parametrize("words", [[1, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5]])
+def test_a_batch_over_some_words(words, device):
     counts = np.array([[0, 2, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 0, 3, 0, 0]])
     batch = Corpus.from_matrix(counts).batch(device=device)
-    words, compact = batch.compacted
-    assert words.tolist() == [1, 3, 4]
-    assert compact.num_words == 3
-    np.testing.assert_array_equal(dense(compact), counts[:, [1, 3, 4]])
-    assert compact.positions.tolist() == [0, 1, 2]
-    fresh = dataclasses.replace(compact)  # which knows nothing of what was carried over
-    for carried, made in zip(compact.by_word, fresh.by_word, strict=True):
+    assert batch.words.tolist() == [1, 3, 4]
+    part = batch.over(torch.tensor(words, device=device))
+    assert part.num_words == len(words)
+    np.testing.assert_array_equal(dense(part), counts[:, words])
+    assert part.positions.tolist() == [0, 1, 2]
+    fresh = dataclasses.replace(part)  # which knows nothing of what was carried over
+    for carried, made in zip(part.by_word, fresh.by_word, strict=True):
         assert torch.equal(carried, made)
-    empty = batch.select(torch.tensor([1, 1], device=device))
-    words, compact = empty.compacted
-    assert words.tolist() == []
-    assert compact.shape == (2, 0)
+
+
+def test_documents_without_words_are_over_none(device):
+    batch = Corpus.from_matrix(np.eye(3)).batch(device=device)
+    empty = batch.select(torch.arange(0, device=device))
+    assert empty.words.tolist() == []
+    assert empty.over(empty.words).shape == (0, 0)
 
 
 @pytest.mark.parametrize("num_docs", [0, 1, 200])

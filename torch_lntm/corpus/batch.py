@@ -135,21 +135,29 @@ class DocumentBatch:
         return order, self.row_index[order], word_offsets
 
     @cached_property
-    def compacted(self) -> tuple[Tensor, DocumentBatch]:
-        """The words that occur ``(num_occurring,)``, ascending, and the batch over these alone.
+    def words(self) -> Tensor:
+        """The words that occur ``(num_occurring,)`` int64, ascending.
 
         The host waits for a GPU when it is first asked for.
         """
+        return (self.by_word[2].diff() > 0).nonzero().squeeze(1)
+
+    def over(self, words: Tensor) -> DocumentBatch:
+        """The batch over some words alone.
+
+        Args:
+            words: ``(n,)`` int64 columns, ascending, all of :attr:`words` among them.
+        """
         order, doc_index, word_offsets = self.by_word
-        occurs = word_offsets.diff() > 0
-        words = occurs.nonzero().squeeze(1)
-        place = occurs.cumsum(0) - 1
-        compact = replace(self, word_index=place[self.word_index], num_words=words.numel())
+        place = word_offsets.new_zeros(self.num_words)
+        place[words] = torch.arange(len(words), device=self.device)
+        part = replace(self, word_index=place[self.word_index], num_words=len(words))
+        # No entries lie between those of one of the words and of the next.
         offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
-        compact.__dict__["by_word"] = order, doc_index, offsets
+        part.__dict__["by_word"] = order, doc_index, offsets
         if self._knows_positions:
-            compact.__dict__["positions"] = self.positions
-        return words, compact
+            part.__dict__["positions"] = self.positions
+        return part
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None

@@ -17,8 +17,8 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM
 from torch_lntm.inference.em import phases
-from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun, batch_documents
-from torch_lntm.inference.em.start import lda_epoch
+from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
+from torch_lntm.inference.em.start import batch_documents, lda_epoch
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
     CONSTRUCTORS,

@@ -71,7 +71,7 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
     word_counts = torch.from_numpy(average.T.copy()).to(device).mT
     updates, objective = lda_epoch(
         model,
-        [batch.select(order), batch.select(rest)],
+        [(part.words, part.over(part.words)) for part in (batch.select(order), batch.select(rest))],
         DocumentTables({"theta": kept}, rows),
         word_counts,
         num_tokens,
@@ -118,7 +118,7 @@ def test_running_topics_are_those_of_the_plain_average(smoothing: float, device)
             found[:] = rng.gamma(1.0, size=(3, 20))
             words = np.arange(20)
         average = (1 - weight) * average + weight * 7.0 * found
-        at = None if len(words) == 20 else torch.from_numpy(words).to(device)
+        at = torch.from_numpy(words).to(device)
         part = torch.from_numpy(found[:, words].T.copy()).to(device).mT
         running.blend_(at, part, weight, 7.0)
         smooth = average + smoothing

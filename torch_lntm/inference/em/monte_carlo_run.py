@@ -26,7 +26,7 @@ from torch_lntm.inference.em.phases import Start, VariationalRun
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.shares import owners
-from torch_lntm.inference.em.start import fill_prior_means
+from torch_lntm.inference.em.start import batch_documents, fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
 from torch_lntm.inference.em.tally import Tally, spread
 from torch_lntm.inference.em.variational_em import VariationalEM
@@ -43,9 +43,6 @@ LEARNING_DELAY = 10.0
 #: times the warm-up on, as an average does, with weights that fall as 1/updates: they forget soon
 #: where chains and topics come from, and hold several visits of every document in the end.
 FORGETTING_EXPONENT, AVERAGING_FROM = 0.3, 1.5
-#: Mini-batches of an epoch that documents are divided into, as far as the bounds of a mini-batch's
-#: documents allow, and tokens that it has at least.
-EPOCH_BATCHES, BATCH_DOCS, BATCH_TOKENS = 25, (100, 200), 3000
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
 FEWEST_TRANSITIONS = 10
@@ -71,18 +68,6 @@ class MonteCarloSettings:
     def seed(self) -> int:
         """Seed of the start, of the order of documents and of the chains."""
         return self.chains.seed
-
-
-def batch_documents(num_docs: int, mean_length: float) -> int:
-    """Documents of a mini-batch: as many as cost little per document and leave enough M-steps.
-
-    Args:
-        num_docs: Documents of the corpus.
-        mean_length: Tokens of the average document.
-    """
-    fewest, most = BATCH_DOCS
-    share = min(max(num_docs // EPOCH_BATCHES, fewest), most)
-    return max(share, math.ceil(BATCH_TOKENS / mean_length))
 
 
 class MonteCarloRun(ResumableFit):
@@ -194,8 +179,8 @@ class MonteCarloRun(ResumableFit):
                 objective, num_tokens = float(total.objective), total.num_tokens
                 unconverged = int(total.num_unconverged)
             else:
-                for _ in range(self.num_batches):
-                    found = self.processes.add_up("batch", lambda: next(visits), self.model.dtype)
+                for rows in self._mini_batches():
+                    found = self._add_up(rows, visits)
                     objective += float(found.objective)
                     num_tokens += found.num_tokens
                     unconverged += int(found.num_unconverged)
@@ -220,10 +205,33 @@ class MonteCarloRun(ResumableFit):
             **self._latents(),
         }
 
+    def _mini_batches(self) -> list[NDArray[np.int64]]:
+        """The documents of each mini-batch of an epoch, all processes' together."""
+        generator = np.random.default_rng([self.settings.seed, self.state.step])
+        return np.array_split(generator.permutation(self.occupied), self.num_batches)
+
+    def _add_up(self, rows: NDArray[np.int64], visits: Iterator[Statistics | None]) -> Statistics:
+        """Statistics of a mini-batch's documents, of which the next visit has this process's."""
+        dtype = self.model.dtype
+        if self.processes.alone:
+            return self.processes.add_up("batch", lambda: next(visits), dtype)
+        batch = self.model.topics.place(self.corpus.batch(np.sort(rows)))
+        words = batch.words.to(self.model.device)
+
+        def part() -> Statistics | None:
+            found = next(visits)
+            if found is not None:
+                found.word_counts = found.word_counts.mT.index_select(0, words).mT
+            return found
+
+        total = self.processes.add_up("batch", part, dtype, len(words))
+        counts = total.word_counts.new_zeros(batch.num_words, self.model.num_topics)
+        total.word_counts = counts.index_copy_(0, words, total.word_counts.mT).mT
+        return total
+
     def _visits(self, bar: tqdm[Any], tally: Tally) -> Iterator[Statistics | None]:
         """Statistics of this process's part of each mini-batch of an epoch; None of no document."""
-        generator = np.random.default_rng([self.settings.seed, self.state.step])
-        for rows in np.array_split(generator.permutation(self.occupied), self.num_batches):
+        for rows in self._mini_batches():
             mine = rows if self.processes.alone else rows[self.mine[rows]]
             if not len(mine):
                 yield None

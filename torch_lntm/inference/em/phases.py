@@ -36,7 +36,7 @@ from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
 Start = Literal["lda", "documents", "model"]
-B = TypeVar("B", DocumentBatch, DocumentBatch | None)
+B = TypeVar("B", DocumentBatch, DocumentBatch | None, tuple[Tensor, DocumentBatch | None])
 
 #: Step size of the stochastic phases: (updates + 1)^-exponent.
 START_EXPONENT = 0.3
@@ -204,7 +204,7 @@ class VariationalRun(ResumableFit):
                 assert state.word_counts is not None
                 state.updates, objective = lda_epoch(
                     model,
-                    self._counted(bar, self.shares.steps()),
+                    self._counted(bar, self.shares.compact_steps()),
                     self._documents,
                     state.word_counts,
                     self.num_tokens,
@@ -365,8 +365,9 @@ class VariationalRun(ResumableFit):
     # -- E-steps ---------------------------------------------------------------------------------
 
     def _counted(self, bar: tqdm[Any], batches: Iterator[B]) -> Iterator[B]:
-        for batch in batches:
-            yield batch
+        for item in batches:
+            yield item
+            batch = item[1] if isinstance(item, tuple) else item
             if batch is not None:
                 bar.update(batch.num_docs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,6 +27,8 @@ T = TypeVar("T")
 
 #: Numbers that are collected from the processes at once, to bound memory.
 COLLECTED_NUMBERS = 2**24
+#: Words that counts are added up of are rounded up to a multiple of so many.
+ROUNDED_WORDS = 1024
 #: The name of what processes tell each other beside their sums: failed, interrupted.
 _FLAGS = "flags"
 
@@ -86,7 +90,11 @@ class Processes:
     # -- sums ------------------------------------------------------------------------------------
 
     def add_up(
-        self, kind: str, make: Callable[[], Statistics | None], dtype: torch.dtype
+        self,
+        kind: str,
+        make: Callable[[], Statistics | None],
+        dtype: torch.dtype,
+        num_words: int | None = None,
     ) -> Statistics:
         """Statistics of the documents of all processes, by one all-reduce.
 
@@ -94,11 +102,18 @@ class Processes:
             kind: As for :meth:`total`.
             make: Makes the statistics of this process's documents; None if it has none.
             dtype: The type in which the word counts are added up. One process keeps theirs.
+            num_words: Words that they are of, where these are others at every call.
         """
         if self.alone:
             found = make()
             assert found is not None
             return found
+
+        num_rows = num_words
+        if num_words is not None:
+            # Rounded up, so that there are few layouts to agree on.
+            num_rows = ROUNDED_WORDS * math.ceil(num_words / ROUNDED_WORDS)
+            kind = f"{kind}, {num_rows} words"
 
         def tensors() -> dict[str, Tensor] | None:
             part = make()
@@ -106,16 +121,19 @@ class Processes:
                 return None
             scalars = [part.num_docs, part.num_tokens]
             scalars += [float(part.objective), float(part.num_unconverged)]
+            # As it lies in memory, word by word.
+            rows = part.word_counts.mT.to(dtype)
+            if num_rows is not None:
+                rows = F.pad(rows, (0, 0, 0, num_rows - len(rows)))
             return {
                 "scalars": torch.tensor(scalars, dtype=torch.float64),
-                # As it lies in memory, word by word.
-                "word_counts": part.word_counts.mT.to(dtype),
+                "word_counts": rows,
                 **{f"sums.{name}": value for name, value in part.sums.items()},
             }
 
         total = self.total(f"{kind}, {dtype}", tensors)
         num_docs, num_tokens, objective, num_unconverged = total.pop("scalars").tolist()
-        word_counts = total.pop("word_counts").mT
+        word_counts = total.pop("word_counts")[:num_words].mT
         sums = {name.removeprefix("sums."): value for name, value in total.items()}
         return Statistics(
             num_docs, num_tokens, sums, word_counts, objective, round(num_unconverged)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
@@ -85,7 +86,7 @@ class Shares:
         self._corpus, self._step_docs, self._alone = corpus, step_docs, processes.alone
         self._device, self._dtype = device, dtype
         place, owned = np.arange(len(order)), None
-        self._order = order
+        self._order = self._everyone = order
         if not processes.alone:
             sizes = np.diff(corpus.row_offsets)[order]
             step = place // step_docs
@@ -96,7 +97,7 @@ class Shares:
         self._steps = np.split(self._order, ends)
         self.num_docs = len(self._order)
         self.rows = DocumentRows(corpus.row_offsets, owned)
-        self._kept: tuple[int | None, list[Any]] = (0, [])
+        self._kept: tuple[int | str | None, list[Any]] = (0, [])
 
     def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in the run's order, in batches of at most ``max_docs``."""
@@ -115,7 +116,25 @@ class Shares:
         )
         return self._keep(None, made)
 
-    def _keep(self, size: int | None, made: Iterator[Any]) -> Iterator[Any]:
+    def compact_steps(self) -> Iterator[tuple[Tensor, DocumentBatch | None]]:
+        """As :meth:`steps`, over the words of each step's documents, all processes' together.
+
+        Yields:
+            Those words ``(n,)``, and this process's documents over these alone.
+        """
+        return self._keep("compact", self._compact())
+
+    def _compact(self) -> Iterator[tuple[Tensor, DocumentBatch | None]]:
+        starts = range(0, len(self._everyone), self._step_docs)
+        for batch, start in zip(self.steps(), starts, strict=True):
+            if self._alone and batch is not None:
+                words = batch.words
+            else:
+                rows = np.sort(self._everyone[start : start + self._step_docs])
+                words = self._corpus.batch(rows).words.to(self._device)
+            yield words, None if batch is None else batch.over(words)
+
+    def _keep(self, size: int | str | None, made: Iterator[Any]) -> Iterator[Any]:
         """Batches as they were made before, or as they are made now."""
         if self.rows.num_entries > MAX_CACHED_COUNTS:
             return made

@@ -29,6 +29,9 @@ PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
 STEP_TOKENS, MIN_STEP_DOCS = 240, 64
 #: Documents of a stochastic step at most, and steps of an epoch at least.
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
+#: Mini-batches that Monte-Carlo EM divides an epoch into, as far as the bounds of their documents
+#: allow, and tokens that they have at least.
+EPOCH_BATCHES, BATCH_DOCS, BATCH_TOKENS = 25, (100, 200), 3000
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 2
 #: The number that all words' counts are to be multiplied by, at which it is.
@@ -94,6 +97,18 @@ def step_documents(num_docs: int, mean_length: float, num_topics: int) -> int:
     return min(enough, MAX_STEP_DOCS, math.ceil(num_docs / MIN_BATCHES))
 
 
+def batch_documents(num_docs: int, mean_length: float) -> int:
+    """Documents of a mini-batch of Monte-Carlo EM: many cost less a document, few leave M-steps.
+
+    Args:
+        num_docs: Documents of the corpus.
+        mean_length: Tokens of the average document.
+    """
+    fewest, most = BATCH_DOCS
+    share = min(max(num_docs // EPOCH_BATCHES, fewest), most)
+    return max(share, math.ceil(BATCH_TOKENS / mean_length))
+
+
 class RunningTopics:
     """Topics from a running average of word counts, whose updates touch a batch's words alone.
 
@@ -111,20 +126,19 @@ class RunningTopics:
         self._totals = self._rows.sum(0, dtype=torch.float64)
         self._smoothing = smoothing
 
-    def probs(self, words: Tensor | None) -> Tensor:
-        """Probabilities ``(num_topics, n)`` of the words ``(n,)`` at some positions, or of all."""
+    def probs(self, words: Tensor) -> Tensor:
+        """Probabilities ``(num_topics, n)`` of the words ``(n,)`` at some positions."""
         dtype = self._rows.dtype
         totals = self._totals + self._smoothing * len(self._rows)
-        rows = self._rows if words is None else self._rows.index_select(0, words)
-        counts = (rows * self._scale).add_(self._smoothing)
+        counts = self._rows.index_select(0, words).mul_(self._scale).add_(self._smoothing)
         probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
         return probs.clamp_min_(probability_floor(dtype)).mT
 
-    def blend_(self, words: Tensor | None, found: Tensor, weight: float, scale: float) -> None:
+    def blend_(self, words: Tensor, found: Tensor, weight: float, scale: float) -> None:
         """Let the average become (1 − weight) × itself + weight × scale × ``found``.
 
         Args:
-            words: ``(n,)`` positions of words, each once; all, if None.
+            words: ``(n,)`` positions of words, each once.
             found: ``(num_topics, n)`` their counts; those of other words are 0.
             weight: Weight of ``found``.
             scale: What to multiply it by.
@@ -135,11 +149,8 @@ class RunningTopics:
         self._scale *= 1 - weight
         if self._scale < MIN_SCALE:
             self.settle()
-        alpha = weight * scale / self._scale
-        if words is None:
-            self._rows.add_(rows, alpha=alpha)
-        else:
-            self._rows.scatter_add_(0, words.unsqueeze(1).expand_as(rows), rows * alpha)
+        at = words.unsqueeze(1).expand_as(rows)
+        self._rows.scatter_add_(0, at, rows * (weight * scale / self._scale))
 
     def settle(self) -> None:
         """Write the average itself into the tensor that was given."""
@@ -150,7 +161,7 @@ class RunningTopics:
 @torch.no_grad()
 def lda_epoch(
     model: TopicModel,
-    batches: Iterable[DocumentBatch | None],
+    steps: Iterable[tuple[Tensor, DocumentBatch | None]],
     documents: DocumentTables,
     word_counts: Tensor,
     num_tokens: float,
@@ -170,7 +181,9 @@ def lda_epoch(
 
     Args:
         model: Its topics are written, at the end of the epoch.
-        batches: All documents once, or this process's part of every batch, None if that is empty.
+        steps: All documents once, in batches over some words alone, with the positions of these
+            words. Of several processes this one's part of every batch, None if it is empty; the
+            words are the same in all.
         documents: Their table ``theta`` ``(num_docs, num_topics)``, proportions, is overwritten.
         word_counts: ``(num_topics, num_words)`` running average, stored word by word, overwritten.
         num_tokens: Tokens of the corpus.
@@ -186,16 +199,10 @@ def lda_epoch(
     objective: float | Tensor = 0.0
     sweeps = FIRST_SWEEPS if first else SWEEPS
     running = RunningTopics(word_counts, model.topics.start_smoothing)
-    for batch in batches:
-        # Several processes add up the counts of all words: each has others in its documents.
-        words, met = None, batch
-        if batch is not None:
-            met = batch.to(model.device, model.dtype)
-            if processes.alone:
-                words, met = met.compacted
+    for words, batch in steps:
         topics = running.probs(words)
-        part = partial(_lda_statistics, topics, met, documents, sweeps, concentration)
-        found = processes.add_up("lda", part, word_counts.dtype)
+        part = partial(_lda_statistics, topics, batch, documents, sweeps, concentration)
+        found = processes.add_up("lda", part, word_counts.dtype, len(words))
         objective += found.objective
         updates += 1
         scale = num_tokens / found.num_tokens
