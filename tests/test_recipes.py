@@ -151,6 +151,19 @@ def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, tokens, epochs) 
     assert "max_epochs" not in Recipe("ctm", "hmc").for_corpus(corpus, 5).options
 
 
+def test_auto_leaves_millions_of_documents_to_variational_em(monkeypatch) -> None:
+    corpus = documents(100, 1000, 10)
+    monkeypatch.setattr(recipes, "MAX_CHAIN_NUMBERS", 500)
+    assert Recipe("ctm", "auto").for_corpus(corpus, 5).recipe == Recipe("ctm", "hmc")
+    chosen = Recipe("ctm", "auto").for_corpus(corpus, 6)
+    assert chosen.recipe == Recipe("ctm")
+    assert "max_epochs" not in chosen.options
+    assert "topic_smoothing" in chosen.options
+    assert chosen.because == (
+        "variational EM, since chains of 100 documents would take much memory"
+    )
+
+
 def test_a_posterior_that_is_named_stays() -> None:
     chosen = Recipe("ctm", "laplace").for_corpus(documents(10, 100, 5), 3)
     assert chosen.recipe == Recipe("ctm", "laplace")

@@ -50,6 +50,9 @@ AUTO = "auto"
 #: Tokens of a corpus up to which chains take all of their epochs unasked, which is some ten minutes
 #: of a core with 50 topics, and the fewest epochs of larger ones.
 MAX_TOKENS, MIN_EPOCHS = 20_000_000, 4
+#: Documents times topics up to which chains are taken unasked: 35 bytes of memory for each, of
+#: which variational EM needs a fifth.
+MAX_CHAIN_NUMBERS = 2**26
 #: The most pseudo-counts of a word in a topic that a recipe chooses.
 MAX_SMOOTHING = 0.05
 
@@ -104,7 +107,9 @@ class Recipe:
         short by far: approximate posteriors leave out too much of what is not known of these, so
         that the prior shrinks, and with it the topics' differences (``docs/decisions.md``).
         Of more than 20 million tokens they take fewer epochs, down to four, which take about as
-        long as variational EM and still predict better.
+        long as variational EM and still predict better. What is kept of the chains takes five
+        times the memory, so that millions of documents are left to variational EM: those that
+        times the topics are more than 67 million.
 
         Args:
             corpus: The training documents.
@@ -118,6 +123,12 @@ class Recipe:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
             return Chosen(self, options, None)
+        num_docs = len(corpus)
+        if num_docs * num_topics > MAX_CHAIN_NUMBERS:
+            because = (
+                f"variational EM, since chains of {num_docs:,} documents would take much memory"
+            )
+            return Chosen(Recipe(self.model), options, because)
         because = "Monte-Carlo EM"
         if corpus.num_tokens > MAX_TOKENS:
             epochs = max(MIN_EPOCHS, MAX_EPOCHS * MAX_TOKENS // corpus.num_tokens)

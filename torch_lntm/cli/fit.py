@@ -87,7 +87,8 @@ class Fit(ChoosesWords, OnDocuments):
             khan-bouchard for ctm, lntm and stm; factor, or with gaussian sources taylor or laplace
             for iftm; vb or ep for lda. Or hmc, Monte-Carlo EM, which samples instead of
             approximating; or auto, which takes hmc, of fewer epochs where there are more than 20
-            million tokens. If not given auto, unless options of only one of the two are.
+            million tokens, and the first of these for millions of documents. If not given auto,
+            unless options of only one of the two are.
         num_topics: Number of topics, K.
         topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
             0.05, or less where there are fewer tokens than topics times words.

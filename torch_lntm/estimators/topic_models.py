@@ -19,7 +19,7 @@ class CorrelatedTopicModel(TopicModelEstimator):
     Args:
         n_components: Number of topics.
         posterior: How documents' posteriors are found while fitting: ``"auto"``, the default,
-            which takes chains, of fewer epochs for very large corpora
+            which takes chains, of fewer epochs for very large corpora, but for the largest
             (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`); ``"hmc"`` for
             chains, by Monte-Carlo EM; ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` or
             ``"khan-bouchard"`` for variational EM. :meth:`transform` and :meth:`posteriors` take
