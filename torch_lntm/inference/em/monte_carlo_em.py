@@ -58,7 +58,7 @@ class MonteCarloEM:
         target_accept: Mean acceptance probability that adaptation aims at.
         max_epochs: Visits of every document. On held-out words more of them can do harm, where
             documents are long and few, or good, where they are short; four take about as long as
-            variational EM, and predict better than it on every corpus tried.
+            variational EM, and predict as well or, where documents are short, far better.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
         batch_size: Documents of a mini-batch; by default a twenty-fifth of the corpus within 100 to
             200, and more where documents are so short that these have fewer than 3,000 tokens.
