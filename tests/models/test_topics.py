@@ -150,6 +150,15 @@ def _interrupted(topics: Topics, counts: torch.Tensor) -> None:
     raise ValueError("shape")
 
 
+def test_a_topic_without_counts_keeps_logits_whose_probabilities_underflow() -> None:
+    topics = Topics(2, 3, smoothing=0.0)
+    topics.logits.data[0, 1] = -300.0
+    before = topics.logits.detach().clone()
+    topics.m_step(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]))
+    assert torch.equal(topics.logits[:, 1], before[:, 1])
+    assert not torch.equal(topics.logits[:, 0], before[:, 0])
+
+
 def test_an_error_between_many_m_steps_leaves_the_last_one() -> None:
     topics, twin = make_topics_of(Topics, 0.1), make_topics_of(Topics, 0.1)
     counts = torch.arange(21.0).view(3, 7)

@@ -227,12 +227,13 @@ class Topics(nn.Module):
         total = word_counts.sum(1) + self.num_words * self.smoothing
         probs = (counts + self.smoothing).div_(total.to(counts.dtype))
         probs.clamp_min_(probability_floor(probs.dtype))
-        if self.smoothing == 0:
-            probs = torch.where(total > 0, probs, self.probs.mT)
+        found, before = (probs, self.probs.mT) if self._deferred else (probs.log_(), self.logits)
+        if self.smoothing == 0:  # else no topic is empty, and this costs as much as all the rest
+            found = torch.where(total > 0, found, before)
         if self._deferred:
-            self._fixed = probs
+            self._fixed = found
         else:
-            self.logits.copy_(probs.log_())
+            self.logits.copy_(found)
 
     @torch.no_grad()
     def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:

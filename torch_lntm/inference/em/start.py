@@ -15,8 +15,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.statistics import Statistics, known
-from torch_lntm.kernels import expected_counts, expected_topic_counts
-from torch_lntm.kernels.mixture import probability_floor
+from torch_lntm.kernels import expected_counts, expected_topic_counts, probability_floor
 from torch_lntm.models import TopicModel
 
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
