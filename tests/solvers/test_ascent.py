@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+import pytest
 import torch
 from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
-from torch_lntm.solvers.ascent import Objective, Point, Words, _conjugate_gradients, maximise_mean
-from torch_lntm.solvers.khan_bouchard import _sweep
+from torch_lntm.solvers.ascent import (
+    Objective,
+    Point,
+    Secant,
+    Words,
+    _conjugate_gradients,
+    _dense_solution,
+    maximise_mean,
+)
+from torch_lntm.solvers.khan_bouchard import _Full, _inverse_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
@@ -65,7 +75,10 @@ def test_a_failed_search_below_rounding_is_convergence() -> None:
     assert found.converged.tolist() == [True, True]
 
 
-def test_conjugate_gradients_solve_every_document(device) -> None:
+@pytest.mark.parametrize(
+    "solve", [partial(_conjugate_gradients, tolerance=1e-8, max_steps=64), _dense_solution]
+)
+def test_every_document_s_direction_is_solved_for(device, solve) -> None:
     rng = np.random.default_rng(0)
     tril = torch.from_numpy(np.linalg.cholesky(np.diag(np.logspace(-1, 2, 8)) + 0.5)).to(device)
     space = NormalSpace(torch.zeros(8, dtype=torch.float64, device=device), tril)
@@ -73,7 +86,7 @@ def test_conjugate_gradients_solve_every_document(device) -> None:
     lengths = torch.tensor([0.0, 1.0, 30.0, 1000.0, 5.0], dtype=torch.float64, device=device)
     rhs = torch.from_numpy(rng.normal(size=(5, 8))).to(device)
     rhs[4] = 0.0
-    found = _conjugate_gradients(space, p, lengths, rhs, 1e-8, 64)
+    found = solve(space, p, lengths, rhs)
     factor = space.factor.cpu().numpy()
     for d in range(5):
         q = p[d].cpu().numpy()
@@ -81,6 +94,45 @@ def test_conjugate_gradients_solve_every_document(device) -> None:
         information += float(lengths[d]) * factor.T @ (np.diag(q) - np.outer(q, q)) @ factor
         product = information @ found[d].cpu().numpy()
         np.testing.assert_allclose(product, rhs[d].cpu().numpy(), atol=1e-6)
+
+
+def test_secants_save_most_steps_where_topics_overlap(device, monkeypatch) -> None:
+    problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
+    batch = problem.batch(device)
+    topics = torch.from_numpy(0.1 * problem.topics + 0.9 * problem.topics.mean(0)).to(device)
+    space = problem.model(device).prior.space(batch)
+    objective = Objective(batch, topics, space)
+    options = {"tolerance": 1e-10, "max_iterations": 2000, "cg_tolerance": 1e-6}
+    start = torch.zeros(4, space.dim, dtype=torch.float64, device=device)
+    found = maximise_mean(objective, start, **options)
+
+    def none(before: Point, after: Point) -> Secant:
+        nothing = torch.zeros_like(after.z)
+        return Secant(nothing, nothing, nothing[:, :1])
+
+    monkeypatch.setattr(Secant, "between", none)
+    plain = maximise_mean(objective, start, **options)
+    assert bool((found.converged & plain.converged).all())
+    torch.testing.assert_close(found.point.value, plain.point.value, rtol=0, atol=1e-6)
+    assert bool((found.iterations < 0.5 * plain.iterations).all())
+    assert float(found.point.gradient.norm()) < float(plain.point.gradient.norm())
+
+
+def test_a_secant_that_leads_nowhere_is_dropped() -> None:
+    """After the first step, the gradient falls so slowly that all halvings overshoot a cliff."""
+
+    class Kinked(Scripted):
+        def evaluate(self, z: torch.Tensor, words: Words | None = None) -> Point:
+            return super().evaluate(z, words)._replace(gradient=1.0 - 1e-5 * z)
+
+    objective = scripted(lambda z: torch.where(z > 2.5, -1e9, z), slope=1.0)
+    kinked = Kinked(objective.batch, objective.topics, objective.space)
+    object.__setattr__(kinked, "value", objective.value)
+    object.__setattr__(kinked, "slope", 1.0)
+    for iterations, reached in ((1, 1.0), (2, 1.0), (3, 2.0)):
+        found = maximise_mean(kinked, torch.zeros(2, 1), tolerance=0.5, max_iterations=iterations)
+        torch.testing.assert_close(found.point.z, torch.full((2, 1), reached), rtol=0, atol=1e-4)
+        assert found.converged.tolist() == [False, False]
 
 
 def test_the_prior_s_part_of_the_objective_is_summed_in_double_precision(device) -> None:
@@ -109,7 +161,7 @@ def test_a_bound_that_falls_is_no_convergence(device) -> None:
         def bound_terms(self, rows: torch.Tensor) -> torch.Tensor:
             return -self.variance[rows].sum(-1)
 
-        def update(self, rows: torch.Tensor, log_rate: torch.Tensor, index: torch.Tensor) -> None:
+        def update(self, rows: torch.Tensor, batch: object, logits: torch.Tensor) -> None:
             self.variance[rows] *= 2.0
 
     problem = random_problem(lengths=(30, 8))
@@ -130,14 +182,23 @@ def test_a_bound_that_falls_is_no_convergence(device) -> None:
     assert found.iterations.tolist() == [2, 2]
 
 
-def test_a_sweep_in_single_precision_leaves_no_negative_information(device) -> None:
-    """Where the data say nothing, d is 0, which rounding misses on either side."""
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(20, 6, 6))
-    data = torch.from_numpy(rng.gamma(1.0, size=(20, 6))).float().to(device)
-    precision = np.linalg.inv(root @ root.transpose(0, 2, 1) + 0.1 * np.eye(6))
-    precision[:, range(6), range(6)] += data.cpu().double().numpy()
-    covariance = torch.from_numpy(np.linalg.inv(precision)).float().to(device)
-    _sweep(covariance, data, torch.full((20, 6), -60.0, device=device), exponent=0.5)
-    assert bool((data >= 0).all())
-    assert float(data.max()) < 1e-4
+def test_an_update_of_v_in_single_precision_where_the_data_say_nothing(device) -> None:
+    """Topics that no document can have leave V as the prior has it, without a step too far."""
+    problem = random_problem(lengths=(300, 8))
+    batch = problem.batch(device, torch.float32)
+    space = problem.model(device, torch.float32).prior.space(batch)
+    log_p = torch.full((2, 4), -np.log(4.0), device=device)
+    variances = _Full(
+        space, log_p, _inverse_root(space, batch.lengths, batch.index, log_p), 1.0, tolerance=1e-6
+    )
+    logits = torch.tensor([[200.0, 0.0, -200.0, 0.0]], device=device).expand(2, -1)
+    rows = torch.arange(2, device=device)
+    variances.update(rows, batch, logits)
+    only = torch.tensor([[1.0, 0.0, 0.0, 0.0]], device=device).expand(2, -1)
+    torch.testing.assert_close(variances.log_p.exp(), only)
+    precision = torch.linalg.inv(torch.from_numpy(problem.covariance)).expand(2, -1, -1).clone()
+    precision[:, 0, 0] += batch.lengths.cpu()
+    expected = torch.linalg.inv(precision)
+    torch.testing.assert_close(
+        variances.covariance(rows).double().cpu(), expected, rtol=1e-4, atol=1e-5
+    )

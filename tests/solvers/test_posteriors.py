@@ -18,7 +18,7 @@ from torch_lntm.guides import GUIDES
 from torch_lntm.latents import NormalSpace
 from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.posteriors import NormalPosterior
-from torch_lntm.solvers.khan_bouchard import _sweep
+from torch_lntm.solvers.khan_bouchard import _Full, _inverse_root
 
 NAMES = [name for name, guide in GUIDES.items() if issubclass(NormalSpace, guide.space_type)]
 ALL = pytest.mark.parametrize("name", NAMES)
@@ -408,22 +408,27 @@ def test_khan_bouchard_is_blei_lafferty_where_the_prior_is_diagonal(
     )
 
 
-def test_a_khan_bouchard_sweep_solves_each_coordinate_in_turn(device) -> None:
-    """V stays the inverse of Σ⁻¹ + diag d, and the last coordinate meets eq. 37 at the given ξ."""
-    rng = np.random.default_rng(0)
-    start = random_problem().covariance
-    data, log_rate = rng.gamma(1.0, size=(2, 4)), rng.normal(size=(2, 4))
-    precision = np.linalg.inv(start)
-    present = np.stack([np.linalg.inv(precision + np.diag(d)) for d in data])
-    covariance = torch.from_numpy(present).to(device)
-    new = torch.from_numpy(data.copy()).to(device)
-    _sweep(covariance, new, torch.from_numpy(log_rate).to(device), exponent=0.5)
-    for d in range(2):
-        got = covariance[d].cpu().numpy()
-        np.testing.assert_allclose(
-            np.linalg.inv(got), precision + np.diag(new[d].tolist()), rtol=1e-8, atol=1e-10
-        )
-        assert new[d, -1].item() == pytest.approx(np.exp(log_rate[d, -1] + got[-1, -1] / 2))
+@ANCHORED
+@pytest.mark.parametrize("temperature", [0.1, 1.0])
+@pytest.mark.parametrize("scale", [0.1, 10.0, 1000.0])
+def test_a_khan_bouchard_update_meets_its_fixed_point(device, anchored, temperature, scale) -> None:
+    """(T·V)⁻¹ = Σ⁻¹ + N diag softmax(m + diag V / 2), from far away, for any means and lengths."""
+    lengths = (1, 7, 100, 3000)
+    problem = random_problem(lengths=lengths, anchored=anchored, scale=scale)
+    batch, space = problem.batch(device), problem.model(device).prior.space(problem.batch(device))
+    means = np.random.default_rng(0).normal(scale=5.0, size=(len(lengths), space.dim))
+    log_p = torch.full((len(lengths), 4), -np.log(4.0), dtype=torch.float64, device=device)
+    whitened = _inverse_root(space, batch.lengths, batch.index, log_p)
+    variances = _Full(space, log_p, whitened, temperature, tolerance=1e-12)
+    rows = torch.arange(len(lengths), device=device)
+    variances.update(rows, batch, space.lift(torch.from_numpy(means).to(device)))
+    prior = np.linalg.inv(problem.covariance)
+    found = variances.covariance(rows).cpu().numpy()
+    for mean, length, covariance in zip(means, lengths, found, strict=True):
+        logits = mean + covariance.diagonal() / (2.0 * temperature)
+        p = softmax(np.append(logits, 0.0) if anchored else logits)[: space.dim]
+        precision = prior + length * np.diag(p)
+        np.testing.assert_allclose(covariance @ precision, np.eye(space.dim), atol=1e-5)
 
 
 # Ascent.

@@ -10,7 +10,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.precision import in_sufficient_precision
-from torch_lntm.solvers.special import inverse_mean_root
+from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
@@ -87,6 +87,8 @@ class _Diagonal:
         trace = (nu * self.space.precision.diagonal().double()).sum(-1)
         return 0.5 * (entropy - trace) - self.space.tril.diagonal().log().sum()
 
-    def update(self, rows: Tensor, log_rate: Tensor, index: Tensor) -> None:
+    def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
+        half = self.space.lift(self.variance[rows]) / (2.0 * self.temperature)
+        log_rate = log_mean_rate(logits, half, batch.lengths)[:, : self.space.dim]
         precision = self.space.precision.diagonal().expand_as(log_rate)
         self.variance[rows] = inverse_mean_root(precision, log_rate, 0.5 / self.temperature)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,16 @@ from torch_lntm.latents.linalg import inverse_cholesky
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.precision import in_sufficient_precision
-from torch_lntm.solvers.special import inverse_mean_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
+
+#: Newton steps of an update of V at most; from a distant start it takes about ten.
+MAX_NEWTON_STEPS = 30
+#: Largest change of log p in a step, and largest exponent that is not infinite in float32.
+LARGEST_CHANGE, LARGEST_EXPONENT = 10.0, 80.0
+#: Units of rounding that log p is off by at its best.
+ROUNDED_UNITS = 100.0
+#: Nats that V may leave of the bound, of those at which a round counts as converged.
+SHARE_OF_TOLERANCE = 0.1
 
 
 @in_sufficient_precision
@@ -31,10 +40,14 @@ def khan_bouchard(
     """Solve q(eta) = N(m, V), V full, by coordinate ascent on the tangent bound.
 
     *Khan & Bouchard 2009, eqs 33–38* (34 prints μ_d for m_d; in 35 and 37 the exponential is a
-    vector). At the optimum V⁻¹ = Σ⁻¹ + diag d with d_k = (N/ξ) exp(m_k + V_kk/2): num_topics
-    unknowns, updated one at a time. For each, with the others fixed, V_kk = x solves
-    1/x = p + (N/ξ) exp(m_k + x/2), p = 1/V_kk − d_k, and V changes by a rank-one term. The plain
-    fixed point in d diverges on wide priors; this never lowers the bound.
+    vector). At the optimum V⁻¹ = Σ⁻¹ + N diag p with p = softmax(m + diag V / 2): num_topics
+    unknowns. For given m they minimise the convex dual of the bound,
+
+        −½ log|Σ⁻¹ + N diag p| + N Σ_k p_k (log p_k − m_k)   over Σ_k p_k = 1,
+
+    which Newton's method does in a few steps from anywhere, ξ included. The plain fixed point in p
+    diverges on wide priors; one coordinate at a time, as in the paper, takes num_topics steps a
+    round, and many rounds for ξ.
 
     Arguments as for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`; the covariance
     returned is T·V, the untempered one, for V at its tempered optimum.
@@ -42,11 +55,10 @@ def khan_bouchard(
     Returns:
         The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
     """
-    # As if every topic were equally likely; without data d = 0 and V = Σ. V = Σ is a bad start
-    # where it is wide: with ξ held fixed it takes very many rounds to come down from.
-    data = (batch.lengths[:, None] / topics.shape[0]).expand_as(start).clone()
-    whitened = _inverse_root(space, data, batch.index)
-    variances = _Full(space, data, whitened, temperature)
+    # As if every topic were equally likely.
+    share = torch.full_like(space.lift(start), -math.log(topics.shape[0]))
+    whitened = _inverse_root(space, batch.lengths, batch.index, share)
+    variances = _Full(space, share, whitened, temperature, SHARE_OF_TOLERANCE * tolerance)
     found = maximise_tangent_bound(
         batch,
         topics,
@@ -70,16 +82,24 @@ def khan_bouchard(
 
 @dataclass
 class _Full:
-    """T·V = (Σ⁻¹ + diag d)⁻¹; ``data`` ``(num_docs, dim)`` is d, ``whitened`` the posterior's."""
+    """T·V = (Σ⁻¹ + N diag p)⁻¹.
+
+    Attributes:
+        space: The prior.
+        log_p: ``(num_docs, num_topics)`` log p, normalised.
+        whitened: As the posterior's.
+        temperature: T.
+        tolerance: Nats that the bound may be below its maximum over V after an update.
+    """
 
     space: NormalSpace
-    data: Tensor
+    log_p: Tensor
     whitened: Tensor
     temperature: float
+    tolerance: float
 
     def covariance(self, rows: Tensor) -> Tensor:
-        root = self.space.scale.flip(1) @ self.whitened[rows].mT
-        return root @ root.mT
+        return _covariance(self.space, self.whitened[rows])
 
     def marginal(self, rows: Tensor) -> Tensor:
         return (self.space.scale.flip(1) @ self.whitened[rows].mT).square().sum(-1)
@@ -88,20 +108,117 @@ class _Full:
         """½ [(dim + log|V| − log|Σ|)/T − tr Σ⁻¹V], up to a constant in T and Σ, 0 at T = 1."""
         x = self.whitened[rows].double()
         dim = x.shape[-1]
-        log_det = 2.0 * x.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        entropy = (log_det + dim * (1.0 - math.log(self.temperature))) / self.temperature
+        entropy = (_log_det(x) + dim * (1.0 - math.log(self.temperature))) / self.temperature
         return 0.5 * (entropy - x.square().sum((-2, -1)) / self.temperature)
 
-    def update(self, rows: Tensor, log_rate: Tensor, index: Tensor) -> None:
-        data = self.data[rows]
-        _sweep(self.covariance(rows), data, log_rate, 0.5 / self.temperature)
-        self.data[rows] = data
-        # V is computed afresh after every sweep, so that rounding does not add up.
-        self.whitened[rows] = _inverse_root(self.space, data, index)
+    def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
+        dual = _Dual(self.space, batch.lengths, batch.index, logits, 0.5 / self.temperature)
+        point = dual.at(self.log_p[rows], self.whitened[rows])
+        dual.minimise_(point, self.tolerance)
+        self.log_p[rows], self.whitened[rows] = point.log_p, point.whitened
 
 
-def _inverse_root(space: NormalSpace, data: Tensor, index: Tensor) -> Tensor:
+class _Point(NamedTuple):
+    """The dual at some p: its ``value`` (float64) and what belongs to it, document by document."""
+
+    log_p: Tensor
+    whitened: Tensor
+    covariance: Tensor
+    target: Tensor
+    gap: Tensor
+    value: Tensor
+
+
+@dataclass
+class _Dual:
+    """The dual of the bound of some documents in V, for given means; ``half`` is ½/T.
+
+    Its minimum is where p = softmax(m + half · diag T·V), the target. By how much the bound at V is
+    below its maximum, the gap, is at most N times the Kullback–Leibler divergence of p from it.
+    """
+
+    space: NormalSpace
+    lengths: Tensor
+    index: Tensor
+    logits: Tensor
+    half: float
+
+    def select(self, rows: Tensor) -> _Dual:
+        """The dual of some of the documents."""
+        parts = (self.lengths[rows], self.index[rows], self.logits[rows])
+        return _Dual(self.space, *parts, self.half)
+
+    def at(self, log_p: Tensor, whitened: Tensor | None = None) -> _Point:
+        """The dual at some p, whose posterior factor may be known."""
+        if whitened is None:
+            whitened = _inverse_root(self.space, self.lengths, self.index, log_p)
+        covariance = _covariance(self.space, whitened)
+        variance = self.space.lift(covariance.diagonal(dim1=-2, dim2=-1))
+        target = torch.log_softmax(self.logits + self.half * variance, -1)
+        p, rest = log_p.exp(), target - log_p
+        # No term is negative, so that rounding does not hide a small sum.
+        surplus = torch.expm1(rest.clamp_max(LARGEST_EXPONENT)) - rest
+        gap = self.lengths * (p * surplus).sum(-1)
+        value = self.lengths.double() * (p * (log_p - self.logits)).sum(-1, dtype=torch.float64)
+        value += self.half * _log_det(whitened.double())
+        return _Point(log_p, whitened, covariance, target, gap, value)
+
+    def minimise_(self, point: _Point, tolerance: float) -> None:
+        """Move ``point`` by Newton steps until no document's gap is above ``tolerance`` nats."""
+        # What rounding of log p leaves of the gap.
+        rounding = (ROUNDED_UNITS * torch.finfo(point.gap.dtype).eps) ** 2 * self.lengths
+        enough = rounding.clamp_min(tolerance)
+        step = torch.ones_like(self.logits[:, :1])
+        for _ in range(MAX_NEWTON_STEPS):
+            rows = (point.gap > enough).nonzero().squeeze(-1)
+            if not len(rows):
+                break
+            present, dual = _Point(*(part[rows] for part in point)), self.select(rows)
+            change = step[rows] * dual._newton(present)
+            log_p = present.log_p + change.clamp(-LARGEST_CHANGE, LARGEST_CHANGE)
+            trial = dual.at(torch.log_softmax(log_p, -1))
+            better = (trial.value <= present.value) | (trial.gap <= enough[rows])
+            step[rows] *= torch.where(better, 2.0, 0.5)[:, None]
+            step.clamp_max_(1.0)
+            for mine, old, new in zip(point, present, trial, strict=True):
+                mine[rows] = torch.where(better.view(-1, *(1,) * (new.dim() - 1)), new, old)
+
+    def _newton(self, point: _Point) -> Tensor:
+        """Newton's step over p ``(num_docs, num_topics)``, to be taken as one of log p.
+
+        Of the Lagrangian: (half N (T·V)∘(T·V) + diag 1/p) δ = target − log p + λ, Σ δ_k = 0. Where
+        variances are small p becomes the target, which only the exponential reaches in one step.
+        """
+        p = point.log_p.exp()
+        root = p.sqrt()
+        dim = self.space.dim
+        curvature = point.covariance.square() * (self.half * self.lengths)[:, None, None]
+        scaled = root[:, :dim, None] * curvature * root[:, None, :dim]
+        scaled.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        chol = torch.linalg.cholesky_ex(scaled).L
+        wanted = torch.stack([point.target - point.log_p, torch.ones_like(p)], -1)
+        # Without 1/p, which may be infinite.
+        solved = torch.cholesky_solve(root[:, :dim, None] * wanted[:, :dim], chol)
+        found = wanted.clone()
+        found[:, :dim] -= curvature @ (root[:, :dim, None] * solved)
+        gain, slack = (p[..., None] * found).sum(-2, keepdim=True).unbind(-1)
+        return found[..., 0] - gain / slack * found[..., 1]
+
+
+def _covariance(space: NormalSpace, whitened: Tensor) -> Tensor:
+    """T·V ``(num_docs, dim, dim)`` of a posterior's whitened factors."""
+    root = space.scale.flip(1) @ whitened.mT
+    return root @ root.mT
+
+
+def _log_det(whitened: Tensor) -> Tensor:
+    """Log |T·V| − log |Σ|."""
+    return 2.0 * whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _inverse_root(space: NormalSpace, lengths: Tensor, index: Tensor, log_p: Tensor) -> Tensor:
     """R⁻¹ for the Cholesky factors R of the whitened precisions ``(num_docs, dim, dim)``."""
+    data = lengths[:, None] * log_p[:, : space.dim].exp()
     return inverse_cholesky(
         _whitened_precision(space, data),
         index,
@@ -115,19 +232,3 @@ def _whitened_precision(space: NormalSpace, data: Tensor) -> Tensor:
     precision = scale.mT @ (data[..., None] * scale)
     precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
     return precision
-
-
-def _sweep(covariance: Tensor, data: Tensor, log_rate: Tensor, exponent: float) -> None:
-    """One pass over the coordinates at fixed ξ; overwrites ``covariance`` and ``data``."""
-    epsilon = torch.finfo(data.dtype).eps
-    for k in range(covariance.shape[-1]):
-        column = covariance[:, :, k].clone()
-        present = column[:, k]
-        # 1/V_kk > d_k exactly; rounding can put the difference at or below 0.
-        rest = torch.maximum(1.0 / present - data[:, k], epsilon / present)
-        x = inverse_mean_root(rest, log_rate[:, k], exponent)
-        change = 1.0 / x - rest - data[:, k]
-        data[:, k] += change
-        scale = change / (1.0 + change * present)
-        covariance.baddbmm_(column[:, :, None] * -scale[:, None, None], column[:, None, :])
-    data.clamp_min_(0.0)

@@ -5,8 +5,8 @@ The bound of a normal q(eta) = N(m, V) with its responsibilities and its ζ or �
     loglik(e^m) − N·lse(m + diag V / 2) − KL(q ‖ prior)
 
 (*Ahmed & Xing 2007, eqs 14–15; Khan & Bouchard 2009, eqs 20 and 33–34*). A round takes a few ascent
-steps in m and then updates the variances with ξ = Σ_k exp(m_k + V_kk/2) held where it is; neither
-lowers the bound. The caller decides whether the variances are a diagonal or a matrix.
+steps in m and then updates the variances; neither lowers the bound. The caller decides whether the
+variances are a diagonal or a matrix, and how they are updated.
 
 At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered ones that
 annealing's M-step uses; V itself enters the bound.
@@ -23,7 +23,6 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.solvers.active import ActiveSet, settled
 from torch_lntm.solvers.ascent import Objective, Words, maximise_mean
-from torch_lntm.solvers.special import log_mean_rate
 
 #: Ascent steps in the mean per round.
 MEAN_STEPS = 3
@@ -40,13 +39,13 @@ class Variances(Protocol):
     def bound_terms(self, rows: Tensor) -> Tensor:
         """The bound's terms in V beyond the mean's objective, ``(len(rows),)`` float64."""
 
-    def update(self, rows: Tensor, log_rate: Tensor, index: Tensor) -> None:
-        """Maximise the bound in V at fixed ξ.
+    def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
+        """Raise the bound in V.
 
         Args:
             rows: Documents.
-            log_rate: ``(len(rows), dim)`` log of (N/ξ) exp(m_k).
-            index: ``(len(rows),)`` their corpus positions.
+            batch: The same.
+            logits: ``(len(rows), num_topics)`` their mean logits.
         """
 
 
@@ -88,17 +87,10 @@ def maximise_tangent_bound(
     current, current_space = batch, space
     words: Words | None = None
 
-    def half_variance() -> Tensor:
-        return current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
-
-    def update_variances(logits: Tensor, half: Tensor) -> None:
-        log_rate = log_mean_rate(logits, half, current.lengths)[:, : space.dim]
-        variances.update(active.rows, log_rate, current.index)
-
     for _ in range(START_STEPS):
-        update_variances(current_space.lift(start), half_variance())
+        variances.update(active.rows, current, space.lift(start))
     for iteration in range(max_iterations):
-        half = half_variance()
+        half = current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
         point = maximise_mean(
             Objective(current, topics, current_space, half, temperature),
             z[active.rows],
@@ -111,13 +103,14 @@ def maximise_tangent_bound(
         gain = new_bound - bound[active.rows]
         bound[active.rows] = new_bound
         active.step(*settled(gain, tolerance, 4.0 * torch.finfo(z.dtype).eps * new_bound.abs()))
-        current, current_space, position, half, *read = active.retire(
-            current, current_space, point.z, half, *point.words
+        current, current_space, position, *read = active.retire(
+            current, current_space, point.z, *point.words
         )
         # The next round starts at these means, with other variances.
         words = Words(*read)
         # The last round ends with the mean: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
-        update_variances(current_space.lift(current_space.unwhiten(position)), half)
+        logits = current_space.lift(current_space.unwhiten(position))
+        variances.update(active.rows, current, logits)
     return TangentAscent(z, bound, active.converged, active.iterations)
