@@ -40,9 +40,9 @@ from torch_lntm.solvers.active import ActiveSet
 
 #: Share of the gain that a step promises which it has to make.
 SUFFICIENT_INCREASE = 1e-4
-#: Coordinates of z up to which a GPU factors each document's information: it is the many small
-#: kernels of conjugate gradients that take time there.
-DENSE_DIM = 128
+#: Coordinates of z up to which each document's information is factored. On a GPU it is the many
+#: small kernels of conjugate gradients that take time.
+DENSE_DIM = {"cpu": 10, "cuda": 128}
 #: Largest share of the documents held by conjugate gradients that may be solved already.
 IDLE_SHARE = 0.35
 #: Bound on the halvings of a step.
@@ -258,7 +258,7 @@ def _direction(
     along = secant.rho * (secant.step * point.gradient).sum(-1, keepdim=True)
     rhs = torch.addcmul(point.gradient, along, secant.fall, value=-1.0)
     system = (objective.space, point.p, objective.batch.lengths, rhs)
-    if rhs.is_cuda and rhs.shape[-1] <= DENSE_DIM:
+    if rhs.shape[-1] <= DENSE_DIM.get(rhs.device.type, 0):
         delta = _dense_solution(*system)
     else:
         delta = _conjugate_gradients(*system, cg_tolerance, cg_steps)
@@ -268,11 +268,12 @@ def _direction(
 
 def _dense_solution(space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor) -> Tensor:
     """As :func:`_conjugate_gradients`, but exactly, in few kernels and without a wait."""
-    dim = rhs.shape[-1]
-    rows = space.push(torch.eye(dim, dtype=rhs.dtype, device=rhs.device))
-    mean = p @ rows.mT
-    information = (rows * (lengths[:, None] * p)[:, None, :]) @ rows.mT
-    information.baddbmm_(mean[:, :, None] * -lengths[:, None, None], mean[:, None, :])
+    eye = torch.eye(rhs.shape[-1], dtype=rhs.dtype, device=rhs.device)
+    # Fᵀ ``(num_docs or 1, dim, num_topics)``: scales may be a document's own.
+    rows = space.push(eye[:, None]).transpose(0, 1)
+    mean = rows @ p[..., None]
+    information = (rows * (lengths[:, None] * p)[:, None]) @ rows.mT
+    information.baddbmm_(mean * -lengths[:, None, None], mean.mT)
     information.diagonal(dim1=-2, dim2=-1).add_(1.0)
     chol = torch.linalg.cholesky_ex(information).L
     return torch.cholesky_solve(rhs[..., None], chol).squeeze(-1)
