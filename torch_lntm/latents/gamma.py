@@ -60,6 +60,7 @@ class GammaSpace(LatentSpace):
 
     sites = ("theta",)
     conjugate = True
+    leapfrogs = 16  # tails of single topics are long, where words leave them alone
 
     @property
     def dim(self) -> int:

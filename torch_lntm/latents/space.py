@@ -48,6 +48,8 @@ class LatentSpace(ABC):
     posterior_metrics: ClassVar[Mapping[str, str]] = {}
     #: The mass matrix to take where none is chosen: one of these, or ``"prior"``, which is I.
     default_metric: ClassVar[str] = "prior"
+    #: Leapfrog steps in the prior's metric of a transition that Monte-Carlo EM takes.
+    leapfrogs: ClassVar[int] = 8
 
     #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens: Gibbs sampling of
     #: both is then exact.

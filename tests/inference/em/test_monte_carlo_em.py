@@ -562,3 +562,10 @@ def test_step_sizes_follow_posteriors_that_get_sharper() -> None:
     assert history[10]["step_size"] < 1.15 * history[9]["step_size"]
     assert history[10]["acceptance"] > 0.75
     assert history[-1]["stuck"] == 0
+
+
+@pytest.mark.parametrize(("make", "leapfrogs"), [(ctm, 8), (lntm, 8), (lda, 16)])
+def test_leapfrogs_are_those_that_suit_the_latent_space(make, leapfrogs) -> None:
+    model = make(3, 5)
+    assert MonteCarloEM(model).settings.chains.num_steps == leapfrogs
+    assert MonteCarloEM(model, num_steps=5).settings.chains.num_steps == 5

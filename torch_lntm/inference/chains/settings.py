@@ -66,7 +66,7 @@ class HMCSettings:
             IncompatibleGuideError: The model's prior has no latent space.
             ConfigError: A setting that cannot be used.
         """
-        space_type = _space_type(model)
+        space_type = space_type_of(model)
         of_posteriors = list(space_type.posterior_metrics)
         known = [*of_posteriors, "prior", "identity"]
         if mass_matrix is None:
@@ -93,8 +93,12 @@ class HMCSettings:
         return cls(num_chains, mass_matrix, num_steps, step_size, target_accept, jitter, seed)
 
 
-def _space_type(model: TopicModel) -> type[LatentSpace]:
-    """The class of the latent space that the model's prior has."""
+def space_type_of(model: TopicModel) -> type[LatentSpace]:
+    """The class of the latent space that the model's prior has.
+
+    Raises:
+        IncompatibleGuideError: It has none.
+    """
     try:
         return model.prior.space_type
     except (AttributeError, NotImplementedError):

@@ -11,6 +11,7 @@ import torch
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.settings import space_type_of
 from torch_lntm.inference.em.monte_carlo_run import (
     MonteCarloRun,
     MonteCarloSettings,
@@ -52,7 +53,8 @@ class MonteCarloEM:
         model: The model to fit, in place.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
-        num_steps: Leapfrog steps of a transition.
+        num_steps: Leapfrog steps of a transition; by default the latent space's ``leapfrogs``, 8,
+            or 16 under Dirichlet priors, whose chains mix more slowly.
         mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
             every visit, from their last means, which costs several times as much as it gains.
         target_accept: Mean acceptance probability that adaptation aims at.
@@ -84,7 +86,7 @@ class MonteCarloEM:
         *,
         num_chains: int = 1,
         num_transitions: int = 3,
-        num_steps: int = 8,
+        num_steps: int | None = None,
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
         max_epochs: int = MAX_EPOCHS,
@@ -100,7 +102,7 @@ class MonteCarloEM:
             model,
             num_chains=num_chains,
             mass_matrix=mass_matrix,
-            num_steps=num_steps,
+            num_steps=space_type_of(model).leapfrogs if num_steps is None else num_steps,
             target_accept=target_accept,
             seed=seed,
         )
