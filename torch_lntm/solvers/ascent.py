@@ -12,15 +12,15 @@ the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their opti
 At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
 likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
 
-Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h), by
-conjugate gradients. That is Newton's step with the complete-data information (*Ahmed & Xing 2007,
-eqs 9–10*), positive definite everywhere, so always uphill; a backtracking line search makes every
-accepted step raise f. That information is too large by what the assignments leave open, so such
-steps alone are too short where topics overlap: every step after the first corrects it by a BFGS
-update for what the gradient did along the last step, which keeps it positive definite and takes
-half as many steps, in the slowest documents a quarter. Conjugate gradients cost
-a few products with the shared factor per document where a Cholesky factorisation of its own would
-cost num_topics³. A document that has converged leaves the batch.
+Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h). That is
+Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10*), positive definite
+everywhere, so always uphill; a backtracking line search makes every accepted step raise f. That
+information is too large by what the assignments leave open, so where topics overlap such steps are
+too short. Every step after the first therefore corrects it by a BFGS update for what the gradient
+did along the last step, which keeps it positive definite and halves the number of steps (it
+quarters that of the slowest documents). Conjugate gradients solve for a step by a few products with
+the shared factor, where a Cholesky factorisation of each document's information would cost
+num_topics³. A document that has converged leaves the batch.
 
 F may have more columns than rows (the sources and noise of a factor model); the ascent then stays
 among the shortest z of each m if it starts there, because its gradients do.
@@ -129,7 +129,8 @@ class Secant(NamedTuple):
         step, fall = after.z - before.z, before.gradient - after.gradient
         product = (step * fall).sum(-1, keepdim=True)
         largest = (step.square().sum(-1, keepdim=True) * fall.square().sum(-1, keepdim=True)).sqrt()
-        concave = product > torch.finfo(step.dtype).eps * largest
+        info = torch.finfo(step.dtype)
+        concave = product > (info.eps * largest).clamp_min(info.tiny)
         return cls(step, fall, torch.where(concave, 1.0 / product, 0.0))
 
 

@@ -45,9 +45,8 @@ def khan_bouchard(
 
         −½ log|Σ⁻¹ + N diag p| + N Σ_k p_k (log p_k − m_k)   over Σ_k p_k = 1,
 
-    which Newton's method does in a few steps from anywhere, ξ included. The plain fixed point in p
-    diverges on wide priors; one coordinate at a time, as in the paper, takes num_topics steps a
-    round, and many rounds for ξ.
+    which Newton's method finds in a few steps from anywhere, ξ included. The plain fixed point in p
+    diverges on wide priors; one coordinate at a time, as in the paper, is num_topics updates of V.
 
     Arguments as for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`; the covariance
     returned is T·V, the untempered one, for V at its tempered optimum.
