@@ -20,7 +20,7 @@ from torch_lntm.solvers.ascent import (
     _dense_solution,
     maximise_mean,
 )
-from torch_lntm.solvers.khan_bouchard import _Full, _inverse_root
+from torch_lntm.solvers.khan_bouchard import _Dual, _Full, _inverse_root
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
@@ -180,6 +180,23 @@ def test_a_bound_that_falls_is_no_convergence(device) -> None:
     )
     assert found.converged.tolist() == [False, False]
     assert found.iterations.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("variance", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
+def test_v_is_found_from_far_away(device, variance, spread) -> None:
+    """From equal shares, whatever the prior, the length and the means are."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(12, 12))
+    covariance = variance * (root @ root.T / 12 + 0.01 * np.eye(12))
+    tril = torch.from_numpy(np.linalg.cholesky(covariance)).to(device)
+    space = NormalSpace(torch.zeros(12, dtype=torch.float64, device=device), tril)
+    lengths = torch.tensor([1.0, 1e2, 1e4, 1e6] * 4, dtype=torch.float64, device=device)
+    logits = torch.from_numpy(rng.normal(scale=spread, size=(16, 12))).to(device)
+    dual = _Dual(space, lengths, torch.arange(16, device=device), logits, half=0.5)
+    point = dual.at(torch.full_like(logits, -np.log(12.0)))
+    dual.minimise_(point, tolerance=1e-6)
+    assert bool((point.gap <= 1e-6).all())
 
 
 def test_an_update_of_v_in_single_precision_where_the_data_say_nothing(device) -> None:
