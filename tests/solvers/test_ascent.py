@@ -114,18 +114,21 @@ def test_secants_save_most_steps_where_topics_overlap(device, monkeypatch) -> No
     plain = maximise_mean(objective, start, **options)
     assert bool((found.converged & plain.converged).all())
     torch.testing.assert_close(found.point.value, plain.point.value, rtol=0, atol=1e-6)
-    assert bool((found.iterations < 0.5 * plain.iterations).all())
+    assert int(found.iterations.sum()) < 0.5 * int(plain.iterations.sum())
     assert float(found.point.gradient.norm()) < float(plain.point.gradient.norm())
 
 
 def test_a_secant_that_leads_nowhere_is_dropped() -> None:
-    """After the first step, the gradient falls so slowly that all halvings overshoot a cliff."""
+    """No halving of the longer second step ends where alone the function is high."""
 
     class Kinked(Scripted):
         def evaluate(self, z: torch.Tensor, words: Words | None = None) -> Point:
-            return super().evaluate(z, words)._replace(gradient=1.0 - 1e-5 * z)
+            return super().evaluate(z, words)._replace(gradient=1.0 - 1e-6 * z)
 
-    objective = scripted(lambda z: torch.where(z > 2.5, -1e9, z), slope=1.0)
+    def value(z: torch.Tensor) -> torch.Tensor:
+        return torch.where(((z - z.round()).abs() < 1e-5) & (z < 2.5), z, -1e9)
+
+    objective = scripted(value, slope=1.0)
     kinked = Kinked(objective.batch, objective.topics, objective.space)
     object.__setattr__(kinked, "value", objective.value)
     object.__setattr__(kinked, "slope", 1.0)

@@ -43,6 +43,9 @@ SUFFICIENT_INCREASE = 1e-4
 #: Coordinates of z up to which each document's information is factored. On a GPU it is the many
 #: small kernels of conjugate gradients that take time.
 DENSE_DIM = {"cpu": 10, "cuda": 128}
+#: Share of the curvature expected along the last step that is found at least: by less, steps
+#: become so long that they have to be halved again.
+LEAST_CURVATURE = 0.5
 #: Largest share of the documents held by conjugate gradients that may be solved already.
 IDLE_SHARE = 0.35
 #: Bound on the halvings of a step.
@@ -116,7 +119,8 @@ class Secant(NamedTuple):
     Attributes:
         step: ``(num_docs, dim)`` the step s.
         fall: ``(num_docs, dim)`` y, by how much the gradient fell along it.
-        rho: ``(num_docs, 1)`` 1/(s·y); 0 where there was no step, or f is not concave along it.
+        rho: ``(num_docs, 1)`` 1/(s·y), but no larger than by the least curvature; 0 where there
+            was no step, or f is not concave along it.
     """
 
     step: Tensor
@@ -127,11 +131,12 @@ class Secant(NamedTuple):
     def between(cls, before: Point, after: Point) -> Secant:
         """The secant of two points."""
         step, fall = after.z - before.z, before.gradient - after.gradient
-        product = (step * fall).sum(-1, keepdim=True)
-        largest = (step.square().sum(-1, keepdim=True) * fall.square().sum(-1, keepdim=True)).sqrt()
-        info = torch.finfo(step.dtype)
-        concave = product > (info.eps * largest).clamp_min(info.tiny)
-        return cls(step, fall, torch.where(concave, 1.0 / product, 0.0))
+        curvature = (step * fall).sum(-1, keepdim=True)
+        # Of the complete-data information, which step is Newton's with or a part of it.
+        expected = (step * before.gradient).sum(-1, keepdim=True)
+        least = (LEAST_CURVATURE * expected).clamp_min(torch.finfo(step.dtype).tiny)
+        rho = torch.where(curvature > 0.0, 1.0 / torch.maximum(curvature, least), 0.0)
+        return cls(step, fall, rho)
 
 
 class MeanAscent(NamedTuple):
@@ -253,8 +258,8 @@ def _direction(
 ) -> Tensor:
     """BFGS's direction from the complete-data information and one secant.
 
-    Uphill however roughly conjugate gradients solve: ∇f·δ is that of the corrected gradient with
-    their solution, which is positive, and ρ(s·∇f)².
+    Uphill for any ρ ≥ 0, and however roughly conjugate gradients solve: ∇f·δ is the product of the
+    corrected gradient and their solution, which is positive, plus ρ(s·∇f)².
     """
     along = secant.rho * (secant.step * point.gradient).sum(-1, keepdim=True)
     rhs = torch.addcmul(point.gradient, along, secant.fall, value=-1.0)
