@@ -19,7 +19,19 @@ from support.commands import QUICK, tensors
 import torch_lntm as lntm
 from torch_lntm import reports
 from torch_lntm.cli import main
+from torch_lntm.cli.fit import Fit
 from torch_lntm.io import models
+
+
+@pytest.mark.parametrize(("options", "threads"), [({}, 1), ({"threads": 2}, 2)])
+def test_commands_compute_with_one_thread_unless_asked(options, threads) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3 - threads)
+    try:
+        Fit(corpus="lee", **options).torch_device()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
