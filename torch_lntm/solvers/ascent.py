@@ -17,10 +17,10 @@ Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10
 everywhere, so always uphill; a backtracking line search makes every accepted step raise f. That
 information is too large by what the assignments leave open, so where topics overlap such steps are
 too short. Every step after the first therefore corrects it by a BFGS update for what the gradient
-did along the last step, which keeps it positive definite and halves the number of steps (it
-quarters that of the slowest documents). Conjugate gradients solve for a step by a few products with
-the shared factor, where a Cholesky factorisation of each document's information would cost
-num_topics³. A document that has converged leaves the batch.
+did along the last step, which keeps it positive definite. To a tight tolerance that takes two
+thirds of the steps, and a quarter in the slowest documents. Conjugate gradients solve for a step by
+a few products with the shared factor, where a Cholesky factorisation of each document's information
+would cost num_topics³. A document that has converged leaves the batch.
 
 F may have more columns than rows (the sources and noise of a factor model); the ascent then stays
 among the shortest z of each m if it starts there, because its gradients do.

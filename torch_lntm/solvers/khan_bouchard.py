@@ -97,11 +97,8 @@ class _Full:
     temperature: float
     tolerance: float
 
-    def covariance(self, rows: Tensor) -> Tensor:
-        return _covariance(self.space, self.whitened[rows])
-
     def marginal(self, rows: Tensor) -> Tensor:
-        return (self.space.scale.flip(1) @ self.whitened[rows].mT).square().sum(-1)
+        return _root(self.space, self.whitened[rows]).square().sum(-1)
 
     def bound_terms(self, rows: Tensor) -> Tensor:
         """½ [(dim + log|V| − log|Σ|)/T − tr Σ⁻¹V], up to a constant in T and Σ, 0 at T = 1."""
@@ -151,7 +148,8 @@ class _Dual:
         """The dual at some p, whose posterior factor may be known."""
         if whitened is None:
             whitened = _inverse_root(self.space, self.lengths, self.index, log_p)
-        covariance = _covariance(self.space, whitened)
+        root = _root(self.space, whitened)
+        covariance = root @ root.mT
         variance = self.space.lift(covariance.diagonal(dim1=-2, dim2=-1))
         target = torch.log_softmax(self.logits + self.half * variance, -1)
         p, rest = log_p.exp(), target - log_p
@@ -204,10 +202,9 @@ class _Dual:
         return found[..., 0] - gain / slack * found[..., 1]
 
 
-def _covariance(space: NormalSpace, whitened: Tensor) -> Tensor:
-    """T·V ``(num_docs, dim, dim)`` of a posterior's whitened factors."""
-    root = space.scale.flip(1) @ whitened.mT
-    return root @ root.mT
+def _root(space: NormalSpace, whitened: Tensor) -> Tensor:
+    """A root C of T·V = CCᵀ ``(num_docs, dim, dim)``, from the posterior's whitened factors."""
+    return space.scale.flip(1) @ whitened.mT
 
 
 def _log_det(whitened: Tensor) -> Tensor:
