@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_lntm.budget import docs_at_once
+from torch_lntm.budget import docs_at_once, fits
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,10 @@ def test_on_a_gpu_they_share_a_part_of_its_memory(monkeypatch):
     assert docs_at_once(2**20, "cuda") == 2**33 // 8 // 4 // 2**20
     assert docs_at_once(2**20, torch.device("cuda", 0), torch.float64) == 2**33 // 8 // 8 // 2**20
     assert docs_at_once(1.0, "cuda", most_on_cpu=4096) == 65536
+
+
+def test_a_table_may_take_an_eighth_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**32, 2**33))
+    assert fits(2**30, "cuda")
+    assert not fits(2**30 + 1, torch.device("cuda", 0))
+    assert fits(2.0**60, "cpu")

@@ -41,3 +41,11 @@ def docs_at_once(
         memory = torch.cuda.mem_get_info(device)[1]
         numbers, most = CUDA_SHARE * memory / dtype.itemsize, MOST_ON_CUDA
     return min(max(LEAST_DOCS, int(numbers / max(numbers_per_document, 1.0))), most)
+
+
+def fits(num_bytes: float, device: torch.device | str) -> bool:
+    """Whether one of a fit's few large tables may stay on a device: always, on a CPU."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return True
+    return num_bytes <= CUDA_SHARE * torch.cuda.mem_get_info(device)[1]

@@ -276,7 +276,7 @@ def test_exact_draws_stay_exact(kind: str, dtype: torch.dtype, device: torch.dev
     rate = 0.0
     for t in range(6):
         key = noise.fold_in(noise.fold_in(keys, 1), t)
-        state, info = hmc.step(key, target, state, step_size, metric, 3)
+        state, info = hmc.step(hmc.draw(key, target), target, state, step_size, metric, 3)
         rate += float(info.accepted.double().mean()) / 6
     assert 0.2 < rate < 0.9
     assert float((state.position - truth).norm(dim=-1).mean()) > 0.5
@@ -298,13 +298,14 @@ def test_tempering_is_a_power_of_the_likelihood(kind: str, device: torch.device)
     key = some_keys(target, 4)
     heat = torch.tensor([0.25, 0.7], dtype=torch.float64, device=device)[:, None]
     state = start(target)
-    got, info = hmc.step(key, target, state, step_size, metric, 5, heat.expand_as(step_size))
+    random, heats = hmc.draw(key, target), heat.expand_as(step_size)
+    got, info = hmc.step(random, target, state, step_size, metric, 5, heats)
     for chain in range(2):
         batch = replace(target.batch, counts=target.batch.counts * heat[chain])
         powered = DocumentTarget(target.space, target.topics, batch)
         one = slice(chain, chain + 1)
         expected, other = hmc.step(
-            key[one],
+            hmc.draw(key[one], powered),
             powered,
             hmc.init(powered, state.position[one]),
             step_size[one],
@@ -321,7 +322,8 @@ def test_a_divergent_trajectory_is_rejected(device: torch.device) -> None:
     state = start(target, 3)
     size = torch.tensor([0.1, 1e3, 1e200], dtype=torch.float64, device=device)
     step_size = size[:, None].expand_as(state.log_prior)
-    new, info = hmc.step(some_keys(target, 2, 3), target, state, step_size, UnitMetric(), 4)
+    random = hmc.draw(some_keys(target, 2, 3), target)
+    new, info = hmc.step(random, target, state, step_size, UnitMetric(), 4)
     assert not bool(info.divergent[0].any())
     assert bool(info.divergent[1:].all())
     assert not bool(info.accepted[1:].any())

@@ -18,11 +18,12 @@ def test_a_chain_that_has_crossed_the_threshold_stays_where_it_was(monkeypatch) 
     )
     tried = []
 
-    def step(key: Any, target: Any, state: Any, step_size: torch.Tensor, *rest: Any) -> Any:
+    def step(random: Any, target: Any, state: Any, step_size: torch.Tensor, *rest: Any) -> Any:
         tried.append(step_size.flatten().tolist())
         return state, SimpleNamespace(acceptance=next(script)[0])
 
     monkeypatch.setattr(step_sizes.hmc, "step", step)
+    monkeypatch.setattr(step_sizes.hmc, "draw", lambda key, target: None)
     state: Any = SimpleNamespace(log_prior=torch.zeros(1, 2, dtype=torch.float64))
     nothing: Any = None
     keys = torch.zeros(1, 2, dtype=torch.int64)

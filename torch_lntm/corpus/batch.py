@@ -224,12 +224,17 @@ class DocumentBatch:
             covariates=FrozenDict({n: x.pin_memory() for n, x in self.covariates.items()}),
         )
 
-    def select(self, rows: Tensor) -> DocumentBatch:
-        """The documents ``rows`` (int64 positions in this batch), in that order."""
+    def select(self, rows: Tensor, num_entries: int | None = None) -> DocumentBatch:
+        """Some of the documents.
+
+        Args:
+            rows: ``(n,)`` int64 positions in this batch, in the order wanted.
+            num_entries: Stored counts that these have, if known: else the host waits for a GPU.
+        """
         starts = self.row_offsets[rows]
         sizes = self.row_offsets[rows + 1] - starts
         row_offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        total = int(row_offsets[-1])
+        total = int(row_offsets[-1]) if num_entries is None else num_entries
         shift = torch.repeat_interleave(starts - row_offsets[:-1], sizes, output_size=total)
         entries = torch.arange(total, device=self.device) + shift
         part = replace(

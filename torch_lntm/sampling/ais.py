@@ -166,7 +166,7 @@ class Transitions(NamedTuple):
             position: Position of this transition in the schedule.
         """
         return hmc.step(
-            key,
+            hmc.draw(key, target),
             target,
             state,
             self.step_size(position),

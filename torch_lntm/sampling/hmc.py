@@ -65,6 +65,33 @@ class HMCInfo(NamedTuple):
     divergent: Tensor
 
 
+class Randomness(NamedTuple):
+    """What transitions draw, each with the same leading axes.
+
+    Attributes:
+        momentum: ``(..., num_chains, num_docs, dim)`` standard normal r.
+        chance: ``(..., num_chains, num_docs)`` uniform float64, below which an acceptance
+            probability accepts.
+        wobble: ``(..., num_chains, num_docs)`` uniform float64, of the step size.
+    """
+
+    momentum: Tensor
+    chance: Tensor
+    wobble: Tensor
+
+
+def draw(key: Tensor, target: DocumentTarget) -> Randomness:
+    """What transitions draw, of any number of them at once.
+
+    Args:
+        key: ``(..., num_chains, num_docs)`` keys of the transitions.
+        target: Their target.
+    """
+    keys = noise.split(key, 3)
+    momentum = noise.normal(keys[0], target.dim).to(target.topics.dtype)
+    return Randomness(momentum, *noise.uniform(keys[1:], 1).squeeze(-1))
+
+
 def evaluate(target: DocumentTarget, position: Tensor) -> HMCState:
     """The state at z ``(num_chains, num_docs, dim)``."""
     return HMCState(position, target.log_prior(position), *target.likelihood(position))
@@ -177,7 +204,7 @@ def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0)
 
 
 def step(
-    key: Tensor,
+    random: Randomness,
     target: DocumentTarget,
     state: HMCState,
     step_size: Tensor,
@@ -189,10 +216,10 @@ def step(
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
 
     Args:
-        key: ``(num_chains, num_docs)`` keys of this transition.
+        random: What it draws.
         target: The target.
         state: Where the chains are.
-        step_size: ε, broadcast with ``key``.
+        step_size: ε, broadcast with the chances.
         metric: W.
         num_steps: Leapfrog steps.
         temperature: T, a number or ``(num_chains, num_docs)``.
@@ -203,9 +230,7 @@ def step(
     Returns:
         Where they are now, and what happened. Nothing waits for the device.
     """
-    keys = noise.split(key, 3)
-    momentum = noise.normal(keys[0], target.dim).to(state.position.dtype)
-    chance, wobble = noise.uniform(keys[1:], 1).squeeze(-1)
+    momentum, chance, wobble = random
     step_size = step_size * (1.0 + jitter * (2.0 * wobble - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
     error = energy(end, final, temperature) - energy(state, momentum, temperature)

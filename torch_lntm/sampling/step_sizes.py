@@ -39,8 +39,8 @@ def find_step_size(
     step_size = torch.ones_like(state.log_prior)
 
     def acceptable(attempt: int) -> Tensor:
-        attempt_key = noise.fold_in(key, attempt)
-        info = hmc.step(attempt_key, target, state, step_size, metric, 1)[1]
+        random = hmc.draw(noise.fold_in(key, attempt), target)
+        info = hmc.step(random, target, state, step_size, metric, 1)[1]
         return info.acceptance > threshold
 
     grow = acceptable(0)

@@ -72,7 +72,7 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
     updates, objective = lda_epoch(
         model,
         [(part.words, part.over(part.words)) for part in (batch.select(order), batch.select(rest))],
-        DocumentTables({"theta": kept}, rows),
+        DocumentTables({"theta": kept}, rows, model.device),
         word_counts,
         num_tokens,
         updates=6,

@@ -33,6 +33,8 @@ MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
 #: Mass matrices in which a posterior is hardly wider than a unit normal, so that the bound applies.
 #: In other metrics it may be much wider, as in that of Taylor's posterior, which is too narrow.
 _BOUNDED = ("prior", "laplace")
+#: Numbers of momenta that are drawn at once, beyond one transition's.
+DRAWN_AHEAD = 2**16
 #: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
 #: number of tokens times the dtype's machine epsilon. Above it, acceptance probabilities are
 #: unreliable.
@@ -62,7 +64,8 @@ class Chains:
         warmup_steps: Transitions in which step sizes adapt.
         initial: ``(num_chains, num_docs, dim)`` latent variables to start from, by the names of the
             sites; without the first axis for one chain. None for prior draws.
-        progress: Where the same chains ended an earlier visit. They continue its adaptation.
+        progress: Where the same chains ended an earlier visit, from whose latent variables
+            ``initial`` they go on. They continue its adaptation, and nothing is checked again.
         means: ``(num_docs, latent_dim)`` where the solver of the mass matrices starts; its own
             choice by default.
 
@@ -97,23 +100,29 @@ class Chains:
         progress: Progress | None = None,
         means: Tensor | None = None,
     ) -> None:
-        model.check_parameters()
+        # Checked where chains begin, not at every visit: the host waits for a GPU at each question.
+        if progress is None:
+            model.check_parameters()
         self.settings = settings
         self.warmup_steps = warmup_steps
         self.target = model.bind(batch)
-        _warn_of_rounding(self.target.batch)
+        if progress is None:
+            _warn_of_rounding(self.target.batch)
         self.means = means
         self._metric = self._make_metric(model)
         keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
         self._keys = noise.fold_in(keys, _TRANSITIONS)
         start_keys = noise.fold_in(keys, _START)
+        # What the latents leave open is drawn, anew at every visit.
+        visit = 0 if progress is None else progress.num_transitions
         if initial is None:
-            position = self.target.draw_prior(start_keys)
-        else:
-            # What the latents leave open is drawn, anew at every visit.
-            visit = 0 if progress is None else progress.num_transitions
+            self.state = hmc.init(self.target, self.target.draw_prior(start_keys))
+        elif progress is None:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
-        self.state = hmc.init(self.target, position)
+            self.state = hmc.init(self.target, position)
+        else:
+            position = self.target.locate(initial, noise.fold_in(start_keys, visit))
+            self.state = hmc.evaluate(self.target, position)
         self.num_transitions = 0
         self._adaptation: DualAveraging | None = None
         if progress is not None:
@@ -128,6 +137,8 @@ class Chains:
             if warmup_steps:
                 self._adaptation = DualAveraging.start(self.step_size)
         self.last: hmc.HMCInfo | None = None
+        #: What the next transitions draw.
+        self._drawn: list[hmc.Randomness] = []
         self._acceptance = torch.zeros_like(self.state.log_prior)
         self.divergences = torch.zeros_like(self._acceptance, dtype=torch.int64)
         self.moved = torch.zeros_like(self._acceptance, dtype=torch.bool)
@@ -200,11 +211,20 @@ class Chains:
         """Logits of theta there, ``(num_chains, num_docs, num_topics)``."""
         return self.target.space.logits(self.state.position)
 
-    def move(self) -> None:
-        """Make one transition; in warm-up, adapt the step sizes to it."""
-        key = noise.fold_in(self._keys, self.num_transitions)
+    def move(self, remaining: int = 1) -> None:
+        """Make one transition; in warm-up, adapt the step sizes to it.
+
+        Args:
+            remaining: Transitions that will be made, this one among them: what they draw is drawn
+                for some of them at once, which takes hardly longer.
+        """
+        if not self._drawn:
+            ahead = max(1, min(remaining, DRAWN_AHEAD // max(1, self.state.position.numel())))
+            numbers = torch.arange(ahead, device=self._keys.device) + self.num_transitions
+            drawn = hmc.draw(noise.fold_in(self._keys, numbers[:, None, None]), self.target)
+            self._drawn = list(map(hmc.Randomness, *(x.unbind() for x in drawn)))
         self.state, info = hmc.step(
-            key,
+            self._drawn.pop(0),
             self.target,
             self.state,
             self.step_size,

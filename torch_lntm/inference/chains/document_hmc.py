@@ -147,7 +147,7 @@ class DocumentHMC(MCMCKernel):
             try:
                 for count in range(-warmup_steps, num_samples):
                     bar.set_description("warm-up" if count < 0 else "sampling", refresh=False)
-                    chains.move()
+                    chains.move(num_samples - count)
                     if count >= 0:
                         for site, value in chains.latents.items():
                             store[site][:, count] = value

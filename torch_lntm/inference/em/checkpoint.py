@@ -30,8 +30,8 @@ class FitState:
     """All that a fit needs to go on from the end of a step.
 
     Attributes:
-        documents: Tables with a row for each document of the corpus, or for each stored count, on
-            the CPU: ``theta`` ``(num_docs, num_topics)``, the proportions of the start; ``means``
+        documents: Tables with a row for each document of the corpus, or for each stored count:
+            ``theta`` ``(num_docs, num_topics)``, the proportions of the start; ``means``
             ``(num_docs, latent_dim)``, posterior means; ``sites`` ``(nnz, num_topics)``, where the
             guide starts from more than means; and what Monte-Carlo EM keeps of its chains. Where
             several processes share a fit each has the rows of its own documents, and a checkpoint

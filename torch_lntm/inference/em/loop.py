@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
-from torch_lntm.inference.em.memory import DocumentRows
+from torch_lntm.inference.em.memory import DocumentRows, placed
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.models import TopicModel
 
@@ -147,7 +147,7 @@ class ResumableFit(ABC):
         self.state, parameters = self.processes.together(
             lambda: read_checkpoint(checkpoint, identity, self.model.device)
         )
-        self.state.documents = self.rows.select(self.state.documents)
+        self.state.documents = placed(self.rows.select(self.state.documents), self.model.device)
         self.state.best |= self.rows.select(self._best_documents())
         self.model.load_state_dict(parameters)
         self.resumed()

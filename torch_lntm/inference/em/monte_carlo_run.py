@@ -19,9 +19,10 @@ from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, latents_at, warn_of_stuck
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.em.batches import CorpusBatches
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.loop import ResumableFit, StopReason
-from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
+from torch_lntm.inference.em.memory import DocumentRows, DocumentTables, placed
 from torch_lntm.inference.em.phases import Start, VariationalRun
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
@@ -104,17 +105,19 @@ class MonteCarloRun(ResumableFit):
             self.owned = self.occupied[owners(sizes, self.processes) == self.processes.rank]
             self.mine = np.isin(np.arange(corpus.num_docs), self.owned)
         self.rows = DocumentRows(corpus.row_offsets, None if self.processes.alone else self.owned)
+        self.batches = CorpusBatches(corpus, model.device, model.dtype)
         self.warmup_steps = settings.warmup_epochs * settings.num_transitions
         means = torch.zeros(corpus.num_docs, model.latent_dim, dtype=model.dtype)
         fill_prior_means(model, corpus, np.arange(corpus.num_docs), means)
-        self.state = FitState(documents=self.rows.select({"means": means}), phase="warm-up")
+        documents = placed(self.rows.select({"means": means}), model.device)
+        self.state = FitState(documents=documents, phase="warm-up")
         self.optimizer: torch.optim.Adam | None = None
         if settings.topic_update == "gradient":
             self.optimizer = torch.optim.Adam([model.topics.logits], maximize=True)
 
     @property
     def _documents(self) -> DocumentTables:
-        return DocumentTables(self.state.documents, self.rows)
+        return DocumentTables(self.state.documents, self.rows, self.model.device)
 
     # -- epochs ----------------------------------------------------------------------------------
 
@@ -156,9 +159,8 @@ class MonteCarloRun(ResumableFit):
         for _ in run.start():
             self.keep()
         own = {"means": run.state.documents["means"]}
-        self.state.documents |= self.rows.select(
-            run.rows.collect(own, self.processes, everywhere=True)
-        )
+        means = self.rows.select(run.rows.collect(own, self.processes, everywhere=True))
+        self.state.documents |= placed(means, model.device)
         model.prior.widen()
         self.keep()
 
@@ -166,7 +168,9 @@ class MonteCarloRun(ResumableFit):
         """Visit every document once."""
         settings, state = self.settings, self.state
         tally = Tally()
-        objective, num_tokens, unconverged = 0.0, 0.0, 0
+        objective: float | Tensor = 0.0
+        unconverged: int | Tensor = 0
+        num_tokens = 0.0
         if state.step == settings.warmup_epochs:
             state.phase = "sampling"
             # Whoever moves with the frozen step size will show it.
@@ -176,31 +180,33 @@ class MonteCarloRun(ResumableFit):
             if state.step == 0:
                 # Chains move for a whole epoch before the first M-step.
                 total = self.processes.add_up("epoch", lambda: _added(visits), torch.float64)
-                objective, num_tokens = float(total.objective), total.num_tokens
-                unconverged = int(total.num_unconverged)
+                objective, num_tokens = total.objective, total.num_tokens
+                unconverged = total.num_unconverged
             else:
                 for rows in self._mini_batches():
                     found = self._add_up(rows, visits)
-                    objective += float(found.objective)
+                    objective += found.objective
                     num_tokens += found.num_tokens
-                    unconverged += int(found.num_unconverged)
+                    unconverged += found.num_unconverged
                     if found.num_docs:
                         self._maximise(found)
         if state.step == 0 and total.num_docs:
             state.statistics = total.scaled(len(self.occupied) / total.num_docs)
             state.statistics.maximise(self.model)
             state.updates = self.num_batches
+        # Once an epoch, since the host waits for a GPU. Chains do not move meanwhile.
+        self.model.check_parameters()
         state.step += 1
         log_likelihood, record = tally.add_up(self.processes, self.num_batches)
-        objective = (
-            objective / num_tokens if num_tokens else log_likelihood / self.corpus.num_tokens
+        found_objective = (
+            float(objective) / num_tokens if num_tokens else log_likelihood / self.corpus.num_tokens
         )
         return {
             "phase": state.phase,
             "iteration": state.step,
-            "objective": objective,
-            "unconverged": unconverged,
-            "perplexity": math.exp(-objective),
+            "objective": found_objective,
+            "unconverged": int(unconverged),
+            "perplexity": math.exp(-found_objective),
             **record,
             **self._latents(),
         }
@@ -231,35 +237,34 @@ class MonteCarloRun(ResumableFit):
 
     def _visits(self, bar: tqdm[Any], tally: Tally) -> Iterator[Statistics | None]:
         """Statistics of this process's part of each mini-batch of an epoch; None of no document."""
-        for rows in self._mini_batches():
-            mine = rows if self.processes.alone else rows[self.mine[rows]]
+        everyone = self._mini_batches()
+        # In the corpus's order: neighbours in memory.
+        parts = [np.sort(rows[self.mine[rows]]) for rows in everyone]
+        batches = self.batches.of(rows for rows in parts if len(rows))
+        for rows, mine in zip(everyone, parts, strict=True):
             if not len(mine):
                 yield None
                 continue
-            # In the corpus's order: neighbours in memory.
-            batch = self.corpus.batch(
-                np.sort(mine), device=self.model.device, dtype=self.model.dtype
-            )
             self.processes.poll()
             tally.share = len(mine) / len(rows)
-            found = self._visit(batch, tally)
+            found = self._visit(next(batches), tally)
             bar.update(len(mine))
             yield found
 
     def _latents(self) -> dict[str, Any]:
         """Where the chains of all documents are, JSON-able."""
         documents = self.state.documents
-        rows = self.rows.find(torch.from_numpy(self.owned))
+        main, moved = documents[_CHAIN + self.model.prior.latent], documents["moved"]
+        rows = self.rows.find(torch.from_numpy(self.owned)).to(main.device)
         share = len(self.owned) / len(self.occupied)
-        main = documents[_CHAIN + self.model.prior.latent][rows]
-        return spread(main, documents["moved"][rows], share, self.processes)
+        return spread(main[rows], moved[rows.to(moved.device)], share, self.processes)
 
     # -- E-step ----------------------------------------------------------------------------------
 
     def _visit(self, batch: DocumentBatch, tally: Tally) -> Statistics:
         """Move the chains of a batch from, and to, what is kept of them."""
         settings, state, documents = self.settings, self.state, self._documents
-        means = documents.read("means", batch, self.model.device)
+        means = documents.read("means", batch)
         progress, moved = None, None
         if state.step:
             initial: dict[str, Tensor] | None = self._read(batch, _CHAIN)
@@ -281,8 +286,8 @@ class MonteCarloRun(ResumableFit):
         )
         if moved is None:
             moved = torch.zeros_like(chains.moved)
-        for _ in range(settings.num_transitions):
-            chains.move()
+        for remaining in range(settings.num_transitions, 0, -1):
+            chains.move(remaining)
             moved = moved | tally.add(chains)
         if chains.means is not None:
             documents.write("means", batch, chains.means)
@@ -292,17 +297,25 @@ class MonteCarloRun(ResumableFit):
         self._write(batch, _ADAPTATION, adapted)
         self._write(batch, "moved", {"": moved})
         tally.add_draws(chains)
-        # After only a few transitions, a chain that has not moved may just have been unlucky.
-        # Dropping it would bias the statistics toward states that are easy to leave.
-        patient = self._transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS
         return sampled_statistics(
             self.model,
             batch,
             chains.latents,
             chains.logits,
             chains.state.log_likelihood,
-            moved | patient,
+            None if self._all_take_part else moved,
         )
+
+    @property
+    def _all_take_part(self) -> bool:
+        """Whether no chain of this epoch can be stuck, as known without asking a GPU."""
+        state = self.state
+        # After only a few transitions, a chain that has not moved may just have been unlucky.
+        # Dropping it would bias the statistics toward states that are easy to leave.
+        if self._transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS:
+            return True
+        reset = state.step in (0, self.settings.warmup_epochs)
+        return not reset and state.history[-1]["stuck"] == 0
 
     def _first_draws(self, batch: DocumentBatch, means: Tensor) -> dict[str, Tensor] | None:
         """Where the chains start: at the documents' means, or, if None, at prior draws."""
@@ -314,9 +327,7 @@ class MonteCarloRun(ResumableFit):
     def _read(self, batch: DocumentBatch, prefix: str) -> dict[str, Tensor]:
         """Chains' values ``(num_chains, num_docs, ...)`` of a batch, by name without the prefix."""
         return {
-            name.removeprefix(prefix): self._documents.read(
-                name, batch, self.model.device
-            ).transpose(0, 1)
+            name.removeprefix(prefix): self._documents.read(name, batch).transpose(0, 1)
             for name in self.state.documents
             if name.startswith(prefix)
         }

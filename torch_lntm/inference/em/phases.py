@@ -162,7 +162,7 @@ class VariationalRun(ResumableFit):
 
     @property
     def _documents(self) -> DocumentTables:
-        return DocumentTables(self.state.documents, self.rows)
+        return DocumentTables(self.state.documents, self.rows, self.model.device)
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -197,8 +197,8 @@ class VariationalRun(ResumableFit):
             # Word by word in memory, as the kernels produce it and the topics keep it.
             counts = topics.mT * (self.num_tokens / model.num_topics)
             state.word_counts = counts.to(model.dtype).contiguous().mT
-            shape = (self.rows.num_docs, model.num_topics)
-            state.documents["theta"] = torch.full(shape, 1.0 / model.num_topics, dtype=model.dtype)
+            even = torch.tensor(1.0 / model.num_topics, dtype=model.dtype)
+            self._documents.add("theta", even.expand(self.rows.num_docs, model.num_topics))
         with self._tracked("start", epochs) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
@@ -232,7 +232,7 @@ class VariationalRun(ResumableFit):
         def made() -> dict[str, Tensor]:
             sums: dict[str, Tensor] = {}
             for batch in self.shares.batches(self.step_docs):
-                theta = documents.read("theta", batch, device)
+                theta = documents.read("theta", batch)
                 latents = prior.start_latents(theta)
                 documents.write("means", batch, latents)
                 logits = theta.clamp_min(MIN_PROPORTION).log()
@@ -375,19 +375,18 @@ class VariationalRun(ResumableFit):
         self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
     ) -> Statistics:
         """E-step of one batch from, and to, what is kept of its documents' posteriors."""
-        documents, device = self._documents, self.model.device
-        init = None
+        documents, init = self._documents, None
         if self.guide.starts_from == "documents":
-            init = documents.read("means", batch, device)
+            init = documents.read("means", batch)
         elif "sites" in documents:
-            init = documents.read_entries("sites", batch, device)
+            init = documents.read("sites", batch)
         # EM always takes the same sample, so that it has an objective to converge on; the
         # stochastic phases take another at each epoch.
         turn = self.state.step if self.state.phase == "stepwise" else 0
         posterior, moments = self.covariances.solve(batch, init, turn, effort, **temperatures)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
-            documents.write_entries("sites", batch, posterior.warm_start)
+            documents.write("sites", batch, posterior.warm_start)
         return expected_statistics(self.guide, batch, posterior, moments, **temperatures)
 
     @property

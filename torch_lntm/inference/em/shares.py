@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
+from torch_lntm.inference.em.batches import CorpusBatches
 from torch_lntm.inference.em.memory import DocumentRows
 from torch_lntm.inference.em.processes import Processes
 
@@ -84,7 +85,7 @@ class Shares:
         dtype: torch.dtype,
     ) -> None:
         self._corpus, self._step_docs, self._alone = corpus, step_docs, processes.alone
-        self._device, self._dtype = device, dtype
+        self._device, self._batches = device, CorpusBatches(corpus, device, dtype)
         place, owned = np.arange(len(order)), None
         self._order = self._everyone = order
         if not processes.alone:
@@ -101,20 +102,15 @@ class Shares:
 
     def batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in the run's order, in batches of at most ``max_docs``."""
-        made = self._corpus.batches(
-            max_docs, order=self._order, device=self._device, dtype=self._dtype
-        )
-        return self._keep(max_docs, made)
+        parts = np.split(self._order, range(max_docs, len(self._order), max_docs))
+        return self._keep(max_docs, self._batches.of(parts))
 
     def steps(self) -> Iterator[DocumentBatch | None]:
         """This process's part of the documents of each stochastic step; None if it is empty."""
         if self._alone:
             return self.batches(self._step_docs)
-        made = (
-            self._corpus.batch(rows, device=self._device, dtype=self._dtype) if len(rows) else None
-            for rows in self._steps
-        )
-        return self._keep(None, made)
+        made = self._batches.of(rows for rows in self._steps if len(rows))
+        return self._keep(None, (next(made) if len(rows) else None for rows in self._steps))
 
     def compact_steps(self) -> Iterator[tuple[Tensor, DocumentBatch | None]]:
         """As :meth:`steps`, over the words of each step's documents, all processes' together.

@@ -221,7 +221,7 @@ def _lda_statistics(
     """Statistics of a batch's words under LDA, whose theta are read and written."""
     if batch is None:
         return None
-    weights = documents.read("theta", batch, topics.device).to(topics)
+    weights = documents.read("theta", batch).to(topics)
     for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
         weights /= weights.sum(-1, keepdim=True)

@@ -126,7 +126,7 @@ def sampled_statistics(
     latents: dict[str, Tensor],
     logits: Tensor,
     log_likelihood: Tensor,
-    used: Tensor,
+    used: Tensor | None = None,
 ) -> Statistics:
     """Statistics of a batch at draws of its latent variables, averaged over chains.
 
@@ -138,21 +138,25 @@ def sampled_statistics(
         latents: ``(num_chains, num_docs, dim)`` values by the names of the sites.
         logits: ``(num_chains, num_docs, num_topics)`` logits of theta at these.
         log_likelihood: ``(num_chains, num_docs)`` nats at these.
-        used: ``(num_chains, num_docs)`` bool, the chains to average.
+        used: ``(num_chains, num_docs)`` bool, the chains to average; by default all.
 
     Returns:
         The statistics; the objective is the log likelihood, and documents with chains left out
         count as unconverged.
     """
     batch = model.check_batch(batch)
-    num_unconverged = int((~used).any(0).sum())
-    counted = used.any(0).nonzero().squeeze(-1)
-    if len(counted) < batch.num_docs:
-        batch = batch.select(counted)
-        latents = {site: value[:, counted] for site, value in latents.items()}
-        logits, log_likelihood = logits[:, counted], log_likelihood[:, counted]
-        used = used[:, counted]
-    weights = used.double() / used.sum(0).clamp_min(1)
+    num_unconverged = 0
+    if used is None:
+        weights = torch.full_like(log_likelihood, 1.0 / len(log_likelihood))
+    else:
+        num_unconverged = int((~used).any(0).sum())
+        counted = used.any(0).nonzero().squeeze(-1)
+        if len(counted) < batch.num_docs:
+            batch = batch.select(counted)
+            latents = {site: value[:, counted] for site, value in latents.items()}
+            logits, log_likelihood = logits[:, counted], log_likelihood[:, counted]
+            used = used[:, counted]
+        weights = used.double() / used.sum(0).clamp_min(1)
     draws = Draws(latents, logits, weights)
     # Word counts are linear in the counts: a chain's weight goes there.
     rows = batch.repeat(len(weights))
@@ -165,6 +169,6 @@ def sampled_statistics(
         num_tokens=batch.num_tokens,
         sums=model.prior.statistics(draws, batch),
         word_counts=word_counts,
-        objective=float((weights * log_likelihood).sum()),
+        objective=known((weights * log_likelihood).sum()),
         num_unconverged=num_unconverged,
     )

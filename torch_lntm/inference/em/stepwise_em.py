@@ -128,8 +128,8 @@ class StepwiseEM:
         chains = Chains(
             self.model, self.chains, batch, seed, WARMUP_TRANSITIONS, initial, means=means
         )
-        for _ in range(WARMUP_TRANSITIONS + TRANSITIONS):
-            chains.move()
+        for remaining in range(WARMUP_TRANSITIONS + TRANSITIONS, 0, -1):
+            chains.move(remaining)
         log_likelihood = chains.state.log_likelihood
         return sampled_statistics(
             self.model, batch, chains.latents, chains.logits, log_likelihood, chains.moved

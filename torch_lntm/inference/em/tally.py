@@ -48,16 +48,21 @@ class Tally:
         found = processes.total(
             "tally",
             lambda: {
-                "log_likelihood": torch.stack(self._log_likelihood).sum().double(),
-                "acceptance": visited * torch.stack(self._acceptance).mean().double(),
-                "divergences": torch.stack(self._divergences).sum().double(),
-                "step_size": visited * torch.stack(self._step_size).mean().double(),
+                "": torch.stack(
+                    [
+                        torch.stack(self._log_likelihood).sum().double(),
+                        visited * torch.stack(self._acceptance).mean().double(),
+                        torch.stack(self._divergences).sum().double(),
+                        visited * torch.stack(self._step_size).mean().double(),
+                    ]
+                )
             },
         )
-        return float(found["log_likelihood"]), {
-            "acceptance": float(found["acceptance"]),
-            "divergences": int(found["divergences"]),
-            "step_size": float(found["step_size"]),
+        log_likelihood, acceptance, divergences, step_size = found[""].tolist()
+        return log_likelihood, {
+            "acceptance": acceptance,
+            "divergences": int(divergences),
+            "step_size": step_size,
         }
 
 
@@ -83,8 +88,6 @@ def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> 
     variance = processes.total(
         "spread", lambda: {"": share * (flat.var(0, correction=0) + apart.square())}
     )[""]
-    return {
-        "stuck": int(found["stuck"]),
-        "latent_mean": float(found["mean"]),
-        "latent_std": float(variance.sqrt().mean()),
-    }
+    # A list at once: the host waits for a GPU each time that it asks.
+    stuck, mean, std = torch.stack([found["stuck"], found["mean"], variance.sqrt().mean()]).tolist()
+    return {"stuck": int(stuck), "latent_mean": mean, "latent_std": std}

@@ -133,8 +133,9 @@ class DirichletPrior(DocumentPrior):
             self._fit(sums["log_theta_sum"].double() / num_docs)
 
     def _fit(self, mean_log_theta: Tensor) -> None:
-        start = self.concentration.detach().double().to(mean_log_theta.device)
-        self.set_(fit_concentration(mean_log_theta, start, symmetric=self.symmetric))
+        # Many small steps of a few numbers: on the CPU a GPU is waited for once.
+        start = self.concentration.detach().double().cpu()
+        self.set_(fit_concentration(mean_log_theta.cpu(), start, symmetric=self.symmetric))
 
     def start_latents(self, theta: Tensor) -> Tensor:
         """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""

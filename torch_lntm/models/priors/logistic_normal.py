@@ -119,6 +119,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         """The maximiser among the covariances that this prior can have, given that of all."""
         return covariance
 
+    @torch.no_grad()
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """Set mean and covariance to their maximisers (*Khan & Bouchard 2009, eqs 39–40*).
 
@@ -137,14 +138,14 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         mean, scatter, num_vectors = self._fit_mean(num_docs, **sums)
         prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_vectors)
-        try:
-            self.set_(covariance=self._restricted(covariance))
-        except ConfigError as error:
+        tril, info = torch.linalg.cholesky_ex(self._restricted(covariance))
+        if self._may_ask(info) and int(info) != 0:
             raise NumericalError(
                 f"{num_docs:g} documents do not determine the prior's covariance, whose own prior "
                 f"has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
-            ) from error
-        self.set_(loc=mean)
+            )
+        self._write_scale(tril.where(info == 0, torch.nan))
+        self.loc.copy_(mean)
 
     def _fit_mean(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
         """The mean that maximises, which does not depend on the covariance.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.prior import WIDE_VARIANCE
 
@@ -39,6 +41,14 @@ class PseudoDocuments:
                 f"the prior of {what} has pseudo_documents={self.pseudo_documents} and "
                 f"pseudo_variance={self.pseudo_variance}; expected >= 0 and > 0"
             )
+
+    def _may_ask(self, info: Tensor) -> bool:
+        """Whether to ask what a factorisation in the M-step came to.
+
+        With a prior of some weight it succeeds unless the sums are not finite, and then parameters
+        are not finite either: not worth waiting for a GPU.
+        """
+        return self.pseudo_documents == 0 or not info.is_cuda
 
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`; a wide ``pseudo_variance``."""

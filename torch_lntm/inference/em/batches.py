@@ -1,0 +1,51 @@
+"""Batches of a corpus for a fit, which visits all documents many times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from torch_lntm.budget import fits
+from torch_lntm.corpus import Corpus, DocumentBatch
+
+
+class CorpusBatches:
+    """Batches on a model's device: on a GPU from a copy of the corpus there, if it has room.
+
+    Then the host neither gathers the counts of every batch nor waits until they are copied.
+
+    Args:
+        corpus: The corpus.
+        device: Device of the batches.
+        dtype: Their floating-point type.
+    """
+
+    def __init__(self, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> None:
+        self._corpus, self._device, self._dtype = corpus, device, dtype
+        # A word and a count each; covariates have few columns.
+        size = corpus.nnz * (torch.int64.itemsize + dtype.itemsize)
+        self._copied = device.type == "cuda" and fits(size, device)
+        self._copy: DocumentBatch | None = None
+
+    def of(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
+        """The documents at some positions, a batch for each array of positions."""
+        if not self._copied:
+            for rows in parts:
+                yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
+            return
+        corpus, chosen = self._corpus, list(parts)
+        if self._copy is None:
+            self._copy = corpus.batch(device=self._device, dtype=self._dtype)
+        # One copy of all positions: the host waits for each.
+        places = torch.from_numpy(np.concatenate([*chosen, np.zeros(0, np.int64)]))
+        sizes = np.diff(corpus.row_offsets)
+        copies = places.to(self._device).split([len(rows) for rows in chosen])
+        for rows, copy in zip(chosen, copies, strict=True):
+            batch = self._copy.select(copy, num_entries=int(sizes[rows].sum()))
+            # What the host would have to ask the GPU for.
+            batch.__dict__["positions"] = torch.from_numpy(rows)
+            batch.__dict__["num_tokens"] = float(corpus.lengths[rows].sum())
+            yield batch
