@@ -155,6 +155,8 @@ class DocumentBatch:
         # No entries lie between those of one of the words and of the next.
         offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
         part.__dict__["by_word"] = order, doc_index, offsets
+        if "num_tokens" in self.__dict__:
+            part.__dict__["num_tokens"] = self.num_tokens
         if self._knows_positions:
             part.__dict__["positions"] = self.positions
         return part

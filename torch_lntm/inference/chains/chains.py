@@ -119,7 +119,11 @@ class Chains:
             self.state = hmc.init(self.target, self.target.draw_prior(start_keys))
         elif progress is None:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
-            self.state = hmc.init(self.target, position)
+            try:
+                self.state = hmc.init(self.target, position)
+            except NumericalError:
+                self._require_finite(initial)
+                raise
         else:
             position = self.target.locate(initial, noise.fold_in(start_keys, visit))
             self.state = hmc.evaluate(self.target, position)
@@ -162,7 +166,7 @@ class Chains:
 
     def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
         """The z of given latent variables, checked."""
-        space, index = self.target.space, self.target.batch.index
+        space = self.target.space
         like = space.latents(self.target.topics.new_zeros(*keys.shape, space.dim))
         if set(latents) != set(like):
             raise ConfigError(
@@ -180,16 +184,19 @@ class Chains:
                     f"initial {site} of shape {tuple(given.shape)}; expected "
                     f"{tuple(expected.shape)}"
                 )
-            finite = value.isfinite()
-            if not bool(finite.all()):
-                bad = index[~finite.all(-1).all(0)].tolist()
+            values[site] = value
+        return space.locate(values, keys).to(self.target.topics.dtype)
+
+    def _require_finite(self, latents: Mapping[str, Tensor]) -> None:
+        """Name the documents of which a given latent variable is not finite, if there are any."""
+        for site, given in latents.items():
+            finite = torch.as_tensor(given).isfinite().all(-1).view(-1, self.target.batch.num_docs)
+            if bad := self.target.batch.positions[~finite.all(0).cpu()].tolist():
                 raise NumericalError(
                     f"initial {site} of {len(bad)} document(s) is not finite, first at position "
                     f"{bad[0]}",
                     bad,
                 )
-            values[site] = value
-        return space.locate(values, keys).to(self.target.topics.dtype)
 
     def _given_step_size(self, step_size: float | Tensor) -> Tensor:
         given = torch.as_tensor(step_size).to(self.state.log_prior)
@@ -315,7 +322,10 @@ def latents_at(
 
 def _warn_of_rounding(batch: DocumentBatch) -> None:
     """Name documents so long that rounding spoils their acceptance probabilities."""
-    long = batch.lengths * torch.finfo(batch.dtype).eps > MAX_ENERGY_ROUNDING
+    longest = MAX_ENERGY_ROUNDING / torch.finfo(batch.dtype).eps
+    if batch.num_tokens <= longest:
+        return  # as none is longer than all together: most often the host knows, and need not wait
+    long = batch.lengths > longest
     if bool(long.any()):
         documents = batch.index[long].tolist()
         warn(
