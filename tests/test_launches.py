@@ -61,8 +61,8 @@ FUSED = {
     "expected counts": (1, 0),
     "leapfrog, ctm, prior metric": (0, 0),
     "leapfrog, ctm, taylor metric": (12, 0),
-    "transition, ctm, prior metric": (122, 0),
-    "transition, gaussian iftm, prior metric": (122, 0),
+    "transition, ctm, prior metric": (4, 0),
+    "transition, gaussian iftm, prior metric": (4, 0),
 }
 
 

@@ -13,12 +13,19 @@ import math
 import torch
 from torch import Tensor
 
+from torch_lntm.kernels import fused
+
 # SplitMix64's increment and multipliers (Steele, Lea & Flood 2014), as signed integers.
 _INCREMENT = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 #: Attempts of a rejection sampler that accepts at least 95 %. All of them fail only for shapes that
 #: are NaN, whose variates are NaN.
 _ATTEMPTS = 64
+
+
+def _in_one_launch(key: Tensor) -> bool:
+    """Whether to use Triton's kernels. On the CPU, where they are an error, noise is made too."""
+    return key.is_cuda and fused.asked_for(key)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
@@ -28,6 +35,8 @@ def _shifted(bits: Tensor, count: int) -> Tensor:
 
 def _mixed(bits: Tensor) -> Tensor:
     """SplitMix64's output function: a bijection of 64 bits, each of which changes all others."""
+    if _in_one_launch(bits):
+        return fused.mixed(bits)
     bits = (bits ^ _shifted(bits, 30)) * _MULTIPLIERS[0]
     bits = (bits ^ _shifted(bits, 27)) * _MULTIPLIERS[1]
     return bits ^ _shifted(bits, 31)
@@ -74,11 +83,15 @@ def _uniform_of_bits(bits: Tensor) -> Tensor:
 
 def uniform(key: Tensor, size: int) -> Tensor:
     """Uniform numbers in (0, 1) ``(..., size)`` float64 of keys ``(...,)``."""
+    if _in_one_launch(key):
+        return fused.uniform(key, size)
     return _uniform_of_bits(fold_in(key[..., None], torch.arange(size, device=key.device)))
 
 
 def normal(key: Tensor, size: int) -> Tensor:
     """Standard normal numbers ``(..., size)`` float64 of keys ``(...,)``, by Box and Muller."""
+    if _in_one_launch(key):
+        return fused.normal(key, size)
     radius, angle = uniform(key, 2 * math.ceil(size / 2)).chunk(2, -1)
     radius, angle = (-2.0 * radius.log()).sqrt(), 2.0 * math.pi * angle
     return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)[..., :size]

@@ -12,6 +12,7 @@ import torch
 from support.problems import make_batch
 from torch import Tensor
 
+from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import (
@@ -121,6 +122,37 @@ def test_word_counts_are_the_sparse_products(
     torch.testing.assert_close(found.sum(), batch.counts.sum())
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 600])
+def test_noise_is_that_of_the_operations_one_by_one(
+    size: int, fused: torch.device, accelerator: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = torch.tensor([0, 1, 7, 2**40], device=accelerator)
+
+    def made() -> tuple[Tensor, ...]:
+        keys = noise.split(noise.document_keys(2**62 + 1, index, 3), 2)
+        return keys, noise.uniform(keys, size), noise.normal(keys, size), noise.laplace(keys, size)
+
+    called = []
+    normal = fused_kernels.normal
+    monkeypatch.setattr(fused_kernels, "normal", lambda *args: (called.append(1), normal(*args))[1])
+    in_one = made()
+    assert called
+    monkeypatch.setenv("LNTM_TRITON", "0")
+    one_by_one = made()
+    assert len(called) == 1
+    for got, expected in zip(in_one, one_by_one, strict=True):
+        assert got.dtype == expected.dtype
+        torch.testing.assert_close(got.cpu(), expected.cpu(), rtol=1e-14, atol=1e-14)
+    assert torch.equal(in_one[0], one_by_one[0])
+
+
+def test_noise_on_the_cpu_needs_no_kernel(fused: torch.device) -> None:
+    """Where the kernels are refused, noise for reports and plots is still made."""
+    keys = noise.document_keys(0, torch.arange(3), 2)
+    assert noise.normal(keys, 4).shape == (2, 3, 4)
+    assert fused_kernels.normal(keys.to(fused)[:0], 4).shape == (0, 3, 4)
+
+
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_nobody_gets_them_unasked(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LNTM_TRITON", raising=False)
@@ -158,10 +190,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from torch_lntm.kernels import triton_ops
 
-integers = {"num_docs", "num_topics", "dim", "num_steps", "loc_stride"}
-pointers = {"row_offsets": "*i64", "word_index": "*i64", "log_likelihood": "*fp64"}
+integers = {"num_docs", "num_topics", "dim", "num_steps", "loc_stride", "number", "size"}
+whole = ("row_offsets", "word_index", "bits", "mixed", "keys")
+double = ("log_prior", "log_likelihood", "new_log_prior", "new_log_likelihood", "chance", "wobble",
+          "step_size", "temperature", "acceptance", "energy_error", "numbers")
+pointers = dict.fromkeys(whole, "*i64") | dict.fromkeys(double, "*fp64")
+pointers |= {"accepted": "*i8", "divergent": "*i8"}
 constants = {"FLOOR": 1e-28, "BLOCK": 64, "TILE": 32, "BLOCK_Z": 64, "TILE_Z": 32}
-for kernel in (triton_ops._expected_counts_kernel, triton_ops._trajectory_kernel):
+constants |= {"JITTER": 0.2, "MAX_ERROR": 1000.0}
+for name in ("expected_counts", "transition", "mixed", "uniform", "normal"):
+    kernel = getattr(triton_ops, f"_{name}_kernel")
     names = kernel.arg_names
     known = {name: value for name, value in constants.items() if name in names}
     types = {name: "i32" if name in integers else pointers.get(name, "*fp32") for name in names}
@@ -185,6 +223,7 @@ def test_the_kernels_compile_to_machine_code_without_a_gpu(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     names, capabilities, sizes = zip(*map(str.split, done.stdout.splitlines()), strict=True)
-    assert names == ("_expected_counts_kernel",) * 2 + ("_trajectory_kernel",) * 2
-    assert capabilities == ("80", "90") * 2
+    kernels = ("expected_counts", "transition", "mixed", "uniform", "normal")
+    assert names == tuple(f"_{name}_kernel" for name in kernels for _ in range(2))
+    assert capabilities == ("80", "90") * 5
     assert min(map(int, sizes)) > 1000

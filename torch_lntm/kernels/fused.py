@@ -8,7 +8,7 @@ tested in Triton's interpreter. They have not run on hardware, so nobody gets th
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,25 +16,9 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
 
-#: Size of the map from z to logits up to which a whole trajectory is one launch. Each chain reads
+#: Size of the map from z to logits up to which a whole transition is one launch. Each chain reads
 #: the map anew at each step, where a matrix product would read it once for all of them.
 MAX_LOADING = 2**14
-
-
-class TrajectoryEnd(NamedTuple):
-    """Where leapfrog steps end.
-
-    Attributes:
-        position: ``(num_chains, num_docs, dim)`` z.
-        momentum: ``(num_chains, num_docs, dim)`` r.
-        log_likelihood: ``(num_chains, num_docs)`` float64 nats.
-        likelihood_gradient: ``(num_chains, num_docs, dim)``, of the log likelihood in z.
-    """
-
-    position: Tensor
-    momentum: Tensor
-    log_likelihood: Tensor
-    likelihood_gradient: Tensor
 
 
 def asked_for(tensor: Tensor) -> bool:
@@ -86,28 +70,30 @@ def expected_counts(
     )
 
 
-def trajectory(
-    position: Tensor,
-    momentum: Tensor,
-    likelihood_gradient: Tensor,
+def transition(
+    state: tuple[Tensor, Tensor, Tensor, Tensor],
+    random: tuple[Tensor, Tensor, Tensor],
     step_size: Tensor,
     temperature: float | Tensor,
     num_steps: int,
+    jitter: float,
+    max_error: float,
     loc: Tensor,
     loading: Tensor,
     words: Tensor,
     batch: DocumentBatch,
     floor: float,
-) -> TrajectoryEnd:
-    """All leapfrog steps of all chains in one launch, for standard normal z and affine logits.
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """A transition of all chains in one launch, for standard normal z and affine logits.
 
     Args:
-        position: ``(num_chains, num_docs, dim)`` z.
-        momentum: ``(num_chains, num_docs, dim)`` r, in the metric I.
-        likelihood_gradient: ``(num_chains, num_docs, dim)`` of the log likelihood at ``position``.
-        step_size: ``(num_chains, num_docs)``.
-        temperature: Inverse temperature of the likelihood, a number or ``(num_chains, num_docs)``.
+        state: The fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
+        random: Those of a :class:`~torch_lntm.sampling.hmc.Randomness`.
+        step_size: ``(num_chains, num_docs)``, or what broadcasts with it.
+        temperature: Inverse temperature of the likelihood, likewise.
         num_steps: Leapfrog steps, at least 1.
+        jitter: Largest relative change of the step sizes.
+        max_error: Energy error above which a trajectory is divergent.
         loc: ``(num_topics,)`` or ``(num_docs, num_topics)`` logits at z = 0.
         loading: ``(dim, num_topics)`` change of the logits with z.
         words: ``(num_words, num_topics)`` topics by word, contiguous.
@@ -115,35 +101,51 @@ def trajectory(
         floor: Least probability of a word.
 
     Returns:
-        The :class:`TrajectoryEnd`.
+        The fields of the new state, and those of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
     """
     from torch_lntm.kernels import triton_ops
 
-    num_chains, num_docs, dim = position.shape
+    operation: Any = triton_ops.transition
+    position, log_prior = state[:2]
+    num_docs, dim = position.shape[1:]
     assert (num_docs, dim) == (batch.num_docs, loading.shape[0])
     assert words.shape == (batch.num_words, loading.shape[1])
     if not isinstance(temperature, Tensor):
-        temperature = torch.full_like(step_size, temperature)
-    epsilon, heat = (
-        x.to(position.dtype).expand(num_chains, num_docs).contiguous()
-        for x in (step_size, temperature)
+        temperature = torch.full_like(log_prior, temperature)
+    epsilon, heat = (x.to(log_prior).expand_as(log_prior) for x in (step_size, temperature))
+    tensors = (*state, *random, epsilon, heat, loc, loading, loading.mT)
+    *new, acceptance, accepted, energy_error, divergent = operation(
+        *(x.contiguous() for x in tensors),
+        batch.row_offsets,
+        batch.word_index,
+        batch.counts,
+        batch.lengths,
+        words,
+        num_steps,
+        jitter,
+        max_error,
+        floor,
     )
-    return TrajectoryEnd(
-        *triton_ops.trajectory(
-            position.contiguous(),
-            momentum.contiguous(),
-            likelihood_gradient.contiguous(),
-            epsilon,
-            heat,
-            loc.contiguous(),
-            loading.contiguous(),
-            loading.mT.contiguous(),
-            batch.row_offsets,
-            batch.word_index,
-            batch.counts,
-            batch.lengths,
-            words,
-            num_steps,
-            floor,
-        )
-    )
+    info = (acceptance, accepted.view(torch.bool), energy_error, divergent.view(torch.bool))
+    return tuple(new), info
+
+
+def mixed(bits: Tensor) -> Tensor:
+    """What :mod:`torch_lntm.noise` makes of int64 bits, in one launch."""
+    from torch_lntm.kernels import triton_ops
+
+    return triton_ops.mixed(bits.contiguous())
+
+
+def uniform(key: Tensor, size: int) -> Tensor:
+    """:func:`torch_lntm.noise.uniform` in one launch."""
+    from torch_lntm.kernels import triton_ops
+
+    return triton_ops.uniform(key.contiguous(), size)
+
+
+def normal(key: Tensor, size: int) -> Tensor:
+    """:func:`torch_lntm.noise.normal` in one launch."""
+    from torch_lntm.kernels import triton_ops
+
+    return triton_ops.normal(key.contiguous(), size)

@@ -1,4 +1,4 @@
-"""Triton kernels of the sparse operation and of Hamiltonian trajectories; loaded by `fused` alone.
+"""Triton kernels of the sparse operation, Hamiltonian transitions and noise; for `fused` alone.
 
 A document is one program of a kernel. It walks through the document's words in tiles: it gathers
 the rows of the topics by word, forms s, and adds to its sums, all in registers. Nothing of the size
@@ -22,6 +22,8 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Elements of a program that makes one number of each.
+_ELEMENTS = 512
 #: Numbers that a program holds of one tile of a matrix: 16 in each of its 128 threads.
 _TILE_ELEMENTS = 2048
 
@@ -89,10 +91,14 @@ def _expected_counts_kernel(
 
 
 @triton.jit
-def _trajectory_kernel(
+def _transition_kernel(
     position,
-    momentum,
+    log_prior,
+    log_likelihood,
     gradient,
+    momentum,
+    chance,
+    wobble,
     step_size,
     temperature,
     loc,
@@ -104,14 +110,20 @@ def _trajectory_kernel(
     counts,
     lengths,
     words,
-    end_position,
-    end_momentum,
-    log_likelihood,
-    end_gradient,
+    new_position,
+    new_log_prior,
+    new_log_likelihood,
+    new_gradient,
+    acceptance,
+    accepted,
+    energy_error,
+    divergent,
     num_docs,
     num_topics,
     dim,
     num_steps,
+    JITTER: tl.constexpr,
+    MAX_ERROR: tl.constexpr,
     FLOOR: tl.constexpr,
     BLOCK_Z: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -123,42 +135,105 @@ def _trajectory_kernel(
     k = tl.arange(0, BLOCK)
     i = tl.arange(0, BLOCK_Z)
     here = chain * dim + i
-    z = tl.load(position + here, i < dim, 0.0)
-    r = tl.load(momentum + here, i < dim, 0.0)
-    g = tl.load(gradient + here, i < dim, 0.0)
-    epsilon = tl.load(step_size + chain)
+    start_z = tl.load(position + here, i < dim, 0.0)
+    start_r = tl.load(momentum + here, i < dim, 0.0)
+    start_g = tl.load(gradient + here, i < dim, 0.0)
+    prior = tl.load(log_prior + chain)
+    value = tl.load(log_likelihood + chain)
     heat = tl.load(temperature + chain)
     length = tl.load(lengths + doc)
     mean = tl.load(loc + doc * loc_stride + k, k < num_topics, float("-inf"))
+    size = tl.load(step_size + chain) * (1.0 + JITTER * (2.0 * tl.load(wobble + chain) - 1.0))
 
-    value = tl.full((), 0.0, tl.float64)
-    r += 0.5 * epsilon * (heat * g - z)
+    z, g, end_value = start_z, start_g, value
+    epsilon, warmth = size.to(z.dtype), heat.to(z.dtype)
+    r = start_r + 0.5 * epsilon * (warmth * g - z)
     for step in range(num_steps):
         z += epsilon * r
         logits = mean + _product(z, push, dim, num_topics, k, TILE)
         theta = tl.exp(logits - tl.max(logits, 0))
         theta /= tl.sum(theta, 0)
-        value, expected = _expected_counts(
+        end_value, expected = _expected_counts(
             theta, k, doc, row_offsets, word_index, counts, words, num_topics, FLOOR, TILE
         )
         g = _product(expected - length * theta, pull, num_topics, dim, i, TILE_Z)
         share = tl.where(step == num_steps - 1, 0.5, 1.0).to(z.dtype)
-        r += share * epsilon * (heat * g - z)
+        r += share * epsilon * (warmth * g - z)
 
-    tl.store(end_position + here, z, i < dim)
-    tl.store(end_momentum + here, r, i < dim)
-    tl.store(log_likelihood + chain, value)
-    tl.store(end_gradient + here, g, i < dim)
+    # z is standard normal: what its density changes by, and the kinetic energy.
+    end_prior = prior + 0.5 * (_square(start_z) - _square(z))
+    kinetic = 0.5 * (_square(r) - _square(start_r))
+    error = (prior - end_prior) + heat * (value - end_value) + kinetic
+    sound = (error > float("-inf")) & (error <= MAX_ERROR)
+    probability = tl.where(sound, tl.exp(tl.minimum(-error, 0.0)), 0.0)
+    taken = tl.load(chance + chain) < probability
+    tl.store(new_position + here, tl.where(taken, z, start_z), i < dim)
+    tl.store(new_gradient + here, tl.where(taken, g, start_g), i < dim)
+    tl.store(new_log_prior + chain, tl.where(taken, end_prior, prior))
+    tl.store(new_log_likelihood + chain, tl.where(taken, end_value, value))
+    tl.store(acceptance + chain, probability)
+    tl.store(energy_error + chain, error)
+    tl.store(accepted + chain, taken.to(tl.int8))
+    tl.store(divergent + chain, (sound == 0).to(tl.int8))
+
+
+@triton.jit
+def _square(x):
+    """|x|² in double precision."""
+    wide = x.to(tl.float64)
+    return tl.sum(wide * wide, 0)
+
+
+@triton.jit
+def _mixed(bits):
+    """SplitMix64's output function of unsigned bits; see :mod:`torch_lntm.noise`."""
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
+    return bits ^ (bits >> 31)
+
+
+@triton.jit
+def _uniform(key, number):
+    """The uniform number of a key that has some number."""
+    bits = _mixed(key + (number + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
+    return ((bits >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
+
+
+@triton.jit
+def _mixed_kernel(bits, mixed, number, BLOCK: tl.constexpr):
+    here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(bits + here, here < number, 0).to(tl.uint64, bitcast=True)
+    tl.store(mixed + here, _mixed(value).to(tl.int64, bitcast=True), here < number)
+
+
+@triton.jit
+def _uniform_kernel(keys, numbers, number, size, BLOCK: tl.constexpr):
+    here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(keys + here // size, here < number, 0).to(tl.uint64, bitcast=True)
+    tl.store(numbers + here, _uniform(key, here % size), here < number)
+
+
+@triton.jit
+def _normal_kernel(keys, numbers, number, size, BLOCK: tl.constexpr):
+    here = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    key = tl.load(keys + here // size, here < number, 0).to(tl.uint64, bitcast=True)
+    half = (size + 1) // 2
+    column = here % size
+    first = column < half
+    pair = tl.where(first, column, column - half)
+    radius = tl.sqrt(-2.0 * tl.log(_uniform(key, pair)))
+    angle = 6.283185307179586 * _uniform(key, half + pair)
+    tl.store(numbers + here, radius * tl.where(first, tl.cos(angle), tl.sin(angle)), here < number)
 
 
 #: Whether Triton's interpreter runs the kernels, on tensors of any device.
-INTERPRETED = not isinstance(_trajectory_kernel, triton.JITFunction)
+INTERPRETED = not isinstance(_transition_kernel, triton.JITFunction)
 
 _OPERATIONS = torch.library.Library("torch_lntm", "DEF")
 
 
 def _operation(function: F) -> F:
-    """The function as an operation of PyTorch's, without derivatives."""
+    """The function, of contiguous tensors, as an operation of PyTorch's without derivatives."""
     name = function.__name__
 
     @wraps(function)
@@ -215,10 +290,14 @@ def expected_counts(
 
 
 @_operation
-def trajectory(
+def transition(
     position: Tensor,
-    momentum: Tensor,
+    log_prior: Tensor,
+    log_likelihood: Tensor,
     gradient: Tensor,
+    momentum: Tensor,
+    chance: Tensor,
+    wobble: Tensor,
     step_size: Tensor,
     temperature: Tensor,
     loc: Tensor,
@@ -230,19 +309,28 @@ def trajectory(
     lengths: Tensor,
     words: Tensor,
     num_steps: int,
+    jitter: float,
+    max_error: float,
     floor: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Position, momentum, log likelihood and its gradient at the end; one launch."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Where the chains are, and what happened, as HMCState and HMCInfo have it; one launch."""
     num_chains, num_docs, dim = position.shape
-    end_position, end_momentum, end_gradient = (torch.empty_like(position) for _ in range(3))
-    log_likelihood = position.new_empty(num_chains, num_docs, dtype=torch.float64)
+    new_position, new_gradient = torch.empty_like(position), torch.empty_like(position)
+    new_log_prior, new_log_likelihood, acceptance, energy_error = (
+        torch.empty_like(log_prior) for _ in range(4)
+    )
+    accepted, divergent = (torch.empty_like(log_prior, dtype=torch.int8) for _ in range(2))
     block_z, tile_z = _blocks(dim)
     block, tile = _blocks(loc.shape[-1])
     if num_chains * num_docs:
-        _trajectory_kernel[(num_chains * num_docs,)](
+        _transition_kernel[(num_chains * num_docs,)](
             position,
-            momentum,
+            log_prior,
+            log_likelihood,
             gradient,
+            momentum,
+            chance,
+            wobble,
             step_size,
             temperature,
             loc,
@@ -254,14 +342,20 @@ def trajectory(
             counts,
             lengths,
             words,
-            end_position,
-            end_momentum,
-            log_likelihood,
-            end_gradient,
+            new_position,
+            new_log_prior,
+            new_log_likelihood,
+            new_gradient,
+            acceptance,
+            accepted,
+            energy_error,
+            divergent,
             num_docs,
             loc.shape[-1],
             dim,
             num_steps,
+            JITTER=jitter,
+            MAX_ERROR=max_error,
             FLOOR=floor,
             BLOCK_Z=block_z,
             BLOCK=block,
@@ -269,4 +363,39 @@ def trajectory(
             TILE=tile,
             num_warps=_warps(max(dim, loc.shape[-1])),
         )
-    return end_position, end_momentum, log_likelihood, end_gradient
+    return (
+        *(new_position, new_log_prior, new_log_likelihood, new_gradient),
+        *(acceptance, accepted, energy_error, divergent),
+    )
+
+
+@_operation
+def mixed(bits: Tensor) -> Tensor:
+    """SplitMix64's output function of int64 bits; one launch."""
+    result = torch.empty_like(bits)
+    if number := bits.numel():
+        _mixed_kernel[_grid(number)](bits, result, number, BLOCK=_ELEMENTS)
+    return result
+
+
+@_operation
+def uniform(keys: Tensor, size: int) -> Tensor:
+    """Uniform numbers ``(..., size)`` of keys ``(...,)``; one launch."""
+    return _numbers(_uniform_kernel, keys, size)
+
+
+@_operation
+def normal(keys: Tensor, size: int) -> Tensor:
+    """Standard normal numbers ``(..., size)`` of keys ``(...,)``; one launch."""
+    return _numbers(_normal_kernel, keys, size)
+
+
+def _numbers(kernel: Any, keys: Tensor, size: int) -> Tensor:
+    result = torch.empty(*keys.shape, size, dtype=torch.float64, device=keys.device)
+    if number := result.numel():
+        kernel[_grid(number)](keys, result, number, size, BLOCK=_ELEMENTS)
+    return result
+
+
+def _grid(number: int) -> tuple[int]:
+    return (triton.cdiv(number, _ELEMENTS),)

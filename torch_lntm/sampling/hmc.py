@@ -26,7 +26,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import fused, probability_floor
-from torch_lntm.latents import AffineLogits, DocumentTarget
+from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric, UnitMetric
 
 #: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
@@ -143,12 +143,6 @@ def leapfrog(
     Returns:
         The state and momentum at the end. Only there is the density computed.
     """
-    if isinstance(metric, UnitMetric) and fused.asked_for(state.position):
-        affine = target.affine
-        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
-            return _leapfrog_in_one_launch(
-                target, affine, state, momentum, step_size, num_steps, temperature
-            )
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
     heat = temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
@@ -168,33 +162,6 @@ def leapfrog(
     z = torch.addcmul(z, epsilon, metric.push(r))
     end = evaluate(target, z)
     return end, kick(r, end.likelihood_gradient, 0.5)
-
-
-def _leapfrog_in_one_launch(
-    target: DocumentTarget,
-    affine: AffineLogits,
-    state: HMCState,
-    momentum: Tensor,
-    step_size: Tensor,
-    num_steps: int,
-    temperature: float | Tensor,
-) -> tuple[HMCState, Tensor]:
-    """:func:`leapfrog` in the metric I of a target whose logits are affine in z."""
-    end = fused.trajectory(
-        state.position,
-        momentum,
-        state.likelihood_gradient,
-        step_size,
-        temperature,
-        num_steps,
-        *affine,
-        target.topics.mT.contiguous(),
-        target.batch,
-        probability_floor(target.topics.dtype),
-    )
-    log_prior = target.log_prior(end.position)
-    state = HMCState(end.position, log_prior, end.log_likelihood, end.likelihood_gradient)
-    return state, end.momentum
 
 
 def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
@@ -230,6 +197,23 @@ def step(
     Returns:
         Where they are now, and what happened. Nothing waits for the device.
     """
+    if isinstance(metric, UnitMetric) and fused.asked_for(state.position):
+        affine = target.affine
+        if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
+            new, info = fused.transition(
+                state,
+                random,
+                step_size,
+                temperature,
+                num_steps,
+                jitter,
+                MAX_ENERGY_ERROR,
+                *affine,
+                target.topics.mT.contiguous(),
+                target.batch,
+                probability_floor(target.topics.dtype),
+            )
+            return HMCState(*new), HMCInfo(*info)
     momentum, chance, wobble = random
     step_size = step_size * (1.0 + jitter * (2.0 * wobble - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)

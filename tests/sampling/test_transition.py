@@ -1,4 +1,4 @@
-"""Trajectories in one launch against leapfrog steps one by one, and against autograd."""
+"""Transitions in one launch against leapfrog steps one by one, and against autograd."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_space(kind: str, device: torch.device, dtype: torch.dtype) -> LatentSpa
 def make_start(
     kind: str, device: torch.device, dtype: torch.dtype = torch.float64, num_chains: int = 2
 ) -> tuple[DocumentTarget, dict[str, Any]]:
-    """A target of two documents, one of them empty, and what a trajectory starts from."""
+    """A target of two documents, one of them empty, and what a transition starts from."""
     space = make_space(kind, device, dtype)
     problem = random_problem(space.num_topics, 7, (12, 0)) if space.num_topics > 1 else None
     counts = problem.counts if problem else np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
@@ -56,10 +56,10 @@ def make_start(
     topics = torch.from_numpy(topics).to(device, dtype)
     target = DocumentTarget(space, topics, make_batch(counts, device, dtype))
     keys = noise.document_keys(0, target.batch.index, num_chains)
-    momentum = noise.normal(noise.fold_in(keys, 1), target.dim).to(dtype)
     return target, {
+        "random": hmc.draw(noise.fold_in(keys, 1), target),
+        "target": target,
         "state": hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0))),
-        "momentum": momentum,
         "step_size": 0.1 + 0.2 * noise.uniform(noise.fold_in(keys, 2), 1).squeeze(-1),
         "metric": UnitMetric(),
         "num_steps": 3,
@@ -71,20 +71,49 @@ def make_start(
 def test_equals_the_steps_one_by_one(
     kind: str, dtype: torch.dtype, fused: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, start = make_start(kind, fused, dtype)
+    _, start = make_start(kind, fused, dtype)
     heat = torch.tensor([[0.7, 0.2], [1.0, 0.0]], device=fused)
     temperature: float | Tensor = heat if kind in ("free", "sources") else 0.6
-    end, momentum = hmc.leapfrog(target, **start, temperature=temperature)
+    start |= {"temperature": temperature, "jitter": 0.3}
+    found = hmc.step(**start)
     monkeypatch.setenv("LNTM_TRITON", "0")
-    expected, expected_momentum = hmc.leapfrog(target, **start, temperature=temperature)
+    expected = hmc.step(**start)
     tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
-    for got, one_by_one in zip((*end, momentum), (*expected, expected_momentum), strict=True):
+    for got, one_by_one in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
         assert got.dtype == one_by_one.dtype
         torch.testing.assert_close(got, one_by_one, rtol=tolerance, atol=tolerance)
 
 
+# Triton's interpreter computes with NumPy, which warns where trajectories leave the real numbers.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_accepts_rejects_and_diverges_as_the_steps_do(
+    fused: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, start = make_start("free", fused, num_chains=40)
+    sizes = torch.linspace(0.5, 2.6, 40, dtype=torch.float64, device=fused)
+    sizes[-3:] = torch.tensor([1e3, 1e60, 1e200])
+    start["step_size"] = sizes[:, None]
+    state, info = hmc.step(**start)
+    monkeypatch.setenv("LNTM_TRITON", "0")
+    expected_state, expected = hmc.step(**start)
+    assert torch.equal(info.accepted, expected.accepted)
+    assert torch.equal(info.divergent, expected.divergent)
+    assert 10 < int(info.accepted.sum()) < 70
+    assert bool(info.divergent[-3:].all())
+    assert not bool(info.divergent[:20].any())
+    sound = ~info.divergent
+    torch.testing.assert_close(info.acceptance, expected.acceptance)
+    torch.testing.assert_close(info.energy_error[sound], expected.energy_error[sound])
+    for got, one_by_one in zip(state, expected_state, strict=True):
+        torch.testing.assert_close(got, one_by_one)
+    for new, old in zip(state, start["state"], strict=True):
+        assert torch.equal(new[~info.accepted], old[~info.accepted])
+
+
 def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
+    """Of a proposal that is taken in any case."""
     target, start = make_start("anchored", fused, num_chains=1)
+    start["random"] = start["random"]._replace(chance=torch.zeros_like(start["random"].chance))
     space = target.space
     assert isinstance(space, EtaSpace)
 
@@ -98,27 +127,30 @@ def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
         log_joint = log_likelihood(z).sum() - 0.5 * z.square().sum()
         return torch.autograd.grad(log_joint, z)[0]
 
-    z, r = start["state"].position[0], start["momentum"][0]
+    z, r = start["state"].position[0], start["random"].momentum[0]
+    before = log_likelihood(z) - 0.5 * (z.square() + r.square()).sum(-1)
     epsilon = start["step_size"][0][:, None]
     for _ in range(start["num_steps"]):
         r = r + 0.5 * epsilon * slope(z)
         z = z + epsilon * r
         r = r + 0.5 * epsilon * slope(z)
-    end, momentum = hmc.leapfrog(target, **start)
+    end, info = hmc.step(**start)
+    after = log_likelihood(z) - 0.5 * (z.square() + r.square()).sum(-1)
+    torch.testing.assert_close(info.energy_error[0], before - after)
     torch.testing.assert_close(end.position[0], z)
-    torch.testing.assert_close(momentum[0], r)
+    torch.testing.assert_close(end.log_prior[0], hmc.evaluate(target, z[None]).log_prior[0])
     torch.testing.assert_close(end.log_likelihood[0], log_likelihood(z))
     torch.testing.assert_close(end.likelihood_gradient[0], slope(z) + z)
 
 
 @pytest.mark.parametrize("reason", ["laplace sources", "dense metric", "large map", "not asked"])
-def test_other_trajectories_are_left_to_the_steps(
+def test_other_transitions_are_left_to_the_steps(
     reason: str, fused: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = reason if reason.endswith("sources") else "free"
     target, start = make_start(kind, fused)
     monkeypatch.setenv("LNTM_TRITON", "0")
-    expected = hmc.leapfrog(target, **start)[0].position
+    expected = hmc.step(**start)[0].position
     if reason != "not asked":
         monkeypatch.setenv("LNTM_TRITON", "1")
     if reason == "dense metric":
@@ -126,8 +158,8 @@ def test_other_trajectories_are_left_to_the_steps(
         start["metric"] = DenseMetric(unit)
     if reason == "large map":
         monkeypatch.setattr(fused_kernels, "MAX_LOADING", 24)
-    monkeypatch.delattr(fused_kernels, "trajectory")
-    torch.testing.assert_close(hmc.leapfrog(target, **start)[0].position, expected)
+    monkeypatch.delattr(fused_kernels, "transition")
+    torch.testing.assert_close(hmc.step(**start)[0].position, expected)
 
 
 @pytest.mark.slow
@@ -155,9 +187,9 @@ def test_a_fit_by_monte_carlo_em_is_the_same(
         return model
 
     calls = []
-    trajectory = fused_kernels.trajectory
+    transition = fused_kernels.transition
     monkeypatch.setattr(
-        fused_kernels, "trajectory", lambda *args: (calls.append(1), trajectory(*args))[1]
+        fused_kernels, "transition", lambda *args: (calls.append(1), transition(*args))[1]
     )
     one_by_one = fit("0")
     assert not calls
