@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from torch_lntm.kernels import (
     SparseWords,
     expected_counts,
     expected_topic_counts,
+    expected_word_counts,
     mixture_log_likelihood_reference,
     probability_floor,
 )
@@ -112,14 +114,28 @@ def test_no_documents_and_no_words(fused: torch.device) -> None:
     assert expected_counts(weights[:0], topics, none).topic_counts.shape == (0, 2)
 
 
-def test_word_counts_are_the_sparse_products(
-    fused: torch.device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(4, 3, 9), (3, 1, 2), (70, 130, 12)])
+def test_word_counts_equal_the_sparse_products(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    fused: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(fused_kernels, "expected_counts")
-    weights, topics, batch = problem(fused, torch.float32, 4, 3, 9)
-    found = expected_counts(weights, topics, batch, word_counts=True).word_counts
-    assert found is not None
-    torch.testing.assert_close(found.sum(), batch.counts.sum())
+    """Of several tiles of documents, and of words that no document has."""
+    weights, topics, batch = problem(fused, dtype, *shape)
+    topics = torch.cat([topics, topics[:, :2]], 1)
+    batch = replace(batch, num_words=batch.num_words + 2)
+    found = expected_counts(weights, topics, batch, word_counts=True)
+    alone = expected_word_counts(weights, topics, batch)
+    monkeypatch.setenv("LNTM_TRITON", "0")
+    expected = expected_counts(weights, topics, batch, word_counts=True)
+    for got, one_by_one in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, one_by_one, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert torch.equal(alone, found.word_counts)
+    assert float(found.word_counts[:, -2:].abs().sum()) == 0.0
+    # Word by word in memory, as whoever adds them up expects.
+    assert found.word_counts.mT.is_contiguous()
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 600])
@@ -191,14 +207,14 @@ from triton.compiler import ASTSource
 from torch_lntm.kernels import triton_ops
 
 integers = {"num_docs", "num_topics", "dim", "num_steps", "loc_stride", "number", "size"}
-whole = ("row_offsets", "word_index", "bits", "mixed", "keys")
+whole = ("row_offsets", "word_index", "order", "doc_index", "word_offsets", "bits", "mixed", "keys")
 double = ("log_prior", "log_likelihood", "new_log_prior", "new_log_likelihood", "chance", "wobble",
           "step_size", "temperature", "acceptance", "energy_error", "numbers")
 pointers = dict.fromkeys(whole, "*i64") | dict.fromkeys(double, "*fp64")
 pointers |= {"accepted": "*i8", "divergent": "*i8"}
 constants = {"FLOOR": 1e-28, "BLOCK": 64, "TILE": 32, "BLOCK_Z": 64, "TILE_Z": 32}
-constants |= {"JITTER": 0.2, "MAX_ERROR": 1000.0}
-for name in ("expected_counts", "transition", "mixed", "uniform", "normal"):
+constants |= {"KEEP": True, "JITTER": 0.2, "MAX_ERROR": 1000.0}
+for name in ("expected_counts", "word_counts", "transition", "mixed", "uniform", "normal"):
     kernel = getattr(triton_ops, f"_{name}_kernel")
     names = kernel.arg_names
     known = {name: value for name, value in constants.items() if name in names}
@@ -223,7 +239,7 @@ def test_the_kernels_compile_to_machine_code_without_a_gpu(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     names, capabilities, sizes = zip(*map(str.split, done.stdout.splitlines()), strict=True)
-    kernels = ("expected_counts", "transition", "mixed", "uniform", "normal")
+    kernels = ("expected_counts", "word_counts", "transition", "mixed", "uniform", "normal")
     assert names == tuple(f"_{name}_kernel" for name in kernels for _ in range(2))
-    assert capabilities == ("80", "90") * 5
+    assert capabilities == ("80", "90") * 6
     assert min(map(int, sizes)) > 1000

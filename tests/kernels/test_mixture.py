@@ -16,6 +16,7 @@ from torch_lntm.kernels import (
     contraction,
     expected_counts,
     expected_topic_counts,
+    expected_word_counts,
     mixture_log_likelihood,
     mixture_log_likelihood_reference,
     probability_floor,
@@ -103,6 +104,7 @@ def test_gradients(device) -> None:
     by_topic, by_word = torch.autograd.grad(plain, (t, phi))
     torch.testing.assert_close(counted.topic_counts, t.detach() * by_topic)
     torch.testing.assert_close(counted.word_counts, phi.detach() * by_word)
+    assert torch.equal(expected_word_counts(t.detach(), phi.detach(), batch), counted.word_counts)
     for a, b in zip(torch.autograd.grad(fast, (t, phi)), (by_topic, by_word), strict=True):
         torch.testing.assert_close(a, b)
 

@@ -264,6 +264,8 @@ class DocumentBatch:
 
     def repeat(self, copies: int) -> DocumentBatch:
         """All documents ``copies`` times, copy by copy: a row for each chain and document."""
+        if copies == 1:
+            return self
         shifts = self.nnz * torch.arange(copies, device=self.device)[:, None]
         offsets = (self.row_offsets[:-1] + shifts).flatten()
         repeated = replace(

@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.memory import WarmStarts
-from torch_lntm.kernels import expected_counts
+from torch_lntm.kernels import expected_word_counts
 from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -306,9 +306,7 @@ class Guide(ABC, Generic[P]):
         """
         batch = self.model.check_batch(batch)
         weights = posterior.topic_weights(temperature).to(batch.counts)
-        found = expected_counts(weights, self._topics(topic_temperature), batch, word_counts=True)
-        assert found.word_counts is not None
-        return found.word_counts
+        return expected_word_counts(weights, self._topics(topic_temperature), batch)
 
     def memory_per_document(self, entries: float) -> float:
         """Approximate number of floats needed to solve one document.

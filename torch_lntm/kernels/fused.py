@@ -48,26 +48,34 @@ def asked_for(tensor: Tensor) -> bool:
 
 
 def expected_counts(
-    weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float
-) -> tuple[Tensor, Tensor]:
-    """Log likelihoods and topic counts of :mod:`torch_lntm.kernels.mixture`, in one launch.
+    weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float, by_word: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in one launch or two.
 
     Args:
         weights: ``(num_docs, num_topics)``.
         words: ``(num_words, num_topics)`` topics by word, contiguous.
         batch: The documents.
         floor: Least probability of a word.
+        by_word: Also form the word counts, in the second launch.
 
     Returns:
-        ``(num_docs,)`` float64 nats and ``(num_docs, num_topics)``.
+        ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
+        None.
     """
     from torch_lntm.kernels import triton_ops
 
     assert weights.shape == (batch.num_docs, words.shape[1])
     assert words.shape[0] == batch.num_words
-    return triton_ops.expected_counts(
-        weights.contiguous(), words, batch.row_offsets, batch.word_index, batch.counts, floor
+    weights = weights.contiguous()
+    rows = (batch.row_offsets, batch.word_index, batch.counts)
+    log_likelihood, topic_counts, ratio = triton_ops.expected_counts(
+        weights, words, *rows, floor, by_word
     )
+    if not by_word:
+        return log_likelihood, topic_counts, None
+    word_counts = triton_ops.word_counts(weights, words, *batch.by_word, ratio)
+    return log_likelihood, topic_counts, word_counts
 
 
 def transition(

@@ -138,9 +138,10 @@ def expected_counts(
         The :class:`ExpectedCounts` of the module's formulas.
     """
     words = _by_word(topics)
-    if not word_counts and fused.asked_for(weights):
+    if fused.asked_for(weights):
         floor = probability_floor(weights.dtype)
-        return ExpectedCounts(*fused.expected_counts(weights, words, batch, floor), None)
+        values, by_topic, by_word = fused.expected_counts(weights, words, batch, floor, word_counts)
+        return ExpectedCounts(values, by_topic, None if by_word is None else by_word.mT)
     s = _mixture(weights, words, batch)
     ratio = batch.counts / s
     return ExpectedCounts(
@@ -158,6 +159,18 @@ def expected_topic_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch)
     words = _by_word(topics)
     ratio = batch.counts / _mixture(weights, words, batch)
     return weights * sum_over_words(ratio, words, batch)
+
+
+@_in_full_precision
+def expected_word_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
+    """Only the ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts`."""
+    if fused.asked_for(weights):
+        found = expected_counts(weights, topics, batch, word_counts=True).word_counts
+        assert found is not None
+        return found
+    words = _by_word(topics)
+    ratio = batch.counts / _mixture(weights, words, batch)
+    return sum_over_docs(ratio, weights, batch).mul_(words).mT
 
 
 @_in_full_precision

@@ -29,8 +29,13 @@ _TILE_ELEMENTS = 2048
 
 
 @triton.jit
-def _expected_counts(t, k, doc, row_offsets, word_index, counts, words, num_topics, FLOOR, TILE):
-    """Log likelihood and topic counts of a document of weights t (num_topics,), zero beyond it."""
+def _expected_counts(
+    t, k, doc, row_offsets, word_index, counts, words, ratio, num_topics, FLOOR, TILE, KEEP
+):
+    """Log likelihood and topic counts of a document of weights t (num_topics,), zero beyond it.
+
+    Where KEEP it writes the ratios of its counts and s.
+    """
     log_likelihood = tl.full((), 0.0, tl.float64)
     total = tl.zeros_like(t)
     end = tl.load(row_offsets + doc + 1)
@@ -46,7 +51,10 @@ def _expected_counts(t, k, doc, row_offsets, word_index, counts, words, num_topi
         )
         s = tl.maximum(tl.sum(t[None, :] * phi, 1), FLOOR)
         log_likelihood += tl.sum((count * tl.log(s)).to(tl.float64), 0)
-        total += tl.sum((count / s)[:, None] * phi, 0)
+        part = count / s
+        total += tl.sum(part[:, None] * phi, 0)
+        if KEEP:
+            tl.store(ratio + entry, part, inside)
     return log_likelihood, t * total
 
 
@@ -75,19 +83,54 @@ def _expected_counts_kernel(
     words,
     log_likelihood,
     topic_counts,
+    ratio,
     num_topics,
     FLOOR: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
     doc = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
     t = tl.load(weights + doc * num_topics + k, k < num_topics, 0.0)
     value, expected = _expected_counts(
-        t, k, doc, row_offsets, word_index, counts, words, num_topics, FLOOR, TILE
+        t, k, doc, row_offsets, word_index, counts, words, ratio, num_topics, FLOOR, TILE, KEEP
     )
     tl.store(log_likelihood + doc, value)
     tl.store(topic_counts + doc * num_topics + k, expected, k < num_topics)
+
+
+@triton.jit
+def _word_counts_kernel(
+    weights,
+    order,
+    doc_index,
+    word_offsets,
+    ratio,
+    words,
+    word_counts,
+    num_topics,
+    BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The counts of a word, from its documents' weights."""
+    word = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), weights.dtype.element_ty)
+    end = tl.load(word_offsets + word + 1)
+    for start in range(tl.load(word_offsets + word), end, TILE):
+        place = start + tl.arange(0, TILE)
+        inside = place < end
+        doc = tl.load(doc_index + place, inside, 0)
+        part = tl.load(ratio + tl.load(order + place, inside, 0), inside, 0.0)
+        t = tl.load(
+            weights + doc[:, None] * num_topics + k[None, :],
+            inside[:, None] & (k < num_topics)[None, :],
+            0.0,
+        )
+        total += tl.sum(part[:, None] * t, 0)
+    here = word * num_topics + k
+    tl.store(word_counts + here, total * tl.load(words + here, k < num_topics, 0.0), k < num_topics)
 
 
 @triton.jit
@@ -154,7 +197,18 @@ def _transition_kernel(
         theta = tl.exp(logits - tl.max(logits, 0))
         theta /= tl.sum(theta, 0)
         end_value, expected = _expected_counts(
-            theta, k, doc, row_offsets, word_index, counts, words, num_topics, FLOOR, TILE
+            theta,
+            k,
+            doc,
+            row_offsets,
+            word_index,
+            counts,
+            words,
+            counts,
+            num_topics,
+            FLOOR,
+            TILE,
+            False,
         )
         g = _product(expected - length * theta, pull, num_topics, dim, i, TILE_Z)
         share = tl.where(step == num_steps - 1, 0.5, 1.0).to(z.dtype)
@@ -265,11 +319,16 @@ def expected_counts(
     word_index: Tensor,
     counts: Tensor,
     floor: float,
-) -> tuple[Tensor, Tensor]:
-    """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``; one launch."""
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``; one launch.
+
+    And, if they are to be kept, the ratios ``(nnz,)`` of counts and s.
+    """
     num_docs, num_topics = weights.shape
     log_likelihood = weights.new_empty(num_docs, dtype=torch.float64)
     topic_counts = torch.empty_like(weights)
+    ratio = weights.new_empty(len(counts) if keep else 0)
     block, tile = _blocks(num_topics)
     if num_docs:
         _expected_counts_kernel[(num_docs,)](
@@ -280,13 +339,45 @@ def expected_counts(
             words,
             log_likelihood,
             topic_counts,
+            ratio,
             num_topics,
             FLOOR=floor,
             BLOCK=block,
             TILE=tile,
+            KEEP=keep,
             num_warps=_warps(num_topics),
         )
-    return log_likelihood, topic_counts
+    return log_likelihood, topic_counts, ratio
+
+
+@_operation
+def word_counts(
+    weights: Tensor,
+    words: Tensor,
+    order: Tensor,
+    doc_index: Tensor,
+    word_offsets: Tensor,
+    ratio: Tensor,
+) -> Tensor:
+    """Word counts ``(num_words, num_topics)`` from the ratios of counts and s; one launch."""
+    num_words, num_topics = words.shape
+    result = torch.empty_like(words)
+    block, tile = _blocks(num_topics)
+    if num_words:
+        _word_counts_kernel[(num_words,)](
+            weights,
+            order,
+            doc_index,
+            word_offsets,
+            ratio,
+            words,
+            result,
+            num_topics,
+            BLOCK=block,
+            TILE=tile,
+            num_warps=_warps(num_topics),
+        )
+    return result
 
 
 @_operation

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
-from torch_lntm.kernels import expected_counts
+from torch_lntm.kernels import expected_word_counts
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior, SampledMoments
 
@@ -158,17 +158,17 @@ def sampled_statistics(
             used = used[:, counted]
         weights = used.double() / used.sum(0).clamp_min(1)
     draws = Draws(latents, logits, weights)
-    # Word counts are linear in the counts: a chain's weight goes there.
     rows = batch.repeat(len(weights))
-    rows = replace(rows, counts=rows.counts * weights.flatten().to(rows.dtype)[rows.row_index])
+    if len(weights) > 1:
+        # Word counts are linear in the counts: a chain's weight goes there.
+        shares = weights.flatten().to(rows.dtype)[rows.row_index]
+        rows = replace(rows, counts=rows.counts * shares)
     theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
-    word_counts = expected_counts(theta, model.topics.probs, rows, word_counts=True).word_counts
-    assert word_counts is not None
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
         sums=model.prior.statistics(draws, batch),
-        word_counts=word_counts,
+        word_counts=expected_word_counts(theta, model.topics.probs, rows),
         objective=known((weights * log_likelihood).sum()),
         num_unconverged=num_unconverged,
     )
