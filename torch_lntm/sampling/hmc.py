@@ -18,6 +18,7 @@ volumes, so the chains stay exact.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -97,6 +98,11 @@ def evaluate(target: DocumentTarget, position: Tensor) -> HMCState:
     return HMCState(position, target.log_prior(position), *target.likelihood(position))
 
 
+def are_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Whether all of some tensors are finite: one truth value, on their device."""
+    return torch.stack([values.isfinite().all() for values in tensors]).all()
+
+
 def init(target: DocumentTarget, position: Tensor) -> HMCState:
     """The state at z ``(num_chains, num_docs, dim)``, where chains can start.
 
@@ -104,8 +110,7 @@ def init(target: DocumentTarget, position: Tensor) -> HMCState:
         NumericalError: Something is not finite there; names it and the documents.
     """
     state = evaluate(target, position)
-    # Asked of all at once, since the host waits for a GPU at every question.
-    if bool(torch.stack([values.isfinite().all() for values in state]).all()):
+    if bool(are_finite(state)):
         return state
     for name, values in zip(HMCState._fields, state, strict=True):
         finite = values.isfinite()

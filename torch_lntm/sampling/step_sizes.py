@@ -15,6 +15,8 @@ from torch_lntm.sampling import hmc
 
 #: Doublings or halvings of the search for a first step size.
 MAX_DOUBLINGS = 30
+#: How many are made of many chains in any case.
+FEWEST_ATTEMPTS = 3
 #: γ, t₀ and κ of dual averaging (*Hoffman & Gelman 2014, §3.2.1*).
 SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 
@@ -48,7 +50,8 @@ def find_step_size(
     for attempt in range(1, MAX_DOUBLINGS + 1):
         step_size = torch.where(searching, step_size * torch.where(grow, 2.0, 0.5), step_size)
         searching &= acceptable(attempt) == grow
-        if not bool(searching.any()):
+        # The host waits for a GPU when it asks, and the first attempts are hardly ever all.
+        if attempt >= FEWEST_ATTEMPTS and not bool(searching.any()):
             break
     return step_size
 

@@ -100,9 +100,6 @@ class Chains:
         progress: Progress | None = None,
         means: Tensor | None = None,
     ) -> None:
-        # Checked where chains begin, not at every visit: the host waits for a GPU at each question.
-        if progress is None:
-            model.check_parameters()
         self.settings = settings
         self.warmup_steps = warmup_steps
         self.target = model.bind(batch)
@@ -116,17 +113,15 @@ class Chains:
         # What the latents leave open is drawn, anew at every visit.
         visit = 0 if progress is None else progress.num_transitions
         if initial is None:
-            self.state = hmc.init(self.target, self.target.draw_prior(start_keys))
-        elif progress is None:
-            position = self._locate(initial, noise.fold_in(start_keys, visit))
-            try:
-                self.state = hmc.init(self.target, position)
-            except NumericalError:
-                self._require_finite(initial)
-                raise
+            position = self.target.draw_prior(start_keys)
         else:
-            position = self.target.locate(initial, noise.fold_in(start_keys, visit))
-            self.state = hmc.evaluate(self.target, position)
+            position = self._locate(initial, noise.fold_in(start_keys, visit))
+        self.state = hmc.evaluate(self.target, position)
+        # Asked where chains begin, not at every visit, since the host waits for a GPU.
+        if progress is None and not bool(hmc.are_finite([*model.parameters(), *self.state])):
+            model.check_parameters()
+            self._require_finite(initial or {})
+            hmc.init(self.target, position)
         self.num_transitions = 0
         self._adaptation: DualAveraging | None = None
         if progress is not None:
@@ -159,6 +154,7 @@ class Chains:
                     f"one of {', '.join([*space.posterior_metrics, 'prior'])}"
                 )
             return metric
+        model.check_parameters()
         batch = self.target.batch
         posterior = make_guide(space.posterior_metrics[name], model).posterior(batch, self.means)
         self.means = posterior.mean

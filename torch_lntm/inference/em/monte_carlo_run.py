@@ -28,8 +28,8 @@ from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.shares import owners
 from torch_lntm.inference.em.start import batch_documents, fill_prior_means
-from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
-from torch_lntm.inference.em.tally import Tally, spread
+from torch_lntm.inference.em.statistics import Statistics, added, sampled_statistics
+from torch_lntm.inference.em.tally import Tally, as_numbers, spread
 from torch_lntm.inference.em.variational_em import VariationalEM
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
@@ -104,6 +104,7 @@ class MonteCarloRun(ResumableFit):
             sizes = np.diff(corpus.row_offsets)[self.occupied]
             self.owned = self.occupied[owners(sizes, self.processes) == self.processes.rank]
             self.mine = np.isin(np.arange(corpus.num_docs), self.owned)
+        self._owned_positions = torch.from_numpy(self.owned).to(model.device)
         self.rows = DocumentRows(corpus.row_offsets, None if self.processes.alone else self.owned)
         self.batches = CorpusBatches(corpus, model.device, model.dtype)
         self.warmup_steps = settings.warmup_epochs * settings.num_transitions
@@ -179,7 +180,7 @@ class MonteCarloRun(ResumableFit):
         with self.model.topics.updated_often():
             if state.step == 0:
                 # Chains move for a whole epoch before the first M-step.
-                total = self.processes.add_up("epoch", lambda: _added(visits), torch.float64)
+                total = self.processes.add_up("epoch", lambda: added(visits), torch.float64)
                 objective, num_tokens = total.objective, total.num_tokens
                 unconverged = total.num_unconverged
             else:
@@ -197,18 +198,24 @@ class MonteCarloRun(ResumableFit):
         # Once an epoch, since the host waits for a GPU. Chains do not move meanwhile.
         self.model.check_parameters()
         state.step += 1
-        log_likelihood, record = tally.add_up(self.processes, self.num_batches)
-        found_objective = (
-            float(objective) / num_tokens if num_tokens else log_likelihood / self.corpus.num_tokens
+        numbers = as_numbers(
+            {
+                **tally.add_up(self.processes, self.num_batches),
+                **self._latents(),
+                "objective": objective,
+            }
         )
+        # Where no chain takes part, that of all chains.
+        log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.num_tokens
+        mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
         return {
             "phase": state.phase,
             "iteration": state.step,
-            "objective": found_objective,
+            **numbers,
+            **{name: int(numbers[name]) for name in ("divergences", "stuck")},
+            "objective": mean,
+            "perplexity": math.exp(-mean),
             "unconverged": int(unconverged),
-            "perplexity": math.exp(-found_objective),
-            **record,
-            **self._latents(),
         }
 
     def _mini_batches(self) -> list[NDArray[np.int64]]:
@@ -251,13 +258,15 @@ class MonteCarloRun(ResumableFit):
             bar.update(len(mine))
             yield found
 
-    def _latents(self) -> dict[str, Any]:
-        """Where the chains of all documents are, JSON-able."""
+    def _latents(self) -> dict[str, Tensor]:
+        """How the latent variables of all documents spread."""
         documents = self.state.documents
         main, moved = documents[_CHAIN + self.model.prior.latent], documents["moved"]
-        rows = self.rows.find(torch.from_numpy(self.owned)).to(main.device)
+        rows = self.rows.find(self._owned_positions)
         share = len(self.owned) / len(self.occupied)
-        return spread(main[rows], moved[rows.to(moved.device)], share, self.processes)
+        return spread(
+            main[rows.to(main.device)], moved[rows.to(moved.device)], share, self.processes
+        )
 
     # -- E-step ----------------------------------------------------------------------------------
 
@@ -458,12 +467,3 @@ class MonteCarloRun(ResumableFit):
         warmup = self.settings.warmup_epochs
         epochs = epochs - warmup if epochs > warmup else epochs
         return epochs * self.settings.num_transitions
-
-
-def _added(visits: Iterator[Statistics | None]) -> Statistics | None:
-    """Statistics of several sets of documents, some of which may be empty."""
-    total: Statistics | None = None
-    for found in visits:
-        if found is not None:
-            total = found if total is None else total.add_(found)
-    return total

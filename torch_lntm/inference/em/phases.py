@@ -29,7 +29,7 @@ from torch_lntm.inference.em.start import (
     start_concentration,
     step_documents,
 )
-from torch_lntm.inference.em.statistics import Statistics, expected_statistics
+from torch_lntm.inference.em.statistics import Statistics, added, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
@@ -375,6 +375,7 @@ class VariationalRun(ResumableFit):
         self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
     ) -> Statistics:
         """E-step of one batch from, and to, what is kept of its documents' posteriors."""
+        self.processes.poll()
         documents, init = self._documents, None
         if self.guide.starts_from == "documents":
             init = documents.read("means", batch)
@@ -405,13 +406,8 @@ class VariationalRun(ResumableFit):
         """E-steps of some batches, their statistics added, with those of all processes."""
 
         def made() -> Statistics | None:
-            total: Statistics | None = None
             with self.model.topics.fixed():
-                for batch in batches:
-                    self.processes.poll()
-                    found = self._expect(batch, temperatures, effort)
-                    total = found if total is None else total.add_(found)
-            return total
+                return added(self._expect(batch, temperatures, effort) for batch in batches)
 
         return self.processes.add_up("model", made, dtype)
 

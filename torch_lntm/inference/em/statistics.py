@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +84,15 @@ class Statistics:
         """The M-step: set the model's parameters to their maximisers, priors included."""
         model.prior.m_step(self.num_docs, **self.sums)
         model.topics.m_step(self.word_counts)
+
+
+def added(parts: Iterable[Statistics | None]) -> Statistics | None:
+    """Statistics of several sets of documents, some of which may be empty; None if all are."""
+    total: Statistics | None = None
+    for found in parts:
+        if found is not None:
+            total = found if total is None else total.add_(found)
+    return total
 
 
 def known(number: Tensor) -> Any:

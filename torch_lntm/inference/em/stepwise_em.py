@@ -16,6 +16,7 @@ from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.start import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import (
     Statistics,
+    added,
     expected_statistics,
     sampled_statistics,
 )
@@ -109,12 +110,13 @@ class StepwiseEM:
 
     def _expect(self, batch: DocumentBatch, covariances: CovarianceSample) -> Statistics:
         """E-step by the guide, in parts that fit in memory."""
-        total: Statistics | None = None
-        for part in batch.split(covariances.max_docs):
-            effort = self.guide.em_effort
+        effort = self.guide.em_effort
+
+        def expect(part: DocumentBatch) -> Statistics:
             posterior, moments = covariances.solve(part, None, self.num_updates, effort)
-            found = expected_statistics(self.guide, part, posterior, moments)
-            total = found if total is None else total.add_(found)
+            return expected_statistics(self.guide, part, posterior, moments)
+
+        total = added(map(expect, batch.split(covariances.max_docs)))
         assert total is not None
         return total
 

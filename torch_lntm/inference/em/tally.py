@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch_lntm.inference.em.processes import Processes
 
 
 class Tally:
-    """What the transitions of an epoch did, on average; one wait for the device at its end.
+    """What the transitions of an epoch did, on average, without waiting for the device.
 
     Attributes:
         share: The share that this process has in the present mini-batch.
@@ -37,57 +37,56 @@ class Tally:
         """Count where a visit left the chains."""
         self._log_likelihood.append(chains.state.log_likelihood.mean(0).sum())
 
-    def add_up(self, processes: Processes, num_batches: int) -> tuple[float, dict[str, Any]]:
-        """The epoch's sums and means over the processes.
+    def add_up(self, processes: Processes, num_batches: int) -> dict[str, Tensor]:
+        """The epoch's sums and means over the processes, float64 scalars.
 
         Returns:
-            The log likelihood at the draws of all chains, whether they moved or not, nats; and of
-            the transitions the means and the number of divergences, JSON-able.
+            ``log_likelihood``, at the draws of all chains, whether they moved or not, nats; and of
+            the transitions mean ``acceptance``, number of ``divergences`` and mean ``step_size``.
         """
         visited = len(self._log_likelihood) / num_batches
-        found = processes.total(
+        return processes.total(
             "tally",
             lambda: {
-                "": torch.stack(
-                    [
-                        torch.stack(self._log_likelihood).sum().double(),
-                        visited * torch.stack(self._acceptance).mean().double(),
-                        torch.stack(self._divergences).sum().double(),
-                        visited * torch.stack(self._step_size).mean().double(),
-                    ]
-                )
+                "log_likelihood": torch.stack(self._log_likelihood).sum().double(),
+                "acceptance": visited * torch.stack(self._acceptance).mean().double(),
+                "divergences": torch.stack(self._divergences).sum().double(),
+                "step_size": visited * torch.stack(self._step_size).mean().double(),
             },
         )
-        log_likelihood, acceptance, divergences, step_size = found[""].tolist()
-        return log_likelihood, {
-            "acceptance": acceptance,
-            "divergences": int(divergences),
-            "step_size": step_size,
-        }
 
 
-def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> dict[str, Any]:
-    """Stuck chains, and the mean and spread of the latent variable over all processes' documents.
+def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> dict[str, Tensor]:
+    """How the latent variable spreads over all processes' documents, float64 scalars.
 
     Args:
         draws: ``(num_docs, num_chains, latent_dim)`` where this process's chains are.
         moved: ``(num_docs, num_chains)`` bool, which of them have moved.
         share: The share of all documents that these are.
         processes: The processes.
+
+    Returns:
+        ``stuck``, the number of chains that have not moved, ``latent_mean``, and ``latent_std``,
+        the mean over components of the standard deviation.
     """
     flat = draws.double().flatten(0, 1)
     found = processes.total(
         "latents",
         lambda: {
             "stuck": (~moved).sum().double(),
-            "mean": share * flat.mean(),
+            "latent_mean": share * flat.mean(),
             "means": share * flat.mean(0),
         },
     )
-    apart = flat.mean(0) - found["means"].to(flat.device)
+    apart = flat.mean(0) - found.pop("means").to(flat.device)
     variance = processes.total(
         "spread", lambda: {"": share * (flat.var(0, correction=0) + apart.square())}
     )[""]
-    # A list at once: the host waits for a GPU each time that it asks.
-    stuck, mean, std = torch.stack([found["stuck"], found["mean"], variance.sqrt().mean()]).tolist()
-    return {"stuck": int(stuck), "latent_mean": mean, "latent_std": std}
+    return {**found, "latent_std": variance.sqrt().mean()}
+
+
+def as_numbers(values: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Scalars as Python's numbers: a GPU is asked, and waited for, once for all of them."""
+    device = next((x.device for x in values.values() if isinstance(x, Tensor)), None)
+    scalars = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in values.values()]
+    return dict(zip(values, torch.stack(scalars).tolist(), strict=True))
