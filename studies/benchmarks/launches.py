@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
+import torch_lntm as lntm
 from studies.machine import ROOT
-from studies.measure import Cells, Study, check_numbers
+from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.errors import ConfigError
 
@@ -31,6 +32,9 @@ class Settings:
         num_topics: Topics.
         num_sources: Sources of factor models.
         length: Tokens of a document.
+        corpus: Name of a corpus in the folder of data, or the path of one, in place of made
+            documents of these sizes: for ``--only "fit, ctm"``, since other parts take all of its
+            documents at once.
         only: Parts to count: those whose name contains one of these. All by default.
     """
 
@@ -39,6 +43,7 @@ class Settings:
     num_topics: int = 50
     num_sources: int = 3
     length: int = 60
+    corpus: str | None = None
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -57,9 +62,10 @@ def run(settings: Settings, cells: Cells) -> dict[str, dict[str, int]]:
     if folder not in sys.path:
         sys.path.append(folder)
     launches = import_module("support.launches")
-    shape = launches.Shape(**{k: v for k, v in asdict(settings).items() if k != "only"})
+    sizes = {k: v for k, v in asdict(settings).items() if k not in ("corpus", "only")}
+    corpus = lntm.read_corpus(corpus_file(settings.corpus)) if settings.corpus else None
     with launches.PretendDevice() as device:
-        parts = launches.Parts(device, shape).by_name()
+        parts = launches.Parts(device, launches.Shape(**sizes), corpus).by_name()
         names = [
             name
             for name in parts

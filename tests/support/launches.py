@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,10 +59,21 @@ class Parts:
 
     Costs of an iteration, a leapfrog, a transition and an epoch are differences of two runs, of
     which one has one more: what comes before and after the loop is not in them.
+
+    Args:
+        device: The pretend device.
+        shape: Sizes.
+        corpus: The documents, in place of made ones of some shape.
     """
 
-    def __init__(self, device: PretendDevice, shape: Shape) -> None:
+    def __init__(
+        self, device: PretendDevice, shape: Shape, corpus: lntm.Corpus | None = None
+    ) -> None:
         self._device, self._shape = device, shape
+        if corpus is not None:
+            self._shape = replace(shape, num_docs=corpus.num_docs, num_words=corpus.num_words)
+            self._corpus = corpus
+            return
         topics = lntm.corpus.synthetic_topics(shape.num_topics, shape.num_words, 0.1, seed=0)
         covariance = 0.5 + torch.eye(shape.num_topics)
         truth = lntm.models.ctm(
@@ -187,16 +198,17 @@ class Parts:
         svi.step(batch)
         return self._cost(lambda: svi.step(batch))
 
-    def fit(self, family: str, guide: str) -> Cost:
+    def fit(self, family: str, posterior: str) -> Cost:
         """A whole fit by the defaults."""
         model = self.model(family)
-        engine = lntm.inference.VariationalEM(
-            model, getattr(lntm.guides, guide)(model), progress=False
-        )
+        engine: Any = lntm.inference.MonteCarloEM(model, progress=False)
+        if posterior != "MonteCarloEM":
+            guide = getattr(lntm.guides, posterior)(model)
+            engine = lntm.inference.VariationalEM(model, guide, progress=False)
         return self._cost(lambda: engine.fit(self._corpus))
 
     def by_name(self) -> dict[str, Callable[[], Cost]]:
-        """What counts each part; the whole fit is by one guide."""
+        """What counts each part."""
         parts: dict[str, Callable[[], Cost]] = {
             "expected counts": self.expected_counts,
             "expected counts, words' too": partial(self.expected_counts, word_counts=True),
@@ -213,5 +225,6 @@ class Parts:
         for family in ("ctm", "lntm", "gaussian iftm"):
             parts[f"Monte-Carlo EM epoch, {family}"] = partial(self.monte_carlo_epoch, family)
         parts["SVI step, ctm, TaylorGuide"] = partial(self.svi_step, "ctm", "TaylorGuide")
-        parts["fit, ctm, TaylorGuide"] = partial(self.fit, "ctm", "TaylorGuide")
+        for posterior in ("TaylorGuide", "MonteCarloEM"):
+            parts[f"fit, ctm, {posterior}"] = partial(self.fit, "ctm", posterior)
         return parts
