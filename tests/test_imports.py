@@ -15,9 +15,10 @@ ROOT = PACKAGE.name
 # import itself and the rooms before it, but not those on its own line.
 FLOORS = [
     ["errors"],
-    ["files", "noise", "budget"],
+    ["files", "budget"],
     ["corpus"],
     ["kernels", "formulas"],
+    ["noise"],
     ["distributions", "latents"],
     ["posteriors"],
     ["solvers", "sampling"],

@@ -81,10 +81,10 @@ def test_ctrl_c_leaves_no_draws_that_are_missing(known, monkeypatch) -> None:
     model, corpus = known
     move, calls = Chains.move, iter(range(100))
 
-    def pressed(chains: Chains) -> None:
+    def pressed(chains: Chains, *args: int) -> None:
         if next(calls) == 8:
             raise KeyboardInterrupt
-        move(chains)
+        move(chains, *args)
 
     monkeypatch.setattr(Chains, "move", pressed)
     with pytest.raises(KeyboardInterrupt):

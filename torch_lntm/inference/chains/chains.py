@@ -227,7 +227,7 @@ class Chains:
             drawn = hmc.draw(noise.fold_in(self._keys, numbers[:, None, None]), self.target)
             self._drawn = list(map(hmc.Randomness, *(x.unbind() for x in drawn)))
         self.state, info = hmc.step(
-            self._drawn.pop(0),
+            self._drawn[0],
             self.target,
             self.state,
             self.step_size,
@@ -235,6 +235,7 @@ class Chains:
             self.settings.num_steps,
             jitter=self.settings.jitter,
         )
+        del self._drawn[0]
         self.num_transitions += 1
         self.last = info
         if self.num_transitions > self.warmup_steps:
