@@ -285,7 +285,7 @@ class Settings:
     num_topics: int = 50
     num_docs: int = 1000
     num_samples: int = 200
-    stock_seconds: float = 60.0
+    stock_seconds: float = 400.0
     stock_warmup: int = 20
     nuts_docs: int = 20
     nuts_samples: int = 400
