@@ -120,5 +120,22 @@ def test_statistics_of_draws_are_means_over_the_chains_that_are_used(family, dev
         np.testing.assert_allclose(found.sums[name].tolist(), sums[key], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found.word_counts.tolist(), words, rtol=1e-10, atol=1e-12)
     assert (found.num_docs, found.num_tokens) == (3, counts[:3].sum())
-    assert found.objective == pytest.approx(objective)
+    assert float(found.objective) == pytest.approx(objective)
     assert found.num_unconverged == 3
+
+
+@pytest.mark.parametrize("num_chains", [1, 3])
+def test_by_default_all_chains_are_averaged(num_chains: int, device) -> None:
+    model = make_model("ctm").to(device)
+    batch = make_batch(make_counts()[:3], device)
+    rng = np.random.default_rng(0)
+    eta = torch.from_numpy(rng.normal(size=(num_chains, 3, model.latent_dim))).to(device)
+    values = torch.from_numpy(rng.normal(size=(num_chains, 3))).to(device)
+    drawn = (model, batch, {"eta": eta}, eta, values)
+    found = sampled_statistics(*drawn)
+    expected = sampled_statistics(*drawn, torch.ones_like(values, dtype=torch.bool))
+    assert torch.equal(found.word_counts, expected.word_counts)
+    assert all(torch.equal(found.sums[name], expected.sums[name]) for name in expected.sums)
+    assert float(found.objective) == float(expected.objective)
+    assert found.num_unconverged == expected.num_unconverged == 0
+    assert float(found.word_counts.sum()) == pytest.approx(float(batch.counts.sum()))
