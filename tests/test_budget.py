@@ -28,8 +28,8 @@ def test_on_a_gpu_they_share_a_part_of_its_memory(monkeypatch):
     assert docs_at_once(1.0, "cuda", most_on_cpu=4096) == 65536
 
 
-def test_a_table_may_take_an_eighth_of_a_gpu(monkeypatch):
+def test_a_table_may_take_a_thirty_second_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**32, 2**33))
-    assert fits(2**30, "cuda")
-    assert not fits(2**30 + 1, torch.device("cuda", 0))
+    assert fits(2**28, "cuda")
+    assert not fits(2**28 + 1, torch.device("cuda", 0))
     assert fits(2.0**60, "cpu")

@@ -8,6 +8,8 @@ import torch
 CPU_NUMBERS = 2**23
 #: Share of a CUDA device's memory that they take there.
 CUDA_SHARE = 1 / 8
+#: Share of it that a table may take which a fit keeps there: it has a few, and two copies of each.
+TABLE_SHARE = 1 / 32
 #: Bounds on the number of documents; beyond the upper one on CUDA launches cost nothing.
 LEAST_DOCS = 16
 MOST_ON_CPU, MOST_ON_CUDA = 1024, 65536
@@ -48,4 +50,4 @@ def fits(num_bytes: float, device: torch.device | str) -> bool:
     device = torch.device(device)
     if device.type != "cuda":
         return True
-    return num_bytes <= CUDA_SHARE * torch.cuda.mem_get_info(device)[1]
+    return num_bytes <= TABLE_SHARE * torch.cuda.mem_get_info(device)[1]

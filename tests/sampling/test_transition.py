@@ -57,7 +57,7 @@ def make_start(
     target = DocumentTarget(space, topics, make_batch(counts, device, dtype))
     keys = noise.document_keys(0, target.batch.index, num_chains)
     return target, {
-        "random": hmc.draw(noise.fold_in(keys, 1), target),
+        "drawn": hmc.draw(noise.fold_in(keys, 1), target),
         "target": target,
         "state": hmc.evaluate(target, target.draw_prior(noise.fold_in(keys, 0))),
         "step_size": 0.1 + 0.2 * noise.uniform(noise.fold_in(keys, 2), 1).squeeze(-1),
@@ -113,7 +113,7 @@ def test_accepts_rejects_and_diverges_as_the_steps_do(
 def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
     """Of a proposal that is taken in any case."""
     target, start = make_start("anchored", fused, num_chains=1)
-    start["random"] = start["random"]._replace(chance=torch.zeros_like(start["random"].chance))
+    start["drawn"] = start["drawn"]._replace(chance=torch.zeros_like(start["drawn"].chance))
     space = target.space
     assert isinstance(space, EtaSpace)
 
@@ -127,7 +127,7 @@ def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
         log_joint = log_likelihood(z).sum() - 0.5 * z.square().sum()
         return torch.autograd.grad(log_joint, z)[0]
 
-    z, r = start["state"].position[0], start["random"].momentum[0]
+    z, r = start["state"].position[0], start["drawn"].momentum[0]
     before = log_likelihood(z) - 0.5 * (z.square() + r.square()).sum(-1)
     epsilon = start["step_size"][0][:, None]
     for _ in range(start["num_steps"]):

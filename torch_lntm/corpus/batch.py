@@ -155,11 +155,7 @@ class DocumentBatch:
         # No entries lie between those of one of the words and of the next.
         offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
         part.__dict__["by_word"] = order, doc_index, offsets
-        if "num_tokens" in self.__dict__:
-            part.__dict__["num_tokens"] = self.num_tokens
-        if self._knows_positions:
-            part.__dict__["positions"] = self.positions
-        return part
+        return self._told(part)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -193,9 +189,15 @@ class DocumentBatch:
                 }
             ),
         )
+        return self._told(moved)
+
+    def _told(self, other: DocumentBatch) -> DocumentBatch:
+        """A batch of the same tokens, told what this one knows without waiting for a GPU."""
         if self._knows_positions:
-            moved.__dict__["positions"] = self.positions
-        return moved
+            other.__dict__["positions"] = self.positions
+        if "num_tokens" in self.__dict__:
+            other.__dict__["num_tokens"] = self.num_tokens
+        return other
 
     @property
     def _knows_positions(self) -> bool:
@@ -306,9 +308,7 @@ class DocumentBatch:
                 word_index=self.word_index + self.num_words * block.long()[self.row_index],
                 num_words=num_blocks * self.num_words,
             )
-            if self._knows_positions:
-                moved.__dict__["positions"] = self.positions
-            self._other_blocks[name, num_blocks] = moved
+            self._other_blocks[name, num_blocks] = self._told(moved)
         return self._other_blocks[name, num_blocks]
 
     @cached_property

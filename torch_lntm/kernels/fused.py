@@ -80,7 +80,7 @@ def expected_counts(
 
 def transition(
     state: tuple[Tensor, Tensor, Tensor, Tensor],
-    random: tuple[Tensor, Tensor, Tensor],
+    drawn: tuple[Tensor, Tensor, Tensor],
     step_size: Tensor,
     temperature: float | Tensor,
     num_steps: int,
@@ -96,7 +96,7 @@ def transition(
 
     Args:
         state: The fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
-        random: Those of a :class:`~torch_lntm.sampling.hmc.Randomness`.
+        drawn: Those of a :class:`~torch_lntm.sampling.hmc.Randomness`.
         step_size: ``(num_chains, num_docs)``, or what broadcasts with it.
         temperature: Inverse temperature of the likelihood, likewise.
         num_steps: Leapfrog steps, at least 1.
@@ -121,7 +121,7 @@ def transition(
     if not isinstance(temperature, Tensor):
         temperature = torch.full_like(log_prior, temperature)
     epsilon, heat = (x.to(log_prior).expand_as(log_prior) for x in (step_size, temperature))
-    tensors = (*state, *random, epsilon, heat, loc, loading, loading.mT)
+    tensors = (*state, *drawn, epsilon, heat, loc, loading, loading.mT)
     *new, acceptance, accepted, energy_error, divergent = operation(
         *(x.contiguous() for x in tensors),
         batch.row_offsets,

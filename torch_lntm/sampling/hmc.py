@@ -110,8 +110,17 @@ def init(target: DocumentTarget, position: Tensor) -> HMCState:
         NumericalError: Something is not finite there; names it and the documents.
     """
     state = evaluate(target, position)
-    if bool(are_finite(state)):
-        return state
+    if not bool(are_finite(state)):
+        require_finite(target, state)
+    return state
+
+
+def require_finite(target: DocumentTarget, state: HMCState) -> None:
+    """Refuse a state in which something is not finite.
+
+    Raises:
+        NumericalError: Something is not; names it and the documents.
+    """
     for name, values in zip(HMCState._fields, state, strict=True):
         finite = values.isfinite()
         bad = ~(finite.all(-1) if values.dim() > 2 else finite).all(0)
@@ -122,7 +131,6 @@ def init(target: DocumentTarget, position: Tensor) -> HMCState:
                 f"their chains start, first at position {documents[0]}",
                 documents,
             )
-    return state
 
 
 def leapfrog(
@@ -176,7 +184,7 @@ def energy(state: HMCState, momentum: Tensor, temperature: float | Tensor = 1.0)
 
 
 def step(
-    random: Randomness,
+    drawn: Randomness,
     target: DocumentTarget,
     state: HMCState,
     step_size: Tensor,
@@ -188,7 +196,7 @@ def step(
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
 
     Args:
-        random: What it draws.
+        drawn: What it draws.
         target: The target.
         state: Where the chains are.
         step_size: ε, broadcast with the chances.
@@ -207,7 +215,7 @@ def step(
         if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
             new, info = fused.transition(
                 state,
-                random,
+                drawn,
                 step_size,
                 temperature,
                 num_steps,
@@ -219,7 +227,7 @@ def step(
                 probability_floor(target.topics.dtype),
             )
             return HMCState(*new), HMCInfo(*info)
-    momentum, chance, wobble = random
+    momentum, chance, wobble = drawn
     step_size = step_size * (1.0 + jitter * (2.0 * wobble - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
     error = energy(end, final, temperature) - energy(state, momentum, temperature)

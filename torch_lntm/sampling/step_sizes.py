@@ -15,7 +15,7 @@ from torch_lntm.sampling import hmc
 
 #: Doublings or halvings of the search for a first step size.
 MAX_DOUBLINGS = 30
-#: How many are made of many chains in any case.
+#: Attempts before anyone asks whether all chains have crossed the threshold.
 FEWEST_ATTEMPTS = 3
 #: γ, t₀ and κ of dual averaging (*Hoffman & Gelman 2014, §3.2.1*).
 SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
@@ -41,8 +41,8 @@ def find_step_size(
     step_size = torch.ones_like(state.log_prior)
 
     def acceptable(attempt: int) -> Tensor:
-        random = hmc.draw(noise.fold_in(key, attempt), target)
-        info = hmc.step(random, target, state, step_size, metric, 1)[1]
+        drawn = hmc.draw(noise.fold_in(key, attempt), target)
+        info = hmc.step(drawn, target, state, step_size, metric, 1)[1]
         return info.acceptance > threshold
 
     grow = acceptable(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ from torch_lntm.errors import (
     UnreliableEstimateWarning,
 )
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.inference.chains import Chains, DocumentHMC, DocumentSamples, diagnostics
+from torch_lntm.inference.chains import Chains, DocumentHMC, DocumentSamples, chains, diagnostics
 from torch_lntm.models import DocumentPrior, TopicModel, iftm, lda
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.gibbs import gibbs
@@ -626,14 +627,48 @@ def test_what_is_not_a_number_is_named() -> None:
     assert error.value.documents == (10,)
     # The map to the coordinates of lda would hide it.
     theta = torch.full((5, 4), 0.25, dtype=torch.float64)
-    theta[2, 0] = math.nan
-    with pytest.raises(NumericalError, match=r"initial theta of 1 .* position 9") as error:
-        quiet(DocumentHMC(make_model("lda")), batch, 1, 0, initial_params={"theta": theta})
-    assert error.value.documents == (9,)
+    for value in (math.nan, -math.inf):
+        theta[2, 0] = value
+        with pytest.raises(NumericalError, match=r"initial theta of 1 .* position 9") as error:
+            quiet(DocumentHMC(make_model("lda")), batch, 1, 0, initial_params={"theta": theta})
+        assert error.value.documents == (9,)
+    with torch.no_grad():
+        # A topic that never writes a word leaves all densities finite.
+        model.topics.logits[0, 0] = -math.inf
+    with pytest.raises(NumericalError, match=r"topics\.logits"):
+        quiet(DocumentHMC(model), batch, 1, 0)
     with torch.no_grad():
         model.prior.loc[0] = math.nan
     with pytest.raises(NumericalError, match=r"prior\.loc"):
         quiet(DocumentHMC(model), batch, 1, 0)
+
+
+def test_documents_are_too_long_from_the_tokens_on_at_which_rounding_matters() -> None:
+    """Which is 0.05 nats; several documents of fewer tokens each are not."""
+    bound = 0.05 / np.finfo(np.float32).eps
+    model, counts = make_model("ctm", dtype="float32"), np.zeros((2, NUM_WORDS))
+    for tokens, warned in ((0.99 * bound, False), (1.01 * bound, True)):
+        counts[0, 0], counts[1, 0] = np.floor(tokens), np.floor(0.9 * bound)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts), 1, 0)
+        assert any(w.category is UnreliableEstimateWarning for w in said) is warned
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            quiet(DocumentHMC(model, step_size=1e-9), make_batch(counts[:1]), 1, 0)
+        assert any(w.category is UnreliableEstimateWarning for w in said) is warned
+
+
+@pytest.mark.parametrize("ahead", [1, 50, 200])
+def test_what_is_drawn_ahead_is_what_would_be_drawn_one_by_one(ahead: int, monkeypatch) -> None:
+    def draws() -> DocumentSamples:
+        batch = make_batch(make_counts())
+        return quiet(DocumentHMC(make_model("ctm"), num_chains=2, step_size=0.3), batch, 9, 4)
+
+    monkeypatch.setattr(chains, "DRAWN_AHEAD", ahead)
+    some = draws().latents["eta"]
+    monkeypatch.undo()
+    torch.testing.assert_close(some, draws().latents["eta"], rtol=1e-9, atol=1e-9)
 
 
 def test_warnings_name_the_line_that_asked() -> None:

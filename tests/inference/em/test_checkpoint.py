@@ -19,6 +19,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
+from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, lda
 
@@ -193,3 +194,25 @@ def test_a_fit_takes_the_corpus_s_fingerprint_once(engine, tmp_path, monkeypatch
     made.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
     assert path.exists()
     assert len(taken) == 1
+
+
+def test_tables_are_on_the_device_again(tmp_path: Path, accelerator) -> None:
+    corpus, path = make_corpus(12), tmp_path / "fit.safetensors"
+
+    def run() -> MonteCarloRun:
+        model = ctm(3, corpus.num_words).to(accelerator)
+        engine = MonteCarloEM(model, max_epochs=1, start="model", progress=False)
+        return MonteCarloRun(model, engine.settings, corpus)
+
+    first = run()
+    with torch.no_grad():
+        next(first.steps())
+    first.state.best = {"means": first.state.documents["means"].clone()}
+    first._save(path, first.identity())
+    again = run()
+    again._resume(path, again.identity())
+    assert again.state.documents.keys() == first.state.documents.keys()
+    for tables in (again.state.documents, again.state.best):
+        for name, table in tables.items():
+            assert table.device.type == "cuda"
+            assert torch.equal(table.cpu(), first.state.documents[name].cpu())

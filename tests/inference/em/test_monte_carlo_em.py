@@ -380,6 +380,8 @@ def test_a_chain_counts_as_stuck_that_stands_still_since_warm_up(monkeypatch) ->
     with pytest.warns(ConvergenceWarning, match="in 20 transitions, at positions 3;"):
         result = fit_monte_carlo(ctm(3, 30), make_corpus(12), **epochs)
     assert [record["stuck"] for record in result.history] == [0, 0, 1, 1]
+    # It is left out at once, though at the end of the last epoch none was stuck.
+    assert [record["unconverged"] for record in result.history] == [0, 0, 1, 1]
     assert result.moved[0].tolist() == [d != 3 for d in range(12)]
 
 

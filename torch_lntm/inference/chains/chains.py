@@ -33,7 +33,7 @@ MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
 #: Mass matrices in which a posterior is hardly wider than a unit normal, so that the bound applies.
 #: In other metrics it may be much wider, as in that of Taylor's posterior, which is too narrow.
 _BOUNDED = ("prior", "laplace")
-#: Numbers of momenta that are drawn at once, beyond one transition's.
+#: Momenta of several transitions are drawn at once as long as they have at most so many numbers.
 DRAWN_AHEAD = 2**16
 #: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
 #: number of tokens times the dtype's machine epsilon. Above it, acceptance probabilities are
@@ -83,7 +83,7 @@ class Chains:
         ConfigError: The batch has another vocabulary size than the model, there is no such mass
             matrix, or a shape is wrong.
         NumericalError: The model's parameters, or a density where the chains start, are not
-            finite; names the parameter or the documents.
+            finite; names the parameter or the documents. Not looked at where chains go on.
 
     Warns:
         UnreliableEstimateWarning: Documents are too long for the model's dtype.
@@ -118,10 +118,13 @@ class Chains:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
         self.state = hmc.evaluate(self.target, position)
         # Asked where chains begin, not at every visit, since the host waits for a GPU.
-        if progress is None and not bool(hmc.are_finite([*model.parameters(), *self.state])):
-            model.check_parameters()
-            self._require_finite(initial or {})
-            hmc.init(self.target, position)
+        if progress is None:
+            device = self.target.batch.device
+            given = [torch.as_tensor(value).to(device) for value in (initial or {}).values()]
+            if not bool(hmc.are_finite([*model.parameters(), *given, *self.state])):
+                model.check_parameters()
+                self._require_finite(initial or {})
+                hmc.require_finite(self.target, self.state)
         self.num_transitions = 0
         self._adaptation: DualAveraging | None = None
         if progress is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ class CorpusBatches:
             return
         corpus, chosen = self._corpus, list(parts)
         if self._copy is None:
-            self._copy = corpus.batch(device=self._device, dtype=self._dtype)
+            self._copy = self._copied_corpus()
         # One copy of all positions: the host waits for each.
         places = torch.from_numpy(np.concatenate([*chosen, np.zeros(0, np.int64)]))
         sizes = np.diff(corpus.row_offsets)
@@ -49,3 +50,24 @@ class CorpusBatches:
             batch.__dict__["positions"] = torch.from_numpy(rows)
             batch.__dict__["num_tokens"] = float(corpus.lengths[rows].sum())
             yield batch
+
+    def _copied_corpus(self) -> DocumentBatch:
+        """All documents, copied part by part: the corpus may be larger than the host's memory."""
+        corpus, device = self._corpus, self._device
+        one = corpus.batch([0], device=device, dtype=self._dtype)
+        word_index = one.word_index.new_empty(corpus.nnz)
+        counts = one.counts.new_empty(corpus.nnz)
+        for entries, rows in corpus.parts():
+            word_index[entries].copy_(torch.tensor(rows.word_index, dtype=torch.int64))
+            counts[entries].copy_(torch.tensor(rows.counts, dtype=self._dtype))
+        return replace(
+            one,
+            row_offsets=torch.tensor(corpus.row_offsets, device=device),
+            word_index=word_index,
+            counts=counts,
+            index=torch.arange(corpus.num_docs, device=device),
+            covariates={
+                name: torch.tensor(corpus.covariates[name]).to(like)
+                for name, like in one.covariates.items()
+            },
+        )

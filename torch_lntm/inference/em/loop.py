@@ -148,7 +148,8 @@ class ResumableFit(ABC):
             lambda: read_checkpoint(checkpoint, identity, self.model.device)
         )
         self.state.documents = placed(self.rows.select(self.state.documents), self.model.device)
-        self.state.best |= self.rows.select(self._best_documents())
+        best = self.rows.select(self._best_documents())
+        self.state.best |= placed(best, self.model.device)
         self.model.load_state_dict(parameters)
         self.resumed()
 

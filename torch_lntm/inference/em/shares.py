@@ -17,7 +17,7 @@ from torch_lntm.inference.em.memory import DocumentRows
 from torch_lntm.inference.em.processes import Processes
 
 #: Batches of corpora with at most this many stored counts are kept between epochs: making them
-#: again would take longer than small batches' arithmetic. Larger corpora are never held twice.
+#: again would take longer than small batches' arithmetic. Larger corpora are not held in batches.
 MAX_CACHED_COUNTS = 4_000_000
 
 

@@ -98,15 +98,15 @@ class DiagonalNormalPrior(LogisticNormalPrior):
                     "positive finite numbers"
                 )
             self.log_std.copy_(std.double().log())
-        if covariance is not None:
-            covariance = torch.as_tensor(covariance)
-            if covariance.dim() == 2 and bool((covariance.tril(-1) != 0).any()):
-                raise ConfigError(
-                    "prior covariance is not diagonal, but logits are independent under this "
-                    "prior; give their standard deviations by std, or take ctm for a full "
-                    "covariance"
-                )
         super().set_(loc=loc, covariance=covariance)
+
+    def _check_covariance(self, covariance: Tensor) -> None:
+        """One that is not diagonal."""
+        if bool((covariance != covariance.diagonal().diag_embed()).any()):
+            raise ConfigError(
+                "prior covariance is not diagonal, but logits are independent under this prior; "
+                "give their standard deviations by std, or take ctm for a full covariance"
+            )
 
     def _write_scale(self, tril: Tensor) -> None:
         """The diagonal of a factor that has nothing else."""

@@ -99,6 +99,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
                     f"prior covariance: got shape {tuple(covariance.shape)}; expected "
                     f"({dim}, {dim}) finite numbers"
                 )
+            self._check_covariance(covariance)
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
             if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
                 raise ConfigError("prior covariance is not symmetric; pass (C + C.T) / 2")
@@ -109,6 +110,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
                     f"{int(info)} is singular or indefinite; add a small multiple of the identity"
                 )
             self._write_scale(tril)
+
+    def _check_covariance(self, covariance: Tensor) -> None:
+        """Refuse a covariance of the right shape that this prior cannot have."""
 
     def _write_scale(self, tril: Tensor) -> None:
         """Set the parameters to a Cholesky factor of the covariance, float64."""
@@ -131,7 +135,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
                 ``(latent_dim, latent_dim)`` Σ_d E[eta_d eta_dᵀ].
 
         Raises:
-            NumericalError: The documents, with ``pseudo_documents``, are too few.
+            NumericalError: The documents, with ``pseudo_documents``, are too few, or their sums
+                not finite. On a GPU the host does not wait to see that under a prior of some
+                weight: parameters become NaN, which fits report.
         """
         if num_docs == 0:
             return

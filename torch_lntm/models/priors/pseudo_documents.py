@@ -45,10 +45,10 @@ class PseudoDocuments:
     def _may_ask(self, info: Tensor) -> bool:
         """Whether to ask what a factorisation in the M-step came to.
 
-        With a prior of some weight it succeeds unless the sums are not finite, and then parameters
-        are not finite either: not worth waiting for a GPU.
+        With a prior of some weight it succeeds unless the sums are not finite, or beyond all
+        reason, and then parameters are not finite either: not worth waiting for a GPU.
         """
-        return self.pseudo_documents == 0 or not info.is_cuda
+        return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 
     def expect_draws(self) -> dict[str, float]:
         """See :meth:`DocumentPrior.expect_draws`; a wide ``pseudo_variance``."""
