@@ -633,10 +633,10 @@ def test_what_is_not_a_number_is_named() -> None:
             quiet(DocumentHMC(make_model("lda")), batch, 1, 0, initial_params={"theta": theta})
         assert error.value.documents == (9,)
     with torch.no_grad():
-        # A topic that never writes a word leaves all densities finite.
-        model.topics.logits[0, 0] = -math.inf
-    with pytest.raises(NumericalError, match=r"topics\.logits"):
-        quiet(DocumentHMC(model), batch, 1, 0)
+        # A standard deviation of 0 leaves all densities finite.
+        model.prior.unconstrained_tril[0, 0] = -math.inf
+    with pytest.raises(NumericalError, match=r"prior\.unconstrained_tril"):
+        quiet(DocumentHMC(model, mass_matrix="prior"), batch, 1, 0)
     with torch.no_grad():
         model.prior.loc[0] = math.nan
     with pytest.raises(NumericalError, match=r"prior\.loc"):
