@@ -170,8 +170,7 @@ class MonteCarloRun(ResumableFit):
         settings, state = self.settings, self.state
         tally = Tally()
         objective: float | Tensor = 0.0
-        unconverged: int | Tensor = 0
-        num_tokens = 0.0
+        num_tokens, unconverged = 0.0, 0
         if state.step == settings.warmup_epochs:
             state.phase = "sampling"
             # Whoever moves with the frozen step size will show it.
@@ -182,13 +181,13 @@ class MonteCarloRun(ResumableFit):
                 # Chains move for a whole epoch before the first M-step.
                 total = self.processes.add_up("epoch", lambda: added(visits), torch.float64)
                 objective, num_tokens = total.objective, total.num_tokens
-                unconverged = total.num_unconverged
+                unconverged = int(total.num_unconverged)
             else:
                 for rows in self._mini_batches():
                     found = self._add_up(rows, visits)
                     objective += found.objective
                     num_tokens += found.num_tokens
-                    unconverged += found.num_unconverged
+                    unconverged += int(found.num_unconverged)
                     if found.num_docs:
                         self._maximise(found)
         if state.step == 0 and total.num_docs:
@@ -215,7 +214,7 @@ class MonteCarloRun(ResumableFit):
             **{name: int(numbers[name]) for name in ("divergences", "stuck")},
             "objective": mean,
             "perplexity": math.exp(-mean),
-            "unconverged": int(unconverged),
+            "unconverged": unconverged,
         }
 
     def _mini_batches(self) -> list[NDArray[np.int64]]:
