@@ -67,9 +67,12 @@ def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) 
 
 
 def test_mini_batches_of_large_corpora_are_larger() -> None:
-    """A twenty-fifth of the documents, within 100 to 200; 3,000 tokens at least."""
-    sizes = [batch_documents(n, 100.0) for n in (50, 2000, 4500, 100_000)]
-    assert sizes == [100, 100, 180, 200]
+    """A twenty-fifth of the documents, within 100 to 200; 3,000 tokens at least.
+
+    From 40,000 documents on a two-hundredth, up to 400.
+    """
+    sizes = [batch_documents(n, 100.0) for n in (50, 2000, 4500, 40_000, 75_000, 1_000_000)]
+    assert sizes == [100, 100, 180, 200, 375, 400]
     assert batch_documents(4500, 10.0) == 300
 
 

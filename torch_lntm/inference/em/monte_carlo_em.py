@@ -63,7 +63,8 @@ class MonteCarloEM:
             variational EM, and predict as well or, where documents are short, far better.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
         batch_size: Documents of a mini-batch; by default a twenty-fifth of the corpus within 100 to
-            200, and more where documents are so short that these have fewer than 3,000 tokens.
+            200, from 40,000 documents on a two-hundredth, up to 400, and more where documents are
+            so short that these have fewer than 3,000 tokens.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
             M-steps take twice the time of an epoch and predict about as well.
         learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is

@@ -31,6 +31,8 @@ MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Mini-batches that Monte-Carlo EM divides an epoch into, as far as the bounds of their documents
 #: allow, and tokens that they have at least.
 EPOCH_BATCHES, BATCH_DOCS, BATCH_TOKENS = 25, (100, 200), 3000
+#: With so many of them they may grow, up to so many documents.
+MANY_BATCHES, MOST_BATCH_DOCS = 200, 400
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 2
 #: The number that all words' counts are to be multiplied by, at which it is.
@@ -105,7 +107,8 @@ def batch_documents(num_docs: int, mean_length: float) -> int:
     """
     fewest, most = BATCH_DOCS
     share = min(max(num_docs // EPOCH_BATCHES, fewest), most)
-    return max(share, math.ceil(BATCH_TOKENS / mean_length))
+    large = min(num_docs // MANY_BATCHES, MOST_BATCH_DOCS)
+    return max(share, large, math.ceil(BATCH_TOKENS / mean_length))
 
 
 class RunningTopics:
