@@ -10,22 +10,17 @@ from torch_lntm.budget import docs_at_once, fits
 
 @pytest.mark.parametrize(
     ("numbers", "expected"),
-    [(1.0, 1024), (2**23 / 1024, 1024), (2**23 / 20, 20), (2**23, 16), (2.0**40, 16), (0.0, 1024)],
+    [(1.0, 4096), (2**23 / 4096, 4096), (2**23 / 20, 20), (2**23, 16), (2.0**40, 16), (0.0, 4096)],
 )
 def test_on_a_cpu_documents_share_a_fixed_number_of_numbers(numbers, expected):
     assert docs_at_once(numbers) == expected
-
-
-def test_the_bound_on_a_cpu_may_be_another():
-    assert docs_at_once(1.0, most_on_cpu=4096) == 4096
-    assert docs_at_once(2**23 / 2000, most_on_cpu=4096) == 2000
 
 
 def test_on_a_gpu_they_share_a_part_of_its_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**32, 2**33))
     assert docs_at_once(2**20, "cuda") == 2**33 // 8 // 4 // 2**20
     assert docs_at_once(2**20, torch.device("cuda", 0), torch.float64) == 2**33 // 8 // 8 // 2**20
-    assert docs_at_once(1.0, "cuda", most_on_cpu=4096) == 65536
+    assert docs_at_once(1.0, "cuda") == 65536
 
 
 def test_a_table_may_take_a_thirty_second_of_a_gpu(monkeypatch):

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import torch
 
-#: Numbers that documents computed together take on a CPU. More gain nothing: they leave the caches.
+#: Numbers that documents computed together take on a CPU.
 CPU_NUMBERS = 2**23
 #: Share of a CUDA device's memory that they take there.
 CUDA_SHARE = 1 / 8
 #: Share of it that a table may take which a fit keeps there: it has a few, and two copies of each.
 TABLE_SHARE = 1 / 32
-#: Bounds on the number of documents; beyond the upper one on CUDA launches cost nothing.
+#: Bounds on the number of documents. Solvers' last rounds, of few documents, cost the same for every
+#: batch; beyond the upper bounds that and, on CUDA, launches cost next to nothing.
 LEAST_DOCS = 16
-MOST_ON_CPU, MOST_ON_CUDA = 1024, 65536
+MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
 
 
 def docs_at_once(
     numbers_per_document: float,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    *,
-    most_on_cpu: int = MOST_ON_CPU,
 ) -> int:
     """The number of documents to compute together, to bound memory.
 
@@ -32,13 +31,12 @@ def docs_at_once(
             of its posterior covariance.
         device: Where the computation happens.
         dtype: The type of these numbers.
-        most_on_cpu: Bound on their number on a CPU.
 
     Returns:
         The number of documents, at least 16.
     """
     device = torch.device(device)
-    numbers, most = float(CPU_NUMBERS), most_on_cpu
+    numbers, most = float(CPU_NUMBERS), MOST_ON_CPU
     if device.type == "cuda":
         memory = torch.cuda.mem_get_info(device)[1]
         numbers, most = CUDA_SHARE * memory / dtype.itemsize, MOST_ON_CUDA

@@ -66,9 +66,8 @@ def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
     assert asked == [thirty.nnz / 30]
     # Modes take no covariances, and come in larger batches.
     sizes.clear()
-    monkeypatch.setattr(documents, "_MODES_AT_ONCE", 25)
     transform(guide, thirty)
-    assert sizes == [25, 5]
+    assert sizes == [30]
     sizes.clear()
     size = guide.model.num_topics + thirty.nnz / 30
     monkeypatch.setattr(documents, "_MODE_NUMBERS", 2.0**23 / size / 18.5)

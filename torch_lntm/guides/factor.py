@@ -76,7 +76,8 @@ class FactorGuide(Guide[FactorPosterior]):
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; K (L + 1) and L²."""
+        """See :meth:`Guide.memory_per_document`; K, and squares of the number of sources."""
         prior = cast(IndependentFactorPrior, self.model.prior)
-        num_topics, num_sources = prior.num_topics, prior.num_sources
-        return float((num_topics + num_sources) * (num_sources + 1))
+        # With Laplace sources a document has its own covariance of them, in float64, and its root.
+        squares = 1 if prior.space_type.shares_source_covariance else 4
+        return float(prior.num_topics + squares * prior.num_sources**2)

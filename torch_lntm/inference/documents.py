@@ -22,9 +22,6 @@ Estimate = Literal["mode", "mean"]
 
 #: Numbers that a mode takes, for each topic and stored count of its document.
 _MODE_NUMBERS = 8
-#: Modes solved at once on a CPU. The last rounds are of the few documents that need many, and cost
-#: the same for each batch.
-_MODES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,7 +112,7 @@ def transform(
     entries = corpus.nnz / corpus.num_docs
     if max_docs is None and only_means and guide.separates_means:
         per_document = _MODE_NUMBERS * (model.num_topics + entries)
-        max_docs = docs_at_once(per_document, model.device, model.dtype, most_on_cpu=_MODES_AT_ONCE)
+        max_docs = docs_at_once(per_document, model.device, model.dtype)
     elif max_docs is None:
         per_document = guide.memory_per_document(entries)
         if not mode:

@@ -77,5 +77,9 @@ class FactorPosterior(NormalPosterior):
     def source_sums(self) -> SourceSums:
         """See :meth:`Moments.source_sums`; *Putthividhya et al. 2009, eqs 15–17*."""
         mean, source = self.mean.double(), self.source_mean.double()
-        spread = torch.einsum("dij,dkj->ik", self.source_root, self.source_root)
+        if self.space.shares_source_covariance:
+            root = self.source_root[0]
+            spread = len(source) * (root @ root.mT)
+        else:
+            spread = torch.einsum("dij,dkj->ik", self.source_root, self.source_root)
         return SourceSums(source.sum(0), mean.mT @ source, source.mT @ source + spread)

@@ -23,7 +23,6 @@ from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.shares import Shares
 from torch_lntm.inference.em.start import (
-    MAX_STEP_DOCS,
     document_topics,
     lda_epoch,
     start_concentration,
@@ -104,7 +103,7 @@ class VariationalRun(ResumableFit):
         self.num_batches = math.ceil(len(occupied) / self.step_docs)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
         self.covariances = CovarianceSample(guide, corpus, self.order, stride, settings.max_docs)
-        self.max_docs = settings.max_docs or min(self.covariances.max_docs, MAX_STEP_DOCS)
+        self.max_docs = self.covariances.max_docs
         self.shares = Shares(
             corpus,
             self.order,
