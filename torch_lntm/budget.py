@@ -10,7 +10,7 @@ CPU_NUMBERS = 2**23
 CUDA_SHARE = 1 / 8
 #: Share of it that a table may take which a fit keeps there: it has a few, and two copies of each.
 TABLE_SHARE = 1 / 32
-#: Bounds on the number of documents. Solvers' last rounds, of few documents, cost the same for every
+#: Bounds on the number of documents. Solvers' last rounds, of few documents, cost as much for every
 #: batch; beyond the upper bounds that and, on CUDA, launches cost next to nothing.
 LEAST_DOCS = 16
 MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
