@@ -199,3 +199,14 @@ def test_a_single_topic_has_nothing_to_widen() -> None:
     before = prior.covariance.clone()
     prior.widen()
     torch.testing.assert_close(prior.covariance, before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_running_word_counts_are_in_the_model_s_dtype(dtype: str) -> None:
+    """Those of the first epoch, of several mini-batches, are summed in float64."""
+    corpus = make_corpus(20)
+    model = ctm(3, corpus.num_words, dtype=dtype)
+    result = MonteCarloEM(model, max_epochs=2, batch_size=8).fit(corpus)
+    assert result.statistics.word_counts.dtype == getattr(torch, dtype)
+    total = result.statistics.word_counts.double().sum()
+    assert float(total) == pytest.approx(result.statistics.num_tokens, rel=1e-5)

@@ -111,3 +111,12 @@ def test_the_sample_of_covariances_suits_the_batches(num_topics, num_docs, strid
     engine = VariationalEM(model, TaylorGuide(model), progress=False)
     run = VariationalRun(model, engine.guide, engine.settings, corpus)
     assert run.covariances.stride == stride
+
+
+def test_an_e_step_solves_as_many_documents_at_once_as_memory_allows() -> None:
+    corpus = make_corpus(20)
+    model = ctm(3, corpus.num_words)
+    guide = TaylorGuide(model)
+    for chosen, expected in ((None, 4096), (7, 7)):
+        settings = VariationalEM(model, guide, max_docs=chosen).settings
+        assert VariationalRun(model, guide, settings, corpus).max_docs == expected
