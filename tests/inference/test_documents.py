@@ -8,7 +8,7 @@ from support.known import TOPICS, make_corpus, make_factor_model, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import documents, transform
+from torch_lntm.inference import transform
 
 
 @pytest.fixture
@@ -69,8 +69,7 @@ def test_batches_are_as_large_as_the_guide_needs_them(corpus, monkeypatch):
     transform(guide, thirty)
     assert sizes == [30]
     sizes.clear()
-    size = guide.model.num_topics + thirty.nnz / 30
-    monkeypatch.setattr(documents, "_MODE_NUMBERS", 2.0**23 / size / 18.5)
+    monkeypatch.setattr(type(guide), "memory_of_means", lambda self, entries: 2.0**23 / 18.5)
     transform(guide, thirty)
     assert sizes == [18, 12]
 

@@ -76,8 +76,8 @@ class FactorGuide(Guide[FactorPosterior]):
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; K, and squares of the number of sources."""
+        """See :meth:`Guide.memory_per_document`; Laplace sources have squares too."""
         prior = cast(IndependentFactorPrior, self.model.prior)
         # With Laplace sources a document has its own covariance of them, in float64, and its root.
-        squares = 1 if prior.space_type.shares_source_covariance else 4
-        return float(prior.num_topics + squares * prior.num_sources**2)
+        squares = 0 if prior.space_type.shares_source_covariance else 4
+        return self.memory_of_means(entries) + squares * prior.num_sources**2

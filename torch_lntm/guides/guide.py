@@ -28,6 +28,8 @@ class Effort(TypedDict):
     max_iterations: int
 
 
+#: Numbers for each topic and stored count of a document that solving for its mean holds at a time.
+MEAN_TABLES = 8
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: The guides by name: every subclass of :class:`Guide` that has one.
 GUIDES: dict[str, type[Guide[Any]]] = {}
@@ -308,15 +310,23 @@ class Guide(ABC, Generic[P]):
         weights = posterior.topic_weights(temperature).to(batch.counts)
         return expected_word_counts(weights, self._topics(topic_temperature), batch)
 
+    def memory_of_means(self, entries: float) -> float:
+        """Approximate number of floats needed to solve the mean alone of one document.
+
+        Args:
+            entries: Stored counts of a document, on average.
+        """
+        return MEAN_TABLES * (self.model.num_topics + entries)
+
     def memory_per_document(self, entries: float) -> float:
-        """Approximate number of floats needed to solve one document.
+        """Approximate number of floats needed to solve one document; by default for its mean.
 
         Used to choose how many documents to solve at once.
 
         Args:
             entries: Stored counts of a document, on average.
         """
-        return float(self.model.num_topics)
+        return self.memory_of_means(entries)
 
     def __repr__(self) -> str:
         return (

@@ -86,8 +86,8 @@ class NormalGuide(Guide[NormalPosterior]):
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; the square of eta's dimension."""
-        return float(self.model.latent_dim**2)
+        """See :meth:`Guide.memory_per_document`; the square of eta's dimension too."""
+        return self.memory_of_means(entries) + self.model.latent_dim**2
 
 
 def _distribution(posterior: NormalPosterior) -> TorchDistribution:
@@ -144,7 +144,7 @@ class BleiLaffertyGuide(NormalGuide):
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`; no square here."""
-        return Guide.memory_per_document(self, entries)
+        return self.memory_of_means(entries)
 
 
 class KhanBouchardGuide(NormalGuide):

@@ -20,9 +20,6 @@ from torch_lntm.models import IndependentFactorPrior, TopicModel
 
 Estimate = Literal["mode", "mean"]
 
-#: Numbers that a mode takes, for each topic and stored count of its document.
-_MODE_NUMBERS = 8
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SourceActivity:
@@ -110,14 +107,12 @@ def transform(
     only_means = mode and not has_sources(model)
     solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
-    if max_docs is None and only_means and guide.separates_means:
-        per_document = _MODE_NUMBERS * (model.num_topics + entries)
-        max_docs = docs_at_once(per_document, model.device, model.dtype)
-    elif max_docs is None:
-        per_document = guide.memory_per_document(entries)
+    if max_docs is None:
+        lean = only_means and guide.separates_means
+        size = (guide.memory_of_means if lean else guide.memory_per_document)(entries)
         if not mode:
-            per_document = max(per_document, model.num_topics * num_samples)
-        max_docs = docs_at_once(per_document, model.device, model.dtype)
+            size = max(size, model.num_topics * num_samples)
+        max_docs = docs_at_once(size, model.device, model.dtype)
     parts: list[list[Tensor]] = []
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):

@@ -42,12 +42,20 @@ class FactorPosterior(NormalPosterior):
     @property
     def source_second_moment(self) -> Tensor:
         """E s² ``(num_docs, num_sources)``, float64."""
-        return self.source_mean.double().square() + self.source_root.square().sum(-1)
+        return self.source_mean.double().square() + self._roots.square().sum(-1)
 
     @property
     def source_std(self) -> Tensor:
         """Posterior standard deviations of the sources ``(num_docs, num_sources)``."""
-        return self.source_root.square().sum(-1).sqrt().to(self.mean.dtype)
+        std = self._roots.square().sum(-1).sqrt()
+        return std.to(self.mean.dtype).expand_as(self.source_mean)
+
+    @property
+    def _roots(self) -> Tensor:
+        """``source_root``, of a single row where all documents share it: no copies of it."""
+        if self.space.shares_source_covariance:
+            return self.space.source_tril[None]
+        return self.source_root
 
     def kl(self) -> Tensor:
         """KL(q(s) q(eta) ‖ p(s) p(eta | s)) of each document ``(num_docs,)`` float64 nats.
@@ -55,7 +63,7 @@ class FactorPosterior(NormalPosterior):
         With Laplace sources the dual's upper bound on it, in which E|s_l| is sqrt(E s_l²).
         """
         assert self.std is not None
-        root = self.source_root
+        root = self._roots
         residual = self.space.noise(self.mean, self.source_mean)
         ratio = self.std.double() / self.space.noise_std
         spread = (root * (self.space.gram @ root)).sum((-2, -1))
@@ -77,9 +85,7 @@ class FactorPosterior(NormalPosterior):
     def source_sums(self) -> SourceSums:
         """See :meth:`Moments.source_sums`; *Putthividhya et al. 2009, eqs 15–17*."""
         mean, source = self.mean.double(), self.source_mean.double()
+        spread = torch.einsum("dij,dkj->ik", self._roots, self._roots)
         if self.space.shares_source_covariance:
-            root = self.source_root[0]
-            spread = len(source) * (root @ root.mT)
-        else:
-            spread = torch.einsum("dij,dkj->ik", self.source_root, self.source_root)
+            spread = len(source) * spread
         return SourceSums(source.sum(0), mean.mT @ source, source.mT @ source + spread)

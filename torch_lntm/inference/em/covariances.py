@@ -23,8 +23,6 @@ from torch_lntm.posteriors import Posterior, SampledMoments
 #: there are enough topics to save time.
 STRIDE, TOPICS_PER_STRIDE = 8, 100
 MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
-#: Tables ``(num_docs, num_topics)`` that solving for means holds at a time.
-MEAN_TABLES = 8
 
 
 def default_stride(guide: Guide[Any], step_docs: int) -> int:
@@ -70,10 +68,11 @@ class CovarianceSample:
         self._rank = np.empty(corpus.num_docs, dtype=np.int64)
         self._rank[order] = np.arange(len(order))
         device, dtype = guide.model.device, guide.model.dtype
-        size = guide.memory_per_document(corpus.nnz / len(order))
+        entries = corpus.nnz / len(order)
+        size = guide.memory_per_document(entries)
         self._max_sampled = max_docs or docs_at_once(size, device, dtype)
         if self.stride > 1:
-            size = float(MEAN_TABLES * guide.model.num_topics)
+            size = guide.memory_of_means(entries)
         self.max_docs = max_docs or docs_at_once(size, device, dtype)
 
     def solve(
