@@ -47,14 +47,6 @@ def test_wright_omega_of_large_arguments(device, dtype) -> None:
     assert curvature.tolist() == [0.0, 0.0]
 
 
-def test_two_steps_are_enough_for_wright_omega(device, monkeypatch) -> None:
-    """As steps of order four are, from errors of up to 0.2 in its logarithm."""
-    monkeypatch.setattr("torch_lntm.solvers.special.OMEGA_STEPS", 2)
-    x = np.concatenate([np.linspace(-30, 30, 2001), np.logspace(1.5, 6)])
-    got = wright_omega(torch.from_numpy(x).to(device)).cpu().numpy()
-    np.testing.assert_allclose(got, wrightomega(x), rtol=1e-14)
-
-
 def test_wright_omega_without_a_rate(device) -> None:
     """The limit: what an empty document asks for."""
     x = torch.tensor([-torch.inf, 1.0], dtype=torch.float64, device=device, requires_grad=True)

@@ -142,8 +142,10 @@ class FactorSpace(LatentSpace):
         Returns:
             ``(num_docs, num_sources, num_sources)`` float64.
         """
-        # In s/|η|^½, where the precision is at least I. Reversed, X is upper triangular in the end.
-        precision = (scale[:, :, None] * self.gram * scale[:, None, :]).flip(1, 2)
+        # In s/|η|^½, where the precision is at least I; the sources reversed, so that the inverse of
+        # its factor is the transpose of the one returned, reversed.
+        reverse = scale.flip(1)
+        precision = reverse[:, :, None] * self.gram.flip(0, 1) * reverse[:, None, :]
         precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
         if index is None:
             index = torch.arange(len(scale), device=scale.device)
@@ -192,7 +194,7 @@ class FactorSpace(LatentSpace):
     def push(self, z: Tensor) -> Tensor:
         """A s + Λ^{-½}e ``(..., num_topics)`` of z ``(..., dim)``."""
         source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        return source @ self.mixing.mT.to(z.dtype) + noise * self.noise_std.to(z.dtype)
+        return torch.addcmul(source @ self.mixing.mT.to(z.dtype), noise, self.noise_std.to(z.dtype))
 
     def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
         """See :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""

@@ -67,8 +67,7 @@ class ActiveSet:
         """Take the stopped documents out if they cost more than ``idle_share`` allows.
 
         Args:
-            *held: What the solver has of the held documents: tensors with a row for each, objects
-                whose ``select`` takes rows, or None.
+            *held: What the solver has of the held documents; see :func:`select_rows`.
 
         Returns:
             The same of the documents that are held now.
@@ -86,13 +85,33 @@ class ActiveSet:
             return held
         keep = working.nonzero().squeeze(-1)
         self.rows, self._held_size = self.rows[keep], size
-        return tuple(_select(part, keep) for part in held)
+        return tuple(select_rows(part, keep) for part in held)
 
 
-def _select(part: Any, rows: Tensor) -> Any:
+def select_rows(part: Any, rows: Tensor) -> Any:
+    """The rows of some documents.
+
+    Args:
+        part: A tensor with a row for each document, a named tuple of such, an object whose
+            ``select`` takes rows, or None.
+        rows: int64.
+    """
     if part is None:
         return None
-    return part[rows] if isinstance(part, Tensor) else part.select(rows)
+    if isinstance(part, Tensor):
+        return part[rows]
+    if isinstance(part, tuple):
+        return type(part)(*(select_rows(member, rows) for member in part))
+    return part.select(rows)
+
+
+def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> None:
+    """Overwrite the rows of some documents, in a tensor or a named tuple, by those of ``other``."""
+    if isinstance(part, Tensor):
+        part[rows] = other
+        return
+    for mine, its in zip(part, other, strict=True):
+        replace_rows(mine, rows, its)
 
 
 def settled(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:

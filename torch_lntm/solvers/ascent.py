@@ -36,7 +36,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
-from torch_lntm.solvers.active import ActiveSet
+from torch_lntm.solvers.active import ActiveSet, replace_rows, select_rows
 
 #: Share of the gain that a step promises which it has to make.
 SUFFICIENT_INCREASE = 1e-4
@@ -46,6 +46,9 @@ DENSE_DIM = {"cpu": 10, "cuda": 128}
 #: Share of the curvature expected along the last step that is found at least: by less, steps
 #: become so long that they have to be halved again.
 LEAST_CURVATURE = 0.5
+#: Nats that a round may gain for the next one to start with its secant. Longer steps from afar save
+#: rounds as well, and lead to worse optima.
+NEAR = 3.0
 #: Largest share of the documents held by conjugate gradients that may be solved already.
 IDLE_SHARE = 0.35
 #: Bound on the halvings of a step.
@@ -75,10 +78,12 @@ class Words(NamedTuple):
     """What a pass over the words finds at some logits m, whatever h is.
 
     Attributes:
+        logits: ``(num_docs, num_topics)`` m.
         log_likelihood: ``(num_docs,)`` float64, loglik(e^m).
         topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic, its gradient in m.
     """
 
+    logits: Tensor
     log_likelihood: Tensor
     topic_counts: Tensor
 
@@ -91,26 +96,14 @@ class Point(NamedTuple):
         value: ``(num_docs,)`` float64 f.
         gradient: ``(num_docs, dim)`` ∇f.
         p: ``(num_docs, num_topics)`` softmax(m + h), the weights of the curvature.
-        log_likelihood: As in :class:`Words`.
-        topic_counts: As in :class:`Words`.
+        words: What the pass over the words found.
     """
 
     z: Tensor
     value: Tensor
     gradient: Tensor
     p: Tensor
-    log_likelihood: Tensor
-    topic_counts: Tensor
-
-    @property
-    def words(self) -> Words:
-        """What the pass over the words found."""
-        return Words(self.log_likelihood, self.topic_counts)
-
-    def replace_rows(self, rows: Tensor, other: Point) -> None:
-        """Overwrite some documents' rows with those of ``other``."""
-        for mine, its in zip(self, other, strict=True):
-            mine[rows] = its
+    words: Words
 
 
 class Secant(NamedTuple):
@@ -138,17 +131,27 @@ class Secant(NamedTuple):
         rho = torch.where(curvature > 0.0, 1.0 / torch.maximum(curvature, least), 0.0)
         return cls(step, fall, rho)
 
+    def near(self, gain: Tensor) -> Secant:
+        """Without those of the documents whose last round gained much.
+
+        Args:
+            gain: ``(num_docs,)`` nats.
+        """
+        return self._replace(rho=torch.where((gain <= NEAR)[:, None], self.rho, 0.0))
+
 
 class MeanAscent(NamedTuple):
     """Where the ascent of each document ended.
 
     Attributes:
         point: The last point of each document.
+        secant: That of each document's last step.
         converged: ``(num_docs,)`` bool.
         iterations: ``(num_docs,)`` int64.
     """
 
     point: Point
+    secant: Secant
     converged: Tensor
     iterations: Tensor
 
@@ -186,21 +189,24 @@ class Objective:
             words: What a pass over the words found at the logits of z, if there has been one.
         """
         lengths = self.batch.lengths
-        logits = self.space.lift(self.space.unwhiten(z))
-        words = words or self._read(logits)
-        shifted = logits if self.half_variance is None else logits + self.half_variance
+        words = words or self._read(self.space.lift(self.space.unwhiten(z)))
+        shifted = words.logits
+        if self.half_variance is not None:
+            shifted = shifted + self.half_variance
         p = torch.softmax(shifted, -1)
         value = words.log_likelihood - lengths * torch.logsumexp(shifted, -1).double()
         value = value - 0.5 * z.double().square().sum(-1)
-        gradient = self.space.pull(words.topic_counts - lengths[:, None] * p) - z
-        return Point(z, value, gradient, p, *words)
+        slope = torch.addcmul(words.topic_counts, lengths[:, None], p, value=-1.0)
+        gradient = self.space.pull(slope) - z
+        return Point(z, value, gradient, p, words)
 
     def _read(self, logits: Tensor) -> Words:
         tempered = self.temperature * logits
         counts = expected_counts(torch.softmax(tempered, -1), self.topics, self.batch)
         # loglik is taken at softmax weights, which cannot overflow; lse gives back the rest.
         scale = self.batch.lengths * torch.logsumexp(tempered, -1).double()
-        return Words((counts.log_likelihood + scale) / self.temperature, counts.topic_counts)
+        log_likelihood = (counts.log_likelihood + scale) / self.temperature
+        return Words(logits, log_likelihood, counts.topic_counts)
 
 
 def _conjugate_gradients(
@@ -254,20 +260,24 @@ def _conjugate_gradients(
 
 
 def _direction(
-    objective: Objective, point: Point, secant: Secant, cg_tolerance: float, cg_steps: int
+    objective: Objective, point: Point, secant: Secant | None, cg_tolerance: float, cg_steps: int
 ) -> Tensor:
-    """BFGS's direction from the complete-data information and one secant.
+    """BFGS's direction from the complete-data information and one secant, if there is one.
 
     Uphill for any ρ ≥ 0, and however roughly conjugate gradients solve: ∇f·δ is the product of the
     corrected gradient and their solution, which is positive, plus ρ(s·∇f)².
     """
-    along = secant.rho * (secant.step * point.gradient).sum(-1, keepdim=True)
-    rhs = torch.addcmul(point.gradient, along, secant.fall, value=-1.0)
+    rhs = point.gradient
+    if secant is not None:
+        along = secant.rho * (secant.step * rhs).sum(-1, keepdim=True)
+        rhs = torch.addcmul(rhs, along, secant.fall, value=-1.0)
     system = (objective.space, point.p, objective.batch.lengths, rhs)
     if rhs.shape[-1] <= DENSE_DIM.get(rhs.device.type, 0):
         delta = _dense_solution(*system)
     else:
         delta = _conjugate_gradients(*system, cg_tolerance, cg_steps)
+    if secant is None:
+        return delta
     across = secant.rho * (secant.fall * delta).sum(-1, keepdim=True)
     return delta.addcmul_(along - across, secant.step)
 
@@ -292,6 +302,7 @@ def maximise_mean(
     tolerance: float,
     max_iterations: int,
     words: Words | None = None,
+    secant: Secant | None = None,
     cg_tolerance: float = 0.05,
     cg_steps: int = 30,
 ) -> MeanAscent:
@@ -302,18 +313,16 @@ def maximise_mean(
         start: ``(num_docs, dim)`` whitened starting points.
         tolerance: A document has converged when its Newton decrement ∇f·δ, about twice the gain
             left, is below this many nats, or below what rounding lets the line search see.
-        max_iterations: Bound on the steps of each document.
+        max_iterations: Bound on the steps of each document, at least 1.
         words: What a pass over the words found at ``start``, if there has been one.
+        secant: Of the last steps to ``start``, on a similar function, if there have been any. The
+            ascent is one for any secants; good ones make it fast.
         cg_tolerance: Relative residual at which a direction is good enough.
         cg_steps: Bound on the conjugate-gradient steps of one direction.
     """
     epsilon = torch.finfo(start.dtype).eps
     active = ActiveSet(len(start), start.device)
-    point = objective.evaluate(start, words)
-    secant = Secant(
-        torch.zeros_like(start), torch.zeros_like(start), torch.zeros_like(start[:, :1])
-    )
-    found = Point(*(part.clone() for part in point))
+    found = point = objective.evaluate(start, words)
     for _ in range(max_iterations):
         before = point
         delta = _direction(objective, point, secant, cg_tolerance, cg_steps)
@@ -323,16 +332,18 @@ def maximise_mean(
         # A converged document takes its last step as well: it is already paid for. One that cannot
         # move has converged only if rounding hides what a step would gain. It has failed only if
         # the secant had no part in the direction, which the next one will be without.
-        found.replace_rows(active.rows, point)
-        active.step(
-            (decrement <= tolerance) | (~moved & (decrement <= rounding)),
-            ~moved & (secant.rho[:, 0] == 0.0),
-        )
-        objective, *parts = active.retire(objective, *point, *Secant.between(before, point))
-        point, secant = Point(*parts[: len(point)]), Secant(*parts[len(point) :])
+        stuck = ~moved if secant is None else ~moved & (secant.rho[:, 0] == 0.0)
+        active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), stuck)
+        secant = Secant.between(before, point)
+        if len(active.rows) == len(start):
+            found, last = point, secant
+        else:
+            replace_rows(found, active.rows, point)
+            replace_rows(last, active.rows, secant)
+        objective, point, secant = active.retire(objective, point, secant)
         if active.finished:
             break
-    return MeanAscent(found, active.converged, active.iterations)
+    return MeanAscent(found, last, active.converged, active.iterations)
 
 
 def _line_search(
@@ -348,9 +359,9 @@ def _line_search(
             return point, moved
         step /= 2.0
         trial = objective.select(bad).evaluate(start.z[bad] + step * delta[bad])
-        point.replace_rows(bad, trial)
+        replace_rows(point, bad, trial)
         gain = SUFFICIENT_INCREASE * step * decrement[bad] - rounding[bad]
         moved[bad] = trial.value >= start.value[bad] + gain
     bad = (~moved).nonzero().squeeze(-1)
-    point.replace_rows(bad, Point(*(part[bad] for part in start)))
+    replace_rows(point, bad, select_rows(start, bad))
     return point, moved

@@ -90,5 +90,5 @@ class _Diagonal:
     def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
         half = self.space.lift(self.variance[rows]) / (2.0 * self.temperature)
         log_rate = log_mean_rate(logits, half, batch.lengths)[:, : self.space.dim]
-        precision = self.space.precision.diagonal().expand_as(log_rate)
+        precision = self.space.precision.diagonal()
         self.variance[rows] = inverse_mean_root(precision, log_rate, 0.5 / self.temperature)

@@ -12,6 +12,7 @@ its optimum.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,12 +22,12 @@ from torch_lntm.kernels import expected_topic_counts
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, settled
-from torch_lntm.solvers.ascent import Objective, Words, maximise_mean
+from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
 #: Updates of variances, |η| and B at the starting means.
-START_STEPS = 3
+START_STEPS = 2
 #: Joint ascent steps in means and sources per round; each costs a pass over the words.
 MEAN_STEPS = 1
 
@@ -51,12 +52,9 @@ class _Sources:
 
     @classmethod
     def start(cls, space: FactorSpace, index: Tensor) -> _Sources:
-        """At |η| = 1, the optimum without data."""
+        """At |η| = 1, the optimum without data, which all documents share."""
         scale = space.gram.new_ones(len(index), space.num_sources)
-        root = space.source_tril
-        if not space.shares_source_covariance:
-            root = root.repeat(len(index), 1, 1)
-        return cls(space, scale, root)
+        return cls(space, scale, space.source_tril)
 
     def lift(self, eta: Tensor) -> Tensor:
         return eta
@@ -93,9 +91,14 @@ class _Sources:
         """Take the values of some of the documents from ``part``."""
         self.scale[rows], self.root[rows] = part.scale, part.root
 
+    @cached_property
+    def variance(self) -> Tensor:
+        """diag B⁻¹ ``(num_docs, num_sources)``, float64; a row for all documents if Gaussian."""
+        return self.root.square().sum(-1)
+
     def second_moment(self, z: Tensor) -> Tensor:
         """E s² ``(num_docs, num_sources)``, float64."""
-        return self.source_mean(z).square() + self.root.square().sum(-1)
+        return self.source_mean(z).square() + self.variance
 
     def bound_terms(self, z: Tensor) -> Tensor:
         """The bound's terms in q(s) beyond −½|z|² ``(num_docs,)``, float64.
@@ -103,10 +106,7 @@ class _Sources:
         ½|s̄|²_{1/|η|} − ½ tr AᵀΛAB⁻¹ − KL(q(s) ‖ p(s)); tr AᵀΛAB⁻¹ = L − tr diag(1/|η|)B⁻¹.
         """
         shortest = z[:, : self.space.num_sources].double().square().sum(-1)
-        root = self.root
-        if not self.space.shares_source_covariance:
-            root = root / self.scale[:, :, None]
-        trace = self.space.num_sources - root.square().sum((-2, -1))
+        trace = self.space.num_sources - (self.variance / self.scale.square()).sum(-1)
         divergence = self.space.source_divergence(self.second_moment(z), self.root)
         return 0.5 * (shortest - trace) - divergence
 
@@ -154,16 +154,16 @@ def _coordinate_update(
 ) -> Tensor:
     """The paper's round at fixed ν²: ξ, then x̄ given responsibilities, then s̄ (*eqs 4, 5, 7–9*)."""
     space = sources.space
-    eta = sources.unwhiten(z.double())
+    eta = sources.unwhiten(z)
     mean = update_mean(
-        topic_counts.double(),
-        eta - z[:, space.num_sources :] * space.noise_std,
+        topic_counts,
+        eta - z[:, space.num_sources :] * space.noise_std.to(z.dtype),
         torch.logsumexp(eta + half_variance, -1),
-        half_variance.double(),
-        space.noise_precision.double(),
-        lengths.double(),
+        half_variance,
+        space.noise_precision,
+        lengths,
     )
-    return sources.whiten(mean).to(z.dtype)
+    return sources.whiten(mean)
 
 
 def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
@@ -217,43 +217,44 @@ def factor(
     # fitted to the starting means, without a pass over the words, which saves warm starts most of
     # their rounds.
     variance = 1.0 / (space.noise_precision + batch.lengths[:, None] / space.num_topics)
-    precision = space.noise_precision.expand_as(variance)
     for _ in range(START_STEPS):
         log_rate = log_mean_rate(start, 0.5 * variance, batch.lengths)
-        variance = inverse_mean_root(precision, log_rate, 0.5)
-        sources = sources.updated(z, batch.index)
-        z = sources.whiten(start)
+        variance = inverse_mean_root(space.noise_precision, log_rate, 0.5)
+        if not space.shares_source_covariance:
+            sources = sources.updated(z, batch.index)
+            z = sources.whiten(start)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active, current = ActiveSet(batch.num_docs, z.device), batch
     epsilon = 4.0 * torch.finfo(z.dtype).eps
     topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
     z = _coordinate_update(sources, z, topic_counts, 0.5 * variance, batch.lengths)
-    # What the words say at the means of a round holds at the start of the next.
+    # What the words say at the means of a round holds at the start of the next, and what its step
+    # tells of the curvature nearly does, also where the sources' coordinates change.
     words: Words | None = None
+    secant: Secant | None = None
     for iteration in range(max_iterations):
         rows = active.rows
         part, half = sources.select(rows), 0.5 * variance[rows]
-        point = maximise_mean(
+        point, secant, *_ = maximise_mean(
             Objective(current, topics, part, half),
             z[rows],
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS,
             words=words,
-        ).point
+            secant=secant,
+        )
         z[rows] = point.z
         new_bound = (
             point.value + part.bound_terms(point.z) - _noise_divergence(space, variance[rows])
         )
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
-        eta = part.unwhiten(point.z.double())
         # The logits' own rounding counts once a token.
-        size = new_bound.abs() + current.lengths * eta.abs().amax(-1)
+        size = new_bound.abs() + current.lengths * point.words.logits.abs().amax(-1)
         active.step(*settled(gain, tolerance, epsilon * size))
-        current, part, position, half, eta, *read = active.retire(
-            current, part, point.z, half, eta, *point.words
+        current, part, position, half, words, secant = active.retire(
+            current, part, point.z, half, point.words, secant.near(gain)
         )
-        words = Words(*read)
         # The last round ends with the means: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
@@ -261,10 +262,9 @@ def factor(
         if not space.shares_source_covariance:
             part = part.updated(position, current.index)
             sources.assign(active.rows, part)
-            z[active.rows] = part.whiten(eta).to(z.dtype)
-        log_rate = log_mean_rate(eta.to(z.dtype), half, current.lengths)
-        precision = space.noise_precision.expand_as(log_rate)
-        variance[active.rows] = inverse_mean_root(precision, log_rate, 0.5)
+            z[active.rows] = part.whiten(words.logits)
+        log_rate = log_mean_rate(words.logits, half, current.lengths)
+        variance[active.rows] = inverse_mean_root(space.noise_precision, log_rate, 0.5)
     return FactorPosterior(
         space=space,
         index=batch.index,

@@ -22,10 +22,11 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.solvers.active import ActiveSet, settled
-from torch_lntm.solvers.ascent import Objective, Words, maximise_mean
+from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 
-#: Ascent steps in the mean per round.
-MEAN_STEPS = 3
+#: Ascent steps in the mean, in the first round and in every other. From afar a few of them before
+#: the variances change lead to better optima.
+FIRST_STEPS, MEAN_STEPS = 4, 2
 #: Updates of the variances at the starting means, which cost no pass over the words.
 START_STEPS = 2
 
@@ -86,31 +87,31 @@ def maximise_tangent_bound(
     active = ActiveSet(batch.num_docs, z.device)
     current, current_space = batch, space
     words: Words | None = None
+    secant: Secant | None = None
 
     for _ in range(START_STEPS):
         variances.update(active.rows, current, space.lift(start))
     for iteration in range(max_iterations):
         half = current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
-        point = maximise_mean(
+        point, secant, *_ = maximise_mean(
             Objective(current, topics, current_space, half, temperature),
             z[active.rows],
             tolerance=0.1 * tolerance,
-            max_iterations=MEAN_STEPS,
+            max_iterations=MEAN_STEPS if iteration else FIRST_STEPS,
             words=words,
-        ).point
+            secant=secant,
+        )
         z[active.rows] = point.z
         new_bound = point.value + variances.bound_terms(active.rows)
         gain = new_bound - bound[active.rows]
         bound[active.rows] = new_bound
         active.step(*settled(gain, tolerance, 4.0 * torch.finfo(z.dtype).eps * new_bound.abs()))
-        current, current_space, position, *read = active.retire(
-            current, current_space, point.z, *point.words
-        )
         # The next round starts at these means, with other variances.
-        words = Words(*read)
+        current, current_space, words, secant = active.retire(
+            current, current_space, point.words, secant.near(gain)
+        )
         # The last round ends with the mean: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
-        logits = current_space.lift(current_space.unwhiten(position))
-        variances.update(active.rows, current, logits)
+        variances.update(active.rows, current, words.logits)
     return TangentAscent(z, bound, active.converged, active.iterations)
