@@ -32,7 +32,9 @@ class Scripted(Objective):
 
     def evaluate(self, z: torch.Tensor, words: Words | None = None) -> Point:
         value = self.value(z.double().squeeze(-1))
-        return Point(z, value, torch.full_like(z, self.slope), torch.ones_like(z), Words(z, value, z))
+        return Point(
+            z, value, torch.full_like(z, self.slope), torch.ones_like(z), Words(z, value, z)
+        )
 
     def select(self, rows: torch.Tensor) -> Scripted:
         return scripted(self.value, self.slope, len(rows))
