@@ -101,7 +101,8 @@ def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -
 def test_only_long_documents(device, name) -> None:
     single, double = models(name, device)
     counts = long_and_short()[[1]]
-    got, exact = solve(name, single, counts), solve(name, double, counts)
+    # Close to the optimum, as above.
+    got, exact = (solve(name, model, counts, tolerance=1e-6) for model in (single, double))
     assert got.mean.dtype == got.variance.dtype == torch.float32
     torch.testing.assert_close(got.variance.double(), exact.variance, rtol=1e-4, atol=0.0)
 

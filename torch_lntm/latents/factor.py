@@ -142,8 +142,8 @@ class FactorSpace(LatentSpace):
         Returns:
             ``(num_docs, num_sources, num_sources)`` float64.
         """
-        # In s/|η|^½, where the precision is at least I; the sources reversed, so that the inverse of
-        # its factor is the transpose of the one returned, reversed.
+        # In s/|η|^½, where the precision is at least I; the sources reversed, so that the inverse
+        # of its factor is the transpose of the one returned, reversed.
         reverse = scale.flip(1)
         precision = reverse[:, :, None] * self.gram.flip(0, 1) * reverse[:, None, :]
         precision.diagonal(dim1=-2, dim2=-1).add_(1.0)

@@ -114,6 +114,18 @@ def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> No
         replace_rows(mine, rows, its)
 
 
+def bound_rounding(bound: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
+    """Nats by which rounding may lower bounds in a round: their own, and the logits', once a token.
+
+    Args:
+        bound: ``(num_docs,)`` float64.
+        lengths: ``(num_docs,)`` tokens.
+        logits: ``(num_docs, num_topics)`` in the precision in which the bounds are computed.
+    """
+    size = bound.abs() + lengths * logits.abs().amax(-1)
+    return 4.0 * torch.finfo(logits.dtype).eps * size
+
+
 def settled(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:
     """Which documents have converged in an ascent on a bound, and which have failed.
 

@@ -21,7 +21,7 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
-from torch_lntm.solvers.active import ActiveSet, settled
+from torch_lntm.solvers.active import ActiveSet, bound_rounding, settled
 from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
@@ -93,7 +93,7 @@ class _Sources:
 
     @cached_property
     def variance(self) -> Tensor:
-        """diag B⁻¹ ``(num_docs, num_sources)``, float64; a row for all documents if Gaussian."""
+        """Diag B⁻¹ ``(num_docs, num_sources)``, float64; a row for all documents if Gaussian."""
         return self.root.square().sum(-1)
 
     def second_moment(self, z: Tensor) -> Tensor:
@@ -225,7 +225,6 @@ def factor(
             z = sources.whiten(start)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active, current = ActiveSet(batch.num_docs, z.device), batch
-    epsilon = 4.0 * torch.finfo(z.dtype).eps
     topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
     z = _coordinate_update(sources, z, topic_counts, 0.5 * variance, batch.lengths)
     # What the words say at the means of a round holds at the start of the next, and what its step
@@ -249,9 +248,8 @@ def factor(
         )
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
-        # The logits' own rounding counts once a token.
-        size = new_bound.abs() + current.lengths * point.words.logits.abs().amax(-1)
-        active.step(*settled(gain, tolerance, epsilon * size))
+        rounding = bound_rounding(new_bound, current.lengths, point.words.logits)
+        active.step(*settled(gain, tolerance, rounding))
         current, part, position, half, words, secant = active.retire(
             current, part, point.z, half, point.words, secant.near(gain)
         )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
-from torch_lntm.solvers.active import ActiveSet, settled
+from torch_lntm.solvers.active import ActiveSet, bound_rounding, settled
 from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 
 #: Ascent steps in the mean, in the first round and in every other. From afar a few of them before
@@ -105,7 +105,8 @@ def maximise_tangent_bound(
         new_bound = point.value + variances.bound_terms(active.rows)
         gain = new_bound - bound[active.rows]
         bound[active.rows] = new_bound
-        active.step(*settled(gain, tolerance, 4.0 * torch.finfo(z.dtype).eps * new_bound.abs()))
+        rounding = bound_rounding(new_bound, current.lengths, point.words.logits)
+        active.step(*settled(gain, tolerance, rounding))
         # The next round starts at these means, with other variances.
         current, current_space, words, secant = active.retire(
             current, current_space, point.words, secant.near(gain)
