@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 import torch
 
-from torch_lntm.solvers.active import ActiveSet, settled
+from torch_lntm.solvers.active import (
+    ActiveSet,
+    bound_rounding,
+    replace_rows,
+    select_rows,
+    settled,
+)
 
 
 def flags(*values: int) -> torch.Tensor:
@@ -108,6 +115,47 @@ def test_a_document_that_costs_nothing_still_has_to_stop() -> None:
     active.retire()
     assert not active.finished
     assert active.rows.tolist() == [0]
+
+
+class Inner(NamedTuple):
+    table: torch.Tensor
+
+
+class Outer(NamedTuple):
+    values: torch.Tensor
+    inner: Inner
+    named: Named | None
+
+
+def test_rows_of_a_tuple_are_those_of_all_its_members() -> None:
+    whole = Outer(torch.arange(3.0), Inner(torch.arange(6.0).reshape(3, 2)), Named(list("abc")))
+    part = select_rows(whole, torch.tensor([2, 0]))
+    assert isinstance(part, Outer)
+    assert isinstance(part.inner, Inner)
+    assert part.values.tolist() == [2.0, 0.0]
+    assert part.inner.table.tolist() == [[4.0, 5.0], [0.0, 1.0]]
+    assert part.named.names == ["c", "a"]
+    assert select_rows(whole._replace(named=None), torch.tensor([1])).named is None
+
+
+def test_rows_are_replaced_in_place_in_all_members() -> None:
+    mine = (torch.zeros(3), Inner(torch.zeros(3, 2)))
+    replace_rows(mine, torch.tensor([2, 0]), (torch.tensor([1.0, 2.0]), Inner(torch.ones(2, 2))))
+    assert mine[0].tolist() == [2.0, 0.0, 1.0]
+    assert mine[1].table.tolist() == [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
+    with pytest.raises(ValueError, match="zip"):
+        replace_rows(mine, torch.tensor([0]), (torch.zeros(1),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_of_a_bound_is_its_own_and_the_logits_once_a_token(dtype) -> None:
+    found = bound_rounding(
+        torch.tensor([-600.0, -600.0, 0.0], dtype=torch.float64),
+        torch.tensor([0.0, 50.0, 10.0], dtype=dtype),
+        torch.tensor([[9.0, 9.0], [3.0, -100.0], [2.0, 1.0]], dtype=dtype),
+    )
+    unit = 4 * torch.finfo(dtype).eps
+    assert found.tolist() == pytest.approx([600 * unit, 5600 * unit, 20 * unit], rel=1e-6)
 
 
 def test_no_documents_are_finished_from_the_start() -> None:

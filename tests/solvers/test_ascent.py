@@ -12,6 +12,8 @@ from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
 from torch_lntm.solvers.ascent import (
+    NEAR,
+    MeanAscent,
     Objective,
     Point,
     Secant,
@@ -118,6 +120,31 @@ def test_secants_save_most_steps_where_topics_overlap(device, monkeypatch) -> No
     torch.testing.assert_close(found.point.value, plain.point.value, rtol=0, atol=1e-6)
     assert int(found.iterations.sum()) < 0.5 * int(plain.iterations.sum())
     assert float(found.point.gradient.norm()) < float(plain.point.gradient.norm())
+
+
+def test_an_ascent_goes_on_from_its_secant_as_if_it_had_not_stopped(device) -> None:
+    problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
+    batch = problem.batch(device)
+    model = problem.model(device)
+    space = model.prior.space(batch)
+    objective = Objective(batch, model.topics.probs.detach(), space)
+    start = torch.zeros(4, space.dim, dtype=torch.float64, device=device)
+
+    def ascend(steps: int, start: torch.Tensor, **known: object) -> MeanAscent:
+        return maximise_mean(objective, start, tolerance=0.0, max_iterations=steps, **known)
+
+    whole, half = ascend(6, start), ascend(3, start)
+    rest = ascend(3, half.point.z, words=half.point.words, secant=half.secant)
+    torch.testing.assert_close(rest.point.z, whole.point.z, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(rest.secant.step, whole.secant.step, rtol=1e-8, atol=1e-12)
+    without = ascend(3, half.point.z, words=half.point.words)
+    assert float(without.point.value.sum()) < float(whole.point.value.sum())
+
+
+def test_the_secants_of_documents_that_gained_much_are_dropped() -> None:
+    secant = Secant(torch.ones(4, 2), torch.ones(4, 2), torch.full((4, 1), 0.5))
+    gain = torch.tensor([NEAR, NEAR + 1e-9, torch.inf, -1.0], dtype=torch.float64)
+    assert secant.near(gain).rho.tolist() == [[0.5], [0.0], [0.0], [0.5]]
 
 
 def test_a_secant_that_leads_nowhere_is_dropped() -> None:
