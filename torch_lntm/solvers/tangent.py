@@ -5,8 +5,9 @@ The bound of a normal q(eta) = N(m, V) with its responsibilities and its ζ or �
     loglik(e^m) − N·lse(m + diag V / 2) − KL(q ‖ prior)
 
 (*Ahmed & Xing 2007, eqs 14–15; Khan & Bouchard 2009, eqs 20 and 33–34*). A round takes a few ascent
-steps in m and then updates the variances; neither lowers the bound. The caller decides whether the
-variances are a diagonal or a matrix, and how they are updated.
+steps in m and then updates the variances; neither lowers the bound. The next round's steps go on
+from the secant of the last one, since the curvature in m hardly changes with the variances. The
+caller decides whether the variances are a diagonal or a matrix, and how they are updated.
 
 At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered ones that
 annealing's M-step uses; V itself enters the bound.
