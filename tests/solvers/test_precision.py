@@ -77,7 +77,9 @@ def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -
     assert got.space.dtype == torch.float32
     std = exact.variance.sqrt()
     for d in (1, 4):
-        assert int(got.iterations[d]) == int(exact.iterations[d])
+        # In float32 the bound would stand still where a round gains less than 0.3 nats. Topics that
+        # differ by rounding make the last gains differ by some of their size.
+        assert abs(int(got.iterations[d]) - int(exact.iterations[d])) <= 1
         # Posteriors are kept in float32: a rounding of the mean is far less than its spread.
         distance = (got.mean[d] - exact.mean[d]).abs() / std[d]
         assert float(distance.max()) < 0.01

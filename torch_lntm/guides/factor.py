@@ -78,6 +78,6 @@ class FactorGuide(Guide[FactorPosterior]):
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`; Laplace sources have squares too."""
         prior = cast(IndependentFactorPrior, self.model.prior)
-        # With Laplace sources a document has its own covariance of them, in float64, and its root.
-        squares = 0 if prior.space_type.shares_source_covariance else 4
+        # With Laplace sources a document has its own covariance of them: its root, in float64.
+        squares = 0 if prior.space_type.shares_source_covariance else 2
         return self.memory_of_means(entries) + squares * prior.num_sources**2

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,25 @@ from torch_lntm.latents.space import LatentSpace
 
 if TYPE_CHECKING:
     from typing import Self
+
+
+#: Entries of the matrices that are factored together. A CPU's cache holds as many, and what passes
+#: over more of them takes twice as long.
+TOGETHER = {"cpu": 2**17, "cuda": 2**26}
+
+
+class SourceNormals(NamedTuple):
+    """Normals q(s) = N(s̄, B⁻¹) of documents, but for the squares that are B⁻¹.
+
+    Attributes:
+        mean: ``(num_docs, num_sources)`` float64 s̄.
+        variance: ``(num_docs, num_sources)`` float64 diag B⁻¹.
+        log_volume: ``(num_docs,)`` float64 ½ log|B⁻¹|.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    log_volume: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +115,12 @@ class FactorSpace(LatentSpace):
         """
 
     @abstractmethod
-    def source_divergence(self, second_moment: Tensor, root: Tensor) -> Tensor:
+    def source_divergence(self, second_moment: Tensor, log_volume: Tensor) -> Tensor:
         """KL(q(s) ‖ p(s)) of a normal q(s), or the least upper bound on it that is tractable.
 
         Args:
             second_moment: ``(num_docs, num_sources)`` float64 E s².
-            root: ``(num_docs, num_sources, num_sources)`` float64 Cholesky factor of q's
-                covariance.
+            log_volume: ``(num_docs,)`` float64 half the log determinant of q's covariance.
 
         Returns:
             ``(num_docs,)`` float64 nats.
@@ -132,6 +150,11 @@ class FactorSpace(LatentSpace):
         """Lower Cholesky factor of (AᵀΛA + I)⁻¹ ``(num_sources, num_sources)``, float64."""
         return self.source_tril_at(self.gram.new_ones(1, self.num_sources), None)[0]
 
+    @cached_property
+    def source_log_volume(self) -> Tensor:
+        """½ log|(AᵀΛA + I)⁻¹|, scalar float64."""
+        return self.source_tril.diagonal().log().sum()
+
     def source_tril_at(self, scale: Tensor, index: Tensor | None) -> Tensor:
         """Lower Cholesky factors of B⁻¹ = (AᵀΛA + diag 1/|η|)⁻¹ (*eq. 13*).
 
@@ -141,15 +164,49 @@ class FactorSpace(LatentSpace):
 
         Returns:
             ``(num_docs, num_sources, num_sources)`` float64.
+
+        Raises:
+            NumericalError: B of some documents is not positive definite.
         """
-        # In s/|η|^½, where the precision is at least I; the sources reversed, so that the inverse
-        # of its factor is the transpose of the one returned, reversed.
-        reverse = scale.flip(1)
-        precision = reverse[:, :, None] * self.gram.flip(0, 1) * reverse[:, None, :]
-        precision.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        found = scale.new_empty(*scale.shape, scale.shape[-1])
+        for rows, tril in self._source_trils(scale, index):
+            found[rows] = tril
+        return found
+
+    def source_normals(self, eta: Tensor, scale: Tensor, index: Tensor | None) -> SourceNormals:
+        """The best sources of given eta, of covariances B⁻¹ (*eqs 12–13*).
+
+        Args:
+            eta: ``(num_docs, num_topics)``.
+            scale: ``(num_docs, num_sources)`` float64 |η|^½.
+            index: ``(num_docs,)`` corpus positions, to name documents in an error; None for none.
+
+        Raises:
+            NumericalError: B of some documents is not positive definite.
+        """
+        projected = self._projected(eta)
+        found = SourceNormals(*map(torch.empty_like, (projected, scale, scale[:, 0])))
+        for rows, tril in self._source_trils(scale, index):
+            found.mean[rows] = (projected[rows, None] @ tril @ tril.mT).squeeze(1)
+            found.variance[rows] = tril.square().sum(2)
+            found.log_volume[rows] = tril.diagonal(dim1=1, dim2=2).log().sum(1)
+        return found
+
+    def _source_trils(self, scale: Tensor, index: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+        """As :meth:`source_tril_at`, a few documents at a time."""
         if index is None:
             index = torch.arange(len(scale), device=scale.device)
-        return scale[:, :, None] * inverse_cholesky(precision, index).mT.flip(1, 2)
+        gram = self.gram.flip(0, 1)
+        size = max(1, TOGETHER.get(scale.device.type, TOGETHER["cpu"]) // gram.numel())
+        for first in range(0, len(scale), size):
+            rows = slice(first, first + size)
+            # In s/|η|^½, where the precision is at least I; the sources reversed, so that the
+            # inverse of its factor is the transpose of the one returned, reversed.
+            reverse = scale[rows].flip(1)
+            precision = (reverse[:, :, None] * reverse[:, None, :]).mul_(gram)
+            precision.diagonal(dim1=1, dim2=2).add_(1.0)
+            tril = inverse_cholesky(precision, index[rows]).mT.flip(1, 2)
+            yield rows, tril.mul_(scale[rows, :, None])
 
     def lift(self, eta: Tensor) -> Tensor:
         """Logits of eta: eta itself."""
@@ -169,9 +226,12 @@ class FactorSpace(LatentSpace):
         Returns:
             ``(..., num_docs, num_sources)`` float64.
         """
-        weighted = (eta.double() - self.loc) * self.noise_precision.double()
-        projected = (weighted @ self.mixing.double())[..., None, :]
-        return (projected @ tril @ tril.mT).squeeze(-2)
+        return (self._projected(eta)[..., None, :] @ tril @ tril.mT).squeeze(-2)
+
+    def _projected(self, eta: Tensor) -> Tensor:
+        """AᵀΛ(eta − μ) ``(..., num_docs, num_sources)`` float64."""
+        weighted_mixing = self.noise_precision.double()[:, None] * self.mixing.double()
+        return (eta.double() - self.loc) @ weighted_mixing
 
     def noise(self, eta: Tensor, source: Tensor) -> Tensor:
         """Λ^½(eta − μ − A s) ``(..., num_docs, num_topics)`` float64."""
@@ -233,16 +293,15 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
         """See :meth:`FactorSpace.source_scale`; None."""
         return None
 
-    def source_divergence(self, second_moment: Tensor, root: Tensor) -> Tensor:
+    def source_divergence(self, second_moment: Tensor, log_volume: Tensor) -> Tensor:
         """See :meth:`FactorSpace.source_divergence`; exact."""
-        log_det = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return 0.5 * (second_moment.sum(-1) - self.num_sources) - log_det
+        return 0.5 * (second_moment.sum(-1) - self.num_sources) - log_volume
 
     @cached_property
     def log_det(self) -> Tensor:
         """log|AAᵀ + Λ⁻¹|, scalar float64."""
         log_std = self.noise_std.log().sum()
-        return 2.0 * (log_std - self.source_tril.diagonal().log().sum())
+        return 2.0 * (log_std - self.source_log_volume)
 
     def source_posterior(self, eta: Tensor) -> tuple[Tensor, Tensor]:
         """The sources given eta, N(B⁻¹AᵀΛ(eta − μ), B⁻¹) with B = AᵀΛA + I: exact.
@@ -304,11 +363,10 @@ class LaplaceFactorSpace(FactorSpace):
         """
         return second_moment.pow(0.25)
 
-    def source_divergence(self, second_moment: Tensor, root: Tensor) -> Tensor:
+    def source_divergence(self, second_moment: Tensor, log_volume: Tensor) -> Tensor:
         """See :meth:`FactorSpace.source_divergence`; the dual's bound, E|s| ≤ sqrt(E s²)."""
-        log_det = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = math.log(2.0) - 0.5 * math.log(2.0 * math.pi * math.e)
-        return second_moment.sqrt().sum(-1) + self.num_sources * constant - log_det
+        return second_moment.sqrt().sum(-1) + self.num_sources * constant - log_volume
 
     def log_density(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.log_density`."""

@@ -68,7 +68,8 @@ class FactorPosterior(NormalPosterior):
         ratio = self.std.double() / self.space.noise_std
         spread = (root * (self.space.gram @ root)).sum((-2, -1))
         eta = 0.5 * (ratio.square() - 1.0 - 2.0 * ratio.log() + residual.square()).sum(-1)
-        divergence = self.space.source_divergence(self.source_second_moment, root)
+        log_volume = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        divergence = self.space.source_divergence(self.source_second_moment, log_volume)
         return eta + 0.5 * spread + divergence
 
     def metric(self, lengths: Tensor) -> Metric:

@@ -12,7 +12,6 @@ its optimum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
-#: Updates of variances, |η| and B at the starting means.
+#: Updates of the variances at the starting means.
 START_STEPS = 2
 #: Joint ascent steps in means and sources per round; each costs a pass over the words.
 MEAN_STEPS = 1
@@ -37,24 +36,28 @@ class _Sources:
     """q(s) of all documents, and the whitened coordinates (s/|η|^½, e) that it makes.
 
     In these the dual's quadratic is ½|z|², so that for fixed |η| and B the bound as a function of
-    means and sources is :class:`~torch_lntm.solvers.ascent.Objective`.
+    means and sources is :class:`~torch_lntm.solvers.ascent.Objective`. Gaussian sources have |η| =
+    1, and one B for all documents.
 
     Attributes:
         space: The prior of eta and its sources.
-        scale: ``(num_docs, num_sources)`` float64 |η|^½; ones if Gaussian.
-        root: ``(num_docs, num_sources, num_sources)`` float64 Cholesky factor of B⁻¹ at that |η|;
-            ``(num_sources, num_sources)`` if Gaussian, for which it is the same.
+        scale: ``(num_docs, num_sources)`` float64 |η|^½; one row if all documents share it.
+        variance: ``(num_docs, num_sources)`` float64 diag B⁻¹, or one row.
+        log_volume: ``(num_docs,)`` float64 ½ log|B⁻¹|, or one.
     """
 
     space: FactorSpace
     scale: Tensor
-    root: Tensor
+    variance: Tensor
+    log_volume: Tensor
 
     @classmethod
-    def start(cls, space: FactorSpace, index: Tensor) -> _Sources:
+    def start(cls, space: FactorSpace) -> _Sources:
         """At |η| = 1, the optimum without data, which all documents share."""
-        scale = space.gram.new_ones(len(index), space.num_sources)
-        return cls(space, scale, space.source_tril)
+        variance = space.source_tril.square().sum(-1)
+        return cls(
+            space, torch.ones_like(variance)[None], variance[None], space.source_log_volume[None]
+        )
 
     def lift(self, eta: Tensor) -> Tensor:
         return eta
@@ -70,8 +73,7 @@ class _Sources:
         """s̄ ``(num_docs, num_sources)``, float64."""
         return z[:, : self.space.num_sources].double() * self.scale
 
-    def whiten(self, eta: Tensor) -> Tensor:
-        source = self.space.sources(eta, self.root)
+    def whiten(self, eta: Tensor, source: Tensor) -> Tensor:
         return torch.cat([source / self.scale, self.space.noise(eta, source)], -1).to(eta.dtype)
 
     def unwhiten(self, z: Tensor) -> Tensor:
@@ -84,17 +86,15 @@ class _Sources:
         return self._rescaled(self.space.pull(gradient))
 
     def select(self, rows: Tensor) -> _Sources:
-        root = self.root if self.space.shares_source_covariance else self.root[rows]
-        return _Sources(self.space.select(rows), self.scale[rows], root)
+        space = self.space.select(rows)
+        if space.shares_source_covariance:
+            return _Sources(space, self.scale, self.variance, self.log_volume)
+        return _Sources(space, self.scale[rows], self.variance[rows], self.log_volume[rows])
 
     def assign(self, rows: Tensor, part: _Sources) -> None:
         """Take the values of some of the documents from ``part``."""
-        self.scale[rows], self.root[rows] = part.scale, part.root
-
-    @cached_property
-    def variance(self) -> Tensor:
-        """Diag B⁻¹ ``(num_docs, num_sources)``, float64; a row for all documents if Gaussian."""
-        return self.root.square().sum(-1)
+        self.scale[rows], self.variance[rows] = part.scale, part.variance
+        self.log_volume[rows] = part.log_volume
 
     def second_moment(self, z: Tensor) -> Tensor:
         """E s² ``(num_docs, num_sources)``, float64."""
@@ -107,15 +107,23 @@ class _Sources:
         """
         shortest = z[:, : self.space.num_sources].double().square().sum(-1)
         trace = self.space.num_sources - (self.variance / self.scale.square()).sum(-1)
-        divergence = self.space.source_divergence(self.second_moment(z), self.root)
+        divergence = self.space.source_divergence(self.second_moment(z), self.log_volume)
         return 0.5 * (shortest - trace) - divergence
 
-    def updated(self, z: Tensor, index: Tensor) -> _Sources:
-        """With |η|, then B, at their optimum (*eqs 13–14*); Gaussian sources have nothing to do."""
+    def updated(self, z: Tensor, eta: Tensor, index: Tensor) -> tuple[_Sources, Tensor]:
+        """With |η|, then B and s̄ at their optimum given eta (*eqs 12–14*), and z there.
+
+        Args:
+            z: ``(num_docs, dim)`` where |η| is found.
+            eta: ``(num_docs, num_topics)``.
+            index: ``(num_docs,)`` corpus positions.
+        """
         scale = self.space.source_scale(self.second_moment(z))
         if scale is None:
-            return self
-        return _Sources(self.space, scale, self.space.source_tril_at(scale, index))
+            return self, self.space.whiten(eta)
+        mean, *rest = self.space.source_normals(eta, scale, index)
+        sources = _Sources(self.space, scale, *rest)
+        return sources, sources.whiten(eta, mean)
 
 
 def update_mean(
@@ -149,13 +157,13 @@ def update_mean(
     return torch.where(t > 1.0, t.clamp_min(1.0).log() - log_rate, pull - t)
 
 
-def _coordinate_update(
+def _updated_mean(
     sources: _Sources, z: Tensor, topic_counts: Tensor, half_variance: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The paper's round at fixed ν²: ξ, then x̄ given responsibilities, then s̄ (*eqs 4, 5, 7–9*)."""
+    """The paper's x̄ at fixed ν² and sources: ξ, then x̄ given responsibilities (*eqs 4, 7–8*)."""
     space = sources.space
     eta = sources.unwhiten(z)
-    mean = update_mean(
+    return update_mean(
         topic_counts,
         eta - z[:, space.num_sources :] * space.noise_std.to(z.dtype),
         torch.logsumexp(eta + half_variance, -1),
@@ -163,7 +171,6 @@ def _coordinate_update(
         space.noise_precision,
         lengths,
     )
-    return sources.whiten(mean)
 
 
 def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
@@ -211,8 +218,6 @@ def factor(
     Raises:
         NumericalError: B of some documents is not positive definite.
     """
-    sources = _Sources.start(space, batch.index)
-    z = sources.whiten(start)
     # The variances start as if every topic were equally likely; see blei_lafferty. They are then
     # fitted to the starting means, without a pass over the words, which saves warm starts most of
     # their rounds.
@@ -220,13 +225,14 @@ def factor(
     for _ in range(START_STEPS):
         log_rate = log_mean_rate(start, 0.5 * variance, batch.lengths)
         variance = inverse_mean_root(space.noise_precision, log_rate, 0.5)
-        if not space.shares_source_covariance:
-            sources = sources.updated(z, batch.index)
-            z = sources.whiten(start)
+    sources, z = _Sources.start(space), space.whiten(start)
+    if not space.shares_source_covariance:
+        sources, z = sources.updated(z, start, batch.index)
+    topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
+    mean = _updated_mean(sources, z, topic_counts, 0.5 * variance, batch.lengths)
+    sources, z = sources.updated(z, mean, batch.index)
     bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active, current = ActiveSet(batch.num_docs, z.device), batch
-    topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
-    z = _coordinate_update(sources, z, topic_counts, 0.5 * variance, batch.lengths)
     # What the words say at the means of a round holds at the start of the next, and what its step
     # tells of the curvature nearly does, also where the sources' coordinates change.
     words: Words | None = None
@@ -258,11 +264,13 @@ def factor(
             break
         # Gaussian sources have nothing to update, and z is the shortest already.
         if not space.shares_source_covariance:
-            part = part.updated(position, current.index)
+            part, z[active.rows] = part.updated(position, words.logits, current.index)
             sources.assign(active.rows, part)
-            z[active.rows] = part.whiten(words.logits)
         log_rate = log_mean_rate(words.logits, half, current.lengths)
         variance[active.rows] = inverse_mean_root(space.noise_precision, log_rate, 0.5)
+    root = space.source_tril
+    if not space.shares_source_covariance:
+        root = space.source_tril_at(sources.scale, batch.index)
     return FactorPosterior(
         space=space,
         index=batch.index,
@@ -272,5 +280,5 @@ def factor(
         objective=bound,
         std=variance.sqrt(),
         source_mean=sources.source_mean(z).to(z.dtype),
-        source_root=sources.root.expand(batch.num_docs, -1, -1),
+        source_root=root.expand(batch.num_docs, -1, -1),
     )
