@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
@@ -44,9 +45,11 @@ def blei_lafferty(
     Returns:
         The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
     """
-    # As if every topic were equally likely. The prior's own variance is a bad start where it is
-    # wide: with ζ held fixed it takes very many rounds to come down from.
-    precision = space.precision.diagonal() + batch.lengths[:, None] / topics.shape[0]
+    # As if half of the tokens were as the starting means have it, and the others of every topic
+    # alike. The prior's own variance is a bad start where it is wide: with ζ held fixed it takes
+    # very many rounds to come down from.
+    share = 0.5 * (torch.softmax(space.lift(start), -1) + 1.0 / topics.shape[0])
+    precision = space.precision.diagonal() + (batch.lengths[:, None] * share)[:, : space.dim]
     variances = _Diagonal(space, 1.0 / precision, temperature)
     found = maximise_tangent_bound(
         batch,

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import expected_topic_counts
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, settled
@@ -25,8 +24,6 @@ from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
 
-#: Updates of the variances at the starting means.
-START_STEPS = 2
 #: Joint ascent steps in means and sources per round; each costs a pass over the words.
 MEAN_STEPS = 1
 
@@ -173,6 +170,14 @@ def _updated_mean(
     )
 
 
+def _updated_variance(
+    space: FactorSpace, mean: Tensor, half_variance: Tensor, lengths: Tensor
+) -> Tensor:
+    """The ν² that maximises the bound at fixed means and ξ (*eq. 6*)."""
+    log_rate = log_mean_rate(mean, half_variance, lengths)
+    return inverse_mean_root(space.noise_precision, log_rate, 0.5)
+
+
 def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
     """Σ_k ½(λν² − 1 − log λν²) ``(num_docs,)`` float64, KL of the variances of eta given s."""
     ratio = variance.double() * space.noise_precision.double()
@@ -218,20 +223,20 @@ def factor(
     Raises:
         NumericalError: B of some documents is not positive definite.
     """
-    # The variances start as if every topic were equally likely; see blei_lafferty. They are then
-    # fitted to the starting means, without a pass over the words, which saves warm starts most of
-    # their rounds.
-    variance = 1.0 / (space.noise_precision + batch.lengths[:, None] / space.num_topics)
-    for _ in range(START_STEPS):
-        log_rate = log_mean_rate(start, 0.5 * variance, batch.lengths)
-        variance = inverse_mean_root(space.noise_precision, log_rate, 0.5)
+    # The variances start as blei_lafferty's. They are then fitted to the starting means, without a
+    # pass over the words. The second update counts as part of the first round, so that documents
+    # whose start is as good as their posterior are done with one.
+    share = 0.5 * (torch.softmax(start, -1) + 1.0 / space.num_topics)
+    variance = 1.0 / (space.noise_precision + batch.lengths[:, None] * share)
+    variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
     sources, z = _Sources.start(space), space.whiten(start)
     if not space.shares_source_covariance:
         sources, z = sources.updated(z, start, batch.index)
-    topic_counts = expected_topic_counts(torch.softmax(start, -1), topics, batch)
-    mean = _updated_mean(sources, z, topic_counts, 0.5 * variance, batch.lengths)
+    point = Objective(batch, topics, sources, 0.5 * variance).evaluate(z)
+    bound = point.value + sources.bound_terms(z) - _noise_divergence(space, variance)
+    variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
+    mean = _updated_mean(sources, z, point.words.topic_counts, 0.5 * variance, batch.lengths)
     sources, z = sources.updated(z, mean, batch.index)
-    bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active, current = ActiveSet(batch.num_docs, z.device), batch
     # What the words say at the means of a round holds at the start of the next, and what its step
     # tells of the curvature nearly does, also where the sources' coordinates change.
@@ -266,8 +271,7 @@ def factor(
         if not space.shares_source_covariance:
             part, z[active.rows] = part.updated(position, words.logits, current.index)
             sources.assign(active.rows, part)
-        log_rate = log_mean_rate(words.logits, half, current.lengths)
-        variance[active.rows] = inverse_mean_root(space.noise_precision, log_rate, 0.5)
+        variance[active.rows] = _updated_variance(space, words.logits, half, current.lengths)
     root = space.source_tril
     if not space.shares_source_covariance:
         root = space.source_tril_at(sources.scale, batch.index)

@@ -17,19 +17,16 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, settled
-from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
+from torch_lntm.solvers.ascent import Objective, maximise_mean
 
 #: Ascent steps in the mean, in the first round and in every other. From afar a few of them before
 #: the variances change lead to better optima.
 FIRST_STEPS, MEAN_STEPS = 4, 2
-#: Updates of the variances at the starting means, which cost no pass over the words.
-START_STEPS = 2
 
 
 class Variances(Protocol):
@@ -84,18 +81,25 @@ def maximise_tangent_bound(
         temperature: Inverse temperature T.
     """
     z = space.whiten(start)
-    bound = torch.full((batch.num_docs,), -torch.inf, dtype=torch.float64, device=z.device)
     active = ActiveSet(batch.num_docs, z.device)
     current, current_space = batch, space
-    words: Words | None = None
-    secant: Secant | None = None
 
-    for _ in range(START_STEPS):
-        variances.update(active.rows, current, space.lift(start))
-    for iteration in range(max_iterations):
+    def objective() -> Objective:
         half = current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
+        return Objective(current, topics, current_space, half, temperature)
+
+    # Variances are first fitted to the starting means, which costs no pass over the words. The
+    # second time counts as part of the first round, so that documents whose start is as good as
+    # their posterior are done with one.
+    logits = space.lift(start)
+    variances.update(active.rows, batch, logits)
+    point = objective().evaluate(z)
+    bound = point.value + variances.bound_terms(active.rows)
+    variances.update(active.rows, batch, logits)
+    words, secant = point.words, None
+    for iteration in range(max_iterations):
         point, secant, *_ = maximise_mean(
-            Objective(current, topics, current_space, half, temperature),
+            objective(),
             z[active.rows],
             tolerance=0.1 * tolerance,
             max_iterations=MEAN_STEPS if iteration else FIRST_STEPS,
