@@ -86,7 +86,8 @@ class FactorPosterior(NormalPosterior):
     def source_sums(self) -> SourceSums:
         """See :meth:`Moments.source_sums`; *Putthividhya et al. 2009, eqs 15–17*."""
         mean, source = self.mean.double(), self.source_mean.double()
-        spread = torch.einsum("dij,dkj->ik", self._roots, self._roots)
+        roots = self._roots.transpose(0, 1).flatten(1)  # one product instead of one a document
+        spread = roots @ roots.mT
         if self.space.shares_source_covariance:
             spread = len(source) * spread
         return SourceSums(source.sum(0), mean.mT @ source, source.mT @ source + spread)
