@@ -323,7 +323,7 @@ def maximise_mean(
     epsilon = torch.finfo(start.dtype).eps
     active = ActiveSet(len(start), start.device)
     found = point = objective.evaluate(start, words)
-    for _ in range(max_iterations):
+    for iteration in range(max_iterations):
         before = point
         delta = _direction(objective, point, secant, cg_tolerance, cg_steps)
         decrement = (point.gradient * delta).sum(-1).double()
@@ -340,7 +340,8 @@ def maximise_mean(
         else:
             replace_rows(found, active.rows, point)
             replace_rows(last, active.rows, secant)
-        objective, point, secant = active.retire(objective, point, secant)
+        if iteration + 1 < max_iterations:
+            objective, point, secant = active.retire(objective, point, secant)
         if active.finished:
             break
     return MeanAscent(found, last, active.converged, active.iterations)
