@@ -17,7 +17,12 @@ from torch_lntm.evaluation.completion import (
 )
 from torch_lntm.evaluation.dispersion import Dispersion, residual_dispersion
 from torch_lntm.evaluation.exclusivity import exclusivity
-from torch_lntm.evaluation.fair import ExactCompletion, completion_of, paired_difference
+from torch_lntm.evaluation.fair import (
+    ExactCompletion,
+    completion_of,
+    fit_own_words,
+    paired_difference,
+)
 from torch_lntm.evaluation.likelihood import (
     AIS,
     AISBracket,
@@ -69,6 +74,7 @@ __all__ = [
     "completion_perplexity",
     "document_completion",
     "exclusivity",
+    "fit_own_words",
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",

@@ -14,6 +14,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.evaluation.checks import check_arguments, simplex
 from torch_lntm.evaluation.draws import theta_draws, theta_means
+from torch_lntm.evaluation.own_words import check_own_words, held_out_words, note_of
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.kernels import SparseWords, mixture_log_likelihood
@@ -107,6 +108,7 @@ def document_completion(
     predictive: Predictive = "mode",
     num_samples: int = 500,
     max_docs: int = 256,
+    own_words: float | None = None,
 ) -> CompletionResult:
     """Fits theta on a part of each document's tokens and scores the rest (*IFTM §3.2.1*).
 
@@ -120,6 +122,11 @@ def document_completion(
     * ``"integrated"``: log of the average over the posterior of Π_v (Σ_k θ_k φ_kv)^c_v, all
       held-out tokens together, so that one tells about the next. Biased low where draws are few.
 
+    Words repeat within documents. With ``own_words`` = a, a held-out word of probability q by the
+    topics has (c + a q) / (N + a), c of the document's N observed tokens being that word: the
+    prediction of a Dirichlet-multinomial document (*Doyle & Elkan 2009*).
+    :func:`~torch_lntm.evaluation.fit_own_words` finds a.
+
     Args:
         model: The model.
         guide: A posterior for it.
@@ -129,6 +136,8 @@ def document_completion(
         predictive: ``"mode"``, ``"mean"`` or ``"integrated"``.
         num_samples: Draws per document for the latter two.
         max_docs: Documents whose posteriors are solved at once.
+        own_words: Tokens that the topics weigh as much as, beside the document's own observed
+            words; None for the topics alone. Not with ``"integrated"``.
 
     Returns:
         The scores. Documents without held-out tokens take no part in them.
@@ -143,6 +152,12 @@ def document_completion(
             f"predictive is {predictive!r}; expected one of {', '.join(get_args(Predictive))}"
         )
     require_whole(1, num_samples=num_samples)
+    own_words = check_own_words(own_words)
+    if own_words is not None and predictive == "integrated":
+        raise ConfigError(
+            "own_words are for tokens each by itself; take predictive 'mode' or 'mean', not "
+            "'integrated'"
+        )
     given = isinstance(corpus, WordHoldOut)
     if isinstance(corpus, WordHoldOut):
         ready = check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs)
@@ -158,21 +173,24 @@ def document_completion(
     held_out = hold_out.held_out.batches(
         max_docs=max_docs, device=model.device, dtype=torch.float64
     )
-    for seen, unseen in zip(observed, map(model.topics.place, held_out), strict=True):
+    for seen, unseen in zip(observed, held_out, strict=True):
         posterior = (guide.means if predictive == "mode" else guide.posterior)(seen)
         # A known mean is the mode on the softmax scale too.
         exact = posterior.has_exact_theta_mean and predictive != "integrated"
         if predictive == "integrated":
-            scores.append(_integrated(posterior, topics, unseen, num_samples, seed).cpu())
+            placed = model.topics.place(unseen)
+            scores.append(_integrated(posterior, topics, placed, num_samples, seed).cpu())
             continue
         theta = posterior.theta(posterior.mean.double())
         if predictive == "mean":
             theta = theta_means(posterior, num_samples, seed)
-        scores.append(mixture_log_likelihood(theta, topics, unseen).cpu())
+        words = held_out_words(model, seen, unseen, own_words)
+        scores.append(words.log_likelihood(theta).cpu())
     described = _DESCRIBED_EXACT if exact else _DESCRIBED[predictive]
     method = f"{type(guide).__name__}, {described}"
     if predictive != "mode" and not exact:
         method += f", {num_samples} draws"
+    method += note_of(own_words)
     return CompletionResult(
         torch.cat(scores),
         torch.tensor(hold_out.held_out.lengths),

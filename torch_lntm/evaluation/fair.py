@@ -22,9 +22,16 @@ from torch_lntm.errors import ConfigError, UnreliableEstimateWarning, require_wh
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.completion import CompletionResult, check_any_tokens
 from torch_lntm.evaluation.modes import theta_modes
+from torch_lntm.evaluation.own_words import (
+    best_topic_tokens,
+    check_own_words,
+    entries,
+    held_out_words,
+    note_of,
+)
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.evaluation.theta_chains import SHORT, ChainScores, chains_of, scores_of
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels import SparseWords
 from torch_lntm.models import TopicModel, ctm, lda
 
 Method = Literal["mean", "mode"]
@@ -110,6 +117,7 @@ def completion_of(
     num_samples: int = 100,
     max_samples: int = 6400,
     max_docs: int = 256,
+    own_words: float | None = None,
     seed: int = 0,
     fingerprint: str | None = None,
     progress: bool = False,
@@ -141,6 +149,7 @@ def completion_of(
         num_samples: Draws of each chain to start with, after as many of warm-up; at least 4.
         max_samples: Most draws of each chain to keep.
         max_docs: Documents whose chains move together, and judge together whether they suffice.
+        own_words: As for :func:`document_completion`; theta is still that of the model.
         seed: Seed of all draws.
         fingerprint: What ``hold_out.fingerprint()`` must be, so that others score the same tokens.
         progress: Show a progress bar on standard error.
@@ -163,43 +172,38 @@ def completion_of(
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
     require_whole(2, num_chains=num_chains)
     require_whole(4, num_samples=num_samples, max_samples=max_samples)
-    if not isinstance(hold_out, WordHoldOut):
-        raise ConfigError(
-            f"hold_out is a {type(hold_out).__name__}; expected the hold-out that "
-            "corpus.hold_out_words() returns"
-        )
+    _checked(hold_out)
+    own_words = check_own_words(own_words)
     model = _model_of(prior, topics)
     hold_out = hold_out.of(check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs))
     found = hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
     check_any_tokens(hold_out.held_out)
-    probs, lengths = model.topics.double_probs, torch.tensor(hold_out.held_out.lengths)
+    lengths = torch.tensor(hold_out.held_out.lengths)
 
     batches = _batches(hold_out, max_docs)
     back = torch.from_numpy(np.concatenate(batches)).argsort()
 
-    def each(score: Callable[[DocumentBatch, DocumentBatch], R]) -> list[R]:
+    def each(score: Callable[[DocumentBatch, SparseWords], R]) -> list[R]:
         found = []
         for rows in tqdm(batches, disable=not progress):
             seen = hold_out.observed.batch(rows, model.device, model.dtype)
             unseen = hold_out.held_out.batch(rows, model.device, torch.float64)
-            found.append(score(seen, model.topics.place(unseen)))
+            found.append(score(seen, held_out_words(model, seen, unseen, own_words)))
         return found
 
     if method == "mode":
-        modes = each(lambda s, u: mixture_log_likelihood(theta_modes(model, s), probs, u).cpu())
+        modes = each(lambda s, words: words.log_likelihood(theta_modes(model, s)).cpu())
         return CompletionResult(
             torch.cat(modes)[back],
             lengths,
             "mode",
-            f"{model.name}, theta plugged in at its mode on the softmax scale",
+            f"{model.name}, theta plugged in at its mode on the softmax scale" + note_of(own_words),
             corpus_name=hold_out.corpus.name,
         )
 
-    def score(seen: DocumentBatch, unseen: DocumentBatch) -> ChainScores:
+    def score(seen: DocumentBatch, words: SparseWords) -> ChainScores:
         draw = chains_of(model, seen, num_chains, num_samples, seed)
-        return scores_of(
-            draw, probs, unseen, num_samples, max_samples, tolerance, int(lengths.sum())
-        )
+        return scores_of(draw, words, num_samples, max_samples, tolerance, int(lengths.sum()))
 
     parts = each(score)
 
@@ -211,7 +215,7 @@ def completion_of(
         log_predictive=joined("log_predictive"),
         held_out_tokens=lengths,
         predictive="mean",
-        method=f"{model.name}, exact posterior mean of theta by {kind} chains",
+        method=f"{model.name}, exact posterior mean of theta by {kind} chains" + note_of(own_words),
         corpus_name=hold_out.corpus.name,
         tolerance=tolerance,
         variance=joined("variance"),
@@ -231,6 +235,49 @@ def completion_of(
     return result
 
 
+@torch.no_grad()
+def fit_own_words(
+    prior: Prior,
+    topics: Any,
+    hold_out: WordHoldOut[Corpus],
+    *,
+    max_docs: int = 256,
+    progress: bool = False,
+) -> float:
+    """How many tokens the topics weigh as much as, beside a document's own observed words.
+
+    The a of :func:`document_completion`'s ``own_words`` under which the held-out tokens are most
+    probable, theta at its mode on the softmax scale. Where words repeat no more than the topics
+    say, it is as large as it may be, 1e7.
+
+    Args:
+        prior: As for :func:`completion_of`.
+        topics: As for :func:`completion_of`.
+        hold_out: Documents, of which some tokens are observed, as many of them as where a is used.
+            Not those that scores are then made of. Documents of the fit will do: the topics
+            predict them better than others, so that a is somewhat larger.
+        max_docs: Documents solved at once.
+        progress: Show a progress bar on standard error.
+
+    Returns:
+        a, between 0.01 and 1e7.
+
+    Raises:
+        ConfigError: A prior, topics or number that cannot be used, or another number of words.
+        CorpusError: There is not one held-out token.
+    """
+    model = _model_of(prior, topics)
+    _checked(hold_out)
+    hold_out = hold_out.of(check_arguments(model, hold_out.corpus, seed=0, max_docs=max_docs))
+    check_any_tokens(hold_out.held_out)
+    found = []
+    for rows in tqdm(_batches(hold_out, max_docs), disable=not progress):
+        seen = hold_out.observed.batch(rows, model.device, model.dtype)
+        unseen = hold_out.held_out.batch(rows, model.device, torch.float64)
+        found.append(entries(model, theta_modes(model, seen), seen, unseen))
+    return best_topic_tokens(torch.cat(found, 1))
+
+
 def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[float, float]:
     """Nats per held-out token that one result is better by, on the same tokens.
 
@@ -247,6 +294,16 @@ def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[
     if not torch.equal(ours.held_out_tokens, other.held_out_tokens):
         raise ConfigError("the results are of different held-out tokens; score one hold-out")
     return per_token(ours.log_predictive - other.log_predictive, ours.held_out_tokens)
+
+
+def _checked(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
+    """The hold-out, if it is one."""
+    if not isinstance(hold_out, WordHoldOut):
+        raise ConfigError(
+            f"hold_out is a {type(hold_out).__name__}; expected the hold-out that "
+            "corpus.hold_out_words() returns"
+        )
+    return hold_out
 
 
 def _batches(hold_out: WordHoldOut[Corpus], max_docs: int) -> list[NDArray[np.int64]]:

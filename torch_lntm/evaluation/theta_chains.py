@@ -91,8 +91,7 @@ def chains_of(
 
 def scores_of(
     draw: Draw,
-    topics: Tensor,
-    held_out: DocumentBatch,
+    words: SparseWords,
     num_samples: int,
     max_samples: int,
     tolerance: float,
@@ -105,15 +104,14 @@ def scores_of(
 
     Args:
         draw: The chains.
-        topics: ``(num_topics, num_words)`` float64.
-        held_out: The held-out tokens of the same documents.
+        words: The held-out tokens of the same documents, float64.
         num_samples: Draws of each chain to start with, at least 4.
         max_samples: Most draws of each chain to keep.
         tolerance: Monte-Carlo standard error of all documents, and bias before it is taken off, in
             nats per token, that suffice. These documents have a share by their held-out tokens.
         all_tokens: Held-out tokens of all documents.
     """
-    words, tokens = SparseWords(topics, held_out), float(held_out.lengths.sum())
+    tokens = float(words.batch.lengths.sum())
     for _ in range(num_samples):
         draw()
     while True:

@@ -1,0 +1,182 @@
+"""Held-out tokens under topics and a document's own words, against the formula written out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus, WordHoldOut
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.evaluation import completion_of, document_completion, fit_own_words
+from torch_lntm.evaluation.modes import theta_modes
+from torch_lntm.evaluation.own_words import counts_at
+from torch_lntm.models import TopicModel, ctm, lda
+
+NUM_WORDS = 7
+TOPICS = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 0.7), 3)
+#: Two documents have nothing observed, or nothing held out.
+OBSERVED = np.array(
+    [[3, 0, 1, 0, 2, 0, 0], [0, 1, 0, 0, 0, 0, 4], [0] * 7, [1, 2, 0, 4, 1, 6, 0], [0] * 7]
+)
+HELD_OUT = np.array(
+    [[1, 1, 0, 2, 0, 1, 0], [0, 0, 2, 1, 0, 0, 1], [2, 0, 0, 0, 1, 0, 0], [0] * 7, [0] * 7]
+)
+
+
+def hold_out(
+    observed: np.ndarray = OBSERVED, held_out: np.ndarray = HELD_OUT
+) -> WordHoldOut[Corpus]:
+    corpus = Corpus.from_matrix(observed + held_out)
+    rows = np.repeat(np.arange(corpus.num_docs), np.diff(corpus.row_offsets))
+    return WordHoldOut(corpus, observed[rows, corpus.word_index].astype(np.int64))
+
+
+def expected(q: np.ndarray, a: float) -> np.ndarray:
+    """Scores of the documents, words of which the topics give the probabilities q."""
+    p = (OBSERVED + a * q) / (OBSERVED.sum(1, keepdims=True) + a)
+    return (HELD_OUT * np.log(p)).sum(1)
+
+
+def model_of(name: str) -> TopicModel:
+    make = {"ctm": ctm, "lda": lda}[name]
+    return make(3, NUM_WORDS, topics=torch.from_numpy(TOPICS), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("a", [0.3, 8.0, 300.0])
+@pytest.mark.parametrize("predictive", ["mode", "mean"])
+def test_document_completion(device, predictive, a) -> None:
+    model = model_of("lda").to(device)  # its means of theta are exact: no draws
+    guide = lntm.guides.make_guide(None, model)
+    result = document_completion(
+        model, guide, hold_out(), predictive=predictive, own_words=a, max_docs=2
+    )
+    theta = guide.posterior(hold_out().observed.batch(device=device, dtype=torch.float64))
+    q = theta.theta_mode().cpu().numpy() @ TOPICS
+    np.testing.assert_allclose(result.log_predictive.numpy(), expected(q, a), rtol=1e-9)
+    assert f"own words (a = {a:.4g})" in repr(result)
+
+
+@pytest.mark.parametrize("name", ["ctm", "lda"])
+def test_mode_of_the_fair_evaluator(name) -> None:
+    model = model_of(name)
+    result = completion_of(model, None, hold_out(), "mode", own_words=5.0)
+    plain = completion_of(model, None, hold_out(), "mode")
+    assert "own words" in result.method
+    assert "own words" not in plain.method
+    # Of a document without observed words, the topics say all.
+    assert result.log_predictive[2].item() == pytest.approx(plain.log_predictive[2].item())
+    theta = theta_modes(model, hold_out().observed.batch(dtype=torch.float64)).numpy()
+    np.testing.assert_allclose(result.log_predictive.numpy(), expected(theta @ TOPICS, 5.0))
+
+
+def test_exact_mean_of_the_fair_evaluator() -> None:
+    """Its score is that of the topics alone, at theta's exact mean, put into the formula."""
+    # Each document once with each word held out: the scores are the log probabilities of words.
+    observed = np.tile(OBSERVED[:2], (NUM_WORDS, 1))
+    held_out = np.repeat(np.eye(NUM_WORDS, dtype=np.int64), 2, 0)
+    plain, own = (
+        completion_of(
+            model_of("ctm"), None, hold_out(observed, held_out), own_words=a, tolerance=0.002
+        )
+        for a in (None, 4.0)
+    )
+    assert own.within_tolerance
+    q, p = (x.log_predictive.exp().view(NUM_WORDS, 2).T.numpy() for x in (plain, own))
+    np.testing.assert_allclose(p.sum(1), 1.0, atol=0.02)
+    lengths = OBSERVED[:2].sum(1, keepdims=True)
+    np.testing.assert_allclose(p, (OBSERVED[:2] + 4.0 * q) / (lengths + 4.0), atol=0.01)
+    # The topics have a share of the tokens, and of the simulation's error.
+    assert own.simulation_error < plain.simulation_error
+
+
+def test_topics_alone_are_the_limit() -> None:
+    model = model_of("ctm")
+    guide = lntm.guides.make_guide(None, model)
+    plain = document_completion(model, guide, hold_out())
+    limit = document_completion(model, guide, hold_out(), own_words=1e12)
+    torch.testing.assert_close(limit.log_predictive, plain.log_predictive, rtol=1e-9, atol=1e-9)
+
+
+def test_words_that_differ_between_groups() -> None:
+    """A document's own words are words of the vocabulary, whichever its group."""
+    counts = OBSERVED + HELD_OUT + 1
+    corpus = Corpus.from_matrix(counts, metadata={"party": ["a", "b", "a", "b", "b"]})
+    model = lntm.models.stm(3, corpus, content="party", dtype="float64")
+    with torch.no_grad():
+        for parameter in model.topics.parameters():
+            noise = np.random.default_rng(2).normal(size=tuple(parameter.shape))
+            parameter.add_(torch.from_numpy(noise))
+    guide = lntm.guides.make_guide(None, model)
+    split = model.check_corpus(corpus).hold_out_words(seed=1)
+    observed, held_out = (part.to_scipy().toarray() for part in split)
+    batch = split.observed.batch(dtype=torch.float64)
+    theta = guide.means(batch).theta_mode().numpy()
+    q = np.zeros(counts.shape)
+    for rows, topics in model.topics.by_group(batch, model.topics.double_probs):
+        q[rows.numpy()] = theta[rows.numpy()] @ topics.detach().numpy()
+    p = (observed + 3.0 * q) / (observed.sum(1, keepdims=True) + 3.0)
+    result = document_completion(model, guide, split, own_words=3.0)
+    np.testing.assert_allclose(result.log_predictive, (held_out * np.log(p)).sum(1), rtol=1e-9)
+
+
+def test_counts_at_other_entries() -> None:
+    seen, unseen = (part.batch() for part in hold_out())
+    rows, words = unseen.row_index.numpy(), unseen.word_index.numpy()
+    assert counts_at(seen, unseen).tolist() == OBSERVED[rows, words].tolist()
+    nothing = Corpus.from_matrix(np.zeros_like(OBSERVED), allow_empty=True).batch()
+    assert counts_at(nothing, unseen).tolist() == [0.0] * unseen.nnz
+
+
+def bursty(a: float, num_docs: int) -> Corpus:
+    """Documents whose words have a distribution of their own around that of one topic."""
+    rng = np.random.default_rng(0)
+    own = np.tile(TOPICS[0], (num_docs, 1))
+    if a < math.inf:
+        own = rng.dirichlet(a * TOPICS[0], num_docs)
+    return Corpus.from_matrix(np.stack([rng.multinomial(40, row) for row in own]))
+
+
+@pytest.mark.stat
+@pytest.mark.parametrize("a", [2.0, 20.0, math.inf])
+def test_fit(a) -> None:
+    """It finds the optimum, and the concentration that documents were drawn with."""
+    corpus = bursty(a, 4000)
+    split = corpus.hold_out_words(seed=0)
+    found = fit_own_words(np.array([1.0]), TOPICS[:1], split, max_docs=1500)
+    observed, held_out = (part.to_scipy().toarray() for part in split)
+
+    def loss(log_a: float) -> float:
+        p = (observed + math.exp(log_a) * TOPICS[0]) / (20 + math.exp(log_a))
+        return -(held_out * np.log(p)).sum()
+
+    best = optimize.minimize_scalar(loss, bounds=(-4.0, 16.0), method="bounded")
+    assert loss(math.log(found)) == pytest.approx(best.fun, abs=1e-3)
+    if a == math.inf:
+        assert found > 500
+        return
+    parts = [corpus[start::8].hold_out_words(seed=0) for start in range(8)]
+    logs = [math.log(fit_own_words(np.array([1.0]), TOPICS[:1], part)) for part in parts]
+    # Student's t of 7 degrees of freedom is above 8 once in 10,000 times.
+    assert abs(np.mean(logs) - math.log(a)) < 8.0 * np.std(logs, ddof=1) / math.sqrt(8)
+    assert np.std(logs) < 0.2
+
+
+def test_arguments() -> None:
+    model = model_of("ctm")
+    guide = lntm.guides.make_guide(None, model)
+    for bad in (0, -1.0, math.nan, math.inf, "2", True):
+        with pytest.raises(ConfigError, match="own_words is"):
+            document_completion(model, guide, hold_out(), own_words=bad)
+        with pytest.raises(ConfigError, match="own_words is"):
+            completion_of(model, None, hold_out(), "mode", own_words=bad)
+    with pytest.raises(ConfigError, match="each by itself"):
+        document_completion(model, guide, hold_out(), predictive="integrated", own_words=2.0)
+    with pytest.raises(ConfigError, match=r"hold_out_words\(\)"):
+        fit_own_words(model, None, hold_out().corpus)
+    with pytest.raises(CorpusError, match="held-out token"):
+        fit_own_words(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
