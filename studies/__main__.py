@@ -36,6 +36,7 @@ STUDIES = {
     "benchmarks": {
         "completion": "Held-out words, seconds and memory, beside other programs",
         "quality": "Held-out words beside other programs, theta integrated out exactly",
+        "own_words": "Held-out words with and without the document's own, beside other programs",
         "scale": "A fit of 100,000 documents",
         "large": "Two million documents in a folder that is mapped into memory",
         "kernel": "The sparse operation beside its naive form and its floor",

@@ -1,0 +1,64 @@
+"""The study of documents' own words: what it measures, and without a peer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from studies.__main__ import load
+from studies.benchmarks import own_words
+from studies.benchmarks.frozen import frozen
+from studies.measure import measure
+from torch_lntm.corpus import Corpus
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Any:
+    """The study sets the number of torch's threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_documents_that_repeat_their_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    base = rng.dirichlet(np.ones(30))
+    # Each document's words are drawn around the same, with a concentration of 10.
+    counts = np.stack([rng.multinomial(40, rng.dirichlet(10.0 * base)) for _ in range(300)])
+    Corpus.from_matrix(counts).save(tmp_path / "repeats.npz")
+    missing = own_words.missing_library
+    monkeypatch.setattr(
+        own_words, "missing_library", lambda s: "topica" if s == "topica LDA" else missing(s)
+    )
+    chosen = own_words.Settings(
+        corpora=(str(tmp_path / "repeats.npz"),),
+        num_topics=2,
+        systems=("torch_lntm ctm", "topica LDA"),
+        tolerance=0.01,
+    )
+    study = load("own_words")
+    rows = measure("own_words", study, chosen, tmp_path / "out", progress=False)
+    unigram, ours = rows
+    assert [row["system"] for row in rows] == ["unigram", "torch_lntm ctm"]
+    assert 5 < unigram["weight"] < 20
+    for row in rows:
+        assert row["own"] < row["alone"]
+        assert row["within_tolerance"]
+    # The unigram's scores, written out.
+    split = frozen(str(tmp_path / "repeats.npz"), 0, chosen.max_docs, chosen.max_test_docs)
+    observed, held_out = (part.to_scipy().toarray() for part in split.hold_out)
+    q = (split.train.word_totals + 1.0) / (split.train.word_totals + 1.0).sum()
+    a, lengths = unigram["weight"], observed.sum(1, keepdims=True)
+    for name, p in (("alone", q), ("own", (observed + a * q) / (lengths + a))):
+        score = (held_out * np.log(p)).sum() / held_out.sum()
+        assert unigram[name] == pytest.approx(math.exp(-score), rel=1e-6)
+    line = next(x for x in study.table(rows).splitlines() if "torch_lntm ctm" in x)
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[3] == f"{ours['own']:.1f} ± {ours['own_error']:.1f}"
