@@ -22,12 +22,21 @@ import torch
 
 from studies.benchmarks.completion import fit_in_process, missing_library, prior_of
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
-from studies.benchmarks.quality import UNIGRAM
+from studies.benchmarks.quality import UNIGRAM, packed, unpacked
 from studies.benchmarks.systems import SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.tables import table_of
 from torch_lntm.errors import UnreliableEstimateWarning
-from torch_lntm.evaluation import ExactCompletion, completion_of, fit_own_words
+from torch_lntm.evaluation import (
+    CompletionResult,
+    ExactCompletion,
+    completion_of,
+    fit_own_words,
+    paired_difference,
+)
+
+#: Both predictions, by their names in rows and in tables.
+PREDICTIONS = {"alone": "topics alone", "own": "and own words"}
 
 
 @dataclass(frozen=True)
@@ -111,33 +120,42 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
     assert isinstance(own, ExactCompletion)
     return {
         "weight": weight,
-        "alone": alone.perplexity,
-        "alone_error": alone.standard_error,
-        "own": own.perplexity,
-        "own_error": own.standard_error,
+        "tokens": packed(alone.held_out_tokens.tolist()),
+        "alone": packed(alone.log_predictive.tolist(), 4),
+        "own": packed(own.log_predictive.tolist(), 4),
         "simulation_error": max(alone.simulation_error, own.simulation_error),
         "within_tolerance": alone.within_tolerance and own.within_tolerance,
     }
 
 
+def score_of(row: dict[str, Any], prediction: str) -> CompletionResult:
+    """A row's scores, ``"alone"`` or ``"own"``."""
+    tokens = unpacked(row["tokens"]).long()
+    return CompletionResult(unpacked(row[prediction]), tokens, "given", prediction)
+
+
 def tables(rows: list[dict[str, Any]]) -> str:
-    """A row for each corpus and system."""
-    lines = [
-        {
-            "corpus": Path(row["corpus"]).stem,
-            "system": row["system"],
-            "topics alone": f"{row['alone']:.1f} ± {row['alone_error']:.1f}",
-            "and own words": f"{row['own']:.1f} ± {row['own_error']:.1f}",
-            "a": f"{row['weight']:.3g}",
-            "simulation": f"{row['simulation_error']:.4f}"
-            + ("" if row["within_tolerance"] else " (!)"),
-        }
-        for row in rows
-    ]
+    """A row for each corpus and system, and what the first system is better by than the others."""
+    lines = []
+    for row in rows:
+        of_corpus = [r for r in rows if r["corpus"] == row["corpus"] and r["system"] != UNIGRAM]
+        line = {"corpus": Path(row["corpus"]).stem, "system": row["system"]}
+        for prediction, name in PREDICTIONS.items():
+            score, first = (score_of(r, prediction) for r in (row, of_corpus[0]))
+            line[name] = f"{score.perplexity:.1f} ± {score.standard_error:.1f}"
+            line[f"first better by, {name}"] = ""
+            if row is not of_corpus[0]:
+                gain, error = paired_difference(first, score)
+                line[f"first better by, {name}"] = f"{gain:.4f} ± {error:.4f}"
+        line["a"] = f"{row['weight']:.3g}"
+        reached = "" if row["within_tolerance"] else " (!)"
+        line["simulation"] = f"{row['simulation_error']:.4f}{reached}"
+        lines.append(line)
     return (
         f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta; "
-        "s.e. over documents. a: tokens\nthat the topics weigh as much as, beside the document's "
-        "own. simulation: Monte-Carlo s.e., nats per\ntoken."
+        "s.e. over documents. 'first better by':\nnats per token that the first system is better by, "
+        "with the paired s.e. a: tokens that the topics\nweigh as much as, beside the document's "
+        "own. simulation: Monte-Carlo s.e., nats per token."
     )
 
 

@@ -131,10 +131,10 @@ def run(settings: Settings, cells: Cells) -> Result:
             "held_out_tokens": held_out.num_tokens,
             "dropped_tokens": split.dropped_tokens,
             **split.hashes,
-            "test_index": _packed(split.test_index),
-            "tokens": _packed(held_out.lengths),
-            UNIGRAM: _packed(unigram.log_predictive.tolist(), 4),
-            OWN_COUNTS: _packed(mixed.log_predictive.tolist(), 4),
+            "test_index": packed(split.test_index),
+            "tokens": packed(held_out.lengths),
+            UNIGRAM: packed(unigram.log_predictive.tolist(), 4),
+            OWN_COUNTS: packed(mixed.log_predictive.tolist(), 4),
             "own_weight": weight,
         }
 
@@ -200,8 +200,8 @@ def measured(
         return {"failed": f"{type(error).__name__}: {error}"}
     assert isinstance(mean, ExactCompletion)
     return {
-        "log_predictive": _packed(mean.log_predictive.tolist(), 4),
-        "log_predictive_mode": _packed(mode.log_predictive.tolist(), 4),
+        "log_predictive": packed(mean.log_predictive.tolist(), 4),
+        "log_predictive_mode": packed(mode.log_predictive.tolist(), 4),
         "simulation_error": mean.simulation_error,
         "simulation_bias": mean.simulation_bias,
         "within_tolerance": mean.within_tolerance,
@@ -212,12 +212,13 @@ def measured(
     }
 
 
-def _packed(values: Iterable[float], digits: int = 0) -> str:
+def packed(values: Iterable[float], digits: int = 0) -> str:
     """Numbers as one string, which takes a line of JSON where a list takes one for each."""
     return " ".join(f"{value:.{digits}f}" for value in values)
 
 
-def _unpacked(text: str) -> torch.Tensor:
+def unpacked(text: str) -> torch.Tensor:
+    """The numbers, float64."""
     return torch.tensor([float(value) for value in text.split()], dtype=torch.float64)
 
 
@@ -330,7 +331,7 @@ def _score(rows: list[dict[str, Any]], splits: dict[int, dict[str, Any]]) -> Sco
 def _pooled(splits: dict[int, dict[str, Any]], scores: dict[int, str]) -> CompletionResult:
     """Scores of several seeds, added up by document of the corpus."""
     index, values, tokens = (
-        torch.cat([_unpacked(text) for text in texts])
+        torch.cat([unpacked(text) for text in texts])
         for texts in (
             [splits[seed]["test_index"] for seed in scores],
             list(scores.values()),
