@@ -154,8 +154,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
     return (
         f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta; "
         "s.e. over documents. 'first better by':\nnats per token that the first system is better "
-        "by, with the paired s.e. a: tokens that the topics\nweigh as much as, beside the document's "
-        "own. simulation: Monte-Carlo s.e., nats per token."
+        "by, with the paired s.e. a: tokens that the topics\nweigh as much as, beside the "
+        "document's own. simulation: Monte-Carlo s.e., nats per token."
     )
 
 
