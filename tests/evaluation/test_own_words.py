@@ -10,11 +10,11 @@ import torch
 from scipy import optimize
 
 import torch_lntm as lntm
-from torch_lntm.corpus import Corpus, WordHoldOut
+from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import completion_of, document_completion, fit_own_words
 from torch_lntm.evaluation.modes import theta_modes
-from torch_lntm.evaluation.own_words import counts_at
+from torch_lntm.evaluation.own_words import best_topic_tokens, counts_at, held_out_words
 from torch_lntm.models import TopicModel, ctm, lda
 
 NUM_WORDS = 7
@@ -132,6 +132,50 @@ def test_counts_at_other_entries() -> None:
     assert counts_at(nothing, unseen).tolist() == [0.0] * unseen.nnz
 
 
+def test_words_in_another_order() -> None:
+    """A user's batch need not have its words sorted."""
+    matrix = torch.sparse_csr_tensor(
+        torch.tensor([0, 3, 4]),
+        torch.tensor([5, 0, 2, 1]),
+        torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        (2, NUM_WORDS),
+        check_invariants=False,
+    )
+    two = hold_out().held_out.batch([0, 1])
+    dense = np.array([[2, 0, 3, 0, 0, 1, 0], [0, 4, 0, 0, 0, 0, 0]])
+    got = counts_at(DocumentBatch.from_csr(matrix), two)
+    assert got.tolist() == dense[two.row_index, two.word_index].tolist()
+
+
+def test_expected_topic_counts_are_the_gradient() -> None:
+    model, split = model_of("ctm"), hold_out()
+    seen, unseen = (part.batch(dtype=torch.float64) for part in split)
+    words = held_out_words(model, seen, unseen, 2.0)
+    theta = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(3), (2, 5)))
+    small = 1e-6 * torch.eye(3, dtype=torch.float64)
+    up, down = (
+        torch.stack([words.log_likelihood(theta + sign * step) for step in small], -1)
+        for sign in (1.0, -1.0)
+    )
+    value, counts = words.expected_counts(theta)
+    torch.testing.assert_close(counts, theta * (up - down) / 2e-6, rtol=1e-6, atol=1e-7)
+    q = theta.numpy() @ TOPICS
+    for chain in range(2):
+        np.testing.assert_allclose(value[chain], expected(q[chain], 2.0), rtol=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_word_without_probability() -> None:
+    """Its logarithm is finite, and the others tell the weight."""
+    counts, topics = [3.0, 2.0, 1.0], [0.2, 0.1, 0.0]
+    found = best_topic_tokens(torch.tensor([counts, topics, [2.0, 0.0, 0.0], [5.0] * 3]).double())
+
+    def loss(a: float) -> float:
+        return -3 * math.log((2 + 0.2 * a) / (5 + a)) - 3 * math.log(a / (5 + a))
+
+    assert loss(found) == pytest.approx(min(loss(a) for a in np.geomspace(0.1, 1e4, 20001)))
+
+
 def bursty(a: float, num_docs: int) -> Corpus:
     """Documents whose words have a distribution of their own around that of one topic."""
     rng = np.random.default_rng(0)
@@ -164,6 +208,15 @@ def test_fit(a) -> None:
     # Student's t of 7 degrees of freedom is above 8 once in 10,000 times.
     assert abs(np.mean(logs) - math.log(a)) < 8.0 * np.std(logs, ddof=1) / math.sqrt(8)
     assert np.std(logs) < 0.2
+
+
+def test_fit_on_a_device(device) -> None:
+    split = bursty(5.0, 60).hold_out_words(seed=0)
+    found = [
+        fit_own_words(model_of("ctm").to(where), None, split, max_docs=25)
+        for where in ("cpu", device)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 def test_arguments() -> None:
