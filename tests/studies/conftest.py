@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,14 @@ import pytest
 import torch
 
 from torch_lntm.corpus import Corpus, synthetic_topics
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Studies set the number of torch's threads."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -59,14 +59,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Any:
-    """Benchmarks set the number of torch's threads."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.filterwarnings("ignore::UserWarning")

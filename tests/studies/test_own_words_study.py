@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from studies.__main__ import load
 from studies.benchmarks import own_words
@@ -16,14 +14,6 @@ from studies.benchmarks.frozen import frozen
 from studies.measure import measure
 from torch_lntm.corpus import Corpus
 from torch_lntm.evaluation import paired_difference
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Any:
-    """The study sets the number of torch's threads."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.slow

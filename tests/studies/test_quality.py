@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from studies.__main__ import load
 from studies.benchmarks import frozen as freezing
@@ -30,14 +29,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "tiny.npz"
     truth.generate([30] * 60, seed=0)[0].save(path)
     return path
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Any:
-    """The study sets the number of torch's threads."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def settings(path: Path, **changes: Any) -> quality.Settings:
