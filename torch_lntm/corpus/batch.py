@@ -31,6 +31,9 @@ class DocumentBatch:
         index: ``(num_docs,)`` int64 positions of the documents in their corpus.
         corpus_size: Number of documents in the corpus the batch was drawn from.
         covariates: Tensors by name, ``(num_docs, ...)`` each; those of the corpus.
+        concentration: a ``()`` float64, where a model takes each document's words from a
+            distribution of its own, Dirichlet(a q) (:mod:`torch_lntm.kernels.bursts`); None where
+            words are independent draws from q. A model sets it.
     """
 
     row_offsets: Tensor
@@ -40,6 +43,7 @@ class DocumentBatch:
     index: Tensor
     corpus_size: int
     covariates: Mapping[str, Tensor] = field(default_factory=FrozenDict)
+    concentration: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.covariates, FrozenDict):
@@ -135,12 +139,44 @@ class DocumentBatch:
         return order, self.row_index[order], word_offsets
 
     @cached_property
+    def repeated(self) -> tuple[Tensor, Tensor]:
+        """The entries ``(n,)`` int64 whose count is not 1, and their counts in float64.
+
+        The host waits for a GPU when it is first asked for.
+        """
+        entries = (self.counts != 1).nonzero().squeeze(1)
+        return entries, self.counts[entries].double()
+
+    @cached_property
     def words(self) -> Tensor:
         """The words that occur ``(num_occurring,)`` int64, ascending.
 
         The host waits for a GPU when it is first asked for.
         """
         return (self.by_word[2].diff() > 0).nonzero().squeeze(1)
+
+    def with_counts(self, counts: Tensor) -> DocumentBatch:
+        """The same documents with other counts ``(nnz,)``, of independent draws."""
+        other = replace(self, counts=counts, concentration=None)
+        return self._same_entries(other)
+
+    def with_concentration(self, concentration: Tensor | None) -> DocumentBatch:
+        """The same documents with another ``concentration``."""
+        if concentration is self.concentration:
+            return self
+        self.by_word, self.repeated  # noqa: B018 (asked for once, of the batch that stays)
+        other = replace(self, concentration=concentration)
+        for name in ("lengths", "num_tokens", "repeated"):
+            if name in self.__dict__:
+                other.__dict__[name] = self.__dict__[name]
+        return self._same_entries(other)
+
+    def _same_entries(self, other: DocumentBatch) -> DocumentBatch:
+        """A batch of the same documents and words, told what this one knows of these."""
+        for name in ("positions", "row_index", "by_word", "words"):
+            if name in self.__dict__:
+                other.__dict__[name] = self.__dict__[name]
+        return other
 
     def over(self, words: Tensor) -> DocumentBatch:
         """The batch over some words alone.
@@ -188,6 +224,7 @@ class DocumentBatch:
                     for name, value in self.covariates.items()
                 }
             ),
+            concentration=None if self.concentration is None else self.concentration.to(device),
         )
         return self._told(moved)
 

@@ -27,6 +27,10 @@ class BagOfWords(TorchDistribution):
         topics: ``(num_topics, num_words)`` word probabilities of each topic, or
             ``(..., 1, num_topics, num_words)`` if they differ between the leading indices.
         lengths: ``(num_docs,)`` tokens per document, needed only to ``sample``.
+        concentration: a ``()``, positive, where the words of a document are drawn from a
+            distribution of its own, Dirichlet(a q) around the mixture q, which is summed out too:
+            documents repeat their words (:mod:`torch_lntm.kernels.bursts`). By default they are
+            drawn from q.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": constraints.simplex}
@@ -37,6 +41,7 @@ class BagOfWords(TorchDistribution):
         theta: Tensor,
         topics: Tensor,
         lengths: Tensor | None = None,
+        concentration: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if theta.shape[-1] != topics.shape[-2]:
@@ -55,12 +60,15 @@ class BagOfWords(TorchDistribution):
         self.theta: Tensor = theta
         self.topics: Tensor = topics
         self.lengths = lengths
+        self.concentration = concentration
         super().__init__(theta.shape[:-1], topics.shape[-1:], validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> BagOfWords:
         """The same distribution with its batch dimensions expanded to ``batch_shape``."""
         theta = self.theta.expand(*batch_shape, self.theta.shape[-1])
-        return BagOfWords(theta, self.topics, self.lengths, validate_args=False)
+        return BagOfWords(
+            theta, self.topics, self.lengths, self.concentration, validate_args=False
+        )
 
     def log_prob(self, value: DocumentBatch | Tensor) -> Tensor:
         """Log probability of each document's tokens.
@@ -85,9 +93,9 @@ class BagOfWords(TorchDistribution):
             )
         # Pyro's inspection follows values through functions, but not through sparse ones.
         parameters: Any
-        parameters, provenance = extract_provenance((self.theta, self.topics))
-        theta, topics = parameters
-        return track_provenance(_log_prob(theta, topics, counts), provenance)
+        parameters, provenance = extract_provenance((self.theta, self.topics, self.concentration))
+        theta, topics, concentration = parameters
+        return track_provenance(_log_prob(theta, topics, counts, concentration), provenance)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the counts of every document, with the global generator, as Pyro does.
@@ -143,6 +151,8 @@ class BagOfWords(TorchDistribution):
                 token_word[tokens] = torch.multinomial(
                     topics[k], tokens.numel(), replacement=True, generator=generator
                 )
+        if self.concentration is not None:
+            token_word = token_word[self._sources(rows, generator)]
         cells, counts = torch.unique(rows * num_words + token_word, return_counts=True)
         row_sizes = torch.bincount(cells // num_words, minlength=num_docs)
         row_offsets = torch.cat([row_sizes.new_zeros(1), row_sizes.cumsum(0)])
@@ -153,6 +163,29 @@ class BagOfWords(TorchDistribution):
             size=(num_docs, num_words),
             check_invariants=False,
         )
+
+    def _sources(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Which token of its document each token is a copy of, itself where it is none.
+
+        After N tokens the next is a copy of one of them with probability N / (a + N).
+
+        Args:
+            rows: ``(num_tokens,)`` documents of the tokens, ascending.
+            generator: As for :meth:`sample_counts`.
+        """
+        assert self.concentration is not None
+        token = torch.arange(len(rows), device=rows.device)
+        first = torch.searchsorted(rows, rows)
+        before = token - first
+        chance, which = torch.rand(
+            2, len(rows), generator=generator, dtype=torch.float64, device=rows.device
+        )
+        copies = chance * (self.concentration.double() + before) < before
+        source = torch.where(copies, first + (which * before).long(), token)
+        # A copy of a copy is one of its source.
+        while not torch.equal(source[source], source):
+            source = source[source]
+        return source
 
 
 def _stacked(
@@ -166,17 +199,23 @@ def _stacked(
     return zip(theta, topics, strict=True)
 
 
-def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts) -> Tensor:
+def _log_prob(
+    theta: Tensor, topics: Tensor, counts: WordCounts, concentration: Tensor | None
+) -> Tensor:
     """Log probabilities ``(..., num_docs)`` of counts, leading dimensions broadcast."""
     # Samplers move a float32 model's eta in the double precision of its log densities.
     to: Any = {"device": theta.device, "dtype": theta.dtype}
     topics = topics.to(**to)
     leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])
     if len(counts.batches) == 1 and topics.dim() == 2:
-        result = mixture_log_likelihood(theta, topics, counts.batches[0].to(**to))
+        batch = counts.batches[0].to(**to).with_concentration(concentration)
+        result = mixture_log_likelihood(theta, topics, batch)
         return result.expand(*leading, -1)
     parts = zip(_stacked(theta, topics, leading), counts.batches_at(leading), strict=True)
-    rows = [mixture_log_likelihood(t, phi, batch.to(**to)) for (t, phi), batch in parts]
+    rows = [
+        mixture_log_likelihood(t, phi, batch.to(**to).with_concentration(concentration))
+        for (t, phi), batch in parts
+    ]
     return torch.stack(rows).reshape(*leading, -1)
 
 

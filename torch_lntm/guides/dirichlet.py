@@ -79,9 +79,9 @@ class _AspectGuide(Guide[DirichletPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
-        return dirichlet_bound(
-            batch, self.model.topics.probs, posterior.concentration, posterior.gamma
-        )
+        batch, raised = self._independent(batch, posterior)
+        topics = self.model.topics.probs
+        return dirichlet_bound(batch, topics, posterior.concentration, posterior.gamma) + raised
 
     @torch.no_grad()
     def word_counts(
@@ -90,7 +90,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
         """Expected tokens of each word under each topic; see :meth:`Guide.word_counts`."""
         if self.topics_update == "bound":
             return super().word_counts(batch, posterior, **temperatures)
-        batch = self.model.check_batch(batch)
+        batch, _ = self._independent(batch, posterior)
         return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch)
 
     def __repr__(self) -> str:
@@ -138,6 +138,9 @@ class DirichletGuide(_AspectGuide):
         return self.model.topics.logits.new_full(
             (batch.num_docs, space.num_topics), 1.0 / space.num_topics
         )
+
+    def _geometric_mean(self, posterior: DirichletPosterior) -> Tensor:
+        return posterior.expected_log_theta().exp()
 
     def _solve(
         self,

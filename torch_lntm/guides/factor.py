@@ -14,7 +14,7 @@ from torch_lntm.guides.guide import Guide
 from torch_lntm.latents import FactorSpace
 from torch_lntm.models import IndependentFactorPrior
 from torch_lntm.posteriors import FactorPosterior
-from torch_lntm.solvers.bounds import gaussian_bound
+from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.factor import factor
 
 
@@ -50,6 +50,9 @@ class FactorGuide(Guide[FactorPosterior]):
     ) -> FactorPosterior:
         return factor(batch, topics, space, **settings)
 
+    def _geometric_mean(self, posterior: FactorPosterior) -> Tensor:
+        return tangent_weights(posterior)
+
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, num_topics)``."""
         posterior = self._remembered(batch)
@@ -73,7 +76,8 @@ class FactorGuide(Guide[FactorPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
-        return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
+        batch, raised = self._independent(batch, posterior)
+        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`; Laplace sources have squares too."""

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides.guide import Guide
 from torch_lntm.latents import EtaSpace, GaussianFactorSpace, LatentSpace, NormalSpace
-from torch_lntm.posteriors import LowRankPosterior, ModePosterior, NormalPosterior
+from torch_lntm.posteriors import LowRankPosterior, ModePosterior, NormalPosterior, Posterior
 from torch_lntm.solvers.blei_lafferty import blei_lafferty
-from torch_lntm.solvers.bounds import gaussian_bound
+from torch_lntm.solvers.bounds import gaussian_bound, tangent_weights
 from torch_lntm.solvers.khan_bouchard import khan_bouchard
 from torch_lntm.solvers.laplace import laplace
 from torch_lntm.solvers.mode import mode
@@ -54,6 +54,9 @@ class NormalGuide(Guide[NormalPosterior]):
     ) -> NormalPosterior:
         return type(self)._solver(batch, topics, space, **settings)
 
+    def _geometric_mean(self, posterior: NormalPosterior) -> Tensor:
+        return tangent_weights(posterior)
+
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, latent_dim)``."""
         batch = self.model.check_batch(batch)
@@ -83,7 +86,8 @@ class NormalGuide(Guide[NormalPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
-        return gaussian_bound(batch, self.model.topics.probs, posterior, kind)
+        batch, raised = self._independent(batch, posterior)
+        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 
     def memory_per_document(self, entries: float) -> float:
         """See :meth:`Guide.memory_per_document`; the square of eta's dimension too."""
@@ -106,6 +110,10 @@ class ModeGuide(NormalGuide):
     def separates_means(self) -> bool:
         """See :attr:`Guide.separates_means`; but priors of low rank have cheap covariances."""
         return issubclass(self.model.prior.space_type, NormalSpace)
+
+    def _geometric_mean(self, posterior: Posterior) -> Tensor:
+        # Their objective is that of the mode, and takes no expectation of theta.
+        return posterior.topic_weights()
 
     def _solve_means(
         self, batch: DocumentBatch, topics: Tensor, space: EtaSpace, **settings: Any

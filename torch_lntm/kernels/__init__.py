@@ -11,6 +11,7 @@ from torch_lntm.kernels.mixture import (
     mixture_log_likelihood_reference,
     probability_floor,
     responsibility_covariance,
+    word_probabilities,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "mixture_log_likelihood_reference",
     "probability_floor",
     "responsibility_covariance",
+    "word_probabilities",
 ]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.kernels import bursts
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
@@ -77,28 +78,58 @@ class PaddedWords:
         position = torch.arange(int(sizes.max()), device=batch.device)
         inside = position < sizes[:, None]
         entry = torch.where(inside, batch.row_offsets[:-1, None] + position, 0)
+        counts = batch.counts[entry] * inside
+        if batch.concentration is not None:
+            # Words that repeat come first.
+            once = (counts <= 1.0).long()
+            order = once.argsort(dim=1, stable=True)
+            entry, counts = entry.gather(1, order), counts.gather(1, order)
+            self._repeated = counts[:, None, : int((1 - once).sum(1).max())].double()
+        inside = counts > 0
         words = topics.mT[batch.word_index[entry]]
         # Padding has probability 1 under every topic, and count 0.
         self._words = words.where(inside[..., None], 1.0)
-        self._counts = batch.counts[entry] * inside
+        self._counts = counts
+        self._batch = batch
 
     def _mixture(self, theta: Tensor) -> Tensor:
         """Probabilities of the words ``(num_docs, num_chains, longest)``, floored."""
         s = theta.transpose(0, 1) @ self._words.mT
         return s.clamp_min_(probability_floor(s.dtype))
 
+    def _rates(self, s: Tensor) -> Tensor:
+        """a times the probabilities of the words that repeat, in float64."""
+        assert self._batch.concentration is not None
+        return self._batch.concentration * s[..., : self._repeated.shape[-1]].double()
+
     def _topic_counts(self, theta: Tensor, s: Tensor) -> Tensor:
-        return theta * (self._counts[:, None] / s @ self._words).transpose(0, 1)
+        ratio = self._counts[:, None] / s
+        if self._batch.concentration is not None:
+            of_repeated = s[..., : self._repeated.shape[-1]]
+            found = bursts.tables_of(self._repeated, self._rates(s)).to(s.dtype) / of_repeated
+            ratio[..., : self._repeated.shape[-1]] = found
+        return theta * (ratio @ self._words).transpose(0, 1)
+
+    def _log_likelihood(self, s: Tensor) -> Tensor:
+        """The log likelihood; overwrites the probabilities."""
+        concentration = self._batch.concentration
+        if concentration is None:
+            return (s.log_() * self._counts[:, None]).sum(-1).double().mT
+        of_repeated = bursts.log_rising(self._repeated, self._rates(s)).sum(-1)
+        once = self._counts[:, None, self._repeated.shape[-1] :]
+        terms = s[..., self._repeated.shape[-1] :].double().mul_(concentration).log_()
+        shared = bursts.log_share(concentration, self._batch.lengths)
+        return ((terms * once).sum(-1) + of_repeated).mT + shared
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """As :meth:`SparseWords.log_likelihood`, for one axis of chains."""
-        return (self._mixture(theta).log_() * self._counts[:, None]).sum(-1).double().mT
+        return self._log_likelihood(self._mixture(theta))
 
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`SparseWords.expected_counts`, for one axis of chains."""
         s = self._mixture(theta)
         topic_counts = self._topic_counts(theta, s)
-        return (s.log_() * self._counts[:, None]).sum(-1).double().mT, topic_counts
+        return self._log_likelihood(s), topic_counts
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
         """As :meth:`SparseWords.expected_topic_counts`, for one axis of chains."""

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.kernels.bursts import log_share, log_terms
 
 with warnings.catch_warnings():
     # Torch announces once per process that its sparse CSR support is in beta; what is used of it
@@ -289,4 +290,20 @@ def log_likelihood(weights: Tensor, words: Tensor, batch: DocumentBatch, floor: 
     else:
         handle = _WordsHandle.apply(words, (weights,), batch)
         s = _FlooredProduct.apply(weights, handle, (words,), batch, floor)
+    if batch.concentration is not None:
+        return _bursty_log_likelihood(s, batch, floor)
     return _LogLikelihood.apply(s, batch, floor)
+
+
+def _bursty_log_likelihood(s: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
+    """As :class:`_LogLikelihood`, of documents that repeat their words, by the rules of autograd.
+
+    It is differentiable in the batch's concentration too.
+    """
+    assert batch.concentration is not None
+    floored = s <= floor
+    # At the floor the terms go on as straight lines, whose second derivatives are finite.
+    lines = torch.where(floored, (s - s.detach()) / floor, 0.0).double()
+    terms = log_terms(torch.where(floored, floor, s), batch) + lines
+    sums = _Contraction.apply(terms, None, terms.new_ones(batch.num_words, 1), batch).squeeze(1)
+    return sums + log_share(batch.concentration, batch.lengths)

@@ -13,6 +13,9 @@ Khan & Bouchard 2009, eqs 30–31*). They are sparse products, see
 :mod:`torch_lntm.kernels.contraction`, or one kernel, see :mod:`torch_lntm.kernels.fused`. Log
 likelihoods are summed in double precision.
 
+Where the batch has a concentration, the log likelihood is that of documents that repeat their words,
+and tables take the place of the counts c in the two tables: see :mod:`torch_lntm.kernels.bursts`.
+
 ``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
 zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
 """
@@ -28,7 +31,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import fused
+from torch_lntm.kernels import bursts, fused
 from torch_lntm.kernels.contraction import (
     document_sums,
     log_likelihood,
@@ -96,6 +99,30 @@ def _mixture(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
     return sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
 
 
+def _is_fused(weights: Tensor, batch: DocumentBatch) -> bool:
+    return batch.concentration is None and fused.asked_for(weights)
+
+
+def _log_likelihoods(s: Tensor, batch: DocumentBatch) -> Tensor:
+    """``(num_docs,)`` float64 nats of the probabilities of the stored counts."""
+    if batch.concentration is None:
+        return document_sums(batch.counts * s.log(), batch)
+    shared = bursts.log_share(batch.concentration, batch.lengths)
+    return document_sums(bursts.log_terms(s, batch), batch) + shared
+
+
+@_in_full_precision
+def word_probabilities(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
+    """``(nnz,)`` s_dv = Σ_k t_dk φ_kv at the stored counts, floored, without autograd.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
+        topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
+        batch: The documents.
+    """
+    return _mixture(weights, _by_word(topics), batch)
+
+
 @_in_full_precision
 def mixture_log_likelihood(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of each document, differentiable in both inputs.
@@ -138,14 +165,14 @@ def expected_counts(
         The :class:`ExpectedCounts` of the module's formulas.
     """
     words = _by_word(topics)
-    if fused.asked_for(weights):
+    if _is_fused(weights, batch):
         floor = probability_floor(weights.dtype)
         values, by_topic, by_word = fused.expected_counts(weights, words, batch, floor, word_counts)
         return ExpectedCounts(values, by_topic, None if by_word is None else by_word.mT)
     s = _mixture(weights, words, batch)
-    ratio = batch.counts / s
+    ratio = bursts.ratio(s, batch)
     return ExpectedCounts(
-        log_likelihood=document_sums(batch.counts * s.log(), batch),
+        log_likelihood=_log_likelihoods(s, batch),
         topic_counts=weights * sum_over_words(ratio, words, batch),
         word_counts=sum_over_docs(ratio, weights, batch).mul_(words).mT if word_counts else None,
     )
@@ -154,23 +181,35 @@ def expected_counts(
 @_in_full_precision
 def expected_topic_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
     """Only the ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts`."""
-    if fused.asked_for(weights):
+    if _is_fused(weights, batch):
         return expected_counts(weights, topics, batch).topic_counts
     words = _by_word(topics)
-    ratio = batch.counts / _mixture(weights, words, batch)
+    ratio = bursts.ratio(_mixture(weights, words, batch), batch)
     return weights * sum_over_words(ratio, words, batch)
 
 
 @_in_full_precision
-def expected_word_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
-    """Only the ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts`."""
-    if fused.asked_for(weights):
+def expected_word_counts(
+    weights: Tensor, topics: Tensor, batch: DocumentBatch, *, shares: Tensor | None = None
+) -> Tensor:
+    """Only the ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts`.
+
+    Args:
+        weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
+        topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
+        batch: The counts, in the same dtype and on the same device.
+        shares: ``(num_docs,)`` how much each document counts; by default 1.
+    """
+    if _is_fused(weights, batch):
+        if shares is not None:
+            batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
         found = expected_counts(weights, topics, batch, word_counts=True).word_counts
         assert found is not None
         return found
     words = _by_word(topics)
-    ratio = batch.counts / _mixture(weights, words, batch)
-    return sum_over_docs(ratio, weights, batch).mul_(words).mT
+    ratio = bursts.ratio(_mixture(weights, words, batch), batch)
+    counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]
+    return sum_over_docs(ratio, counted, batch).mul_(words).mT
 
 
 @_in_full_precision
@@ -189,6 +228,7 @@ def responsibility_covariance(
         ``(num_docs, num_topics, num_topics)``; entry (d, j, k) is the expected number of pairs of
         independent draws of one token's topic that come out as j and k.
     """
+    assert batch.concentration is None
     words = _by_word(topics)
     num_topics = weights.shape[1]
     scale = batch.counts.sqrt() / _mixture(weights, words, batch)

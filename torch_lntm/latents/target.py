@@ -49,8 +49,11 @@ class DocumentTarget:
 
     @property
     def affine(self) -> AffineLogits | None:
-        """See :attr:`LatentSpace.affine`; the log likelihood depends on z through them alone."""
-        return self.space.affine
+        """See :attr:`LatentSpace.affine`; None if documents repeat their words.
+
+        The likelihood of independent draws at affine logits is what a fused transition knows.
+        """
+        return self.space.affine if self.batch.concentration is None else None
 
     def theta(self, z: Tensor) -> Tensor:
         """Topic proportions ``(..., num_docs, num_topics)``."""
@@ -91,4 +94,7 @@ class DocumentTarget:
         return self.space.pull(self._logits_gradient(theta, topic_counts), z)
 
     def _logits_gradient(self, theta: Tensor, topic_counts: Tensor) -> Tensor:
-        return torch.addcmul(topic_counts, self.batch.lengths[:, None], theta, value=-1.0)
+        tokens = self.batch.lengths[:, None]
+        if self.batch.concentration is not None:
+            tokens = topic_counts.sum(-1, keepdim=True)
+        return torch.addcmul(topic_counts, tokens, theta, value=-1.0)

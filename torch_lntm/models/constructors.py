@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
+from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.content import ContentTopics
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import TopicModel
@@ -38,6 +39,7 @@ def ctm(
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
+    bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -60,6 +62,9 @@ def ctm(
             2K + 2 by default.
         pseudo_variance: Variance that this prior stands for; by default 1, and 10 as soon as
             :class:`~torch_lntm.inference.MonteCarloEM` fits the model.
+        bursty: Let documents repeat their words: each has a distribution of words of its own,
+            around the mixture of its topics (*Doyle & Elkan 2009*), and how close, the fit finds.
+            Topics are then less about single documents; see ``docs/choosing.md``.
         vocabulary: One word per column.
         dtype: Floating-point type of the parameters, ``torch.float32`` or ``torch.float64`` or the
             names of these.
@@ -82,7 +87,7 @@ def ctm(
         dtype=dtype,
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
-    return TopicModel(prior, phi, vocabulary)
+    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
 @register("lntm")
@@ -96,6 +101,7 @@ def lntm(
     topic_scale: float = 10.0,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
+    bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -115,6 +121,7 @@ def lntm(
         pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents; 2K + 2
             by default, 0 for the tutorial's maximum likelihood.
         pseudo_variance: Variance that this prior stands for; by default as for :func:`ctm`.
+        bursty: As for :func:`ctm`.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
@@ -138,7 +145,7 @@ def lntm(
     phi = NormalTopics(
         num_topics, num_words, scale=topic_scale, probs=topics, dtype=dtype, generator=generator
     )
-    return TopicModel(prior, phi, vocabulary)
+    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
 @register("iftm")
@@ -155,6 +162,7 @@ def iftm(
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
+    bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -179,6 +187,7 @@ def iftm(
             most Laplace sources without effect.
         pseudo_variance: Variance of the logits that this prior stands for; by default as for
             :func:`ctm`.
+        bursty: As for :func:`ctm`.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
         seed: Seed of the random initial values.
@@ -203,7 +212,7 @@ def iftm(
         generator=torch.Generator().manual_seed(seed),
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
-    return TopicModel(prior, phi, vocabulary)
+    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
 @register("lda")
@@ -216,6 +225,7 @@ def lda(
     learn_concentration: bool = True,
     topics: Tensor | None = None,
     topic_smoothing: float = 0.05,
+    bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -234,6 +244,7 @@ def lda(
         learn_concentration: Whether fitting changes the concentration.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`; 0 as in the paper.
+        bursty: As for :func:`ctm`.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
@@ -253,7 +264,7 @@ def lda(
         dtype=dtype,
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
-    return TopicModel(prior, phi, vocabulary)
+    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
 def stm(
@@ -279,8 +290,8 @@ def stm(
             :func:`ctm`.
         content: The column of the metadata whose values are the groups.
         **settings: ``anchored``, ``penalty``, ``content_penalty``, ``topics``,
-            ``topic_smoothing``, ``pseudo_documents``, ``pseudo_variance``, ``dtype`` and ``seed``.
-            ``penalty`` is the precision of the slopes' prior, found by evidence if not given;
+            ``topic_smoothing``, ``pseudo_documents``, ``pseudo_variance``, ``bursty``, ``dtype``
+            and ``seed``. ``penalty`` is the precision of the slopes' prior, found by evidence if not given;
             ``content_penalty`` that of the groups' deviations; the others are as for :func:`ctm`.
 
     Returns:
@@ -318,6 +329,7 @@ def structural(
     topic_smoothing: float = 0.05,
     pseudo_documents: float | None = None,
     pseudo_variance: float | None = None,
+    bursty: bool = False,
     vocabulary: Sequence[str] | None = None,
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
@@ -337,6 +349,7 @@ def structural(
         topic_smoothing: As for :func:`ctm`.
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
+        bursty: As for :func:`ctm`.
         vocabulary: One word per column.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
@@ -370,7 +383,7 @@ def structural(
             dtype=dtype,
             generator=torch.Generator().manual_seed(seed),
         )
-    return TopicModel(prior, phi, vocabulary)
+    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
 def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.dtype:

@@ -18,6 +18,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.latents import DocumentTarget
+from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.topics import Topics
 
@@ -136,6 +137,8 @@ class TopicModel(nn.Module):
         prior: The document prior.
         topics: The topics.
         vocabulary: One word per column, or None.
+        bursts: How much documents repeat their words, where each has a distribution of its own;
+            None where words are independent draws from the topics.
 
     Attributes:
         construction: The record of the registered constructor that made this model; None if none
@@ -151,6 +154,7 @@ class TopicModel(nn.Module):
         prior: DocumentPrior,
         topics: Topics,
         vocabulary: Sequence[str] | None = None,
+        bursts: Bursts | None = None,
     ) -> None:
         super().__init__()
         if prior.num_topics != topics.num_topics:
@@ -164,6 +168,7 @@ class TopicModel(nn.Module):
             )
         self.prior = prior
         self.topics = topics
+        self.bursts = bursts
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
         self.construction: Construction | None = None
 
@@ -186,6 +191,16 @@ class TopicModel(nn.Module):
     def latent_dim(self) -> int:
         """Dimension of the latent variable that theta is a function of."""
         return self.prior.latent_dim
+
+    @property
+    def concentration(self) -> Tensor | None:
+        """That of :attr:`bursts`, a ``()`` float64; None without them."""
+        return None if self.bursts is None else self.bursts.concentration
+
+    @property
+    def is_conjugate(self) -> bool:
+        """Whether Gibbs sampling of the tokens' topics draws documents' theta."""
+        return self.prior.space_type.conjugate and self.bursts is None
 
     @property
     def device(self) -> torch.device:
@@ -261,7 +276,7 @@ class TopicModel(nn.Module):
             latent = self.prior.emit(batch)
             # Columns of other groups are no words that the document could have; generate() draws.
             lengths = batch.lengths if self.topics.num_groups == 1 else None
-            words = BagOfWords(self.theta(latent), topics, lengths)
+            words = BagOfWords(self.theta(latent), topics, lengths, self.concentration)
             pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
@@ -335,7 +350,8 @@ class TopicModel(nn.Module):
         generator = torch.Generator(self.device).manual_seed(seed)
         theta, places, parts = self.theta(latents[self.prior.latent]), [], []
         for rows, topics in self.topics.by_group(empty, self.topics.probs):
-            counts = BagOfWords(theta[rows], topics, sizes[rows]).sample_counts(generator)
+            words = BagOfWords(theta[rows], topics, sizes[rows], self.concentration)
+            counts = words.sample_counts(generator)
             places.append(rows.cpu())
             parts.append(Corpus.from_matrix(counts, allow_empty=True).to_scipy())
         order = torch.cat(places).argsort().numpy()
@@ -400,6 +416,8 @@ class TopicModel(nn.Module):
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch on this model's device and in its dtype, its words in the topics' columns.
 
+        It carries the concentration of :attr:`bursts`.
+
         Raises:
             ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
                 low precision.
@@ -419,7 +437,9 @@ class TopicModel(nn.Module):
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "
                 "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
             )
-        return self.topics.place(batch.to(self.device, self.dtype))
+        concentration = None if self.bursts is None else self.bursts.concentration.detach()
+        placed = self.topics.place(batch.to(self.device, self.dtype))
+        return placed.with_concentration(concentration)
 
 
 def require_model(model: Any) -> None:

@@ -26,6 +26,20 @@ def tangent_log_normaliser(logits: Tensor, variance: Tensor) -> Tensor:
     return torch.logsumexp(logits + 0.5 * variance, -1)
 
 
+def tangent_weights(posterior: NormalPosterior) -> Tensor:
+    """t with log Σ_k t_k φ_k ≤ E log Σ_k θ_k φ_k for all positive φ, by the tangent bound.
+
+    Args:
+        posterior: Any normal posterior of documents' eta.
+
+    Returns:
+        ``(num_docs, num_topics)`` float64, exp(m_k − lse(m + diag V / 2)); rows sum to less than 1.
+    """
+    logits = posterior.space.lift(posterior.mean.double())
+    variance = posterior.space.lift(posterior.variance.double())
+    return (logits - tangent_log_normaliser(logits, variance)[:, None]).exp()
+
+
 def tilted_log_normaliser(
     logits: Tensor, covariance: Tensor, *, tolerance: float = 1e-10, max_iterations: int = 50
 ) -> Tensor:

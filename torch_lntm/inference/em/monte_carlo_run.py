@@ -360,7 +360,7 @@ class MonteCarloRun(ResumableFit):
         if self.optimizer is None:
             state.statistics.maximise(self.model)
             return
-        self.model.prior.m_step(state.statistics.num_docs, **state.statistics.sums)
+        state.statistics.maximise_prior(self.model)
         rate = self.settings.learning_rate / (1.0 + state.step / LEARNING_DELAY)
         self.optimizer.param_groups[0]["lr"] = rate
         topics.logits.grad = topics.gradient(scale * found.word_counts).to(topics.logits.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,9 +11,12 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
-from torch_lntm.kernels import expected_word_counts
+from torch_lntm.kernels import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior, SampledMoments
+
+#: The name of the bursts' sums among the prior's.
+_BURSTS = "bursts"
 
 
 @dataclass(eq=False)
@@ -27,7 +30,8 @@ class Statistics:
     Attributes:
         num_docs: Documents summed over.
         num_tokens: Their tokens.
-        sums: What the prior's M-step takes, float64 sums of the posteriors' moments by name.
+        sums: What the prior's M-step takes, float64 sums of the posteriors' moments by name; and
+            what that of the model's bursts takes.
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
         objective: Sum of the guide's objective, nats. As the next one, it is a tensor while it is
             on a GPU, for which the host need not wait.
@@ -82,8 +86,15 @@ class Statistics:
 
     def maximise(self, model: TopicModel) -> None:
         """The M-step: set the model's parameters to their maximisers, priors included."""
-        model.prior.m_step(self.num_docs, **self.sums)
+        self.maximise_prior(model)
         model.topics.m_step(self.word_counts)
+
+    def maximise_prior(self, model: TopicModel) -> None:
+        """The M-step of all parameters but the topics."""
+        sums = dict(self.sums)
+        if model.bursts is not None:
+            model.bursts.m_step(sums.pop(_BURSTS))
+        model.prior.m_step(self.num_docs, **sums)
 
 
 def added(parts: Iterable[Statistics | None]) -> Statistics | None:
@@ -118,11 +129,15 @@ def expected_statistics(
         **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides that
             have them.
     """
-    batch = guide.model.check_batch(batch)
+    model = guide.model
+    batch = model.check_batch(batch)
+    sums = model.prior.statistics(moments or posterior, batch)
+    if model.bursts is not None:
+        sums |= {_BURSTS: model.bursts.statistics(guide.word_probabilities(batch, posterior), batch)}
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
-        sums=guide.model.prior.statistics(moments or posterior, batch),
+        sums=sums,
         word_counts=guide.word_counts(batch, posterior, **temperatures),
         objective=known(moments.objective() if moments else posterior.objective.sum()),
         num_unconverged=known((~posterior.converged).sum()),
@@ -169,16 +184,17 @@ def sampled_statistics(
         weights = used.double() / used.sum(0).clamp_min(1)
     draws = Draws(latents, logits, weights)
     rows = batch.repeat(len(weights))
-    if len(weights) > 1:
-        # Word counts are linear in the counts: a chain's weight goes there.
-        shares = weights.flatten().to(rows.dtype)[rows.row_index]
-        rows = replace(rows, counts=rows.counts * shares)
     theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
+    shares = weights.flatten() if len(weights) > 1 else None
+    sums, topics = model.prior.statistics(draws, batch), model.topics.probs
+    if model.bursts is not None:
+        found = model.bursts.statistics(word_probabilities(theta, topics, rows), rows, shares)
+        sums |= {_BURSTS: found}
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
-        sums=model.prior.statistics(draws, batch),
-        word_counts=expected_word_counts(theta, model.topics.probs, rows),
+        sums=sums,
+        word_counts=expected_word_counts(theta, topics, rows, shares=shares),
         objective=known((weights * log_likelihood).sum()),
         num_unconverged=num_unconverged,
     )

@@ -1,0 +1,84 @@
+"""Bursts: how much documents repeat their own words."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels.bursts import tables_of
+
+#: Where the concentration starts: tokens of documents from which their own words weigh as much as
+#: their topics; and its bounds, at the upper of which words are independent draws.
+START, LOWEST, HIGHEST = 200.0, 1e-3, 1e7
+#: Largest change of its logarithm that one batch of documents asks for.
+MAX_STEP = 1.0
+
+
+class Bursts(nn.Module):
+    """The concentration a of documents' own distributions of words, Dirichlet(a q).
+
+    q is the mixture of topics; see :mod:`torch_lntm.kernels.bursts`. After N tokens the next one
+    comes from the topics with probability a / (a + N), and else repeats one of them.
+
+    Args:
+        dtype: Floating-point type.
+
+    Attributes:
+        log_concentration: log a ``()``, a parameter. Its prior is flat.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.log_concentration = nn.Parameter(torch.tensor(math.log(START), dtype=dtype))
+
+    @property
+    def concentration(self) -> Tensor:
+        """a ``()``, float64."""
+        return self.log_concentration.double().exp()
+
+    @torch.no_grad()
+    def statistics(
+        self, probability: Tensor, batch: DocumentBatch, shares: Tensor | None = None
+    ) -> Tensor:
+        """What :meth:`m_step` takes, summed over documents: ``(2,)`` float64.
+
+        The log likelihood's curvature in log a, and that times the log a where a Newton step from
+        the present one would end. So sums over batches met at different a are about the maximum,
+        and not about where it was looked for.
+
+        Args:
+            probability: ``(nnz,)`` q at the stored counts.
+            batch: The documents, with this concentration.
+            shares: ``(num_docs,)`` how much each document counts; by default 1.
+        """
+        a, lengths = self.concentration, batch.lengths.double()
+        entries, counts = batch.repeated
+        rate = a * probability[entries].double()
+        tables = tables_of(counts, rate)
+        bend = rate.square() * (torch.polygamma(1, counts + rate) - torch.polygamma(1, rate))
+        # Of a word that is there once, the first derivative is 1 and the second 0.
+        of_words = torch.stack([tables - 1.0, tables + bend])
+        shared = a * (torch.digamma(a + lengths) - torch.digamma(a))
+        shared_bend = a.square() * (torch.polygamma(1, a + lengths) - torch.polygamma(1, a))
+        of_documents = torch.stack([batch.row_offsets.diff() - shared, -shared - shared_bend])
+        if shares is not None:
+            of_documents = of_documents * shares.double()
+            of_words = of_words * shares.double()[batch.row_index[entries]]
+        slope, curvature = of_documents.sum(1) + of_words.sum(1)
+        # Where it is not concave, or flat, the step has the largest size.
+        weight = torch.maximum(-curvature, slope.abs() / MAX_STEP).clamp_min(1e-12)
+        return torch.stack([weight, weight * self.log_concentration.double() + slope])
+
+    @torch.no_grad()
+    def m_step(self, statistics: Tensor) -> None:
+        """Set the concentration to its maximiser, by statistics summed over batches."""
+        weight, weighted = statistics
+        found = (weighted / weight).clamp(math.log(LOWEST), math.log(HIGHEST))
+        self.log_concentration.copy_(found)
+
+    def extra_repr(self) -> str:
+        """The concentration, for ``repr``."""
+        return f"concentration={float(self.concentration):.4g}"
