@@ -2,8 +2,8 @@
 
 The splits, the fits and the rule are those of the study ``quality``: theta at its exact posterior
 mean. The own words are mixed in as ``torch_lntm.evaluation.document_completion`` says, with the
-weight under which a hold-out of training documents is most probable. The corpus's word frequencies
-are a system too, as one topic.
+weight under which a hold-out of training documents is most probable; a bursty model has found its
+own. The corpus's word frequencies are a system too, as one topic.
 """
 
 from __future__ import annotations
@@ -57,7 +57,12 @@ class Settings:
     corpora: tuple[str, ...] = ("searchsnippets", "cora", "bbc", "ap", "nips_uci")
     num_topics: int = 50
     seed: int = 0
-    systems: tuple[str, ...] = ("torch_lntm ctm, auto", "topica LDA", "tomotopy LDA")
+    systems: tuple[str, ...] = (
+        "torch_lntm ctm, auto",
+        "torch_lntm ctm, auto, bursty",
+        "topica LDA",
+        "tomotopy LDA",
+    )
     max_docs: int = MAX_DOCS
     max_test_docs: int = MAX_TEST_DOCS
     weight_docs: int = 500
@@ -89,7 +94,7 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
     """Scores of a system's topics alone, and with the documents' own words."""
     if system == UNIGRAM:
         # One topic of all words, of which every prior is the same.
-        prior, topics = np.ones(1), split.train.word_totals[None] + 1.0
+        prior, topics, concentration = np.ones(1), split.train.word_totals[None] + 1.0, None
     else:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.npz"
@@ -98,9 +103,8 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
                 system, path, num_topics=settings.num_topics, seed=settings.seed, threads=1
             )
         prior, topics = prior_of(fit), fit["topics"]
-    chosen = np.random.default_rng(settings.seed).permutation(split.train.num_docs)
-    some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, settings.seed)
-    weight = fit_own_words(prior, topics, some)
+        concentration = float(fit["concentration"]) if "concentration" in fit else None
+    weight = _weight(prior, topics, split, settings) if concentration is None else concentration
     with warnings.catch_warnings():
         # The row says how far the simulation got.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
@@ -110,6 +114,7 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
                 topics,
                 split.hold_out,
                 own_words=a,
+                concentration=concentration,
                 tolerance=settings.tolerance,
                 seed=settings.seed,
                 fingerprint=split.hashes["hold_out_fingerprint"],
@@ -126,6 +131,13 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
         "simulation_error": max(alone.simulation_error, own.simulation_error),
         "within_tolerance": alone.within_tolerance and own.within_tolerance,
     }
+
+
+def _weight(prior: Any, topics: Any, split: Frozen, settings: Settings) -> float:
+    """The weight of the own words, from training documents."""
+    chosen = np.random.default_rng(settings.seed).permutation(split.train.num_docs)
+    some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, settings.seed)
+    return fit_own_words(prior, topics, some)
 
 
 def score_of(row: dict[str, Any], prediction: str) -> CompletionResult:

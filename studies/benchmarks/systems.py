@@ -112,9 +112,12 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
             result = engine.fit(corpus)
         prior: Any = model.prior
         names = PARAMETERS.get(kind, {"loc": "loc", "covariance": "covariance"})
+        found = {ours: getattr(prior, name) for ours, name in names.items()}
+        if model.bursts is not None:
+            found["concentration"] = model.bursts.concentration
         return Fit(
             model.topics.double_probs.numpy(),
-            {ours: getattr(prior, name).detach().double().numpy() for ours, name in names.items()},
+            {name: value.detach().double().numpy() for name, value in found.items()},
             {
                 "settings": asked,
                 "stop_reason": result.stop_reason,
@@ -291,6 +294,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm lda, EP": ("torch", torch_lntm_fit("lda", "ep")),
     "torch_lntm Monte-Carlo EM": ("torch", torch_lntm_fit("ctm", "hmc")),
     "torch_lntm ctm, auto": ("torch", torch_lntm_fit("ctm", "auto")),
+    "torch_lntm ctm, auto, bursty": ("torch", torch_lntm_fit("ctm", "auto", bursty=True)),
     "torch_lntm ctm, auto, 4 epochs": ("torch", torch_lntm_fit("ctm", "auto", max_epochs=4)),
     "torch_lntm lda, auto": ("torch", torch_lntm_fit("lda", "auto")),
     "torch_lntm iftm, auto": ("torch", torch_lntm_fit("iftm", "auto")),

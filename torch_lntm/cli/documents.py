@@ -294,19 +294,32 @@ class OnDocuments(ReadsDocuments):
         observed_fraction: float = 0.5,
         predictive: Literal["mode", "mean", "integrated"] = "mode",
     ) -> list[Score]:
-        """Document completion, beside the unigram model's where training documents are known."""
+        """Document completion, beside the unigram model's where training documents are known.
+
+        That of a bursty model with the documents' own words, and by its topics alone.
+        """
         hold_out = test.hold_out_words(observed_fraction, self.seed)
         if hold_out.held_out.num_tokens == 0:
             say("no document has two words or more: there is nothing to complete")
             return []
+        own_words: list[Any] = [None]
+        if guide.model.bursts is not None and predictive != "integrated":
+            own_words = ["model", None]
         results = [
             lntm.evaluation.document_completion(
-                guide.model, guide, test, observed_fraction, self.seed, predictive=predictive
+                guide.model,
+                guide,
+                test,
+                observed_fraction,
+                self.seed,
+                predictive=predictive,
+                own_words=weight,
             )
+            for weight in own_words
         ]
         if train is not None:
             results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
-            if results[0].perplexity > results[1].perplexity:
+            if results[-2].perplexity > results[-1].perplexity:
                 say(
                     "warning: words alone, without topics, predict these documents better than "
                     "the model does; it may have too many topics, or too few documents"

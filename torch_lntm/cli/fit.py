@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch_lntm.reports import Score
 
 _MODEL_OPTIONS = (
-    *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance", "dtype"),
+    *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance", "bursty", "dtype"),
     *("anchored", "topic_scale", "num_sources", "source"),
     *("concentration", "symmetric", "learn_concentration"),
     *("prevalence", "penalty", "content", "content_penalty"),
@@ -96,6 +96,8 @@ class Fit(ChoosesWords, OnDocuments):
             if not given, for iftm 2. Not for lda.
         pseudo_variance: Variance that this prior stands for; 1 if not given, with hmc 10. Not for
             lda.
+        bursty: Let documents repeat their words, as if each had a distribution of words of its own
+            around that of its topics; topics are then less about single documents.
         dtype: Floating-point type of the parameters.
         model_options: Further arguments of the model's constructor, as JSON.
         anchored: Use K - 1 free components instead of K.
@@ -142,7 +144,7 @@ class Fit(ChoosesWords, OnDocuments):
         "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
         "model": (
             *("model", "num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance"),
-            *("dtype", "model_options"),
+            *("bursty", "dtype", "model_options"),
         ),
         "model ctm": ("anchored",),
         "model lntm": ("topic_scale",),
@@ -164,6 +166,7 @@ class Fit(ChoosesWords, OnDocuments):
     topic_smoothing: float | None = None
     pseudo_documents: float | None = None
     pseudo_variance: float | None = None
+    bursty: bool = False
     dtype: Literal["float32", "float64"] = "float32"
     model_options: dict[str, Any] | None = None
     anchored: bool = False

@@ -66,9 +66,7 @@ class BagOfWords(TorchDistribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> BagOfWords:
         """The same distribution with its batch dimensions expanded to ``batch_shape``."""
         theta = self.theta.expand(*batch_shape, self.theta.shape[-1])
-        return BagOfWords(
-            theta, self.topics, self.lengths, self.concentration, validate_args=False
-        )
+        return BagOfWords(theta, self.topics, self.lengths, self.concentration, validate_args=False)
 
     def log_prob(self, value: DocumentBatch | Tensor) -> Tensor:
         """Log probability of each document's tokens.

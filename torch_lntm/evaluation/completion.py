@@ -14,7 +14,12 @@ from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.evaluation.checks import check_arguments, simplex
 from torch_lntm.evaluation.draws import theta_draws, theta_means
-from torch_lntm.evaluation.own_words import check_own_words, held_out_words, note_of
+from torch_lntm.evaluation.own_words import (
+    OwnWordsWeight,
+    held_out_words,
+    note_of,
+    weight_of,
+)
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.kernels import SparseWords, mixture_log_likelihood
@@ -108,7 +113,7 @@ def document_completion(
     predictive: Predictive = "mode",
     num_samples: int = 500,
     max_docs: int = 256,
-    own_words: float | None = None,
+    own_words: OwnWordsWeight = "model",
 ) -> CompletionResult:
     """Fits theta on a part of each document's tokens and scores the rest (*IFTM §3.2.1*).
 
@@ -137,7 +142,8 @@ def document_completion(
         num_samples: Draws per document for the latter two.
         max_docs: Documents whose posteriors are solved at once.
         own_words: Tokens that the topics weigh as much as, beside the document's own observed
-            words; None for the topics alone. Not with ``"integrated"``.
+            words; None for the topics alone. By default what the model says: the concentration of
+            a bursty model, and of others the topics alone. Not with ``"integrated"``.
 
     Returns:
         The scores. Documents without held-out tokens take no part in them.
@@ -152,12 +158,6 @@ def document_completion(
             f"predictive is {predictive!r}; expected one of {', '.join(get_args(Predictive))}"
         )
     require_whole(1, num_samples=num_samples)
-    own_words = check_own_words(own_words)
-    if own_words is not None and predictive == "integrated":
-        raise ConfigError(
-            "own_words are for tokens each by itself; take predictive 'mode' or 'mean', not "
-            "'integrated'"
-        )
     given = isinstance(corpus, WordHoldOut)
     if isinstance(corpus, WordHoldOut):
         ready = check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs)
@@ -166,6 +166,12 @@ def document_completion(
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         hold_out = corpus.hold_out_words(observed_fraction, seed)
     require_guide(guide, model)
+    weight = weight_of(model, own_words)
+    if weight is not None and predictive == "integrated":
+        raise ConfigError(
+            "own_words are for tokens each by itself; take predictive 'mode' or 'mean', not "
+            "'integrated', or own_words=None for the topics alone"
+        )
     check_any_tokens(hold_out.held_out)
     topics, exact = model.topics.double_probs, False
     scores = []
@@ -184,13 +190,13 @@ def document_completion(
         theta = posterior.theta(posterior.mean.double())
         if predictive == "mean":
             theta = theta_means(posterior, num_samples, seed)
-        words = held_out_words(model, seen, unseen, own_words)
+        words = held_out_words(model, seen, unseen, weight)
         scores.append(words.log_likelihood(theta).cpu())
     described = _DESCRIBED_EXACT if exact else _DESCRIBED[predictive]
     method = f"{type(guide).__name__}, {described}"
     if predictive != "mode" and not exact:
         method += f", {num_samples} draws"
-    method += note_of(own_words)
+    method += note_of(weight)
     return CompletionResult(
         torch.cat(scores),
         torch.tensor(hold_out.held_out.lengths),

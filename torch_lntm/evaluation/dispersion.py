@@ -50,7 +50,8 @@ def residual_dispersion(
     """Dispersion of the residuals by the number of topics (*Taddy 2012, §4.2*).
 
     Σ_dv (c − Nq)²/(Nq(1 − q)) over its degrees of freedom, with q = θ_dᵀφ_v at the mode of θ_d: the
-    cells with Nq above 0.01, less the words, less the parameters.
+    cells with Nq above 0.01, less the words, less the parameters. Of a bursty model with the
+    concentration a the variance is (N + a)/(1 + a) times as large.
 
     Where expected counts are far below 1, as those of most words in a document are, every fitted
     word probability takes two or three from the sum, of which the degrees of freedom count one.
@@ -76,7 +77,7 @@ def residual_dispersion(
     occupied = np.flatnonzero(corpus.lengths)
     step = max(1, math.ceil(len(occupied) / max_documents))
     rows = occupied[::step]
-    topics = model.topics.double_probs
+    topics, concentration = model.topics.double_probs, model.concentration
     at_once = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
     for batch in corpus.batches(at_once, order=rows, device=model.device, dtype=model.dtype):
@@ -85,9 +86,12 @@ def residual_dispersion(
         for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group
             expected = q * part.lengths.double()[:, None]
-            variance = expected * (1 - q)
+            times = torch.ones_like(expected[:, :1])
+            if concentration is not None:
+                times = (part.lengths.double()[:, None] + concentration) / (1 + concentration)
+            variance = expected * (1 - q) * times
             # Σ (c − m)²/v = Σ m²/v + Σ (c² − 2cm)/v, the last over the counts that are not 0.
-            squares = (expected / (1 - q)).sum(1)
+            squares = (expected / (1 - q) / times).sum(1)
             at = (part.row_index, part.word_index)
             counts = part.counts.double()
             extra = (counts - 2 * expected[at]) * counts / variance[at]

@@ -7,6 +7,7 @@ posterior mean by chains that are run until their own error is small.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -23,16 +24,17 @@ from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.completion import CompletionResult, check_any_tokens
 from torch_lntm.evaluation.modes import theta_modes
 from torch_lntm.evaluation.own_words import (
+    OwnWordsWeight,
     best_topic_tokens,
-    check_own_words,
     entries,
     held_out_words,
     note_of,
+    weight_of,
 )
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.evaluation.theta_chains import SHORT, ChainScores, chains_of, scores_of
 from torch_lntm.kernels import SparseWords
-from torch_lntm.models import TopicModel, ctm, lda
+from torch_lntm.models import Bursts, TopicModel, ctm, lda
 
 Method = Literal["mean", "mode"]
 R = TypeVar("R")
@@ -117,7 +119,8 @@ def completion_of(
     num_samples: int = 100,
     max_samples: int = 6400,
     max_docs: int = 256,
-    own_words: float | None = None,
+    own_words: OwnWordsWeight = "model",
+    concentration: float | None = None,
     seed: int = 0,
     fingerprint: str | None = None,
     progress: bool = False,
@@ -150,6 +153,8 @@ def completion_of(
         max_samples: Most draws of each chain to keep.
         max_docs: Documents whose chains move together, and judge together whether they suffice.
         own_words: As for :func:`document_completion`; theta is still that of the model.
+        concentration: That of documents that repeat their words, beside the prior and topics of a
+            model that knows it (:class:`~torch_lntm.models.Bursts`); a model has its own.
         seed: Seed of all draws.
         fingerprint: What ``hold_out.fingerprint()`` must be, so that others score the same tokens.
         progress: Show a progress bar on standard error.
@@ -173,8 +178,8 @@ def completion_of(
     require_whole(2, num_chains=num_chains)
     require_whole(4, num_samples=num_samples, max_samples=max_samples)
     _checked(hold_out)
-    own_words = check_own_words(own_words)
-    model = _model_of(prior, topics)
+    model = _model_of(prior, topics, concentration)
+    weight = weight_of(model, own_words)
     hold_out = hold_out.of(check_arguments(model, hold_out.corpus, seed=seed, max_docs=max_docs))
     found = hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
     check_any_tokens(hold_out.held_out)
@@ -188,7 +193,7 @@ def completion_of(
         for rows in tqdm(batches, disable=not progress):
             seen = hold_out.observed.batch(rows, model.device, model.dtype)
             unseen = hold_out.held_out.batch(rows, model.device, torch.float64)
-            found.append(score(seen, held_out_words(model, seen, unseen, own_words)))
+            found.append(score(seen, held_out_words(model, seen, unseen, weight)))
         return found
 
     if method == "mode":
@@ -197,7 +202,7 @@ def completion_of(
             torch.cat(modes)[back],
             lengths,
             "mode",
-            f"{model.name}, theta plugged in at its mode on the softmax scale" + note_of(own_words),
+            f"{model.name}, theta plugged in at its mode on the softmax scale" + note_of(weight),
             corpus_name=hold_out.corpus.name,
         )
 
@@ -210,12 +215,12 @@ def completion_of(
     def joined(name: str) -> Tensor:
         return torch.cat([getattr(part, name).cpu() for part in parts])[back]
 
-    kind = "collapsed Gibbs" if model.prior.space_type.conjugate else "Hamiltonian"
+    kind = "collapsed Gibbs" if model.is_conjugate else "Hamiltonian"
     result = ExactCompletion(
         log_predictive=joined("log_predictive"),
         held_out_tokens=lengths,
         predictive="mean",
-        method=f"{model.name}, exact posterior mean of theta by {kind} chains" + note_of(own_words),
+        method=f"{model.name}, exact posterior mean of theta by {kind} chains" + note_of(weight),
         corpus_name=hold_out.corpus.name,
         tolerance=tolerance,
         variance=joined("variance"),
@@ -318,12 +323,24 @@ def _batches(hold_out: WordHoldOut[Corpus], max_docs: int) -> list[NDArray[np.in
     ]
 
 
-def _model_of(prior: Prior, topics: Any) -> TopicModel:
+def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> TopicModel:
     """A model in float64 with these parameters, or the model that was given."""
     if isinstance(prior, TopicModel):
-        if topics is not None:
-            raise ConfigError("topics were given beside a model, which has its own; pass None")
+        for name, value in {"topics": topics, "concentration": concentration}.items():
+            if value is not None:
+                raise ConfigError(f"{name} given beside a model, which has its own; pass None")
         return prior
+    if concentration is not None and not 0 < concentration < math.inf:
+        raise ConfigError(f"concentration is {concentration}; expected a positive number, or None")
+    model = _independent_model_of(prior, topics)
+    if concentration is not None:
+        model.bursts = Bursts(torch.float64)
+        model.bursts.log_concentration.fill_(math.log(concentration))
+    return model
+
+
+def _independent_model_of(prior: Prior, topics: Any) -> TopicModel:
+    """The model of a prior and topics, whose documents' words are independent draws."""
     phi = _numbers("topics", topics)
     if phi.dim() != 2:
         raise ConfigError(

@@ -31,7 +31,7 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     space = model.prior.space_type
     if space.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        placed = model.topics.place(batch)
+        placed = model.place(batch)
         return dirichlet_modes(placed, model.topics.double_probs, concentration)
     names = list(space.posterior_metrics.values())
     # Laplace's and Taylor's posteriors are centred at the mode.

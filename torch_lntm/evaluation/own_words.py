@@ -13,7 +13,7 @@ models*). An infinite a is the topics alone.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from torch_lntm.kernels import SparseWords, probability_floor
 from torch_lntm.kernels.contraction import document_sums, sampled_product, sum_over_words
 from torch_lntm.models import TopicModel
 
+#: The weight a; ``"model"`` for what the model says; None for the topics alone.
+OwnWordsWeight: TypeAlias = "float | Literal['model'] | None"
 #: Where the a that predicts best is looked for.
 _SMALLEST, _LARGEST = 1e-2, 1e7
 
@@ -119,19 +121,26 @@ def note_of(own_words: float | None) -> str:
     return "" if own_words is None else f", and the documents' own words (a = {own_words:.4g})"
 
 
-def check_own_words(own_words: Any) -> float | None:
-    """The weight a as a number.
+def weight_of(model: TopicModel, own_words: Any) -> float | None:
+    """The weight a as a number, or None for the topics alone.
+
+    Args:
+        model: The model.
+        own_words: What the caller gave; ``"model"`` for the concentration of a bursty model, and
+            for the topics alone of another.
 
     Raises:
-        ConfigError: It is not a positive, finite number, nor None.
+        ConfigError: It is not a positive, finite number, nor one of these.
     """
     if own_words is None:
         return None
+    if own_words == "model":
+        return None if model.concentration is None else float(model.concentration)
     number = isinstance(own_words, int | float | np.number) and not isinstance(own_words, bool)
     if not number or not 0 < own_words < math.inf:
         raise ConfigError(
             f"own_words is {own_words!r}; expected a positive number of tokens, such as "
-            "evaluation.fit_own_words finds, or None for the topics alone"
+            "evaluation.fit_own_words finds, None for the topics alone, or 'model'"
         )
     return float(own_words)
 

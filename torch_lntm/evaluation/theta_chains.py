@@ -59,7 +59,7 @@ def chains_of(
         warmup_steps: Transitions in which Hamiltonian chains adapt their step sizes.
         seed: Seed of all noise.
     """
-    if model.prior.space_type.conjugate:
+    if model.is_conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
         gibbs = CollapsedGibbs(
             model.topics.place(batch),

@@ -79,7 +79,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
-        batch, raised = self._independent(batch, posterior)
+        batch, raised = self.as_independent(batch, posterior)
         topics = self.model.topics.probs
         return dirichlet_bound(batch, topics, posterior.concentration, posterior.gamma) + raised
 
@@ -90,7 +90,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
         """Expected tokens of each word under each topic; see :meth:`Guide.word_counts`."""
         if self.topics_update == "bound":
             return super().word_counts(batch, posterior, **temperatures)
-        batch, _ = self._independent(batch, posterior)
+        batch, _ = self.as_independent(batch, posterior)
         return second_order_word_counts(posterior.gamma, self.model.topics.probs, batch)
 
     def __repr__(self) -> str:

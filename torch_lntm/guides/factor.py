@@ -76,7 +76,7 @@ class FactorGuide(Guide[FactorPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
-        batch, raised = self._independent(batch, posterior)
+        batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 
     def memory_per_document(self, entries: float) -> float:

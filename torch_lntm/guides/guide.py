@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +14,8 @@ from typing_extensions import TypeVar
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.memory import WarmStarts
+from torch_lntm.guides.tables import solve_by_tables
 from torch_lntm.kernels import bursts, expected_word_counts, word_probabilities
-from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -33,9 +32,6 @@ class Effort(TypedDict):
 
 #: Numbers for each topic and stored count of a document that solving for its mean holds at a time.
 MEAN_TABLES = 8
-#: Tokens of a document that its tables may be off by, of documents that repeat their words. The
-#: objective is off by the square of that.
-MAX_TABLES_ERROR = 1e-2
 P = TypeVar("P", bound=Posterior, default=Posterior)
 #: The guides by name: every subclass of :class:`Guide` that has one.
 GUIDES: dict[str, type[Guide[Any]]] = {}
@@ -189,7 +185,10 @@ class Guide(ABC, Generic[P]):
         with torch.autocast(batch.device.type, enabled=False):
             space = self.model.prior.space(batch)
             if batch.concentration is not None:
-                solve = partial(self._solve_by_tables, solve)
+                # Covariances, where they cost more than the means, are found once, at the end.
+                by_means = self.separates_means and solve != self._solve_means
+                rough = self._solve_means if by_means else None
+                solve = partial(solve_by_tables, self, solve, rough)
             return solve(
                 batch,
                 self._topics(topic_temperature),
@@ -200,55 +199,7 @@ class Guide(ABC, Generic[P]):
                 max_iterations=max_iterations,
             )
 
-    def _solve_by_tables(
-        self,
-        solve: Callable[..., Any],
-        batch: DocumentBatch,
-        topics: Tensor,
-        space: LatentSpace,
-        *,
-        start: Tensor | None,
-        tolerance: float,
-        max_iterations: int,
-        **settings: float,
-    ) -> Any:
-        """Solve documents that repeat their words, as those of independent draws in turns.
-
-        Their tables at a posterior, and the posterior at these tables, bound the log likelihood
-        ever higher; see :mod:`torch_lntm.kernels.bursts`.
-        """
-        latent = start if self.starts_from == "documents" else None
-        if latent is None:
-            latent = space.centre.expand(batch.num_docs, -1)
-        theta = self.model.theta(latent).to(topics)
-        probability = word_probabilities(theta, self.model.topics.probs, batch)
-        # Covariances, where they cost more than the means, are found at the end.
-        by_means = self.separates_means and solve != self._solve_means
-        used, iterations = 0, torch.zeros_like(batch.index)
-        tables_tolerance = min(math.sqrt(tolerance), MAX_TABLES_ERROR)
-        while True:
-            drawn, raised = bursts.with_tables(probability, batch)
-            step = self._solve_means if by_means else solve
-            left = {"tolerance": tolerance, "max_iterations": max_iterations - used}
-            found = step(drawn, topics, space, start=start, **left, **settings)
-            start, used = found.warm_start, used + max(1, int(found.iterations.max()))
-            iterations += found.iterations
-            probability = self._predicted(batch, found)
-            change = (bursts.tables(probability, batch) - drawn.counts).abs()
-            found.converged &= document_sums(change, batch) <= tables_tolerance
-            if used >= max_iterations or bool(found.converged.all()):
-                break
-        if by_means:
-            converged = found.converged
-            drawn, raised = bursts.with_tables(probability, batch)
-            left = {"tolerance": tolerance, "max_iterations": max_iterations}
-            found = solve(drawn, topics, space, start=start, **left, **settings)
-            found.converged &= converged
-            iterations += found.iterations
-        found.iterations, found.objective = iterations, found.objective + raised
-        return found
-
-    def word_probabilities(self, batch: DocumentBatch, posterior: P) -> Tensor:
+    def word_probabilities(self, batch: DocumentBatch, posterior: Posterior) -> Tensor:
         """Probabilities of the words of a batch under a posterior, as its bound takes them.
 
         Args:
@@ -258,25 +209,35 @@ class Guide(ABC, Generic[P]):
         Returns:
             ``(nnz,)`` Σ_k t_k φ_kv at the stored counts, in the model's dtype.
         """
-        return self._predicted(self.model.check_batch(batch), posterior)
-
-    def _predicted(self, batch: DocumentBatch, posterior: P) -> Tensor:
+        batch = self.model.check_batch(batch)
         weights = self._geometric_mean(posterior).to(batch.counts)
         return word_probabilities(weights, self.model.topics.probs, batch)
 
-    def _geometric_mean(self, posterior: P) -> Tensor:
-        """``(num_docs, num_topics)`` t with log Σ_k t_k φ_kv at most E log Σ_k theta_k φ_kv.
+    def _geometric_mean(self, posterior: Any) -> Tensor:
+        """Weights t ``(num_docs, num_topics)``: log Σ_k t_k φ_kv is at most E log Σ_k theta_k φ_kv.
 
         Of guides that have such a bound; else the topic weights.
         """
         return posterior.topic_weights()
 
-    def _independent(self, batch: DocumentBatch, posterior: P) -> tuple[DocumentBatch, Tensor]:
-        """The documents as independent draws, and what their log likelihood is to be raised by."""
+    def as_independent(
+        self, batch: DocumentBatch, posterior: Posterior
+    ) -> tuple[DocumentBatch, Tensor]:
+        """Documents whose words are independent draws, in place of ones that repeat their words.
+
+        Args:
+            batch: The documents.
+            posterior: Their posterior, which that of the others is closest to.
+
+        Returns:
+            The documents with their tables for counts (:mod:`torch_lntm.kernels.bursts`), or the
+            documents themselves if the model is not bursty; and ``(num_docs,)`` float64 nats, or
+            0: the log likelihood of these and the nats bound that of the documents from below.
+        """
         batch = self.model.check_batch(batch)
         if batch.concentration is None:
             return batch, torch.zeros((), dtype=torch.float64, device=batch.device)
-        return bursts.with_tables(self._predicted(batch, posterior), batch)
+        return bursts.with_tables(self.word_probabilities(batch, posterior), batch)
 
     @abstractmethod
     def _solve(
@@ -392,7 +353,7 @@ class Guide(ABC, Generic[P]):
             number of tokens, except for the second-order counts of
             :class:`~torch_lntm.guides.EPGuide`.
         """
-        batch, _ = self._independent(batch, posterior)
+        batch, _ = self.as_independent(batch, posterior)
         weights = posterior.topic_weights(temperature).to(batch.counts)
         return expected_word_counts(weights, self._topics(topic_temperature), batch)
 

@@ -24,8 +24,6 @@ So what is done with counts, posteriors and statistics do with tables.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -43,12 +41,12 @@ def tables_of(counts: Tensor, rate: Tensor) -> Tensor:
 
 
 def log_rising(counts: Tensor, rate: Tensor) -> Tensor:
-    """log Γ(c + x) − log Γ(x); arguments as of :func:`tables_of`."""
+    """Log Γ(c + x) − log Γ(x); arguments as of :func:`tables_of`."""
     return torch.lgamma(counts + rate) - torch.lgamma(rate)
 
 
 def log_share(concentration: Tensor, lengths: Tensor) -> Tensor:
-    """log Γ(a) − log Γ(a + N) ``(num_docs,)`` float64, what all words of a document share."""
+    """Log Γ(a) − log Γ(a + N) ``(num_docs,)`` float64, what all words of a document share."""
     a = concentration.double()
     return torch.lgamma(a) - torch.lgamma(a + lengths.double())
 

@@ -98,7 +98,7 @@ class PaddedWords:
         return s.clamp_min_(probability_floor(s.dtype))
 
     def _rates(self, s: Tensor) -> Tensor:
-        """a times the probabilities of the words that repeat, in float64."""
+        """Probabilities of the words that repeat times a, in float64."""
         assert self._batch.concentration is not None
         return self._batch.concentration * s[..., : self._repeated.shape[-1]].double()
 

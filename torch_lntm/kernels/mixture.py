@@ -13,8 +13,8 @@ Khan & Bouchard 2009, eqs 30–31*). They are sparse products, see
 :mod:`torch_lntm.kernels.contraction`, or one kernel, see :mod:`torch_lntm.kernels.fused`. Log
 likelihoods are summed in double precision.
 
-Where the batch has a concentration, the log likelihood is that of documents that repeat their words,
-and tables take the place of the counts c in the two tables: see :mod:`torch_lntm.kernels.bursts`.
+Where the batch has a concentration, the log likelihood is that of documents that repeat their
+words, and their tables take the place of the counts c: see :mod:`torch_lntm.kernels.bursts`.
 
 ``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
 zero costs a large finite number of nats (65 in float32) instead of ``-inf``.

@@ -1,5 +1,6 @@
 """Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
 
+from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.content import ContentTopics
 from torch_lntm.models.groups import Groups
@@ -17,6 +18,7 @@ from torch_lntm.models.topics import NormalTopics, Topics
 
 __all__ = [
     "CONSTRUCTORS",
+    "Bursts",
     "Construction",
     "ContentTopics",
     "Covariates",

@@ -36,7 +36,7 @@ class Bursts(nn.Module):
 
     @property
     def concentration(self) -> Tensor:
-        """a ``()``, float64."""
+        """The number a ``()``, float64."""
         return self.log_concentration.double().exp()
 
     @torch.no_grad()

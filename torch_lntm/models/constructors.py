@@ -291,8 +291,9 @@ def stm(
         content: The column of the metadata whose values are the groups.
         **settings: ``anchored``, ``penalty``, ``content_penalty``, ``topics``,
             ``topic_smoothing``, ``pseudo_documents``, ``pseudo_variance``, ``bursty``, ``dtype``
-            and ``seed``. ``penalty`` is the precision of the slopes' prior, found by evidence if not given;
-            ``content_penalty`` that of the groups' deviations; the others are as for :func:`ctm`.
+            and ``seed``. ``penalty`` is the precision of the slopes' prior, found by evidence if
+            not given; ``content_penalty`` that of the groups' deviations; the others are as for
+            :func:`ctm`.
 
     Returns:
         The model, on the CPU. It holds the formula's levels and knots, and the groups, so that it

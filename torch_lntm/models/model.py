@@ -414,9 +414,7 @@ class TopicModel(nn.Module):
         )
 
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch on this model's device and in its dtype, its words in the topics' columns.
-
-        It carries the concentration of :attr:`bursts`.
+        """The batch on this model's device and in its dtype, as of :meth:`place`.
 
         Raises:
             ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
@@ -437,9 +435,15 @@ class TopicModel(nn.Module):
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "
                 "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
             )
-        concentration = None if self.bursts is None else self.bursts.concentration.detach()
-        placed = self.topics.place(batch.to(self.device, self.dtype))
-        return placed.with_concentration(concentration)
+        return self.place(batch.to(self.device, self.dtype))
+
+    @torch.no_grad()
+    def place(self, batch: DocumentBatch) -> DocumentBatch:
+        """A batch on this model's device, its words in the topics' columns; of any dtype.
+
+        It carries the concentration of :attr:`bursts`.
+        """
+        return self.topics.place(batch).with_concentration(self.concentration)
 
 
 def require_model(model: Any) -> None:

@@ -32,7 +32,12 @@ class WeightSummary(NamedTuple):
 
 
 def log_weights(
-    proposal: Proposal, words: Tensor, counts: Tensor, num_samples: int, key: Sequence[int]
+    proposal: Proposal,
+    words: Tensor,
+    counts: Tensor,
+    concentration: Tensor | None,
+    num_samples: int,
+    key: Sequence[int],
 ) -> Tensor:
     """Log p(document, z) − log q(z) at draws z of a proposal q.
 
@@ -40,6 +45,7 @@ def log_weights(
         proposal: The proposal, for one document.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         counts: ``(nnz,)`` their counts.
+        concentration: ``()`` of a document that repeats its words, or None.
         num_samples: Number of draws.
         key: Nonnegative integers that the draws are a function of.
 
@@ -49,7 +55,7 @@ def log_weights(
     z, log_q = proposal.draw(num_samples, key)
     logits = proposal.space.logits(z[:, None]).squeeze(1)
     log_prior = proposal.space.log_density(z[:, None]).squeeze(1)
-    return log_likelihood_at(logits, words, counts) + log_prior - log_q
+    return log_likelihood_at(logits, words, counts, concentration) + log_prior - log_q
 
 
 def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.kernels.dense import log_likelihood_at, log_likelihood_of
 from torch_lntm.latents.identified import IdentifiedSpace
 
 #: Nats below the integrand's value at the centre beyond which it counts as nothing.
@@ -21,6 +21,7 @@ def marginal_by_quadrature(
     row: int,
     words: Tensor,
     counts: Tensor,
+    concentration: Tensor | None,
     num_points: int,
 ) -> tuple[Tensor, Tensor]:
     """Integrates one document: log ∫ p(z) p(document | z) dz, by a trapezoid rule.
@@ -35,6 +36,7 @@ def marginal_by_quadrature(
         row: The document's place in the batch.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         counts: ``(nnz,)`` their counts.
+        concentration: ``()`` of documents that repeat their words, or None.
         num_points: Points on each axis, odd.
 
     Returns:
@@ -43,10 +45,11 @@ def marginal_by_quadrature(
         infinite where one point has more than half of the sum, which two grids could agree on.
     """
     document = space.select(torch.tensor([row], device=words.device))
-    best = words.amax(1).clamp_min(torch.finfo(words.dtype).tiny).log() @ counts
+    best = log_likelihood_of(words.amax(1)[None], counts, concentration)[0]
 
     def log_likelihood(z: Tensor) -> Tensor:
-        return log_likelihood_at(document.logits(z[:, None]).squeeze(1), words, counts)
+        logits = document.logits(z[:, None]).squeeze(1)
+        return log_likelihood_at(logits, words, counts, concentration)
 
     def depth(z: Tensor) -> Tensor:
         return best - log_likelihood(z[None])[0] + NEGLIGIBLE

@@ -27,7 +27,7 @@ def tangent_log_normaliser(logits: Tensor, variance: Tensor) -> Tensor:
 
 
 def tangent_weights(posterior: NormalPosterior) -> Tensor:
-    """t with log Σ_k t_k φ_k ≤ E log Σ_k θ_k φ_k for all positive φ, by the tangent bound.
+    """Weights t with log Σ_k t_k φ_k ≤ E log Σ_k θ_k φ_k for all positive φ, by the tangent bound.
 
     Args:
         posterior: Any normal posterior of documents' eta.

@@ -157,7 +157,7 @@ def _sampler(
 ) -> tuple[Callable[[DocumentBatch], DocumentSamples], str]:
     """What draws the latent variables of a batch's documents, and its name."""
     size = f"{num_chains} chains of {num_samples} draws"
-    if model.prior.space_type.conjugate:
+    if model.is_conjugate:
         topics = model.topics.double_probs
 
         def sweep(batch: DocumentBatch) -> DocumentSamples:

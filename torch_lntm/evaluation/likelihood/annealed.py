@@ -347,7 +347,7 @@ class _FromPosterior(_FromPrior):
             stop = max(start + 1, int(np.searchsorted(ends, before + max_docs, side="right")))
             rows = np.concatenate(parts[start:stop])
             batch = corpus.batch(rows, self.model.device, torch.float64)
-            batch = self.model.topics.place(batch)
+            batch = self.model.place(batch)
             whole = self._bridge(batch)
             for chosen in torch.arange(len(rows), device=batch.device).split(
                 [len(part) for part in parts[start:stop]]
@@ -364,7 +364,8 @@ class _FromPosterior(_FromPrior):
     def _bridge(self, batch: DocumentBatch) -> Bridge:
         guide = make_guide(identified_space(self.model, batch).reference, self.model)
         space, posterior = solve(self.model, batch.to(dtype=self.model.dtype), guide)
-        loc, factor = space.normal(posterior, words_of(batch, self.topics.mT))
+        drawn, _ = guide.as_independent(batch, posterior)
+        loc, factor = space.normal(posterior, words_of(drawn, self.topics.mT))
         return Bridge(
             space=space, topics=self.topics, batch=batch, padded=True, loc=loc, factor=factor
         )

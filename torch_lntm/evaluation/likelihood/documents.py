@@ -30,6 +30,8 @@ class Document:
         row: Its place in the batch.
         words: ``(nnz, num_topics)`` float64 probabilities of its words under each topic.
         counts: ``(nnz,)`` float64 their counts.
+        independent: ``(nnz,)`` float64 counts of independent draws that have about its posterior:
+            those counts themselves, unless it repeats its words.
     """
 
     position: int
@@ -38,6 +40,7 @@ class Document:
     row: int
     words: Tensor
     counts: Tensor
+    independent: Tensor
 
 
 def guide_for(model: TopicModel, guide: Guide[Any] | None, space: IdentifiedSpace) -> Guide[Any]:
@@ -70,10 +73,14 @@ def documents(
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
         for batch in corpus.batches(max_docs=max_docs, device=model.device, dtype=model.dtype):
             space, posterior = solve(model, batch, guide)
+            drawn, _ = guide.as_independent(batch, posterior)
+            independent = drawn.counts.double().split(drawn.row_offsets.diff().tolist())
             found = [
-                Document(int(batch.index[row]), space, posterior, row, *of_document)
-                for row, of_document in enumerate(words_of(model.topics.place(batch), words))
-                if len(of_document[1])
+                Document(int(batch.index[row]), space, posterior, row, *of_document, counts)
+                for row, (of_document, counts) in enumerate(
+                    zip(words_of(model.topics.place(batch), words), independent, strict=True)
+                )
+                if len(counts)
             ]
             if found:
                 yield found

@@ -112,10 +112,16 @@ class Importance(LikelihoodMethod):
                 [
                     log_weights(
                         d.space.proposal(
-                            proposal, d.posterior, d.row, d.words, d.counts, self.degrees_of_freedom
+                            proposal,
+                            d.posterior,
+                            d.row,
+                            d.words,
+                            d.independent,
+                            self.degrees_of_freedom,
                         ),
                         d.words,
                         d.counts,
+                        model.concentration,
                         self.num_samples,
                         (seed, d.position),
                     ).cpu()

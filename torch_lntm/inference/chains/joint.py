@@ -14,6 +14,7 @@ from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
 from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.kernels import word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors.draws import Draws
 
@@ -35,7 +36,8 @@ class JointChain:
 
     The topics' prior is Dirichlet(β), the same for all words, with β that of highest likelihood
     given the tokens' topics (*Minka 2000*): the mode-finding prior of a fit, Dirichlet(1 +
-    smoothing), would pull draws towards uniform topics.
+    smoothing), would pull draws towards uniform topics. In documents that repeat their words the
+    tokens that came from the topics are drawn first; the concentration is taken as known.
 
     The chain starts at the model given, which is not changed. One chain explores one arrangement of
     the topics: they do not change places, but where the fit's are poor they move to better ones.
@@ -105,10 +107,10 @@ class JointChain:
 
     def _observe(self, batch: DocumentBatch) -> None:
         """Take the documents' words, and list them token by token."""
-        self._batch = batch
+        self._batch = self.model.check_batch(batch)
         tokens = batch.counts.round().long()
-        self._document = batch.row_index.repeat_interleave(tokens)
-        self._word = batch.word_index.repeat_interleave(tokens)
+        self._entry = torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
+        self._first = (tokens.cumsum(0) - tokens)[self._entry]
 
     @torch.no_grad()
     def sweep(self) -> Tensor:
@@ -142,18 +144,31 @@ class JointChain:
         topics = self.model.topics
         phi, size = topics.double_probs.mT, topics.num_topics * topics.num_words
         counts = theta.new_zeros(size, dtype=torch.int64)
-        for part in torch.arange(len(self._word), device=theta.device).split(
-            max(1, MAX_NUMBERS // topics.num_topics)
-        ):
-            word = self._word[part]
-            cumulative = (theta[self._document[part]] * phi[word]).cumsum(-1)
-            u = torch.from_numpy(self._rng.random((len(part), 1))).to(cumulative)
+        for entry in self._drawn_entries(theta).split(max(1, MAX_NUMBERS // topics.num_topics)):
+            word = self._batch.word_index[entry]
+            cumulative = (theta[self._batch.row_index[entry]] * phi[word]).cumsum(-1)
+            u = torch.from_numpy(self._rng.random((len(entry), 1))).to(cumulative)
             topic = torch.searchsorted(cumulative, u * cumulative[:, -1:]).squeeze(-1)
             counts += torch.bincount(topic * topics.num_words + word, minlength=size)
         found = counts.view(topics.num_topics, topics.num_words).double().cpu()
         self._concentration = _improved(self._concentration, found)
         drawn = self._rng.standard_gamma((found + self._concentration).numpy())
         topics.set_(torch.from_numpy(drawn.clip(min=1e-300)).to(theta.device))
+
+    def _drawn_entries(self, theta: Tensor) -> Tensor:
+        """The stored counts, each as often as tokens of it came from the topics.
+
+        A token that follows i others of its word did with probability a q / (a q + i).
+        """
+        concentration = self._batch.concentration
+        if concentration is None:
+            return self._entry
+        topics = self.model.topics.double_probs
+        q = word_probabilities(theta, topics, self._batch.to(dtype=torch.float64))
+        rate = (concentration * q)[self._entry]
+        others = torch.arange(len(rate), device=rate.device) - self._first
+        u = torch.from_numpy(self._rng.random(len(rate))).to(rate)
+        return self._entry[u * (rate + others) <= rate]
 
 
 def _improved(concentration: float, counts: Tensor) -> float:

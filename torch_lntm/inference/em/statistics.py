@@ -133,7 +133,9 @@ def expected_statistics(
     batch = model.check_batch(batch)
     sums = model.prior.statistics(moments or posterior, batch)
     if model.bursts is not None:
-        sums |= {_BURSTS: model.bursts.statistics(guide.word_probabilities(batch, posterior), batch)}
+        sums |= {
+            _BURSTS: model.bursts.statistics(guide.word_probabilities(batch, posterior), batch)
+        }
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
