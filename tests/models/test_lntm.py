@@ -58,6 +58,7 @@ def test_a_model_is_rebuilt_from_its_configuration(device, dtype) -> None:
         "pseudo_documents": 0.0,
         "pseudo_variance": 2.0,
         "topic_scale": 3.0,
+        "bursty": False,
         "dtype": str(dtype).removeprefix("torch."),
         "seed": 0,
     }

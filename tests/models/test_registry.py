@@ -55,6 +55,7 @@ def test_a_model_remembers_the_arguments_that_json_can_hold():
         "symmetric": False,
         "learn_concentration": True,
         "topic_smoothing": 0.05,
+        "bursty": False,
         "dtype": "float64",
         "seed": 0,
     }

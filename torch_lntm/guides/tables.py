@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,15 +14,12 @@ from torch_lntm.kernels import bursts, word_probabilities
 from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.latents import LatentSpace
 
-if TYPE_CHECKING:
-    from torch_lntm.guides.guide import Guide
-
 #: Tokens that the tables of a document may be off by. The objective is off by the square of that.
 MAX_ERROR = 1e-2
 
 
 def solve_by_tables(
-    guide: Guide[Any],
+    guide: Any,
     solve: Callable[..., Any],
     rough: Callable[..., Any] | None,
     batch: DocumentBatch,

@@ -13,8 +13,8 @@ from torch_lntm.kernels.bursts import tables_of
 #: Where the concentration starts: tokens of documents from which their own words weigh as much as
 #: their topics; and its bounds, at the upper of which words are independent draws.
 START, LOWEST, HIGHEST = 200.0, 1e-3, 1e7
-#: Largest change of its logarithm that one batch of documents asks for.
-MAX_STEP = 1.0
+#: Largest change of its logarithm in an M-step; and curvature, in tokens, that counts as none.
+MAX_STEP, NEGLIGIBLE = 1.0, 1e-6
 
 
 class Bursts(nn.Module):
@@ -45,9 +45,8 @@ class Bursts(nn.Module):
     ) -> Tensor:
         """What :meth:`m_step` takes, summed over documents: ``(2,)`` float64.
 
-        The log likelihood's curvature in log a, and that times the log a where a Newton step from
-        the present one would end. So sums over batches met at different a are about the maximum,
-        and not about where it was looked for.
+        With g and h the log likelihood's derivatives in log a: −h, and g − h log a. Sums of these
+        over batches that were met at different a still say where the maximum is; sums of g do not.
 
         Args:
             probability: ``(nnz,)`` q at the stored counts.
@@ -68,15 +67,18 @@ class Bursts(nn.Module):
             of_documents = of_documents * shares.double()
             of_words = of_words * shares.double()[batch.row_index[entries]]
         slope, curvature = of_documents.sum(1) + of_words.sum(1)
-        # Where it is not concave, or flat, the step has the largest size.
-        weight = torch.maximum(-curvature, slope.abs() / MAX_STEP).clamp_min(1e-12)
-        return torch.stack([weight, weight * self.log_concentration.double() + slope])
+        return torch.stack([-curvature, slope - curvature * self.log_concentration.double()])
 
     @torch.no_grad()
     def m_step(self, statistics: Tensor) -> None:
-        """Set the concentration to its maximiser, by statistics summed over batches."""
-        weight, weighted = statistics
-        found = (weighted / weight).clamp(math.log(LOWEST), math.log(HIGHEST))
+        """Raise the log likelihood by a Newton step in log a, by statistics summed over batches."""
+        bend, line = statistics
+        present = self.log_concentration.double()
+        slope = line - bend * present
+        # Where the log likelihood is not concave, or nearly flat, the step has the largest size;
+        # none where the documents say nothing.
+        step = slope / torch.maximum(bend, slope.abs() / MAX_STEP).clamp_min(NEGLIGIBLE)
+        found = (present + step).clamp(math.log(LOWEST), math.log(HIGHEST))
         self.log_concentration.copy_(found)
 
     def extra_repr(self) -> str:

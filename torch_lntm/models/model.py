@@ -194,8 +194,8 @@ class TopicModel(nn.Module):
 
     @property
     def concentration(self) -> Tensor | None:
-        """That of :attr:`bursts`, a ``()`` float64; None without them."""
-        return None if self.bursts is None else self.bursts.concentration
+        """That of :attr:`bursts`, a ``()`` float64 without a gradient; None without them."""
+        return None if self.bursts is None else self.bursts.concentration.detach()
 
     @property
     def is_conjugate(self) -> bool:
@@ -276,7 +276,8 @@ class TopicModel(nn.Module):
             latent = self.prior.emit(batch)
             # Columns of other groups are no words that the document could have; generate() draws.
             lengths = batch.lengths if self.topics.num_groups == 1 else None
-            words = BagOfWords(self.theta(latent), topics, lengths, self.concentration)
+            concentration = None if self.bursts is None else self.bursts.concentration
+            words = BagOfWords(self.theta(latent), topics, lengths, concentration)
             pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
@@ -437,7 +438,6 @@ class TopicModel(nn.Module):
             )
         return self.place(batch.to(self.device, self.dtype))
 
-    @torch.no_grad()
     def place(self, batch: DocumentBatch) -> DocumentBatch:
         """A batch on this model's device, its words in the topics' columns; of any dtype.
 

@@ -35,9 +35,9 @@ def log_weights(
     proposal: Proposal,
     words: Tensor,
     counts: Tensor,
-    concentration: Tensor | None,
     num_samples: int,
     key: Sequence[int],
+    concentration: Tensor | None = None,
 ) -> Tensor:
     """Log p(document, z) − log q(z) at draws z of a proposal q.
 
@@ -45,9 +45,9 @@ def log_weights(
         proposal: The proposal, for one document.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         counts: ``(nnz,)`` their counts.
-        concentration: ``()`` of a document that repeats its words, or None.
         num_samples: Number of draws.
         key: Nonnegative integers that the draws are a function of.
+        concentration: ``()`` of a document that repeats its words, or None.
 
     Returns:
         ``(num_samples,)`` float64 nats.

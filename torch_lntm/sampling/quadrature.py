@@ -21,8 +21,8 @@ def marginal_by_quadrature(
     row: int,
     words: Tensor,
     counts: Tensor,
-    concentration: Tensor | None,
     num_points: int,
+    concentration: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Integrates one document: log ∫ p(z) p(document | z) dz, by a trapezoid rule.
 
@@ -36,8 +36,8 @@ def marginal_by_quadrature(
         row: The document's place in the batch.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
         counts: ``(nnz,)`` their counts.
-        concentration: ``()`` of documents that repeat their words, or None.
         num_points: Points on each axis, odd.
+        concentration: ``()`` of documents that repeat their words, or None.
 
     Returns:
         The log integral (scalar, nats), and its numerical error: the distance from the integral on

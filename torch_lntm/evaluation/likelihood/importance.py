@@ -121,9 +121,9 @@ class Importance(LikelihoodMethod):
                         ),
                         d.words,
                         d.counts,
-                        model.concentration,
                         self.num_samples,
                         (seed, d.position),
+                        model.concentration,
                     ).cpu()
                     for d in of_batch
                 ]

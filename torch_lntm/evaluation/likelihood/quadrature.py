@@ -72,7 +72,7 @@ class Quadrature(LikelihoodMethod):
         errors, concentration = torch.zeros_like(values), model.concentration
         for d in chain.from_iterable(documents(model, corpus, guide, max_docs, progress)):
             value, error = marginal_by_quadrature(
-                d.space, d.posterior, d.row, d.words, d.counts, concentration, self.num_points
+                d.space, d.posterior, d.row, d.words, d.counts, self.num_points, concentration
             )
             values[d.position], errors[d.position] = value.cpu(), error.cpu()
         warn_of_documents(errors > QUADRATURE_TOLERANCE, "a quadrature error", "raise num_points")

@@ -1,0 +1,210 @@
+"""Documents that repeat their words, against urns that are filled token by token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.problems import make_batch
+
+from torch_lntm.kernels import (
+    PaddedWords,
+    SparseWords,
+    bursts,
+    expected_counts,
+    expected_topic_counts,
+    expected_word_counts,
+    log_likelihood_at,
+    mixture_log_likelihood,
+    word_probabilities,
+)
+
+DTYPES = [torch.float32, torch.float64]
+TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-11}
+A = 3.7
+
+
+def problem(num_docs: int = 7, num_topics: int = 3, num_words: int = 11, seed: int = 0):
+    """Theta, topics and counts that repeat; the first and the last document are empty."""
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(0.8, (num_docs, num_words)) * rng.integers(1, 5, (num_docs, num_words))
+    counts[[0, -1]] = 0
+    theta = rng.dirichlet(np.ones(num_topics), num_docs)
+    return theta, rng.dirichlet(np.full(num_words, 0.5), num_topics), counts.astype(float)
+
+
+def urn(q: np.ndarray, counts: np.ndarray, a: float) -> float:
+    """Log probability of a document's tokens, one after the other."""
+    seen, total = np.zeros_like(q), 0.0
+    for v in np.repeat(np.arange(len(q)), counts.astype(int)):
+        total += math.log((seen[v] + a * q[v]) / (seen.sum() + a))
+        seen[v] += 1
+    return total
+
+
+def batch_of(counts: np.ndarray, device, dtype, a: float = A):
+    batch = make_batch(counts, device, dtype)
+    return batch.with_concentration(torch.tensor(a, dtype=torch.float64, device=device))
+
+
+def tensors(device, dtype, *arrays):
+    return [torch.tensor(x, dtype=dtype, device=device) for x in arrays]
+
+
+def close(found: torch.Tensor, expected, tolerance: float) -> None:
+    expected = torch.as_tensor(np.asarray(expected), dtype=torch.float64)
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_likelihood_is_that_of_urns(device, dtype) -> None:
+    theta, topics, counts = problem()
+    expected = [urn(q, c, A) for q, c in zip(theta @ topics, counts, strict=True)]
+    t, phi = tensors(device, dtype, theta, topics)
+    batch = batch_of(counts, device, dtype)
+    close(mixture_log_likelihood(t, phi, batch), expected, TOLERANCE[dtype])
+    close(expected_counts(t, phi, batch).log_likelihood, expected, TOLERANCE[dtype])
+    chains = t.expand(2, -1, -1)
+    for words in (SparseWords(phi, batch), PaddedWords(phi, batch)):
+        close(words.log_likelihood(chains), [expected] * 2, TOLERANCE[dtype])
+        close(words.expected_counts(chains)[0], [expected] * 2, TOLERANCE[dtype])
+    logits = t.log()
+    for d in range(len(counts)):
+        entries = slice(int(batch.row_offsets[d]), int(batch.row_offsets[d + 1]))
+        found = log_likelihood_at(
+            logits[d : d + 1],
+            phi.mT[batch.word_index[entries]],
+            batch.counts[entries],
+            batch.concentration,
+        )
+        close(found, expected[d : d + 1], TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_counts_are_the_expected_tables(device, dtype) -> None:
+    theta, topics, counts = problem()
+    rate = A * theta @ topics
+    # The token that follows i others of its word came from the topics with chance x / (x + i).
+    tables = np.zeros_like(rate)
+    for i in range(int(counts.max())):
+        tables += np.where(counts > i, rate / (rate + i), 0.0)
+    shares = theta[:, :, None] * topics / (theta @ topics)[:, None]
+    t, phi = tensors(device, dtype, theta, topics)
+    batch = batch_of(counts, device, dtype)
+    tolerance = TOLERANCE[dtype]
+
+    q = word_probabilities(t, phi, batch)
+    found = bursts.tables(q, batch)
+    at = (batch.row_index.cpu(), batch.word_index.cpu())
+    close(found, tables[at], tolerance)
+    by_topic = (shares * tables[:, None]).sum(2)
+    by_word = (shares * tables[:, None]).sum(0)
+    got = expected_counts(t, phi, batch, word_counts=True)
+    close(got.topic_counts, by_topic, tolerance)
+    close(got.word_counts, by_word, tolerance)
+    close(expected_topic_counts(t, phi, batch), by_topic, tolerance)
+    close(expected_word_counts(t, phi, batch), by_word, tolerance)
+    weights = torch.linspace(0.1, 2.0, len(counts), device=device, dtype=torch.float64)
+    weighted = (shares * tables[:, None] * weights.cpu().numpy()[:, None, None]).sum(0)
+    close(expected_word_counts(t, phi, batch, shares=weights), weighted, tolerance)
+    chains = t.expand(2, -1, -1)
+    for words in (SparseWords(phi, batch), PaddedWords(phi, batch)):
+        close(words.expected_topic_counts(chains), [by_topic] * 2, tolerance)
+        close(words.expected_counts(chains)[1], [by_topic] * 2, tolerance)
+
+
+def test_shares_of_independent_draws_count_too(device) -> None:
+    theta, topics, counts = problem()
+    t, phi = tensors(device, torch.float64, theta, topics)
+    batch = make_batch(counts, device, torch.float64)
+    weights = torch.linspace(0.1, 2.0, len(counts), device=device, dtype=torch.float64)
+    each = [
+        expected_word_counts(t[d : d + 1], phi, make_batch(counts[d : d + 1], device, t.dtype))
+        for d in range(len(counts))
+    ]
+    expected = sum(w * x for w, x in zip(weights, each, strict=True))
+    found = expected_word_counts(t, phi, batch, shares=weights)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_derivatives_of_every_argument() -> None:
+    theta, topics, counts = problem(4, 2, 6)
+    t, phi = (x.requires_grad_() for x in tensors("cpu", torch.float64, theta, topics))
+    a = torch.tensor(A, dtype=torch.float64, requires_grad=True)
+    batch = make_batch(counts, torch.device("cpu"), torch.float64)
+
+    def function(t, phi, a):
+        return mixture_log_likelihood(t, phi, batch.with_concentration(a))
+
+    assert torch.autograd.gradcheck(function, (t, phi, a))
+    assert torch.autograd.gradgradcheck(function, (t, phi, a))
+    found = torch.func.hessian(lambda t: function(t, phi.detach(), a.detach()).sum())(t.detach())
+    rows = torch.autograd.functional.hessian(
+        lambda t: function(t, phi.detach(), a.detach()).sum(), t.detach()
+    )
+    torch.testing.assert_close(found, rows, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_words_that_no_topic_has_cost_finite_nats(device, dtype) -> None:
+    theta, topics, counts = problem()
+    topics[:, 3] = 0.0
+    counts[1, 3], counts[2, 3] = 1, 4
+    t, phi = (x.requires_grad_() for x in tensors(device, dtype, theta, topics))
+    batch = batch_of(counts, device, dtype)
+    value = mixture_log_likelihood(t, phi, batch)
+    assert bool(value.isfinite().all())
+    assert float(value[1].detach()) < -60.0
+    first = torch.autograd.grad(value.sum(), (t, phi), create_graph=True)
+    second = torch.autograd.grad(sum((g * g.detach().sign()).sum() for g in first), (t, phi))
+    assert all(bool(g.isfinite().all()) for g in (*first, *second))
+    # One more token of such a word costs as much as it costs independent draws.
+    alone = mixture_log_likelihood(t, phi, batch.with_concentration(None))
+    assert float(value[1].detach()) == pytest.approx(float(alone[1].detach()), abs=20.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_large_concentration_is_that_of_independent_draws(device, dtype) -> None:
+    theta, topics, counts = problem()
+    t, phi = tensors(device, dtype, theta, topics)
+    independent = make_batch(counts, device, dtype)
+    found = mixture_log_likelihood(t, phi, batch_of(counts, device, dtype, 1e7))
+    torch.testing.assert_close(
+        found, mixture_log_likelihood(t, phi, independent), rtol=1e-5, atol=1e-4
+    )
+
+
+def test_independent_draws_bound_the_likelihood(device) -> None:
+    theta, topics, counts = problem()
+    t, phi = tensors(device, torch.float64, theta, topics)
+    batch = batch_of(counts, device, torch.float64)
+    exact = mixture_log_likelihood(t, phi, batch)
+    drawn, raised = bursts.with_tables(word_probabilities(t, phi, batch), batch)
+    assert drawn.concentration is None
+    torch.testing.assert_close(mixture_log_likelihood(t, phi, drawn) + raised, exact)
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        (other,) = tensors(device, torch.float64, rng.dirichlet(np.full(3, 0.3), len(counts)))
+        drawn, raised = bursts.with_tables(word_probabilities(other, phi, batch), batch)
+        bound = mixture_log_likelihood(t, phi, drawn) + raised
+        assert bool((bound <= exact + 1e-10).all())
+        assert float((exact - bound).max()) > 1e-3
+
+
+def test_views_of_a_batch_keep_or_lose_the_concentration(device) -> None:
+    _, _, counts = problem()
+    batch = batch_of(counts, device, torch.float64)
+    rows = torch.tensor([2, 1], device=device)
+    views = [batch.select(rows), batch.repeat(2), batch.to(dtype=torch.float32), batch.split(3)[1]]
+    for view in (*views, batch.over(batch.words)):
+        assert view.concentration is not None
+        assert float(view.concentration) == A
+        assert len(view.repeated[0]) == int((view.counts != 1).sum())
+    assert batch.with_concentration(None).concentration is None
+    other = batch.with_counts(batch.counts + 1.0)
+    assert other.concentration is None
+    torch.testing.assert_close(other.lengths, batch.lengths + batch.row_offsets.diff())
+    assert other.by_word is batch.by_word

@@ -1,0 +1,398 @@
+"""Bursty models: programs, posteriors, fits and scores, against grids and formulas written out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from scipy import optimize
+from scipy.special import gammaln, logsumexp
+from scipy.stats import beta
+from support.problems import make_batch
+from torch import Tensor
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation import completion_of, document_completion, residual_dispersion
+from torch_lntm.evaluation.modes import theta_modes
+from torch_lntm.guides import guides_for, make_guide
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
+from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.models import Bursts, TopicModel
+
+NUM_WORDS = 12
+TOPICS = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 0.4), 3)
+A = 9.0
+KINDS = ("ctm", "lntm", "iftm", "lda")
+BOUNDS = ("blei-lafferty", "khan-bouchard", "factor", "vb")
+
+
+def make(kind: str, num_topics: int = 3, a: float = A, **settings: Any) -> TopicModel:
+    constructor = getattr(lntm.models, kind)
+    topics = torch.from_numpy(TOPICS[:num_topics])
+    given = {"topics": topics, "dtype": "float64", "bursty": True, **settings}
+    model = constructor(num_topics, NUM_WORDS, **given)
+    return at(model, a) if given["bursty"] else model
+
+
+def at(model: TopicModel, a: float) -> TopicModel:
+    assert model.bursts is not None
+    with torch.no_grad():
+        model.bursts.log_concentration.fill_(math.log(a))
+    return model
+
+
+def counts_of(num_docs: int = 8, seed: int = 0) -> np.ndarray:
+    """Counts that repeat; the first document is empty, the second a single word."""
+    rng = np.random.default_rng(seed)
+    counts = rng.poisson(0.7, (num_docs, NUM_WORDS)) * rng.integers(1, 6, (num_docs, NUM_WORDS))
+    counts[0], counts[1] = 0, np.eye(NUM_WORDS, dtype=int)[0] * 7
+    return counts.astype(float)
+
+
+def log_probability(q: np.ndarray, counts: np.ndarray, a: float = A) -> np.ndarray:
+    """Log probability of documents' tokens, words of which have the mean probabilities q."""
+    rate = a * q
+    words = np.where(counts > 0, gammaln(counts + rate) - gammaln(rate), 0.0).sum(-1)
+    return words + gammaln(a) - gammaln(a + counts.sum(-1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_program_has_the_density_of_bursty_documents(device, kind) -> None:
+    model, counts = make(kind).to(device), counts_of()
+    batch = make_batch(counts, device)
+    trace = pyro.poutine.trace(model).get_trace(batch)
+    trace.compute_log_prob()
+    found = trace.nodes["counts"]["log_prob"]
+    theta = model.theta(trace.nodes[model.prior.latent]["value"]).detach().cpu().numpy()
+    expected = log_probability(theta @ TOPICS, counts)
+    np.testing.assert_allclose(found.detach().cpu().numpy(), expected, rtol=1e-9)
+    assert "bursts.log_concentration" in trace.nodes
+
+    # What SVI follows in log a is the slope of the same.
+    model.zero_grad()
+    found.sum().backward()
+    step = 1e-5
+    values = [log_probability(theta @ TOPICS, counts, A * math.exp(s)) for s in (step, -step)]
+    slope = (values[0] - values[1]).sum() / (2 * step)
+    assert float(model.bursts.log_concentration.grad) == pytest.approx(slope, rel=1e-6)
+
+
+def test_statistics_are_derivatives_in_the_log_of_the_concentration(device) -> None:
+    counts, bursts = counts_of(), Bursts(torch.float64).to(device)
+    with torch.no_grad():
+        bursts.log_concentration.fill_(math.log(A))
+    theta = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(3), len(counts)))
+    theta, topics = theta.to(device), torch.from_numpy(TOPICS).to(device)
+    plain = make_batch(counts, device)
+    shares = torch.linspace(0.2, 1.0, len(counts), dtype=torch.float64, device=device)
+    for weights in (None, shares):
+        log_a = bursts.log_concentration.detach().clone().requires_grad_()
+        value = mixture_log_likelihood(theta, topics, plain.with_concentration(log_a.exp()))
+        value = value.sum() if weights is None else value @ weights
+        (slope,) = torch.autograd.grad(value, log_a, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope, log_a)
+        batch = plain.with_concentration(bursts.concentration.detach())
+        probability = (theta @ topics)[batch.row_index, batch.word_index]
+        found = bursts.statistics(probability, batch, weights)
+        expected = torch.stack([-curvature, slope - curvature * log_a]).detach()
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_m_steps_end_at_the_maximum_whatever_the_batches(device) -> None:
+    counts = counts_of(60, seed=2)
+    theta = np.random.default_rng(3).dirichlet(np.ones(3), len(counts))
+    q = theta @ TOPICS
+    best = optimize.minimize_scalar(
+        lambda log_a: -log_probability(q, counts, math.exp(log_a)).sum(), (-2.0, 5.0)
+    ).x
+    for num_parts in (1, 3):
+        bursts = Bursts(torch.float64).to(device)
+        for _ in range(30):
+            total = torch.zeros(2, dtype=torch.float64, device=device)
+            for rows in np.array_split(np.arange(len(counts)), num_parts):
+                batch = make_batch(counts[rows], device)
+                batch = batch.with_concentration(bursts.concentration.detach())
+                at = (batch.row_index.cpu().numpy(), batch.word_index.cpu().numpy())
+                probability = torch.from_numpy(q[rows][at]).to(device)
+                total += bursts.statistics(probability, batch)
+            bursts.m_step(total)
+        assert bursts.log_concentration.item() == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", ["one token", "empty", "spread", "one word"])
+def test_concentrations_stay_finite_where_documents_say_little(case) -> None:
+    counts = {
+        "one token": np.eye(NUM_WORDS)[[0, 3]],
+        "empty": np.zeros((2, NUM_WORDS)),
+        "spread": np.ones((3, NUM_WORDS)),
+        "one word": np.eye(NUM_WORDS)[[0, 3]] * 1e6,
+    }[case]
+    bursts = Bursts(torch.float64)
+    before = bursts.concentration.item()
+    for _ in range(60):
+        batch = make_batch(counts).with_concentration(bursts.concentration.detach())
+        probability = torch.full((batch.nnz,), 1.0 / NUM_WORDS, dtype=torch.float64)
+        bursts.m_step(bursts.statistics(probability, batch))
+    found = bursts.concentration.item()
+    if case in ("one token", "empty"):
+        assert found == pytest.approx(before, rel=1e-3)
+    elif case == "spread":
+        assert found == pytest.approx(1e7)
+    else:
+        assert found < 1.0
+
+
+def grid_of_two_topics(model: TopicModel, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log probabilities and means of theta_1 of documents under ``lda`` of two topics."""
+    alpha = model.prior.concentration.detach().numpy()
+    u = (np.arange(40_000) + 0.5) / 40_000
+    prior = beta.logpdf(u, *alpha)
+    prior -= logsumexp(prior)
+    q = np.stack([u, 1 - u], 1) @ TOPICS[:2]
+    joint = np.array([log_probability(q, c) + prior for c in counts])
+    value = logsumexp(joint, 1)
+    return value, np.exp(joint - value[:, None]) @ u
+
+
+def lda_of_two() -> TopicModel:
+    return make("lda", 2, concentration=[1.3, 1.8])
+
+
+@pytest.mark.parametrize("method", ["quadrature", "importance", "ais"])
+def test_likelihoods_are_those_of_a_grid(method) -> None:
+    model, counts = lda_of_two(), counts_of()
+    expected, _ = grid_of_two_topics(model, counts)
+    corpus = Corpus.from_matrix(counts, allow_empty=True)
+    found = lntm.evaluation.log_likelihood(model, corpus, method, seed=1)
+    tolerance = 1e-5 if method == "quadrature" else 5 * found.standard_error.numpy() + 1e-9
+    assert np.all(np.abs(found.log_likelihood.numpy() - expected) <= tolerance)
+    assert float(found.standard_error.max()) < 0.1
+
+
+def test_chains_and_guides_have_the_means_of_a_grid() -> None:
+    model, counts = lda_of_two(), counts_of()
+    _, expected = grid_of_two_topics(model, counts)
+    batch = make_batch(counts)
+    samples = DocumentHMC(model, num_chains=4, seed=1).run(batch, 1500, warmup_steps=300)
+    found = samples.mean()[:, 0].numpy()
+    assert np.abs(found - expected).max() < 0.02
+    ep = make_guide("ep", model).posterior(batch)
+    assert bool(ep.converged.all())
+    assert np.abs(ep.mean[:, 0].numpy() - expected).max() < 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_guide_is_as_close_as_with_independent_draws(device, kind) -> None:
+    counts, gaps = counts_of(), {}
+    corpus = Corpus.from_matrix(counts, allow_empty=True)
+    method, slack = ("quadrature", 1e-6) if kind != "iftm" else ("ais", 0.1)
+    for model in (make(kind, 2, bursty=False), make(kind, 2)):
+        exact = lntm.evaluation.log_likelihood(model, corpus, method).log_likelihood
+        model, batch = model.to(device), make_batch(counts, device)
+        for name in guides_for(model):
+            guide = make_guide(name, model)
+            posterior = guide.posterior(batch, tolerance=1e-8, max_iterations=2000)
+            assert bool(posterior.converged.all()), name
+            bound, objective = guide.bound(batch, posterior), posterior.objective.cpu()
+            assert bool((bound.cpu() <= exact + slack).all()), name
+            if name in BOUNDS:
+                assert bool((objective <= exact + slack).all()), name
+            if name in ("vb", "factor"):
+                torch.testing.assert_close(posterior.objective, bound, rtol=1e-5, atol=1e-5)
+            gap = float((exact - objective).abs().mean())
+            assert gap < gaps.setdefault(name, gap) + 0.1, name
+            if model.bursts is not None:
+                tokens = float(guide.word_counts(batch, posterior).sum())
+                assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
+
+
+@pytest.mark.parametrize("kind", ["ctm", "lntm"])
+def test_modes_are_those_of_the_density(device, kind) -> None:
+    model, batch = make(kind).to(device), make_batch(counts_of(), device)
+    settings = {"tolerance": 1e-14, "max_iterations": 500}
+    posterior = make_guide("taylor", model, **settings).posterior(batch)
+    target = model.bind(batch)
+    z = target.space.whiten(posterior.mean)[None]
+    gradient = target.likelihood_gradient(z) + target.prior_gradient(z)
+    assert float(gradient.abs().max()) < 1e-4
+    independent = model.bind(batch)
+    object.__setattr__(independent, "batch", batch)
+    other = independent.likelihood_gradient(z) + independent.prior_gradient(z)
+    assert float(other.abs().max()) > 0.1  # the words' repetitions count
+
+
+def test_modes_under_a_dirichlet(device) -> None:
+    model, counts = lda_of_two().to(device), counts_of()
+    found = theta_modes(model, make_batch(counts, device))[:, 0].cpu().numpy()
+    alpha = model.prior.concentration.detach().cpu().numpy()
+    for document, mode in zip(counts, found, strict=True):
+
+        def loss(x: float, document: np.ndarray = document) -> float:
+            u = 1 / (1 + math.exp(-x))
+            theta = np.array([u, 1 - u])
+            return -float(log_probability(theta @ TOPICS[:2], document) + alpha @ np.log(theta))
+
+        best = optimize.minimize_scalar(loss, bounds=(-20, 20), method="bounded").x
+        assert mode == pytest.approx(1 / (1 + math.exp(-best)), abs=2e-3)
+
+
+def test_copies_repeat_words_as_often_as_they_should() -> None:
+    model = make("lda", 1)
+    corpus, _ = model.generate([2] * 20_000, seed=0)
+    pairs = float((corpus.counts == 2).sum()) / len(corpus)
+    same = float((TOPICS[0] ** 2).sum())
+    expected = (1 + A * same) / (1 + A)
+    assert pairs == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 20_000))
+    # Token by token: the third is a copy of either, or of none.
+    corpus, _ = model.generate([3] * 20_000, seed=1)
+    triples = float((corpus.counts == 3).sum()) / len(corpus)
+    p = TOPICS[0]
+    expected = float((p * (1 + A * p) * (2 + A * p)).sum()) / ((1 + A) * (2 + A))
+    assert triples == pytest.approx(expected, abs=4 * math.sqrt(expected / 20_000))
+
+
+@pytest.fixture(scope="module")
+def generated() -> Corpus:
+    model = make("ctm", 3, a=25.0, covariance=2.0 * torch.eye(3))
+    return model.generate([70] * 500, seed=5)[0]
+
+
+@pytest.mark.parametrize("engine", ["taylor", "blei-lafferty", "hmc", "vb"])
+def test_fits_find_the_concentration(generated, engine) -> None:
+    kind = "lda" if engine == "vb" else "ctm"
+    model = getattr(lntm.models, kind)(3, NUM_WORDS, bursty=True)
+    if engine == "hmc":
+        MonteCarloEM(model, max_epochs=15, progress=False).fit(generated)
+    else:
+        guide = make_guide(engine, model)
+        VariationalEM(model, guide, tolerance=1e-4, progress=False).fit(generated)
+    # Approximate posteriors take some of the topics' variation for repetitions.
+    assert 0.7 * 25.0 < float(model.concentration) < 1.3 * 25.0
+
+
+def test_words_that_do_not_repeat_are_independent_draws() -> None:
+    plain = lntm.models.ctm(
+        3, NUM_WORDS, topics=torch.from_numpy(TOPICS), covariance=2.0 * torch.eye(3)
+    )
+    corpus, _ = plain.generate([70] * 300, seed=5)
+    model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
+    MonteCarloEM(model, max_epochs=15, progress=False).fit(corpus)
+    assert float(model.concentration) > 400.0
+
+
+def test_em_never_lowers_the_bound(generated) -> None:
+    model = at(lntm.models.lda(3, NUM_WORDS, bursty=True, dtype="float64"), 5.0)
+    guide = make_guide("vb", model, tolerance=1e-8)
+    guide.em_effort = {"tolerance": 1e-8, "max_iterations": 500}  # type: ignore[misc]
+    result = VariationalEM(
+        model, guide, start="model", stepwise_epochs=0, tolerance=1e-6, progress=False
+    ).fit(generated[:60])
+    objective = [r["objective"] for r in result.history if r["phase"] == "em"]
+    assert len(objective) > 8
+    assert min(np.diff(objective)) > -1e-7
+
+
+@pytest.mark.parametrize("engine", ["variational", "chains"])
+def test_a_fit_goes_on_where_it_was(tmp_path, generated, engine) -> None:
+    corpus = generated[:150]
+
+    def fitted(*sizes: int) -> TopicModel:
+        for size in sizes:
+            model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
+            path = tmp_path / f"{len(sizes)}"
+            if engine == "chains":
+                engine_of = MonteCarloEM(model, max_epochs=size, warmup_epochs=1, progress=False)
+            else:
+                guide = make_guide("taylor", model)
+                engine_of = VariationalEM(
+                    model, guide, max_iterations=size, tolerance=1e-9, progress=False
+                )
+            engine_of.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
+        return model
+
+    whole, parts = fitted(6), fitted(2, 6)
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(parts.state_dict()[name], value, msg=name)
+    assert float(whole.concentration) != pytest.approx(200.0, rel=1e-3)
+
+
+def test_a_model_is_saved_with_its_concentration(tmp_path) -> None:
+    for kind in KINDS:
+        model = make(kind, a=33.0)
+        lntm.save_model(model, tmp_path / kind)
+        found = lntm.load_model(tmp_path / kind)
+        assert float(found.concentration) == float(model.concentration)
+        assert found.config["bursty"] is True
+
+
+def test_tables_of_a_joint_chain(generated) -> None:
+    model = make("ctm", a=25.0)
+    chain = JointChain(model, generated[:40], warmup_steps=1, seed=0)
+    batch = chain._batch
+    theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(3), 40))
+    drawn = torch.stack(
+        [torch.bincount(chain._drawn_entries(theta), minlength=batch.nnz) for _ in range(400)]
+    ).double()
+    q = (theta @ torch.from_numpy(TOPICS))[batch.row_index, batch.word_index]
+    rate = 25.0 * q
+    expected = sum(
+        torch.where(batch.counts > i, rate / (rate + i), 0.0)
+        for i in range(int(batch.counts.max()))
+    )
+    assert isinstance(expected, Tensor)
+    assert bool((drawn.amin(0) >= 1).all())
+    assert bool((drawn <= batch.counts).all())
+    error = (drawn.mean(0) - expected) / (drawn.std(0) / 20).clamp_min(1e-2)
+    assert float(error.abs().max()) < 5.0
+    chain.sweep()
+    assert float(chain.model.concentration) == pytest.approx(25.0)
+
+
+def test_completion_mixes_in_the_documents_own_words(generated) -> None:
+    model = make("lda", a=25.0)
+    guide = make_guide(None, model)
+    hold_out = generated[:30].hold_out_words(0.5, 0)
+    own = document_completion(model, guide, hold_out)
+    given = document_completion(model, guide, hold_out, own_words=25.0)
+    alone = document_completion(model, guide, hold_out, own_words=None)
+    torch.testing.assert_close(own.log_predictive, given.log_predictive)
+    assert own.perplexity < alone.perplexity
+    assert "own words (a = 25)" in own.method
+    with pytest.raises(ConfigError, match="own_words=None for the topics alone"):
+        document_completion(model, guide, hold_out, predictive="integrated")
+
+    exact = completion_of(model, None, hold_out, tolerance=0.01)
+    parts = completion_of(
+        model.prior.concentration, TOPICS, hold_out, concentration=25.0, tolerance=0.01, seed=1
+    )
+    assert exact.nats_per_token == pytest.approx(parts.nats_per_token, abs=0.02)
+    assert "Hamiltonian" in exact.method
+    with pytest.raises(ConfigError, match="concentration given beside a model"):
+        completion_of(model, None, hold_out, concentration=3.0)
+    with pytest.raises(ConfigError, match="concentration is -1"):
+        completion_of(model.prior.concentration, TOPICS, hold_out, concentration=-1.0)
+
+
+def test_residuals_are_no_more_dispersed_than_the_model_says(generated) -> None:
+    model = make("ctm", a=25.0, covariance=2.0 * torch.eye(3))
+    own = residual_dispersion(model, make_guide(None, model), generated)
+    independent = at(model, 1e7)
+    other = residual_dispersion(independent, make_guide(None, independent), generated)
+    assert 0.8 < own.value < 1.15
+    assert other.value > 2.0
+
+
+def test_estimators_take_the_option(generated) -> None:
+    estimator = lntm.estimators.CorrelatedTopicModel(
+        3, options={"bursty": True}, random_state=0, max_iter=4
+    ).fit(generated)
+    assert float(estimator.model_.concentration) > 0
+    assert estimator.transform(generated[:5]).shape == (5, 3)
+    assert math.isfinite(estimator.score(generated))
