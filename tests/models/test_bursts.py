@@ -213,6 +213,18 @@ def test_every_guide_is_as_close_as_with_independent_draws(device, kind) -> None
                 assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_do_not_depend_on_each_other(device, kind) -> None:
+    model, batch = make(kind).to(device), make_batch(counts_of(), device)
+    rows = torch.tensor([4, 1], device=device)
+    for name in guides_for(model):
+        guide = make_guide(name, model)
+        together, apart = guide.posterior(batch), guide.posterior(batch.select(rows))
+        for field in ("mean", "variance", "objective", "iterations", "converged"):
+            found, expected = getattr(apart, field), getattr(together, field)[rows]
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, msg=f"{name} {field}")
+
+
 @pytest.mark.parametrize("kind", ["ctm", "lntm"])
 def test_modes_are_those_of_the_density(device, kind) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)

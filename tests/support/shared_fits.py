@@ -40,7 +40,9 @@ def fitted(family: str, posterior: str, options: dict[str, Any]) -> dict[str, An
     """A fit in float64, or in what ``options`` say, by the processes that there are."""
     corpus = make_corpus(NUM_DOCS, empty=EMPTY)
     options = dict(options)
-    model = new_model(family, 3, corpus.num_words, dtype=options.pop("dtype", "float64"))
+    of_model = {"dtype": "float64"}
+    of_model |= {name: options.pop(name) for name in ("dtype", "bursty") if name in options}
+    model = new_model(family, 3, corpus.num_words, **of_model)
     if posterior == "hmc":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -185,10 +185,7 @@ class Guide(ABC, Generic[P]):
         with torch.autocast(batch.device.type, enabled=False):
             space = self.model.prior.space(batch)
             if batch.concentration is not None:
-                # Covariances, where they cost more than the means, are found once, at the end.
-                by_means = self.separates_means and solve != self._solve_means
-                rough = self._solve_means if by_means else None
-                solve = partial(solve_by_tables, self, solve, rough)
+                solve = partial(solve_by_tables, self, solve, self._solve_means)
             return solve(
                 batch,
                 self._topics(topic_temperature),

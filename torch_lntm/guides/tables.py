@@ -16,12 +16,14 @@ from torch_lntm.latents import LatentSpace
 
 #: Tokens that the tables of a document may be off by. The objective is off by the square of that.
 MAX_ERROR = 1e-2
+#: Iterations of a solver for each turn. Visits of few iterations take the tables where they start.
+TURN_ITERATIONS = 4
 
 
 def solve_by_tables(
     guide: Any,
     solve: Callable[..., Any],
-    rough: Callable[..., Any] | None,
+    solve_means: Callable[..., Any],
     batch: DocumentBatch,
     topics: Tensor,
     space: LatentSpace,
@@ -34,44 +36,53 @@ def solve_by_tables(
     """Solve documents that repeat their words, as those of independent draws, in turns.
 
     The tables at a posterior, and the posterior at these tables, raise the same bound on the log
-    likelihood; see :mod:`torch_lntm.kernels.bursts`.
+    likelihood; see :mod:`torch_lntm.kernels.bursts`. Documents take turns until their tables have
+    converged; the last turn is that of all of them, so that none depends on the others.
 
     Args:
         guide: The guide.
         solve: Its solver of independent draws.
-        rough: A cheaper one with the same means, for all turns but the last; by default the same.
+        solve_means: One with the same means, which may leave out the rest; for all turns but the
+            last.
         batch: The documents, with a concentration.
         topics: As for the solver.
         space: As for the solver.
         start: As for the solver.
-        tolerance: That of a turn. The tables have converged within its root, in tokens, or within
+        tolerance: That of a turn. Tables have converged within its root, in tokens, or within
             ``MAX_ERROR``.
-        max_iterations: Bound on the iterations of all turns but the last, where it is another.
+        max_iterations: Bound on the iterations of each turn.
         **settings: Others of the solver.
     """
-    latent = start if guide.starts_from == "documents" else None
+    model, max_change = guide.model, min(math.sqrt(tolerance), MAX_ERROR)
+    effort = {"tolerance": tolerance, "max_iterations": max_iterations, **settings}
+    by_documents = guide.starts_from == "documents"
+    latent = start if by_documents else None
     if latent is None:
         latent = space.centre.expand(batch.num_docs, -1)
-    theta = guide.model.theta(latent).to(topics)
-    probability = word_probabilities(theta, guide.model.topics.probs, batch)
-    step, left = rough or solve, max_iterations
-    iterations, max_change = torch.zeros_like(batch.index), min(math.sqrt(tolerance), MAX_ERROR)
-    while True:
-        drawn, raised = bursts.with_tables(probability, batch)
-        effort = {"tolerance": tolerance, "max_iterations": left}
-        found = step(drawn, topics, space, start=start, **effort, **settings)
-        start, left = found.warm_start, left - max(1, int(found.iterations.max()))
-        iterations += found.iterations
-        probability = guide.word_probabilities(batch, found)
-        change = (bursts.tables(probability, batch) - drawn.counts).abs()
-        found.converged &= document_sums(change, batch) <= max_change
-        if left <= 0 or bool(found.converged.all()):
+    probability = word_probabilities(model.theta(latent).to(topics), model.topics.probs, batch)
+    start = None if start is None else start.clone()
+    entry = batch.with_counts(torch.arange(batch.nnz, device=batch.device, dtype=torch.float64))
+    rows = torch.arange(batch.num_docs, device=batch.device)
+    iterations = torch.zeros_like(rows)
+    for _ in range(max_iterations // TURN_ITERATIONS):
+        part, entries = batch.select(rows), entry.select(rows).counts.long()
+        at = rows if by_documents else entries
+        drawn, _ = bursts.with_tables(probability[entries], part)
+        begin = None if start is None else start[at]
+        found = solve_means(drawn, topics, space.select(rows), start=begin, **effort)
+        if start is None:
+            # The first turn, of all documents.
+            start = found.warm_start.clone()
+        start[at] = found.warm_start.to(start)
+        iterations[rows] += found.iterations
+        probability[entries] = guide.word_probabilities(part, found)
+        change = (bursts.tables(probability[entries], part) - drawn.counts).abs()
+        rows = rows[document_sums(change, part) > max_change]
+        if not len(rows):
             break
-    if rough is not None:
-        converged, effort = found.converged, {**effort, "max_iterations": max_iterations}
-        drawn, raised = bursts.with_tables(probability, batch)
-        found = solve(drawn, topics, space, start=start, **effort, **settings)
-        found.converged &= converged
-        iterations += found.iterations
-    found.iterations, found.objective = iterations, found.objective + raised
+    drawn, raised = bursts.with_tables(probability, batch)
+    found = solve(drawn, topics, space, start=start, **effort)
+    change = bursts.tables(guide.word_probabilities(batch, found), batch) - drawn.counts
+    found.converged &= document_sums(change.abs(), batch) <= max_change
+    found.iterations, found.objective = found.iterations + iterations, found.objective + raised
     return found

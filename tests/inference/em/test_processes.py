@@ -34,6 +34,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("lda", "ep", {}),
     ("lntm", "hmc", MONTE_CARLO),
     ("iftm", "hmc", {**MONTE_CARLO, "start": "model"}),
+    ("ctm", "taylor", {"covariance_stride": 4, "max_docs": 3, "bursty": True}),
+    ("lda", "ep", {"bursty": True}),
+    ("ctm", "hmc", {**MONTE_CARLO, "bursty": True}),
 ]
 
 
