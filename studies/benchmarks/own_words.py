@@ -8,6 +8,7 @@ own. The corpus's word frequencies are a system too, as one topic.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import torch
 
 from studies.benchmarks.completion import fit_in_process, missing_library, prior_of
 from studies.benchmarks.frozen import MAX_DOCS, MAX_TEST_DOCS, Frozen, frozen
-from studies.benchmarks.quality import UNIGRAM, packed, unpacked
+from studies.benchmarks.quality import UNIGRAM, packed, pooled
 from studies.benchmarks.systems import SYSTEMS
 from studies.measure import Cells, Study, check_choices, check_numbers
 from studies.tables import table_of
@@ -30,6 +31,7 @@ from torch_lntm.errors import UnreliableEstimateWarning
 from torch_lntm.evaluation import (
     CompletionResult,
     ExactCompletion,
+    coherence,
     completion_of,
     fit_own_words,
     paired_difference,
@@ -46,7 +48,7 @@ class Settings:
     Attributes:
         corpora: Names of corpora in the folder of data, or paths.
         num_topics: Topics.
-        seed: Seed of the split, the hold-out and the fits.
+        seeds: Seeds of the split, the hold-out and the fits.
         systems: Systems to fit.
         max_docs: Most documents of a corpus; of more, so many at random.
         max_test_docs: Most documents to score.
@@ -56,7 +58,7 @@ class Settings:
 
     corpora: tuple[str, ...] = ("searchsnippets", "cora", "bbc", "ap", "nips_uci")
     num_topics: int = 50
-    seed: int = 0
+    seeds: tuple[int, ...] = (0, 1, 2)
     systems: tuple[str, ...] = (
         "torch_lntm ctm, auto",
         "torch_lntm ctm, auto, bursty",
@@ -70,7 +72,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        whole = {"num_topics": 2, "seed": 0, "max_docs": 2, "max_test_docs": 1, "weight_docs": 1}
+        whole = {"num_topics": 2, "seeds": 0, "max_docs": 2, "max_test_docs": 1, "weight_docs": 1}
         check_numbers(self, whole, positive=("tolerance",))
         check_choices(self, "systems", SYSTEMS)
 
@@ -79,19 +81,21 @@ def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
     """Fit and score every system on every corpus; those whose library is missing are left out."""
     torch.set_num_threads(1)
     split_of = cache(
-        lambda corpus: frozen(corpus, settings.seed, settings.max_docs, settings.max_test_docs)
+        lambda corpus, seed: frozen(corpus, seed, settings.max_docs, settings.max_test_docs)
     )
     systems = [system for system in settings.systems if missing_library(system) is None]
 
-    def compare(key: tuple[str, str]) -> dict[str, Any]:
-        corpus, system = key
-        return {"corpus": corpus, "system": system} | measured(split_of(corpus), system, settings)
+    def compare(key: tuple[str, str, int]) -> dict[str, Any]:
+        corpus, system, seed = key
+        found = measured(split_of(corpus, seed), system, seed, settings)
+        return {"corpus": corpus, "system": system, "seed": seed} | found
 
-    return cells.each(product(settings.corpora, [UNIGRAM, *systems]), compare)
+    return cells.each(product(settings.corpora, [UNIGRAM, *systems], settings.seeds), compare)
 
 
-def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
+def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[str, Any]:
     """Scores of a system's topics alone, and with the documents' own words."""
+    of_fit: dict[str, Any] = {}
     if system == UNIGRAM:
         # One topic of all words, of which every prior is the same.
         prior, topics, concentration = np.ones(1), split.train.word_totals[None] + 1.0, None
@@ -99,12 +103,16 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.npz"
             sp.save_npz(path, split.train.to_scipy())
-            fit = fit_in_process(
-                system, path, num_topics=settings.num_topics, seed=settings.seed, threads=1
-            )
+            fit = fit_in_process(system, path, num_topics=settings.num_topics, seed=seed, threads=1)
         prior, topics = prior_of(fit), fit["topics"]
         concentration = float(fit["concentration"]) if "concentration" in fit else None
-    weight = _weight(prior, topics, split, settings) if concentration is None else concentration
+        of_fit["cpu_seconds"] = json.loads(str(fit["record"]))["cpu_seconds"]
+        of_fit["npmi"] = float(coherence(topics, split.hold_out.corpus).mean())
+    weight = concentration
+    if weight is None:
+        chosen = np.random.default_rng(seed).permutation(split.train.num_docs)
+        some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, seed)
+        weight = fit_own_words(prior, topics, some)
     with warnings.catch_warnings():
         # The row says how far the simulation got.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
@@ -116,7 +124,7 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
                 own_words=a,
                 concentration=concentration,
                 tolerance=settings.tolerance,
-                seed=settings.seed,
+                seed=seed,
                 fingerprint=split.hashes["hold_out_fingerprint"],
             )
             for a in (None, weight)
@@ -124,7 +132,9 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
     assert isinstance(alone, ExactCompletion)
     assert isinstance(own, ExactCompletion)
     return {
+        **of_fit,
         "weight": weight,
+        "index": packed(split.test_index),
         "tokens": packed(alone.held_out_tokens.tolist()),
         "alone": packed(alone.log_predictive.tolist(), 4),
         "own": packed(own.log_predictive.tolist(), 4),
@@ -133,41 +143,46 @@ def measured(split: Frozen, system: str, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _weight(prior: Any, topics: Any, split: Frozen, settings: Settings) -> float:
-    """The weight of the own words, from training documents."""
-    chosen = np.random.default_rng(settings.seed).permutation(split.train.num_docs)
-    some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, settings.seed)
-    return fit_own_words(prior, topics, some)
-
-
-def score_of(row: dict[str, Any], prediction: str) -> CompletionResult:
-    """A row's scores, ``"alone"`` or ``"own"``."""
-    tokens = unpacked(row["tokens"]).long()
-    return CompletionResult(unpacked(row[prediction]), tokens, "given", prediction)
+def score_of(rows: list[dict[str, Any]], prediction: str) -> CompletionResult:
+    """Scores of a system's rows together, ``"alone"`` or ``"own"``."""
+    return pooled(*([row[name] for row in rows] for name in ("index", prediction, "tokens")))
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """A row for each corpus and system, and what the first system is better by than the others."""
-    lines = []
+    """A row for each corpus and system, and what the first two are better by than each."""
+    of: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
-        of_corpus = [r for r in rows if r["corpus"] == row["corpus"] and r["system"] != UNIGRAM]
-        line = {"corpus": Path(row["corpus"]).stem, "system": row["system"]}
-        for prediction, name in PREDICTIONS.items():
-            score, first = (score_of(r, prediction) for r in (row, of_corpus[0]))
-            line[name] = f"{score.perplexity:.1f} ± {score.standard_error:.1f}"
-            line[f"first better by, {name}"] = ""
-            if row is not of_corpus[0]:
-                gain, error = paired_difference(first, score)
-                line[f"first better by, {name}"] = f"{gain:.4f} ± {error:.4f}"
-        line["a"] = f"{row['weight']:.3g}"
-        reached = "" if row["within_tolerance"] else " (!)"
-        line["simulation"] = f"{row['simulation_error']:.4f}{reached}"
-        lines.append(line)
+        of.setdefault(row["corpus"], {}).setdefault(row["system"], []).append(row)
+    lines = []
+    for corpus, systems in of.items():
+        ours = [system for system in systems if system != UNIGRAM][:2]
+        for system, found in systems.items():
+            line = {"corpus": Path(corpus).stem, "system": system}
+            for prediction, name in PREDICTIONS.items():
+                score = score_of(found, prediction)
+                line[name] = f"{score.perplexity:.1f} ± {score.standard_error:.1f}"
+            for place, first in zip(("1st", "2nd"), ours, strict=False):
+                better = ""
+                if system != first:
+                    scores = (score_of(each, "own") for each in (systems[first], found))
+                    gain, error = paired_difference(*scores)
+                    better = f"{gain:.4f} ± {error:.4f}"
+                line[f"{place} better by"] = better
+            line["a"] = f"{np.mean([row['weight'] for row in found]):.3g}"
+            for name, column in {"npmi": "NPMI", "cpu_seconds": "CPU s"}.items():
+                values = [row[name] for row in found if name in row]
+                line[column] = f"{np.mean(values):.3g}" if values else ""
+            reached = "" if all(row["within_tolerance"] for row in found) else " (!)"
+            error_of = max(row["simulation_error"] for row in found)
+            line["simulation"] = f"{error_of:.4f}{reached}"
+            lines.append(line)
     return (
-        f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta; "
-        "s.e. over documents. 'first better by':\nnats per token that the first system is better "
-        "by, with the paired s.e. a: tokens that the topics\nweigh as much as, beside the "
-        "document's own. simulation: Monte-Carlo s.e., nats per token."
+        f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta, "
+        "over all seeds; s.e. over\ndocuments. '1st better by': nats per token, with own words, "
+        "that the first system with topics is\nbetter by, and the paired s.e.; 2nd the same of the "
+        "second. a: tokens that the topics weigh as much\nas, beside the document's own. NPMI: "
+        "coherence of ten top words in the test documents. simulation:\nMonte-Carlo s.e., nats per "
+        "token."
     )
 
 
@@ -178,7 +193,8 @@ STUDY = Study(
     quick={
         "corpora": ("m10",),
         "num_topics": 20,
-        "systems": ("torch_lntm ctm", "scikit-learn LDA"),
+        "seeds": (0,),
+        "systems": ("torch_lntm ctm", "torch_lntm ctm, auto, bursty", "scikit-learn LDA"),
         "max_docs": 1000,
         "max_test_docs": 100,
         "weight_docs": 100,

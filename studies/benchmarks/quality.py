@@ -330,17 +330,24 @@ def _score(rows: list[dict[str, Any]], splits: dict[int, dict[str, Any]]) -> Sco
 
 def _pooled(splits: dict[int, dict[str, Any]], scores: dict[int, str]) -> CompletionResult:
     """Scores of several seeds, added up by document of the corpus."""
-    index, values, tokens = (
-        torch.cat([unpacked(text) for text in texts])
-        for texts in (
-            [splits[seed]["test_index"] for seed in scores],
-            list(scores.values()),
-            [splits[seed]["tokens"] for seed in scores],
-        )
+    index, tokens = ([splits[seed][name] for seed in scores] for name in ("test_index", "tokens"))
+    return pooled(index, list(scores.values()), tokens)
+
+
+def pooled(index: list[str], scores: list[str], tokens: list[str]) -> CompletionResult:
+    """Scores of several splits, each :func:`packed`, added up by document of the corpus.
+
+    Args:
+        index: The documents' positions in the corpus.
+        scores: Nats of their held-out tokens.
+        tokens: Their held-out tokens.
+    """
+    places, values, counts = (
+        torch.cat([unpacked(text) for text in texts]) for texts in (index, scores, tokens)
     )
-    documents, place = index.long().unique(return_inverse=True)
+    documents, place = places.long().unique(return_inverse=True)
     total = torch.zeros(2, len(documents), dtype=torch.float64)
-    total.index_add_(1, place, torch.stack([values, tokens]))
+    total.index_add_(1, place, torch.stack([values, counts]))
     return CompletionResult(total[0], total[1].long(), "given", "pooled")
 
 

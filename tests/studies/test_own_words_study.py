@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -31,28 +32,38 @@ def test_documents_that_repeat_their_words(tmp_path: Path, monkeypatch: pytest.M
     chosen = own_words.Settings(
         corpora=(str(tmp_path / "repeats.npz"),),
         num_topics=2,
-        systems=("torch_lntm ctm", "topica LDA"),
+        seeds=(0, 1),
+        systems=("torch_lntm ctm", "topica LDA", "torch_lntm ctm, auto, bursty"),
         tolerance=0.01,
     )
     study = load("own_words")
     rows = measure("own_words", study, chosen, tmp_path / "out", progress=False)
-    unigram, ours = rows
-    assert [row["system"] for row in rows] == ["unigram", "torch_lntm ctm"]
-    assert 5 < unigram["weight"] < 20
+    names = ["unigram", "torch_lntm ctm", "torch_lntm ctm, auto, bursty"]
+    assert [(row["system"], row["seed"]) for row in rows] == list(product(names, (0, 1)))
+    unigram, ours, bursty = ([row for row in rows if row["system"] == name] for name in names)
+    assert all(5 < row["weight"] < 20 for row in (*unigram, *bursty))
     for row in rows:
-        scores = [own_words.score_of(row, name) for name in ("own", "alone")]
+        scores = [own_words.score_of([row], name) for name in ("own", "alone")]
         assert scores[0].perplexity < scores[1].perplexity
         assert row["within_tolerance"]
     # The unigram's scores, written out.
     split = frozen(str(tmp_path / "repeats.npz"), 0, chosen.max_docs, chosen.max_test_docs)
     observed, held_out = (part.to_scipy().toarray() for part in split.hold_out)
     q = (split.train.word_totals + 1.0) / (split.train.word_totals + 1.0).sum()
-    a, lengths = unigram["weight"], observed.sum(1, keepdims=True)
+    a, lengths = unigram[0]["weight"], observed.sum(1, keepdims=True)
     for name, p in (("alone", q), ("own", (observed + a * q) / (lengths + a))):
         score = (held_out * np.log(p)).sum() / held_out.sum()
-        found = own_words.score_of(unigram, name).perplexity
+        found = own_words.score_of(unigram[:1], name).perplexity
         assert found == pytest.approx(math.exp(-score), rel=1e-5)
-    line = next(x for x in study.table(rows).splitlines() if "unigram" in x)
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    gain, error = paired_difference(*(own_words.score_of(r, "own") for r in (ours, unigram)))
-    assert cells[5] == f"{gain:.4f} ± {error:.4f}"
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in study.table(rows).splitlines()
+        if line.startswith("|")
+    ]
+    head, row = lines[0], next(line for line in lines if "unigram" in line)
+    for column, first in (("1st better by", ours), ("2nd better by", bursty)):
+        gain, error = paired_difference(*(own_words.score_of(r, "own") for r in (first, unigram)))
+        assert row[head.index(column)] == f"{gain:.4f} ± {error:.4f}"
+    values = [row["npmi"] for row in ours]
+    row = next(line for line in lines if "torch_lntm ctm" in line)
+    assert row[head.index("NPMI")] == f"{np.mean(values):.3g}"
