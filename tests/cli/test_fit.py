@@ -45,6 +45,21 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     assert scores[0]["standard_error"] == pytest.approx(expected.standard_error, rel=1e-3)
 
 
+def test_scores_of_bursty_documents(counts, capsys):
+    assert main(["fit", counts, "--out", "run", *QUICK, "--bursty"]) == 0
+    out, _ = capsys.readouterr()
+    model = lntm.load_run("run").model
+    assert f"own words (a = {float(model.concentration):.4g})" in out
+    scores = json.loads(Path("run/evaluation.json").read_text())
+    methods = [score["method"].partition(";")[0] for score in scores]
+    assert ["own words" in method for method in methods] == [True, False, False]
+    assert methods[2].startswith("unigram")
+    assert main(["evaluate", "run", "--predictive", "integrated"]) == 0
+    out, _ = capsys.readouterr()
+    assert out.count("completion perplexity") == 2
+    assert "own words" not in out
+
+
 @pytest.mark.slow
 def test_fit_is_the_libraries_fit(counts):
     options = ["--seed", "4", "--posterior", "laplace", "--anchored", "--topic-smoothing", "0.2"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.problems import make_batch
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import (
     PaddedWords,
     SparseWords,
@@ -18,8 +19,10 @@ from torch_lntm.kernels import (
     expected_word_counts,
     log_likelihood_at,
     mixture_log_likelihood,
+    responsibility_covariance,
     word_probabilities,
 )
+from torch_lntm.solvers.vb import dirichlet_bound
 
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-11}
@@ -208,3 +211,13 @@ def test_views_of_a_batch_keep_or_lose_the_concentration(device) -> None:
     assert other.concentration is None
     torch.testing.assert_close(other.lengths, batch.lengths + batch.row_offsets.diff())
     assert other.by_word is batch.by_word
+
+
+def test_what_is_of_independent_draws_alone_refuses_others(device) -> None:
+    theta, topics, counts = problem()
+    t, phi = tensors(device, torch.float64, theta, topics)
+    batch = batch_of(counts, device, torch.float64)
+    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
+        responsibility_covariance(t, phi, batch)
+    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
+        dirichlet_bound(batch, phi, torch.ones(3, device=device), t + 1.0)

@@ -408,3 +408,25 @@ def test_estimators_take_the_option(generated) -> None:
     assert float(estimator.model_.concentration) > 0
     assert estimator.transform(generated[:5]).shape == (5, 3)
     assert math.isfinite(estimator.score(generated))
+
+
+def test_reports_say_so(generated) -> None:
+    model = make("ctm", a=25.0)
+    page = lntm.reports.html_report(make_guide(None, model), generated[:40])
+    assert "after 25 words of a document, the next one repeats an earlier one" in page
+    assert "Accounting for burstiness in topic models" in page
+    plain = lntm.models.ctm(3, NUM_WORDS)
+    page = lntm.reports.html_report(make_guide(None, plain), generated[:40])
+    assert "repeats" not in page
+    assert "burstiness" not in page
+
+
+def test_documents_seen_once_go_on_with_the_concentration(generated) -> None:
+    model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
+    guide = make_guide("taylor", model)
+    engine = VariationalEM(model, guide, max_iterations=2, progress=False)
+    result = engine.fit(generated[:250])
+    before = float(model.concentration)
+    lntm.inference.StepwiseEM(model, guide, result.statistics).update(generated[250:])
+    assert float(model.concentration) != before
+    assert 10.0 < float(model.concentration) < 60.0

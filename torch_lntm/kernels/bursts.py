@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
+from torch_lntm.errors import ConfigError
 
 
 def tables_of(counts: Tensor, rate: Tensor) -> Tensor:
@@ -88,6 +89,15 @@ def log_terms(probability: Tensor, batch: DocumentBatch) -> Tensor:
     entries, counts = batch.repeated
     rate = batch.concentration.double() * probability.double()
     return rate.log().index_copy(0, entries, log_rising(counts, rate[entries]))
+
+
+def require_independent(batch: DocumentBatch) -> None:
+    """Raise ``ConfigError`` if these are documents that repeat their words."""
+    if batch.concentration is not None:
+        raise ConfigError(
+            "documents that repeat their words, of a bursty model; expected independent draws: "
+            "take batch, raised = guide.as_independent(batch, posterior), and add the nats raised"
+        )
 
 
 def with_tables(probability: Tensor, batch: DocumentBatch) -> tuple[DocumentBatch, Tensor]:

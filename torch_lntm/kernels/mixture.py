@@ -227,8 +227,11 @@ def responsibility_covariance(
     Returns:
         ``(num_docs, num_topics, num_topics)``; entry (d, j, k) is the expected number of pairs of
         independent draws of one token's topic that come out as j and k.
+
+    Raises:
+        ConfigError: Documents that repeat their words.
     """
-    assert batch.concentration is None
+    bursts.require_independent(batch)
     words = _by_word(topics)
     num_topics = weights.shape[1]
     scale = batch.counts.sqrt() / _mixture(weights, words, batch)

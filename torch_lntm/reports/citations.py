@@ -21,6 +21,8 @@ _PAPERS = {
     "Journal of Machine Learning Research 3.",
     "ep": "T. Minka and J. Lafferty (2002). Expectation-propagation for the generative aspect "
     "model. Proceedings of UAI.",
+    "bursty": "G. Doyle and C. Elkan (2009). Accounting for burstiness in topic models. "
+    "Proceedings of ICML.",
     "hmc": "R. Neal (2011). MCMC using Hamiltonian dynamics. Handbook of Markov Chain Monte Carlo, "
     "chapter 5.",
     "laplace": "M. Roberts, B. Stewart and E. Airoldi (2016). A model of text for experimentation "
@@ -30,13 +32,15 @@ _PAPERS = {
 }
 
 
-def citations(model: str, posterior: str) -> list[str]:
+def citations(model: str, posterior: str, bursty: bool = False) -> list[str]:
     """This software and the papers that a model and a posterior are from.
 
     Args:
         model: The model's name, such as ``"ctm"``.
         posterior: The posterior's name in a recipe, such as ``"taylor"`` or ``"hmc"``.
+        bursty: Whether documents repeat their words.
     """
     software = f"The torch_lntm authors. torch_lntm, version {__version__} [computer software]."
-    papers = [_PAPERS[name] for name in (model, posterior) if name in _PAPERS]
+    names = (model, posterior, *(["bursty"] if bursty else []))
+    papers = [_PAPERS[name] for name in names if name in _PAPERS]
     return [software, *dict.fromkeys(papers)]

@@ -170,7 +170,7 @@ def html_report(
         coefficients=[] if effects is None else effects.table(LEVEL),
         scores=scores,
         settings=settings or {},
-        citations=citations(model.name, source.name),
+        citations=citations(model.name, source.name, model.bursts is not None),
         level=LEVEL,
         num_samples=num_samples,
         version=__version__,
