@@ -196,6 +196,7 @@ class Guide(ABC, Generic[P]):
                 max_iterations=max_iterations,
             )
 
+    @torch.no_grad()
     def word_probabilities(self, batch: DocumentBatch, posterior: Posterior) -> Tensor:
         """Probabilities of the words of a batch under a posterior, as its bound takes them.
 
@@ -217,6 +218,7 @@ class Guide(ABC, Generic[P]):
         """
         return posterior.topic_weights()
 
+    @torch.no_grad()
     def as_independent(
         self, batch: DocumentBatch, posterior: Posterior
     ) -> tuple[DocumentBatch, Tensor]:
