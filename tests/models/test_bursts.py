@@ -25,7 +25,7 @@ from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.em.statistics import sampled_statistics
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels import mixture_log_likelihood, probability_floor
 from torch_lntm.kernels.bursts import with_tables
 from torch_lntm.models import Bursts, TopicModel
 
@@ -138,6 +138,24 @@ def test_concentrations_stay_finite_where_there_is_no_maximum(case) -> None:
         bursts.m_step(statistics_of(bursts, counts))
     found = bursts.concentration.item()
     assert found == pytest.approx(1e7) if case == "spread" else found < 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_words_that_no_topic_has_are_counted_as_drawn_once(dtype) -> None:
+    batch = make_batch(counts_of(), dtype=dtype)
+    bursts = Bursts(dtype)
+    batch = batch.with_concentration(bursts.concentration.detach())
+    least = torch.full((batch.nnz,), probability_floor(dtype), dtype=dtype)
+    found = bursts.statistics(least, batch)
+    # One table each, whatever the concentration.
+    a, lengths = bursts.concentration.detach(), batch.lengths.double()
+    slope = batch.nnz - (a * ((a + lengths).digamma() - a.digamma())).sum()
+    line = slope + found[0] * bursts.log_concentration.detach()
+    torch.testing.assert_close(found[1], line, rtol=1e-6, atol=1e-6)
+
+
+def test_a_model_prints_its_concentration() -> None:
+    assert "concentration=9" in repr(make("ctm"))
 
 
 def test_documents_of_at_most_one_token_leave_the_concentration() -> None:

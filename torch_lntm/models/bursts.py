@@ -55,7 +55,8 @@ class Bursts(nn.Module):
         """
         a, lengths = self.concentration, batch.lengths.double()
         entries, counts = batch.repeated
-        rate = a * probability[entries].double()
+        # Of words that no topic has, the square of the rate would be 0.
+        rate = (a * probability[entries].double()).clamp_min(1e-100)
         tables = tables_of(counts, rate)
         bend = rate.square() * (torch.polygamma(1, counts + rate) - torch.polygamma(1, rate))
         # Of a word that is there once, the first derivative is 1 and the second 0.
@@ -83,4 +84,4 @@ class Bursts(nn.Module):
 
     def extra_repr(self) -> str:
         """The concentration, for ``repr``."""
-        return f"concentration={float(self.concentration):.4g}"
+        return f"concentration={self.concentration.item():.4g}"
