@@ -77,6 +77,15 @@ def test_completion_is_that_of_the_frozen_split(corpus) -> None:
     assert one.standard_error == pytest.approx(whole.nats_per_token_standard_error)
 
 
+def test_it_says_what_bursty_models_predict_by(corpus) -> None:
+    options = {"max_iterations": 2}
+    for bursty in (False, True):
+        found = lntm.select(
+            corpus, [3], num_seeds=1, top_n=5, options={**options, "bursty": bursty}
+        )
+        assert ("with the documents' own words" in repr(found)) == bursty
+
+
 @pytest.mark.slow
 def test_tables_and_pictures(selection) -> None:
     pytest.importorskip("matplotlib").use("Agg")

@@ -249,7 +249,8 @@ def select(
         progress: Show a progress bar on standard error.
 
     Returns:
-        The criteria with standard errors, and a recommendation.
+        The criteria with standard errors, and a recommendation. Bursty models predict by the
+        documents' own observed words too: their completion is not to be compared with others'.
 
     Raises:
         ConfigError: A number or option that cannot be used.
@@ -285,6 +286,7 @@ def select(
         likely = annealing.estimate(model, test, seed=seed) if annealing else None
         fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely)
         fits.setdefault(size, []).append(fit)
+        bursty = model.bursts is not None
         seconds[size] = seconds.get(size, 0.0) + result.seconds
     predictive = {size: _mean([f.log_predictive for f in fits[size]]) for size in sizes}
     tokens = fits[sizes[0]][0].held_out_tokens
@@ -306,6 +308,7 @@ def select(
     about = (
         f"{recipe.model}, {len(train)} documents fitted from {num_seeds} seeds each, "
         f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
+        + (", completion with the documents' own words" if bursty else "")
         + (f"; likelihood with {annealing.num_chains} chains a document" if annealing else "")
     )
     return Selection(tuple(rows), about)

@@ -115,7 +115,7 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
     )
     counts = guide.word_counts(batch, posterior)
     _check(bool((counts >= 0).all()), "word_counts has negative entries")
-    total = float(batch.counts.sum())
+    total = float(guide.as_independent(batch, posterior)[0].counts.sum())
     _check(abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts is not of all tokens")
     statistics = model.prior.statistics(posterior, batch)
     _check(all(torch.isfinite(x).all() for x in statistics.values()), "statistics are not finite")

@@ -257,6 +257,13 @@ def test_differences_are_paired() -> None:
         (lda(3, NUM_WORDS).prior, TOPICS[3], {}, "prior is a DirichletPrior; expected arrays of"),
         (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "or a model as the prior and None as its topics"),
         (ALPHA[3], TOPICS[3], {"method": "median"}, "expected one of mean, mode"),
+        (
+            ALPHA[3],
+            TOPICS[3],
+            {"concentration": 0.0},
+            r"concentration is 0\.0; expected a positive",
+        ),
+        (ALPHA[3], TOPICS[3], {"concentration": 1e9}, r"expected a positive number up to 1e\+07"),
         (ALPHA[3], TOPICS[3], {"tolerance": 0.0}, "a positive number of nats per token"),
         (ALPHA[3], TOPICS[3], {"num_chains": 1}, "num_chains"),
         (ALPHA[3], TOPICS[3], {"num_samples": 3}, "num_samples"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.problems import make_batch
 
+from torch_lntm import models
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import (
     PaddedWords,
@@ -19,10 +20,19 @@ from torch_lntm.kernels import (
     expected_word_counts,
     log_likelihood_at,
     mixture_log_likelihood,
+    mixture_log_likelihood_reference,
     responsibility_covariance,
     word_probabilities,
 )
-from torch_lntm.solvers.vb import dirichlet_bound
+from torch_lntm.solvers.blei_lafferty import blei_lafferty
+from torch_lntm.solvers.ep import ep
+from torch_lntm.solvers.factor import factor
+from torch_lntm.solvers.khan_bouchard import khan_bouchard
+from torch_lntm.solvers.laplace import laplace
+from torch_lntm.solvers.mode import mode
+from torch_lntm.solvers.second_order import second_order_word_counts
+from torch_lntm.solvers.taylor import taylor
+from torch_lntm.solvers.vb import dirichlet_bound, vb
 
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-11}
@@ -221,3 +231,28 @@ def test_what_is_of_independent_draws_alone_refuses_others(device) -> None:
         responsibility_covariance(t, phi, batch)
     with pytest.raises(ConfigError, match=r"guide\.as_independent"):
         dirichlet_bound(batch, phi, torch.ones(3, device=device), t + 1.0)
+    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
+        mixture_log_likelihood_reference(t, phi, batch)
+    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
+        second_order_word_counts(t + 1.0, phi, batch)
+
+
+def test_solvers_refuse_documents_that_repeat_their_words() -> None:
+    _, topics, counts = problem()
+    (phi,) = tensors("cpu", torch.float64, topics)
+    batch, effort = batch_of(counts, "cpu", torch.float64), {"tolerance": 1e-6, "max_iterations": 9}
+    settings = {"topics": phi, "dtype": "float64"}
+    ctm, iftm = models.ctm(*phi.shape, **settings), models.iftm(*phi.shape, 2, **settings)
+    calls = [(solver, ctm) for solver in (mode, taylor, laplace, blei_lafferty, khan_bouchard)]
+    for solver, model in [*calls, (factor, iftm)]:
+        space = model.prior.space(batch)
+        start = space.centre.expand(batch.num_docs, -1)
+        assert solver(batch.with_concentration(None), phi, space, start=start, **effort)
+        with pytest.raises(ConfigError, match=r"guide\.as_independent"):
+            solver(batch, phi, space, start=start, **effort)
+    starts = torch.full((batch.num_docs, len(phi)), 1 / len(phi), dtype=torch.float64)
+    for solver, init in ((vb, {"start": starts}), (ep, {})):
+        alpha = torch.ones(len(phi), dtype=torch.float64)
+        assert solver(batch.with_concentration(None), phi, alpha, **init, **effort)
+        with pytest.raises(ConfigError, match=r"guide\.as_independent"):
+            solver(batch, phi, alpha, **init, **effort)

@@ -154,8 +154,13 @@ def test_words_that_no_topic_has_are_counted_as_drawn_once(dtype) -> None:
     torch.testing.assert_close(found[1], line, rtol=1e-6, atol=1e-6)
 
 
-def test_a_model_prints_its_concentration() -> None:
-    assert "concentration=9" in repr(make("ctm"))
+def test_what_a_model_prints_is_what_fits_do_not_change() -> None:
+    assert repr(make("ctm", a=9.0)) == repr(make("ctm", a=7.0))
+    assert "Bursts" in repr(make("ctm"))
+    parts = make("ctm")
+    assert set(TopicModel(parts.prior, parts.topics, None, parts.bursts).config) == {
+        *("prior", "topics", "bursts")
+    }
 
 
 def test_documents_of_at_most_one_token_leave_the_concentration() -> None:
@@ -384,10 +389,12 @@ def test_em_never_lowers_the_bound(generated) -> None:
 def test_a_fit_goes_on_where_it_was(tmp_path, generated, engine) -> None:
     corpus = generated[:150]
 
-    def fitted(*sizes: int) -> TopicModel:
+    def fitted(*sizes: int, anew: bool = True) -> TopicModel:
+        model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
         for size in sizes:
-            model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
-            path = tmp_path / f"{len(sizes)}"
+            if anew:
+                model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
+            path = tmp_path / f"{len(sizes)}{anew}"
             if engine == "chains":
                 engine_of = MonteCarloEM(model, max_epochs=size, warmup_epochs=1, progress=False)
             else:
@@ -398,10 +405,69 @@ def test_a_fit_goes_on_where_it_was(tmp_path, generated, engine) -> None:
             engine_of.fit(corpus, checkpoint=path, checkpoint_seconds=0.0)
         return model
 
-    whole, parts = fitted(6), fitted(2, 6)
+    whole, parts, again = fitted(6), fitted(2, 6), fitted(2, 6, anew=False)
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, msg=name)
+        torch.testing.assert_close(again.state_dict()[name], value, msg=name)
     assert float(whole.concentration) != pytest.approx(200.0, rel=1e-3)
+
+
+def test_other_parts_leave_the_bursts() -> None:
+    model, other = make("ctm"), make("ctm", bursty=False)
+    changed = model.with_parts(other.prior, other.topics)
+    assert (changed.prior, changed.topics) == (other.prior, other.topics)
+    assert changed.bursts is model.bursts
+    named = model.with_parts(vocabulary=[f"w{v}" for v in range(NUM_WORDS)])
+    assert (named.prior, named.topics, named.bursts) == (model.prior, model.topics, model.bursts)
+    assert named.vocabulary == tuple(f"w{v}" for v in range(NUM_WORDS))
+    assert named.with_parts(topics=other.topics).vocabulary == named.vocabulary
+    assert other.with_parts().bursts is None
+
+
+def test_param_sites_with_and_without_latent_topics(device) -> None:
+    model, batch = make("ctm").to(device), make_batch(counts_of(), device)
+
+    def sites(**settings: bool) -> set[str]:
+        nodes = pyro.poutine.trace(model).get_trace(batch, **settings).nodes.values()
+        return {site["name"] for site in nodes if site["type"] == "param"}
+
+    assert sites() == set(dict(model.named_parameters()))
+    assert sites(sample_topics=True) == {name for name in sites() if not name.startswith("topics.")}
+    assert "bursts.log_concentration" in sites(sample_topics=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_guides_keep_their_contract_where_most_words_are_copies(kind) -> None:
+    model = make(kind, a=0.3)
+    for name in guides_for(model):
+        lntm.testing.check_guide(make_guide(name, model, tolerance=1e-8), make_batch(counts_of()))
+
+
+def test_a_batch_is_made_bursty_once_and_solved_once(device, monkeypatch) -> None:
+    model, batch = make("ctm").to(device), make_batch(counts_of(), device)
+    placed = model.check_batch(batch)
+    assert model.check_batch(batch) is placed
+    assert model.check_batch(placed) is placed
+    assert model.check_batch(batch).to(dtype=torch.float32) is placed.to(dtype=torch.float32)
+
+    guide, solved = make_guide("taylor", model), []
+    solve = guide.posterior
+    monkeypatch.setattr(guide, "posterior", lambda *a, **k: solved.append(1) or solve(*a, **k))
+    for _ in range(3):
+        guide(batch)
+    assert len(solved) == 1
+    # Neither another value nor a handler's is taken for the old one.
+    at(model, 5.0)
+    assert float(model.check_batch(batch).concentration) == pytest.approx(5.0)
+    guide(batch)
+    assert len(solved) == 2
+    value = {"bursts.log_concentration": torch.tensor(1.0, dtype=torch.float64, device=device)}
+    trace = pyro.poutine.trace(pyro.poutine.substitute(model, data=value)).get_trace(batch)
+    trace.compute_log_prob()
+    site = trace.nodes["counts"]
+    assert float(site["fn"].concentration) == pytest.approx(math.e)
+    assert float(model.concentration) == pytest.approx(5.0)
 
 
 def test_a_model_is_saved_with_its_concentration(tmp_path) -> None:
@@ -483,6 +549,9 @@ def test_reports_say_so(generated) -> None:
     model = make("ctm", a=25.0)
     page = lntm.reports.html_report(make_guide(None, model), generated[:40])
     assert "after 25 words of a document, the next one repeats an earlier one" in page
+    page = lntm.reports.html_report(make_guide(None, at(model, 0.314)), generated[:40])
+    assert "after 0.31 words of a document" in page
+    at(model, 25.0)
     assert "Accounting for burstiness in topic models" in page
     plain = lntm.models.ctm(3, NUM_WORDS)
     page = lntm.reports.html_report(make_guide(None, plain), generated[:40])

@@ -225,7 +225,7 @@ def test_averaged_covariates_add_their_spread(corpus) -> None:
     torch.testing.assert_close(averaged.loc.detach(), means.mean(0))
     expected = model.prior.covariance.detach() + torch.cov(means.mT, correction=0)
     torch.testing.assert_close(averaged.covariance.detach(), expected)
-    plain = TopicModel(averaged, model.topics)
+    plain = model.with_parts(averaged)
     assert make_guide("taylor", plain).posterior(corpus.batch()).mean.shape == (NUM_DOCS, 3)
 
 

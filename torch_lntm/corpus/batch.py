@@ -164,12 +164,22 @@ class DocumentBatch:
         """The same documents with another ``concentration``."""
         if concentration is self.concentration:
             return self
+        for other in self._last_bursty:
+            if other.concentration is concentration:
+                return other
         self.by_word, self.repeated  # noqa: B018 (asked for once, of the batch that stays)
-        other = replace(self, concentration=concentration)
+        other = self._same_entries(replace(self, concentration=concentration))
         for name in ("lengths", "num_tokens", "repeated"):
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
-        return self._same_entries(other)
+        # A model asks again and again; one with a gradient would hold on to its graph.
+        if concentration is not None and not concentration.requires_grad:
+            self._last_bursty[:] = [other]
+        return other
+
+    @cached_property
+    def _last_bursty(self) -> list[DocumentBatch]:
+        return []
 
     def _same_entries(self, other: DocumentBatch) -> DocumentBatch:
         """A batch of the same documents and words, told what this one knows of these."""
@@ -265,19 +275,26 @@ class DocumentBatch:
             covariates=FrozenDict({n: x.pin_memory() for n, x in self.covariates.items()}),
         )
 
-    def select(self, rows: Tensor, num_entries: int | None = None) -> DocumentBatch:
-        """Some of the documents.
+    def entries(self, rows: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
+        """Where the stored counts of some of the documents are.
 
         Args:
             rows: ``(n,)`` int64 positions in this batch, in the order wanted.
             num_entries: Stored counts that these have, if known: else the host waits for a GPU.
+
+        Returns:
+            Their positions, document by document, and ``(n + 1,)`` the documents' offsets in these.
         """
         starts = self.row_offsets[rows]
         sizes = self.row_offsets[rows + 1] - starts
         row_offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         total = int(row_offsets[-1]) if num_entries is None else num_entries
         shift = torch.repeat_interleave(starts - row_offsets[:-1], sizes, output_size=total)
-        entries = torch.arange(total, device=self.device) + shift
+        return torch.arange(total, device=self.device) + shift, row_offsets
+
+    def select(self, rows: Tensor, num_entries: int | None = None) -> DocumentBatch:
+        """Some of the documents; arguments as for :meth:`entries`."""
+        entries, row_offsets = self.entries(rows, num_entries)
         part = replace(
             self,
             row_offsets=row_offsets,

@@ -17,20 +17,25 @@ from torch_lntm.kernels import mixture_log_likelihood
 
 
 class BagOfWords(TorchDistribution):
-    """Words drawn independently from a mixture of topics, the topic of each word summed out.
+    """Words drawn from a mixture of topics, the topic of each word summed out.
 
-    ``log_prob`` is that of the document's tokens in a given order, Σ_v c_v log Σ_k θ_k φ_kv: it has
-    no multinomial coefficient, so that perplexities follow from it directly.
+    ``log_prob`` is that of the document's tokens in a given order, Σ_v c_v log Σ_k θ_k φ_kv where
+    they are independent draws: it has no multinomial coefficient, so that perplexities follow from
+    it directly.
 
     Args:
         theta: ``(..., num_docs, num_topics)`` topic proportions.
         topics: ``(num_topics, num_words)`` word probabilities of each topic, or
             ``(..., 1, num_topics, num_words)`` if they differ between the leading indices.
         lengths: ``(num_docs,)`` tokens per document, needed only to ``sample``.
-        concentration: a ``()``, positive, where the words of a document are drawn from a
-            distribution of its own, Dirichlet(a q) around the mixture q, which is summed out too:
+        concentration: a, a positive number or ``()``, where the words of a document are drawn from
+            a distribution of its own, Dirichlet(a q) around the mixture q, which is summed out too:
             documents repeat their words (:mod:`torch_lntm.kernels.bursts`). By default they are
-            drawn from q.
+            drawn from q. Above 1e10 its rounding shows.
+
+    Raises:
+        ValueError: Shapes that do not agree, or with ``validate_args``, a concentration that is not
+            positive or theta that are no proportions.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": constraints.simplex}
@@ -41,7 +46,7 @@ class BagOfWords(TorchDistribution):
         theta: Tensor,
         topics: Tensor,
         lengths: Tensor | None = None,
-        concentration: Tensor | None = None,
+        concentration: Tensor | float | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if theta.shape[-1] != topics.shape[-2]:
@@ -60,8 +65,16 @@ class BagOfWords(TorchDistribution):
         self.theta: Tensor = theta
         self.topics: Tensor = topics
         self.lengths = lengths
-        self.concentration = concentration
+        if concentration is not None:
+            concentration = torch.as_tensor(concentration, device=theta.device)
+            if concentration.dim() > 0:
+                raise ValueError(
+                    f"concentration of shape {tuple(concentration.shape)}; expected one number"
+                )
+        self.concentration: Tensor | None = concentration
         super().__init__(theta.shape[:-1], topics.shape[-1:], validate_args=validate_args)
+        if self._validate_args and concentration is not None and not bool(concentration > 0):
+            raise ValueError(f"concentration is {concentration}; expected a positive number")
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> BagOfWords:
         """The same distribution with its batch dimensions expanded to ``batch_shape``."""

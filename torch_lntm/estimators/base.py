@@ -242,6 +242,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         * ``"completion"``, document completion: a random half of each document's tokens is
           observed, and the other half scored at the mode of theta given the first
           (:func:`~torch_lntm.evaluation.document_completion`). It needs documents of two tokens.
+          Bursty models predict by the document's own observed words too, which others do not: their
+          scores are not to be compared with scores of topics alone.
         * ``"importance"``, importance sampling of log p(document), with theta integrated out
           (:func:`~torch_lntm.evaluation.log_likelihood`). It warns where it is not reliable.
         * ``"ais"``, annealed importance sampling of the same: the most reliable, and slow.
@@ -311,7 +313,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             shares = topic_shares(transform(self._guide(), corpus).theta, corpus)
         model = self.model_
         if vocabulary is not None:
-            model = TopicModel(model.prior, model.topics, self._words(vocabulary))
+            model = model.with_parts(vocabulary=self._words(vocabulary))
         return summarise_topics(model, shares, num_words=n_words)
 
     @property

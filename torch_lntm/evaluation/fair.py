@@ -35,6 +35,7 @@ from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.evaluation.theta_chains import SHORT, ChainScores, chains_of, scores_of
 from torch_lntm.kernels import SparseWords
 from torch_lntm.models import Bursts, TopicModel, ctm, lda
+from torch_lntm.models.bursts import HIGHEST
 
 Method = Literal["mean", "mode"]
 R = TypeVar("R")
@@ -330,8 +331,11 @@ def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> 
             if value is not None:
                 raise ConfigError(f"{name} given beside a model, which has its own; pass None")
         return prior
-    if concentration is not None and not 0 < concentration < math.inf:
-        raise ConfigError(f"concentration is {concentration}; expected a positive number, or None")
+    if concentration is not None and not 0 < concentration <= HIGHEST:
+        raise ConfigError(
+            f"concentration is {concentration}; expected a positive number up to {HIGHEST:g}, or "
+            "None for words that are independent draws, which they nearly are long before"
+        )
     model = _independent_model_of(prior, topics)
     if concentration is not None:
         model.bursts = Bursts(torch.float64)

@@ -259,7 +259,8 @@ class Guide(ABC, Generic[P]):
             start: What :meth:`default_start` gave, or the caller's ``init``.
             temperature: Inverse temperature; 1 unless the guide anneals.
             tolerance: Where a document has converged.
-            max_iterations: Bound on the iterations of each document.
+            max_iterations: Bound on the iterations of each document; of a bursty model, of each of
+                its turns (:mod:`torch_lntm.guides.tables`).
         """
 
     def _solve_means(self, *args: Any, **settings: Any) -> Posterior:
@@ -349,8 +350,8 @@ class Guide(ABC, Generic[P]):
 
         Returns:
             ``(num_topics, num_words)`` in the model's dtype, stored word by word. They sum to the
-            number of tokens, except for the second-order counts of
-            :class:`~torch_lntm.guides.EPGuide`.
+            number of tokens, of a bursty model to that of their tables, except for the second-order
+            counts of :class:`~torch_lntm.guides.EPGuide`.
         """
         batch, _ = self.as_independent(batch, posterior)
         weights = posterior.topic_weights(temperature).to(batch.counts)

@@ -14,7 +14,8 @@ from torch_lntm.kernels import bursts, word_probabilities
 from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.latents import LatentSpace
 
-#: Tokens that the tables of a document may be off by. The objective is off by the square of that.
+#: Tokens by which a document's tables may still change from turn to turn; the objective would
+#: change by about the square of that.
 MAX_ERROR = 1e-2
 #: Iterations of a solver for each turn. Visits of few iterations take the tables where they start.
 TURN_ITERATIONS = 4
@@ -50,7 +51,8 @@ def solve_by_tables(
         start: As for the solver.
         tolerance: That of a turn. Tables have converged within its root, in tokens, or within
             ``MAX_ERROR``.
-        max_iterations: Bound on the iterations of each turn.
+        max_iterations: Bound on the iterations of each turn; there are a quarter as many turns at
+            most, and the last.
         **settings: Others of the solver.
     """
     model, max_change = guide.model, min(math.sqrt(tolerance), MAX_ERROR)
@@ -61,11 +63,11 @@ def solve_by_tables(
         latent = space.centre.expand(batch.num_docs, -1)
     probability = word_probabilities(model.theta(latent).to(topics), model.topics.probs, batch)
     start = None if start is None else start.clone()
-    entry = batch.with_counts(torch.arange(batch.nnz, device=batch.device, dtype=torch.float64))
     rows = torch.arange(batch.num_docs, device=batch.device)
     iterations = torch.zeros_like(rows)
     for _ in range(max_iterations // TURN_ITERATIONS):
-        part, entries = batch.select(rows), entry.select(rows).counts.long()
+        entries, _ = batch.entries(rows)
+        part = batch.select(rows, len(entries))
         at = rows if by_documents else entries
         drawn, _ = bursts.with_tables(probability[entries], part)
         begin = None if start is None else start[at]

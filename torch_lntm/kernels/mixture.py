@@ -79,9 +79,9 @@ class ExpectedCounts(NamedTuple):
     Attributes:
         log_likelihood: ``(num_docs,)`` float64, nats.
         topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic; rows sum to the
-            documents' lengths.
+            documents' lengths, or to their tables.
         word_counts: ``(num_topics, num_words)`` expected tokens of each word under each topic, or
-            None if not asked for; sums to the number of tokens.
+            None if not asked for; sums to the number of tokens, or of tables.
     """
 
     log_likelihood: Tensor
@@ -260,7 +260,11 @@ def mixture_log_likelihood_reference(
     """:func:`mixture_log_likelihood` written plainly, one document at a time, for autograd.
 
     It shares no sparse kernel with the fast version and exists to check it.
+
+    Raises:
+        ConfigError: Documents that repeat their words.
     """
+    bursts.require_independent(batch)
     totals = []
     for d in range(batch.num_docs):
         entries = slice(int(batch.row_offsets[d]), int(batch.row_offsets[d + 1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +34,26 @@ class Bursts(nn.Module):
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.log_concentration = nn.Parameter(torch.tensor(math.log(START), dtype=dtype))
+        self._known: tuple[tuple[int, int], Tensor] | None = None
 
     @property
     def concentration(self) -> Tensor:
-        """The number a ``()``, float64."""
+        """The number a ``()``, float64, with its gradient."""
         return self.log_concentration.double().exp()
+
+    @property
+    def value(self) -> Tensor:
+        """The number a ``()``, float64, without a gradient.
+
+        It is the same tensor until the parameter changes, so that batches that have it can tell.
+        """
+        log_a = cast(Tensor, self.log_concentration)
+        if not isinstance(log_a, nn.Parameter):  # a handler's, for the time of one call
+            return self.concentration.detach()
+        at = (log_a.data_ptr(), log_a._version)
+        if self._known is None or self._known[0] != at:
+            self._known = (at, self.concentration.detach())
+        return self._known[1]
 
     @torch.no_grad()
     def statistics(
@@ -72,7 +88,11 @@ class Bursts(nn.Module):
 
     @torch.no_grad()
     def m_step(self, statistics: Tensor) -> None:
-        """Raise the log likelihood by a Newton step in log a, by statistics summed over batches."""
+        """A step in log a toward the maximum of the log likelihood, by sums over all batches.
+
+        Newton's where the log likelihood is concave, which near the maximum it is. Elsewhere a step
+        of bounded size, after which it may be a little lower than before.
+        """
         bend, line = statistics
         present = self.log_concentration.double()
         slope = line - bend * present
@@ -81,7 +101,3 @@ class Bursts(nn.Module):
         step = slope / torch.maximum(bend, slope.abs() / MAX_STEP).clamp_min(NEGLIGIBLE)
         found = (present + step).clamp(math.log(LOWEST), math.log(HIGHEST))
         self.log_concentration.copy_(found)
-
-    def extra_repr(self) -> str:
-        """The concentration, for ``repr``."""
-        return f"concentration={self.concentration.item():.4g}"

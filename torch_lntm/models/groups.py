@@ -84,8 +84,8 @@ class Groups:
             raise CorpusError(
                 f"column {self.column!r} is {unknown[0]!r} in some documents, a group that the "
                 f"model has no topics of; it knows {', '.join(map(str, self.levels))}. Leave these "
-                "out, or take the mean of the groups' topics: TopicModel(model.prior, "
-                "model.topics.in_group(), model.vocabulary)"
+                "out, or take the mean of the groups' topics: "
+                "model.with_parts(topics=model.topics.in_group())"
             )
         groups = np.array([position[value] for value in found.tolist()], np.int64)
         return corpus.with_covariates({CONTENT: groups[inverse]})

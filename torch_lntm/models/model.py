@@ -195,7 +195,7 @@ class TopicModel(nn.Module):
     @property
     def concentration(self) -> Tensor | None:
         """That of :attr:`bursts`, a ``()`` float64 without a gradient; None without them."""
-        return None if self.bursts is None else self.bursts.concentration.detach()
+        return None if self.bursts is None else self.bursts.value
 
     @property
     def is_conjugate(self) -> bool:
@@ -216,8 +216,34 @@ class TopicModel(nn.Module):
     def config(self) -> dict[str, Any]:
         """JSON-able description: the settings of the constructor, else what the parts print."""
         if self.construction is None:
-            return {"prior": repr(self.prior), "topics": repr(self.topics)}
+            return {name: repr(part) for name, part in self.named_children()}
         return dict(self.construction.settings)
+
+    def with_parts(
+        self,
+        prior: DocumentPrior | None = None,
+        topics: Topics | None = None,
+        vocabulary: Sequence[str] | None = None,
+    ) -> TopicModel:
+        """A model of other parts, which has all that is not given in common with this one.
+
+        For documents whose columns are not known take ``model.with_parts(model.prior.averaged())``;
+        for the topics of one group ``model.with_parts(topics=model.topics.in_group("Liberal"))``.
+
+        Args:
+            prior: The document prior.
+            topics: The topics.
+            vocabulary: One word per column.
+
+        Raises:
+            ConfigError: As for the class.
+        """
+        return TopicModel(
+            self.prior if prior is None else prior,
+            self.topics if topics is None else topics,
+            self.vocabulary if vocabulary is None else vocabulary,
+            self.bursts,
+        )
 
     def theta(self, latent: Tensor) -> Tensor:
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
@@ -247,9 +273,10 @@ class TopicModel(nn.Module):
                 "JitTrace_ELBO, and NUTS or HMC without jit_compile"
             )
         batch = self.check_batch(batch)
-        prefix, module = ("prior", self.prior) if sample_topics else ("", self)
         replaced = {}
-        for name, parameter in module.named_parameters(prefix=prefix):
+        for name, parameter in self.named_parameters():
+            if sample_topics and name.startswith("topics."):
+                continue
             value = _param_site(parameter, name)
             if value is not None:
                 replaced[f"model.{name}"] = value

@@ -66,6 +66,7 @@ def vb(
         NumericalError: A document's γ or bound is not finite; names documents.
     """
     topics = topics.mT.contiguous().mT
+    require_independent(batch)
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
     gamma = start.double().clamp_min(LOWEST_START) * total[:, None]

@@ -303,8 +303,8 @@ class StructuralPrior(LogisticNormalPrior):
         the spread of these adds to the covariance.
 
         Returns:
-            A plain prior, which reads no covariates; ``TopicModel(prior.averaged(), topics)`` takes
-            any documents.
+            A plain prior, which reads no covariates; ``model.with_parts(model.prior.averaged())``
+            takes any documents.
 
         Raises:
             NotFittedError: No M-step has been made.
