@@ -15,6 +15,8 @@ from torch_lntm.inference.em.processes import Processes
 
 #: The tables with rows for stored counts; all others have rows for documents.
 ENTRY_TABLES = frozenset({"sites"})
+#: The tables that every process has the rows of all documents of: all of them make the start.
+WHOLE_TABLES = frozenset({"theta"})
 
 
 class DocumentRows:
@@ -77,7 +79,10 @@ class DocumentRows:
         """These rows of the tables of a whole corpus."""
         if self._owned is None:
             return dict(tables)
-        return {name: table[self._positions(name)] for name, table in tables.items()}
+        return {
+            name: table if name in WHOLE_TABLES else table[self._positions(name)]
+            for name, table in tables.items()
+        }
 
     def collect(
         self, tables: Mapping[str, Tensor], processes: Processes, everywhere: bool = False
@@ -93,7 +98,9 @@ class DocumentRows:
             return {name: table.cpu() for name, table in tables.items()}
         heights = len(self._corpus_offsets) - 1, int(self._corpus_offsets[-1])
         return {
-            name: processes.collect(
+            name: tables[name].cpu()
+            if name in WHOLE_TABLES
+            else processes.collect(
                 tables[name].cpu(),
                 self._positions(name).numpy(),
                 heights[name in ENTRY_TABLES],
@@ -174,6 +181,8 @@ class DocumentTables:
         """The rows of a batch in a table, on the table's device."""
         # Positions on the CPU are known without waiting for a GPU.
         positions = batch.index if table.device == batch.device else batch.positions
+        if name in WHOLE_TABLES:
+            return positions
         if name in ENTRY_TABLES:
             return self._rows.find_entries(positions, batch.nnz)
         return self._rows.find(positions)

@@ -26,7 +26,7 @@ from torch_lntm.inference.em.memory import DocumentRows, DocumentTables, placed
 from torch_lntm.inference.em.phases import Start, VariationalRun
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
-from torch_lntm.inference.em.shares import owners
+from torch_lntm.inference.em.shares import add_up_words, owners
 from torch_lntm.inference.em.start import batch_documents, fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, added, sampled_statistics
 from torch_lntm.inference.em.tally import Tally, as_numbers, spread
@@ -184,7 +184,9 @@ class MonteCarloRun(ResumableFit):
                 unconverged = int(total.num_unconverged)
             else:
                 for rows in self._mini_batches():
-                    found = self._add_up(rows, visits)
+                    found = add_up_words(
+                        self.processes, self.model, self.corpus, rows, lambda: next(visits)
+                    )
                     objective += found.objective
                     num_tokens += found.num_tokens
                     unconverged += int(found.num_unconverged)
@@ -223,25 +225,6 @@ class MonteCarloRun(ResumableFit):
         """The documents of each mini-batch of an epoch, all processes' together."""
         generator = np.random.default_rng([self.settings.seed, self.state.step])
         return np.array_split(generator.permutation(self.occupied), self.num_batches)
-
-    def _add_up(self, rows: NDArray[np.int64], visits: Iterator[Statistics | None]) -> Statistics:
-        """Statistics of a mini-batch's documents, of which the next visit has this process's."""
-        dtype = self.model.dtype
-        if self.processes.alone:
-            return self.processes.add_up("batch", lambda: next(visits), dtype)
-        batch = self.model.topics.place(self.corpus.batch(np.sort(rows)))
-        words = batch.words.to(self.model.device)
-
-        def part() -> Statistics | None:
-            found = next(visits)
-            if found is not None:
-                found.word_counts = found.word_counts.mT.index_select(0, words).mT
-            return found
-
-        total = self.processes.add_up("batch", part, dtype, len(words))
-        counts = total.word_counts.new_zeros(batch.num_words, self.model.num_topics)
-        total.word_counts = counts.index_copy_(0, words, total.word_counts.mT).mT
-        return total
 
     def _visits(self, bar: tqdm[Any], tally: Tally) -> Iterator[Statistics | None]:
         """Statistics of this process's part of each mini-batch of an epoch; None of no document."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +22,7 @@ from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
-from torch_lntm.inference.em.shares import Shares
+from torch_lntm.inference.em.shares import Shares, add_up_words
 from torch_lntm.inference.em.start import (
     document_topics,
     lda_epoch,
@@ -35,7 +36,7 @@ from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
 
 Start = Literal["lda", "documents", "model"]
-B = TypeVar("B", DocumentBatch, DocumentBatch | None, tuple[Tensor, DocumentBatch | None])
+B = TypeVar("B", DocumentBatch, tuple[Any, DocumentBatch], tuple[Any, DocumentBatch | None])
 
 #: Step size of the stochastic phases: (updates + 1)^-exponent.
 START_EXPONENT = 0.3
@@ -147,9 +148,11 @@ class VariationalRun(ResumableFit):
             **more,
         }
 
-    def _tracked(self, description: str, epochs: int | None) -> tqdm[Any]:
+    def _tracked(
+        self, description: str, epochs: int | None, num_docs: int | None = None
+    ) -> tqdm[Any]:
         """A progress bar over documents, those of earlier epochs counted; None: until it ends."""
-        num_docs, done = self.shares.num_docs, self.state.step
+        num_docs, done = num_docs or self.shares.num_docs, self.state.step
         return tqdm(
             total=None if epochs is None else epochs * num_docs,
             initial=done * num_docs,
@@ -197,13 +200,13 @@ class VariationalRun(ResumableFit):
             counts = topics.mT * (self.num_tokens / model.num_topics)
             state.word_counts = counts.to(model.dtype).contiguous().mT
             even = torch.tensor(1.0 / model.num_topics, dtype=model.dtype)
-            self._documents.add("theta", even.expand(self.rows.num_docs, model.num_topics))
-        with self._tracked("start", epochs) as bar:
+            self._documents.add("theta", even.expand(self.corpus.num_docs, model.num_topics))
+        with self._tracked("start", epochs, len(self.order)) as bar:
             while state.step < epochs:
                 assert state.word_counts is not None
                 state.updates, objective = lda_epoch(
                     model,
-                    self._counted(bar, self.shares.compact_steps()),
+                    self._counted(bar, self.shares.whole_steps()),
                     self._documents,
                     state.word_counts,
                     self.num_tokens,
@@ -258,9 +261,10 @@ class VariationalRun(ResumableFit):
                 objective: float | Tensor = 0.0
                 unconverged: int | Tensor = 0
                 with model.topics.updated_often():
-                    for batch in self._counted(bar, self.shares.steps()):
+                    for rows, batch in self._counted(bar, self.shares.steps()):
                         parts = batch.split(self.max_docs) if batch is not None else []
-                        found = self._sum(parts, self.guide.step_effort, dtype=model.dtype)
+                        made = partial(self._expected, parts, self.guide.step_effort)
+                        found = add_up_words(self.processes, model, self.corpus, rows, made)
                         objective += found.objective
                         unconverged += found.num_unconverged
                         # Each batch stands for the corpus; statistics are kept per token, so that
@@ -400,15 +404,20 @@ class VariationalRun(ResumableFit):
         batches: Iterable[DocumentBatch],
         effort: Effort,
         temperatures: Mapping[str, Any] = MappingProxyType({}),
-        dtype: torch.dtype = torch.float64,
     ) -> Statistics:
         """E-steps of some batches, their statistics added, with those of all processes."""
+        made = partial(self._expected, batches, effort, temperatures)
+        return self.processes.add_up("model", made, torch.float64)
 
-        def made() -> Statistics | None:
-            with self.model.topics.fixed():
-                return added(self._expect(batch, temperatures, effort) for batch in batches)
-
-        return self.processes.add_up("model", made, dtype)
+    def _expected(
+        self,
+        batches: Iterable[DocumentBatch],
+        effort: Effort,
+        temperatures: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Statistics | None:
+        """E-steps of some batches, their statistics added; None of no batch."""
+        with self.model.topics.fixed():
+            return added(self._expect(batch, temperatures, effort) for batch in batches)
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""

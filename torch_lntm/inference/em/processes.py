@@ -235,6 +235,28 @@ class Processes:
         told = torch.tensor(values, dtype=torch.float64, device=self._small)
         return self._all_reduce(told * float(self.first)).tolist()
 
+    @contextmanager
+    def same(self) -> Iterator[None]:
+        """A context in which all processes do the same work, and add nothing up.
+
+        Ctrl-C in one of them, and errors, reach all at its end, as those of :meth:`total` do.
+        """
+        if self.alone:
+            yield
+            return
+        error: BaseException | None = None
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as raised:
+            error = raised
+
+        def told() -> dict[str, Tensor]:
+            if error is not None:
+                raise error
+            return {}
+
+        self.total("same", told)
+
     def together(self, make: Callable[[], T]) -> T:
         """What ``make`` returns here; if it fails in one of the processes, all of them fail."""
         if self.alone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.inference.em.batches import CorpusBatches
 from torch_lntm.inference.em.memory import DocumentRows
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.models import TopicModel
 
 #: Batches of corpora with at most this many stored counts are kept between epochs: making them
 #: again would take longer than small batches' arithmetic. Larger corpora are not held in batches.
@@ -56,6 +58,39 @@ def owners(
     return found
 
 
+def add_up_words(
+    processes: Processes,
+    model: TopicModel,
+    corpus: Corpus,
+    rows: NDArray[np.int64],
+    make: Callable[[], Statistics | None],
+) -> Statistics:
+    """Statistics of a mini-batch, by one all-reduce in which words that it lacks take no part.
+
+    Args:
+        processes: The processes.
+        model: The model.
+        corpus: The corpus.
+        rows: Positions of all processes' documents.
+        make: Makes the statistics of this process's among them; None if it has none.
+    """
+    if processes.alone:
+        return processes.add_up("batch", make, model.dtype)
+    batch = model.topics.place(corpus.batch(np.sort(rows)))
+    words = batch.words.to(model.device)
+
+    def part() -> Statistics | None:
+        found = make()
+        if found is not None:
+            found.word_counts = found.word_counts.mT.index_select(0, words).mT
+        return found
+
+    total = processes.add_up("batch", part, model.dtype, len(words))
+    counts = total.word_counts.new_zeros(batch.num_words, model.num_topics)
+    total.word_counts = counts.index_copy_(0, words, total.word_counts.mT).mT
+    return total
+
+
 class Shares:
     """The documents of a run that this process visits, which are all where there is one process.
 
@@ -85,7 +120,7 @@ class Shares:
         dtype: torch.dtype,
     ) -> None:
         self._corpus, self._step_docs, self._alone = corpus, step_docs, processes.alone
-        self._device, self._batches = device, CorpusBatches(corpus, device, dtype)
+        self._batches = CorpusBatches(corpus, device, dtype)
         place, owned = np.arange(len(order)), None
         self._order = self._everyone = order
         if not processes.alone:
@@ -105,34 +140,35 @@ class Shares:
         parts = np.split(self._order, range(max_docs, len(self._order), max_docs))
         return self._keep(max_docs, self._batches.of(parts))
 
-    def steps(self) -> Iterator[DocumentBatch | None]:
-        """This process's part of the documents of each stochastic step; None if it is empty."""
+    def steps(self) -> Iterator[tuple[NDArray[np.int64], DocumentBatch | None]]:
+        """The documents of each stochastic step.
+
+        Yields:
+            Positions of all processes' documents, and this process's; None if it has none.
+        """
+        size, order = self._step_docs, self._everyone
+        everyone = np.split(order, range(size, len(order), size))
+        return zip(everyone, self._own_steps(), strict=True)
+
+    def _own_steps(self) -> Iterator[DocumentBatch | None]:
         if self._alone:
             return self.batches(self._step_docs)
         made = self._batches.of(rows for rows in self._steps if len(rows))
         return self._keep(None, (next(made) if len(rows) else None for rows in self._steps))
 
-    def compact_steps(self) -> Iterator[tuple[Tensor, DocumentBatch | None]]:
-        """As :meth:`steps`, over the words of each step's documents, all processes' together.
+    def whole_steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
+        """All processes' documents of each stochastic step, over the words that these have.
 
         Yields:
-            Those words ``(n,)``, and this process's documents over these alone.
+            Those words ``(n,)``, and the documents over these alone.
         """
-        return self._keep("compact", self._compact())
-
-    def _compact(self) -> Iterator[tuple[Tensor, DocumentBatch | None]]:
-        starts = range(0, len(self._everyone), self._step_docs)
-        for batch, start in zip(self.steps(), starts, strict=True):
-            if self._alone and batch is not None:
-                words = batch.words
-            else:
-                rows = np.sort(self._everyone[start : start + self._step_docs])
-                words = self._corpus.batch(rows).words.to(self._device)
-            yield words, None if batch is None else batch.over(words)
+        size, order = self._step_docs, self._everyone
+        parts = np.split(order, range(size, len(order), size))
+        return self._keep("whole", ((b.words, b.over(b.words)) for b in self._batches.of(parts)))
 
     def _keep(self, size: int | str | None, made: Iterator[Any]) -> Iterator[Any]:
         """Batches as they were made before, or as they are made now."""
-        if self.rows.num_entries > MAX_CACHED_COUNTS:
+        if self._corpus.nnz > MAX_CACHED_COUNTS:
             return made
         if self._kept[0] != size:
             # One partition at a time: the stochastic phases' gives way to EM's.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -14,8 +14,13 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
-from torch_lntm.inference.em.statistics import Statistics, known
-from torch_lntm.kernels import expected_counts, expected_topic_counts, probability_floor
+from torch_lntm.inference.em.statistics import known
+from torch_lntm.kernels import (
+    ExpectedCounts,
+    expected_counts,
+    expected_topic_counts,
+    probability_floor,
+)
 from torch_lntm.models import TopicModel
 
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
@@ -37,6 +42,8 @@ MANY_BATCHES, MOST_BATCH_DOCS = 200, 400
 FIRST_SWEEPS, SWEEPS = 8, 2
 #: The number that all words' counts are to be multiplied by, at which it is.
 MIN_SCALE = 1e-12
+#: Steps between which processes tell each other that all goes well, or of Ctrl-C.
+STEPS_TOGETHER = 64
 #: Documents whose prior means are found at once.
 MAX_FILLED_DOCS = 1024
 
@@ -163,7 +170,7 @@ class RunningTopics:
 @torch.no_grad()
 def lda_epoch(
     model: TopicModel,
-    steps: Iterable[tuple[Tensor, DocumentBatch | None]],
+    steps: Iterable[tuple[Tensor, DocumentBatch]],
     documents: DocumentTables,
     word_counts: Tensor,
     num_tokens: float,
@@ -181,11 +188,13 @@ def lda_epoch(
     2009). The noise of the steps acts as annealing: it ends in better topics than many more full
     sweeps.
 
+    Steps are so small that several processes would take longer to add up their parts than one takes
+    for all. So each of them makes every step itself.
+
     Args:
         model: Its topics are written, at the end of the epoch.
         steps: All documents once, in batches over some words alone, with the positions of these
-            words. Of several processes this one's part of every batch, None if it is empty; the
-            words are the same in all.
+            words.
         documents: Their table ``theta`` ``(num_docs, num_topics)``, proportions, is overwritten.
         word_counts: ``(num_topics, num_words)`` running average, stored word by word, overwritten.
         num_tokens: Tokens of the corpus.
@@ -193,7 +202,7 @@ def lda_epoch(
         exponent: Decay of the step size, in (0, 1].
         concentration: Pseudo-tokens of each topic in a document.
         first: This is the first pass, in which the documents' theta need more sweeps.
-        processes: The processes that share the batches.
+        processes: The processes of the fit, which go on with the first one's counts.
 
     Returns:
         The new number of steps, and the log likelihood met on the way, nats.
@@ -201,46 +210,43 @@ def lda_epoch(
     objective: float | Tensor = 0.0
     sweeps = FIRST_SWEEPS if first else SWEEPS
     running = RunningTopics(word_counts, model.topics.start_smoothing)
-    for words, batch in steps:
-        topics = running.probs(words)
-        part = partial(_lda_statistics, topics, batch, documents, sweeps, concentration)
-        found = processes.add_up("lda", part, word_counts.dtype, len(words))
-        objective += found.objective
-        updates += 1
-        scale = num_tokens / found.num_tokens
-        running.blend_(words, found.word_counts, float(updates) ** -exponent, scale)
+    remaining, last = iter(steps), updates - STEPS_TOGETHER
+    while updates == last + STEPS_TOGETHER:
+        last = updates
+        with processes.same():
+            for words, batch in islice(remaining, STEPS_TOGETHER):
+                processes.poll()
+                found = _lda_counts(running.probs(words), batch, documents, sweeps, concentration)
+                assert found.word_counts is not None
+                objective += known(found.log_likelihood.sum())
+                updates += 1
+                scale = num_tokens / batch.num_tokens
+                running.blend_(words, found.word_counts, float(updates) ** -exponent, scale)
     running.settle()
+    # Other machines may have rounded otherwise.
+    processes.share({"word_counts": word_counts})
     model.topics.start_from_counts(word_counts)
-    return updates, float(objective)
+    [objective] = processes.of_first(float(objective))
+    return updates, objective
 
 
-def _lda_statistics(
+def _lda_counts(
     topics: Tensor,
-    batch: DocumentBatch | None,
+    batch: DocumentBatch,
     documents: DocumentTables,
     sweeps: int,
     concentration: float,
-) -> Statistics | None:
-    """Statistics of a batch's words under LDA, whose theta are read and written."""
-    if batch is None:
-        return None
+) -> ExpectedCounts:
+    """Expected counts of a batch's words under LDA, whose theta are read and written."""
     weights = documents.read("theta", batch).to(topics)
     for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
         weights /= weights.sum(-1, keepdim=True)
     # The last update of theta and the words' counts come of one pass.
     found = expected_counts(weights, topics, batch, word_counts=True)
-    assert found.word_counts is not None
     weights = found.topic_counts + concentration
     documents.write("theta", batch, weights / weights.sum(-1, keepdim=True))
-    return Statistics(
-        num_docs=float(batch.num_docs),
-        num_tokens=batch.num_tokens,
-        sums={},
-        word_counts=found.word_counts,
-        objective=known(found.log_likelihood.sum()),
-        num_unconverged=0,
-    )
+    return found
 
 
 def fill_prior_means(
