@@ -143,6 +143,40 @@ def interrupted(number: int) -> dict[str, Any]:
     return found
 
 
+def starts(call: int, what: str) -> list[Any]:
+    """A fit in which something happens in the second process alone at a step of the start.
+
+    Args:
+        call: Which step.
+        what: ``"error"``, ``"Ctrl-C"``, or ``"rounding"`` from then on.
+    """
+    from torch_lntm.inference.em import start
+
+    counts_of, calls = start._lda_counts, iter(range(1, 10000))
+
+    def changed(*arguments: Any) -> Any:
+        found, now = counts_of(*arguments), next(calls)
+        if Processes().rank == 0:
+            return found
+        if what == "error" and now == call:
+            raise NumericalError("documents 1, 7 left the numbers", [1, 7])
+        if what == "Ctrl-C" and now == call:
+            os.kill(os.getpid(), signal.SIGINT)
+        if what == "rounding" and now >= call:
+            found.word_counts.mul_(1.0 + 1e-9 * torch.arange(3.0)[:, None])
+        return found
+
+    engine = _engine(1000, IndexError, start_epochs=20)
+    start._lda_counts = changed
+    try:
+        result = engine.fit(make_corpus(NUM_DOCS, empty=EMPTY))
+    except NumericalError as error:
+        return [str(error), error.shared, error.documents]
+    finally:
+        start._lda_counts = counts_of
+    return [arrays(engine.model, result)]
+
+
 def left_alone() -> str:
     """The second process goes in the middle of a fit; what the first says."""
     engine = _engine(1000, IndexError)

@@ -86,6 +86,20 @@ def test_tables_of_some_documents_hold_their_rows_alone() -> None:
     assert all(torch.equal(chosen[name], table) for name, table in documents.tables.items())
 
 
+def test_every_process_has_the_whole_table_of_the_start() -> None:
+    corpus = make_corpus(12)
+    rows = DocumentRows(corpus.row_offsets, np.array([1, 2, 7]))
+    documents = DocumentTables({}, rows, CPU)
+    documents.add("theta", torch.zeros(()).expand(12, 2))
+    batch = corpus.batch([11, 2])
+    documents.write("theta", batch, torch.tensor([[0.1, 0.9], [0.2, 0.8]]))
+    assert torch.equal(documents.read("theta", batch), torch.tensor([[0.1, 0.9], [0.2, 0.8]]))
+    table = documents.tables["theta"]
+    assert table[11].tolist() == torch.tensor([0.1, 0.9]).tolist()
+    assert rows.select(documents.tables)["theta"] is table
+    assert torch.equal(rows.collect(documents.tables, Processes(alone=True))["theta"], table)
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_tables_are_on_the_device_where_there_is_room(room: bool, monkeypatch) -> None:
     corpus = make_corpus(6)

@@ -149,6 +149,24 @@ def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
 
 
 @pytest.mark.slow
+def test_what_happens_to_one_process_in_the_start_reaches_all() -> None:
+    """All of them make its steps, 8 an epoch."""
+    for found in in_processes(2, shared_fits.starts, 70, "error"):
+        assert found == ["documents 1, 7 left the numbers", True, (1, 7)]
+
+    first, second = in_processes(2, shared_fits.starts, 70, "Ctrl-C")
+    assert_equal(second[0], first[0])
+    assert first[0]["stop_reason"] == "interrupted"
+    assert [r["phase"] for r in first[0]["history"]] == ["start"] * 8
+
+    # From the last epoch's first step on: its counts, and all that follows, are the first one's.
+    first, second = in_processes(2, shared_fits.starts, 153, "rounding")
+    assert_equal(second[0], first[0], rtol=1e-13)
+    alone = fitted("ctm", "taylor", {"start_epochs": 20})
+    assert_equal(first[0], alone, rtol=1e-7)
+
+
+@pytest.mark.slow
 def test_who_is_left_alone_says_so() -> None:
     said, gone = in_processes(2, shared_fits.left_alone)
     assert gone == GONE
