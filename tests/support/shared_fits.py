@@ -143,12 +143,13 @@ def interrupted(number: int) -> dict[str, Any]:
     return found
 
 
-def starts(call: int, what: str) -> list[Any]:
+def starts(call: int, what: str, **options: Any) -> list[Any]:
     """A fit in which something happens in the second process alone at a step of the start.
 
     Args:
         call: Which step.
         what: ``"error"``, ``"Ctrl-C"``, or ``"rounding"`` from then on.
+        **options: Of the engine.
     """
     from torch_lntm.inference.em import start
 
@@ -163,10 +164,10 @@ def starts(call: int, what: str) -> list[Any]:
         if what == "Ctrl-C" and now == call:
             os.kill(os.getpid(), signal.SIGINT)
         if what == "rounding" and now >= call:
-            found.word_counts.mul_(1.0 + 1e-9 * torch.arange(3.0)[:, None])
+            found.word_counts.mul_(1.0 + 1e-9 * torch.arange(found.word_counts.shape[1]))
         return found
 
-    engine = _engine(1000, IndexError, start_epochs=20)
+    engine = _engine(1000, IndexError, start_epochs=20, **options)
     start._lda_counts = changed
     try:
         result = engine.fit(make_corpus(NUM_DOCS, empty=EMPTY))
