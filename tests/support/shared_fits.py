@@ -164,7 +164,8 @@ def starts(call: int, what: str, **options: Any) -> list[Any]:
         if what == "Ctrl-C" and now == call:
             os.kill(os.getpid(), signal.SIGINT)
         if what == "rounding" and now >= call:
-            found.word_counts.mul_(1.0 + 1e-9 * torch.arange(found.word_counts.shape[1]))
+            words = torch.arange(found.word_counts.shape[1], dtype=torch.float64)
+            found.word_counts.mul_(1.0 + 1e-9 * words)
         return found
 
     engine = _engine(1000, IndexError, start_epochs=20, **options)
