@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -177,20 +178,31 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
 
 
 @pytest.mark.slow
-def test_the_running_average_weighs_mini_batches_as_written() -> None:
+def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None:
     """With one batch an epoch the prior's mean is a mixture of the epochs' draws."""
+    # So that a mini-batch is a unit of the schedule.
+    monkeypatch.setattr(monte_carlo_run, "unit_documents", lambda num_docs, length: num_docs)
     corpus = make_corpus(40, empty=(5,))
     occupied = np.flatnonzero(corpus.lengths)
     means, locs = [], []
     for epochs in (1, 2, 3, 4, 5):
         model = ctm(3, 30, dtype="float64", seed=1)
         result = fit_monte_carlo(
-            model, corpus, max_epochs=epochs, warmup_epochs=2, num_transitions=30, start="model"
+            model,
+            corpus,
+            batch_size=40,
+            max_epochs=epochs,
+            warmup_epochs=2,
+            num_transitions=30,
+            start="model",
         )
         means.append(result.chains["eta"][0, occupied].mean(0))
         locs.append(model.prior.loc.detach())
-    # From the third update on, one and a half times the warm-up, as an average.
-    weights = [2.0**-0.3, 3.0**-0.3, 1.0 / (3.0**0.3 + 1.0), 1.0 / (3.0**0.3 + 2.0)]
+    # Of a memory of n^0.3 mini-batches dn/n^0.3 is replaced. After the third, one and a half times
+    # the warm-up, it grows by one a mini-batch.
+    ages = [n**0.7 / 0.7 for n in (1, 2, 3)]
+    weights = [1.0 - math.exp(a - b) for a, b in itertools.pairwise(ages)]
+    weights += [1.0 / (3.0**0.3 + 1.0), 1.0 / (3.0**0.3 + 2.0)]
     for epoch, weight in enumerate(weights, 1):
         expected = (1 - weight) * locs[epoch - 1] + weight * means[epoch]
         torch.testing.assert_close(locs[epoch], expected)
@@ -288,11 +300,12 @@ def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str
 
 @pytest.mark.slow
 def test_step_sizes_adapt_in_warm_up_only() -> None:
-    result = fit_monte_carlo(ctm(3, 30), make_corpus(40, empty=(5,)), max_epochs=6, warmup_epochs=3)
+    epochs = {"max_epochs": 6, "warmup_epochs": 3, "batch_size": 40}
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(40, empty=(5,)), **epochs)
     assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 3
     sizes = [r["step_size"] for r in result.history]
     assert len(set(sizes[:3])) == 3
-    # Averages over other batches of the same numbers.
+    # Averages of the same numbers in another order.
     np.testing.assert_allclose(sizes[4:], sizes[3], rtol=1e-9)
 
 
@@ -378,7 +391,7 @@ def test_a_chain_counts_as_stuck_that_stands_still_since_warm_up(monkeypatch) ->
     hold(monkeypatch, lambda chain, position: (position == 3) & (begun() > 2))
     epochs = {"max_epochs": 4, "warmup_epochs": 2, "num_transitions": 10, "start": "model"}
     with pytest.warns(ConvergenceWarning, match="in 20 transitions, at positions 3;"):
-        result = fit_monte_carlo(ctm(3, 30), make_corpus(12), **epochs)
+        result = fit_monte_carlo(ctm(3, 30), make_corpus(12), batch_size=12, **epochs)
     assert [record["stuck"] for record in result.history] == [0, 0, 1, 1]
     # It is left out at once, though at the end of the last epoch none was stuck.
     assert [record["unconverged"] for record in result.history] == [0, 0, 1, 1]

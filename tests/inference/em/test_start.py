@@ -21,7 +21,6 @@ from torch_lntm.inference.em.start import (
     document_topics,
     lda_epoch,
     start_concentration,
-    step_documents,
 )
 
 
@@ -150,11 +149,3 @@ def test_documents_start_with_few_pseudo_tokens() -> None:
     for num_topics, mean_length, expected in ((50, 6.0, 0.6), (100, 1.0, 0.1), (400, 150.0, 5.0)):
         total = num_topics * start_concentration(num_topics, mean_length)
         assert total == pytest.approx(expected)
-
-
-def test_steps_are_as_small_as_topics_allow() -> None:
-    """240 tokens a topic, if that is 64 documents or more, and neither too few nor too many."""
-    assert step_documents(10_000, 100.0, 50) == 120
-    assert step_documents(10_000, 100.0, 5) == 64
-    assert step_documents(10_000, 6.0, 400) == 1024
-    assert step_documents(100, 6.0, 50) == 13

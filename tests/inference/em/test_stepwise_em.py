@@ -75,7 +75,8 @@ def test_a_stream_teaches_new_words(sampled, device):
     narrow = lntm.Corpus.from_matrix(np.pad(half.to_scipy().toarray(), ((0, 0), (0, 4))))
     model = lntm.models.ctm(3, 12).to(device)
     guide = lntm.guides.TaylorGuide(model)
-    engine = MonteCarloEM(model, max_epochs=2, progress=False)
+    # In one mini-batch, since what several stand for is the corpus on average only.
+    engine = MonteCarloEM(model, max_epochs=2, batch_size=60, progress=False)
     result = engine.fit(narrow)
     chains = engine.settings.chains if sampled else None
     stream = StepwiseEM(model, guide, result.statistics, chains=chains)

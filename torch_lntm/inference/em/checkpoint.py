@@ -22,7 +22,7 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 
 #: Written into every checkpoint; a file with another is of another version of this library.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass

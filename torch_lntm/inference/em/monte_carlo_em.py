@@ -35,11 +35,12 @@ class MonteCarloEM:
     :class:`~torch_lntm.inference.DocumentHMC`) and an M-step follows from where they end. The first
     epoch moves chains only, with one M-step at its end. After it, statistics are a running average
     over mini-batches (*Cappé & Moulines 2009*), each standing for the corpus times
-    num_docs/batch. It forgets fast at first, and from one and a half times the warm-up on its
-    memory grows with every visit. The prior's parameters are at their closed-form maximisers. So
-    are the topics, whose word counts have the topic of each word summed out. Normal topics take the
-    tutorial's step instead: one of Adam a mini-batch, along the gradient of its word counts times
-    num_docs/batch less the prior's (or, ``topic_update="exact"``, they too are at their maximiser).
+    num_docs/batch. It forgets fast at first, by documents, so that it hardly matters how many a
+    mini-batch has. From one and a half times the warm-up on its memory grows with every visit. The
+    prior's parameters are at their closed-form maximisers. So are the topics, whose word counts
+    have the topic of each word summed out. Normal topics take the tutorial's step instead: one of
+    Adam a mini-batch, along the gradient of its word counts times num_docs/batch less the prior's
+    (or, ``topic_update="exact"``, they too are at their maximiser).
     Where the model was given no ``pseudo_variance``, it has 10 from now on: draws vary more than
     modes, and M-steps are not to shrink them.
 
@@ -62,9 +63,10 @@ class MonteCarloEM:
             documents are long and few, or good, where they are short; four take about as long as
             variational EM, and predict as well or, where documents are short, far better.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
-        batch_size: Documents of a mini-batch; by default a twenty-fifth of the corpus within 100 to
-            200, from 40,000 documents on a two-hundredth, up to 400, and more where documents are
-            so short that these have fewer than 3,000 tokens.
+        batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less
+            time a document. By default 400, or a quarter of the corpus if that is less, from 5,000
+            documents on 8 %, up to 3,200, and more where documents are so short that these have
+            fewer than 12,000 tokens.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
             M-steps take twice the time of an epoch and predict about as well.
         learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is

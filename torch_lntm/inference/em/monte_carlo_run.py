@@ -26,8 +26,9 @@ from torch_lntm.inference.em.memory import DocumentRows, DocumentTables, placed
 from torch_lntm.inference.em.phases import Start, VariationalRun
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.result import MonteCarloResult
+from torch_lntm.inference.em.schedule import Forgetting, batch_documents, unit_documents
 from torch_lntm.inference.em.shares import add_up_words, owners
-from torch_lntm.inference.em.start import batch_documents, fill_prior_means
+from torch_lntm.inference.em.start import fill_prior_means
 from torch_lntm.inference.em.statistics import Statistics, added, sampled_statistics
 from torch_lntm.inference.em.tally import Tally, as_numbers, spread
 from torch_lntm.inference.em.variational_em import VariationalEM
@@ -40,9 +41,9 @@ TopicUpdate = Literal["exact", "gradient"]
 #: Epochs after which the learning rate is half of what it began with.
 LEARNING_DELAY = 10.0
 
-#: The running statistics take a mini-batch with the weight updates^-exponent and, from so many
-#: times the warm-up on, as an average does, with weights that fall as 1/updates: they forget soon
-#: where chains and topics come from, and hold several visits of every document in the end.
+#: The running statistics forget soon where chains and topics come from, by the first of these,
+#: and, from so many times the warm-up on, are an average that holds several visits of every
+#: document in the end.
 FORGETTING_EXPONENT, AVERAGING_FROM = 0.3, 1.5
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
@@ -95,8 +96,14 @@ class MonteCarloRun(ResumableFit):
         self.corpus = corpus
         self.occupied: NDArray[np.int64] = np.flatnonzero(corpus.lengths)
         num_docs = len(self.occupied)
-        batch_size = settings.batch_size or batch_documents(num_docs, corpus.num_tokens / num_docs)
+        length = corpus.num_tokens / num_docs
+        batch_size = settings.batch_size or batch_documents(num_docs, length)
         self.num_batches = math.ceil(num_docs / batch_size)
+        self.forgetting = Forgetting(
+            unit_documents(num_docs, length),
+            FORGETTING_EXPONENT,
+            turn=AVERAGING_FROM * settings.warmup_epochs * num_docs,
+        )
         # Chains stay with their process, whichever mini-batches their documents come in.
         self.mine = np.ones(corpus.num_docs, dtype=np.bool_)
         self.owned: NDArray[np.int64] = self.occupied
@@ -353,11 +360,8 @@ class MonteCarloRun(ResumableFit):
 
     def _weight(self) -> float:
         """The weight of the present mini-batch in the running statistics."""
-        updates = float(self.state.updates)
-        turn = AVERAGING_FROM * self.settings.warmup_epochs * self.num_batches
-        if updates <= turn:
-            return updates**-FORGETTING_EXPONENT
-        return 1.0 / (turn**FORGETTING_EXPONENT + updates - turn)
+        size = len(self.occupied) / self.num_batches
+        return self.forgetting.weight((self.state.updates - 1) * size, size)
 
     # -- keeping state ---------------------------------------------------------------------------
 

@@ -22,13 +22,9 @@ from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.loop import ResumableFit
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.schedule import step_documents
 from torch_lntm.inference.em.shares import Shares, add_up_words
-from torch_lntm.inference.em.start import (
-    document_topics,
-    lda_epoch,
-    start_concentration,
-    step_documents,
-)
+from torch_lntm.inference.em.start import document_topics, lda_epoch, start_concentration
 from torch_lntm.inference.em.statistics import Statistics, added, expected_statistics
 from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from itertools import islice
 
@@ -29,15 +28,6 @@ BACKGROUND_SHARE = 0.5
 #: Dirichlet pseudo-tokens of all topics in a document, on the softmax scale, while starting: their
 #: share of the mean document's tokens, the most of them, and the most for one topic.
 PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
-#: Tokens for every topic, and documents at least, that a stochastic step aims at.
-STEP_TOKENS, MIN_STEP_DOCS = 240, 64
-#: Documents of a stochastic step at most, and steps of an epoch at least.
-MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
-#: Mini-batches that Monte-Carlo EM divides an epoch into, as far as the bounds of their documents
-#: allow, and tokens that they have at least.
-EPOCH_BATCHES, BATCH_DOCS, BATCH_TOKENS = 25, (100, 200), 3000
-#: With so many of them they may grow, up to so many documents.
-MANY_BATCHES, MOST_BATCH_DOCS = 200, 400
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 2
 #: The number that all words' counts are to be multiplied by, at which it is.
@@ -88,34 +78,6 @@ def start_concentration(num_topics: int, mean_length: float) -> float:
     """
     pseudo_tokens = min(MAX_PSEUDO_TOKENS, PSEUDO_SHARE * mean_length)
     return min(MAX_CONCENTRATION, pseudo_tokens / num_topics)
-
-
-def step_documents(num_docs: int, mean_length: float, num_topics: int) -> int:
-    """Documents of a stochastic step: as few as tell enough of every topic.
-
-    The noise of small steps is what finds good topics; steps of too few tokens lose the topics
-    that are rare.
-
-    Args:
-        num_docs: Documents of the corpus.
-        mean_length: Tokens of the average document.
-        num_topics: Number of topics.
-    """
-    enough = max(MIN_STEP_DOCS, math.ceil(STEP_TOKENS * num_topics / mean_length))
-    return min(enough, MAX_STEP_DOCS, math.ceil(num_docs / MIN_BATCHES))
-
-
-def batch_documents(num_docs: int, mean_length: float) -> int:
-    """Documents of a mini-batch of Monte-Carlo EM: many cost less a document, few leave M-steps.
-
-    Args:
-        num_docs: Documents of the corpus.
-        mean_length: Tokens of the average document.
-    """
-    fewest, most = BATCH_DOCS
-    share = min(max(num_docs // EPOCH_BATCHES, fewest), most)
-    large = min(num_docs // MANY_BATCHES, MOST_BATCH_DOCS)
-    return max(share, large, math.ceil(BATCH_TOKENS / mean_length))
 
 
 class RunningTopics:

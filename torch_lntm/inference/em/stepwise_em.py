@@ -13,7 +13,7 @@ from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains.chains import Chains, latents_at
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
-from torch_lntm.inference.em.start import MAX_STEP_DOCS
+from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import (
     Statistics,
     added,

@@ -1,0 +1,72 @@
+"""How many documents mini-batches have, and how running averages over them forget."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from torch_lntm.inference.em.schedule import (
+    Forgetting,
+    batch_documents,
+    step_documents,
+    unit_documents,
+)
+
+
+def test_units_are_a_hundredth_of_the_corpus_within_bounds() -> None:
+    """40 to 400 documents; of short ones 1,200 tokens at least; never over a quarter."""
+    sizes = [unit_documents(n, 100.0) for n in (20, 2000, 7000, 18_000, 75_000, 1_000_000)]
+    assert sizes == [5, 40, 70, 180, 400, 400]
+    assert unit_documents(4500, 10.0) == 120
+    assert unit_documents(18_000, 10.0) == 180
+
+
+def test_mini_batches_are_ten_units_or_a_quarter_of_the_corpus() -> None:
+    sizes = [batch_documents(n, 100.0) for n in (1, 50, 300, 2000, 7000, 18_000, 1_000_000)]
+    assert sizes == [1, 13, 75, 400, 700, 1800, 4000]
+    assert batch_documents(4500, 10.0) == 1125
+    assert batch_documents(9000, 10.0) == 1200
+
+
+def test_steps_are_as_small_as_topics_allow() -> None:
+    """240 tokens a topic, if that is 64 documents or more, and neither too few nor too many."""
+    assert step_documents(10_000, 100.0, 50) == 120
+    assert step_documents(10_000, 100.0, 5) == 64
+    assert step_documents(10_000, 6.0, 400) == 1024
+    assert step_documents(100, 6.0, 50) == 13
+
+
+def test_weights_are_those_of_the_memory_that_is_replaced() -> None:
+    """By steps so small that each replaces its share of the memory."""
+    forgetting, step = Forgetting(unit=10.0, exponent=0.3, turn=50.0), 1e-3
+    for seen, size in ((0.0, 5.0), (20.0, 10.0), (45.0, 25.0), (100.0, 40.0)):
+        units = np.arange(seen, seen + size, step) / 10.0 + step / 20.0
+        memory = np.minimum(units, 5.0) ** 0.3 + np.maximum(units - 5.0, 0.0)
+        left = np.prod(1.0 - step / 10.0 / memory)
+        assert forgetting.weight(seen, size) == pytest.approx(1.0 - left, rel=3e-4)
+
+
+@pytest.mark.parametrize("turn", [math.inf, 700.0])
+def test_what_is_forgotten_does_not_depend_on_the_mini_batches(turn: float) -> None:
+    forgetting = Forgetting(50.0, 0.3, turn)
+    left = []
+    for size in (1, 5, 40, 400):
+        parts = range(600, 1000, size)
+        left.append(math.prod(1.0 - forgetting.weight(n, size) for n in parts))
+    assert left == pytest.approx([left[0]] * 4)
+
+
+def test_an_average_weighs_all_documents_alike() -> None:
+    """Past the turn: what is kept of each of two mini-batches of one size is the same."""
+    forgetting = Forgetting(unit=10.0, exponent=0.3, turn=10.0)
+    weights = [forgetting.weight(7.0 * n, 7.0) for n in range(2, 40)]
+    for first, second in itertools.pairwise(weights):
+        assert first * (1.0 - second) == pytest.approx(second)
+
+
+def test_weights_are_weights_whatever_the_sizes() -> None:
+    for unit, seen, size in ((50.0, 0.0, 5.0), (50.0, 50.0, 1.0), (0.5, 1e7, 1e5), (400.0, 1e9, 1)):
+        assert 0.0 < Forgetting(unit, 0.3, 300.0).weight(seen, size) <= 1.0
