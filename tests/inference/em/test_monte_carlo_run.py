@@ -59,7 +59,7 @@ def test_every_epoch_has_mini_batches_of_its_own(monkeypatch) -> None:
     assert len({frozenset(epoch) for epoch in epochs}) == 3
 
 
-@pytest.mark.parametrize(("length", "expected"), [(10, 1200), (60, 490)])
+@pytest.mark.parametrize(("length", "expected"), [(10, 960), (60, 392)])
 def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) -> None:
     corpus = Corpus.from_matrix(np.full((4900, 5), length // 5))
     run = MonteCarloRun(ctm(3, 5), MonteCarloEM(ctm(3, 5)).settings, corpus)

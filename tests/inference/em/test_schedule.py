@@ -24,11 +24,11 @@ def test_units_are_a_hundredth_of_the_corpus_within_bounds() -> None:
     assert unit_documents(18_000, 10.0) == 180
 
 
-def test_mini_batches_are_ten_units_or_a_quarter_of_the_corpus() -> None:
+def test_mini_batches_are_eight_units_or_a_quarter_of_the_corpus() -> None:
     sizes = [batch_documents(n, 100.0) for n in (1, 50, 300, 2000, 7000, 18_000, 1_000_000)]
-    assert sizes == [1, 13, 75, 400, 700, 1800, 4000]
-    assert batch_documents(4500, 10.0) == 1125
-    assert batch_documents(9000, 10.0) == 1200
+    assert sizes == [1, 13, 75, 320, 560, 1440, 3200]
+    assert batch_documents(3000, 10.0) == 750
+    assert batch_documents(9000, 10.0) == 960
 
 
 def test_steps_are_as_small_as_topics_allow() -> None:

@@ -64,9 +64,9 @@ class MonteCarloEM:
             variational EM, and predict as well or, where documents are short, far better.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
         batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less
-            time a document. By default 400, or a quarter of the corpus if that is less, from 5,000
-            documents on 8 %, up to 3,200, and more where documents are so short that these have
-            fewer than 12,000 tokens.
+            time a document. By default 320, or a quarter of the corpus if that is less; from 4,000
+            documents on 8 % of it, up to 3,200; and more where documents are so short that these
+            have fewer than 9,600 tokens.
         topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
             M-steps take twice the time of an epoch and predict about as well.
         learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 #: bounds, and of short documents so many as have so many tokens.
 UNITS, UNIT_DOCS, UNIT_TOKENS = 100, (40, 400), 1200
 #: Units of its mini-batches, and how many mini-batches an epoch has at least.
-BATCH_UNITS, MIN_EPOCH_BATCHES = 10, 4
+BATCH_UNITS, MIN_EPOCH_BATCHES = 8, 4
 #: Tokens for every topic, and documents at least, that a stochastic step of variational EM aims at.
 STEP_TOKENS, MIN_STEP_DOCS = 240, 64
 #: Documents of such a step at most, and steps of an epoch at least.
