@@ -107,7 +107,7 @@ class Recipe:
         short by far: approximate posteriors leave out too much of what is not known of these, so
         that the prior shrinks, and with it the topics' differences (``docs/decisions.md``).
         Of more than 20 million tokens they take fewer epochs, down to four, which take about as
-        long as variational EM and still predict as well or better. What is kept of the chains
+        long as variational EM and still predict better on most. What is kept of the chains
         takes five times the memory, so that millions of documents are left to variational EM:
         more than 67 million documents times topics.
 

@@ -61,7 +61,7 @@ class MonteCarloEM:
         target_accept: Mean acceptance probability that adaptation aims at.
         max_epochs: Visits of every document. On held-out words more of them can do harm, where
             documents are long and few, or good, where they are short; four take about as long as
-            variational EM, and predict as well or, where documents are short, far better.
+            variational EM, and predict about as well or, where documents are short, far better.
         warmup_epochs: Epochs in which step sizes adapt; half of them by default.
         batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less
             time a document. By default 320, or a quarter of the corpus if that is less; from 4,000
