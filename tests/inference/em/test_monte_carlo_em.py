@@ -214,8 +214,8 @@ def test_parameters_are_recovered_better_than_by_variational_em() -> None:
     """Over four corpora: topics, and the covariance of their contrasts.
 
     In twelve other corpora the ratios of the errors were 0.64 on average for the topics and 0.75
-    for the covariances, with standard deviations of 0.09 and 0.15. So means of four are above 0.8
-    and 1 by chance in 1 of 2,000 runs each.
+    for the covariances, with standard deviations of 0.09 and 0.15. In these four it is 0.59, and
+    the bound guards against what gets worse here. It would not hold of any four.
     """
     truth = ctm(3, 30, covariance=COVARIANCE, topics=TOPICS)
     expected = truth.prior.contrast_covariance()
@@ -237,7 +237,7 @@ def test_parameters_are_recovered_better_than_by_variational_em() -> None:
         ratios.append([mine / other for mine, other in zip(*errors, strict=True)])
     topics, covariance = np.mean(ratios, 0)
     assert topics < 0.8
-    assert covariance < 1.0
+    assert covariance < 2 / 3
 
 
 @pytest.mark.slow
