@@ -132,17 +132,17 @@ def test_auto_takes_chains_and_a_smoothing(model, num_topics, length, smoothing)
     assert chosen.because == "Monte-Carlo EM"
 
 
-@pytest.mark.parametrize(("tokens", "epochs"), [(1000, None), (999, 19), (300, 6), (10, 4)])
-def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, tokens, epochs) -> None:
+@pytest.mark.parametrize(("visits", "epochs"), [(60_000, None), (59_999, 59), (6_000, 6), (10, 4)])
+def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs) -> None:
     corpus = documents(100, 1000, 10)
-    monkeypatch.setattr(recipes, "MAX_TOKENS", tokens)
+    monkeypatch.setattr(recipes, "MAX_VISITS", visits)
     chosen = Recipe("ctm", "auto").for_corpus(corpus, 5)
     assert chosen.recipe == Recipe("ctm", "hmc")
     assert chosen.options.get("max_epochs") == epochs
     if epochs is None:
         assert chosen.because == "Monte-Carlo EM"
     else:
-        expected = f"Monte-Carlo EM, by default {epochs} epochs, since there are 1,000 tokens"
+        expected = f"Monte-Carlo EM, by default {epochs} epochs at most, for 1,000 tokens"
         assert chosen.because == expected
         options = {"num_topics": 5, **chosen.options}
         engine = chosen.recipe.make(1000, options=options).engine

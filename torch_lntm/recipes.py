@@ -47,9 +47,9 @@ class Ingredients(NamedTuple):
 
 #: The posterior that :meth:`Recipe.for_corpus` replaces by the one that suits the documents.
 AUTO = "auto"
-#: Tokens of a corpus up to which chains take all of their epochs unasked, which is some ten minutes
-#: of a core with 50 topics, and the fewest epochs of larger ones.
-MAX_TOKENS, MIN_EPOCHS = 20_000_000, 4
+#: Tokens times epochs up to which chains go unasked, some ten minutes of a core with 50 topics, and
+#: the fewest epochs at most of corpora for which these are few.
+MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
 #: Documents times topics up to which chains are taken unasked: 35 bytes of memory for each, of
 #: which variational EM needs a fifth.
 MAX_CHAIN_NUMBERS = 2**26
@@ -106,8 +106,8 @@ class Recipe:
         Chains predict better than variational EM on every corpus tried, and where documents are
         short by far: approximate posteriors leave out too much of what is not known of these, so
         that the prior shrinks, and with it the topics' differences (``docs/decisions.md``).
-        Of more than 20 million tokens they take fewer epochs, down to four, which take about as
-        long as variational EM and still predict better on most. What is kept of the chains
+        Of more than 7 million tokens they take fewer epochs at most, down to four, which take about
+        as long as variational EM and still predict better on most. What is kept of the chains
         takes five times the memory, so that millions of documents are left to variational EM:
         more than 67 million documents times topics.
 
@@ -130,10 +130,10 @@ class Recipe:
             )
             return Chosen(Recipe(self.model), options, because)
         because = "Monte-Carlo EM"
-        if corpus.num_tokens > MAX_TOKENS:
-            epochs = max(MIN_EPOCHS, MAX_EPOCHS * MAX_TOKENS // corpus.num_tokens)
-            options["max_epochs"] = epochs
-            because += f", by default {epochs} epochs, since there are {corpus.num_tokens:,} tokens"
+        epochs = MAX_VISITS // max(1, corpus.num_tokens)
+        if epochs < MAX_EPOCHS:
+            options["max_epochs"] = epochs = max(MIN_EPOCHS, epochs)
+            because += f", by default {epochs} epochs at most, for {corpus.num_tokens:,} tokens"
         return Chosen(Recipe(self.model, "hmc"), options, because)
 
     def make(

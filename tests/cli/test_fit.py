@@ -241,13 +241,13 @@ def test_the_topics_update_is_the_guides(counts, monkeypatch):
 def test_auto_s_fewer_epochs_yield_to_those_asked_for(
     capsys, counts, monkeypatch, asked, epochs
 ) -> None:
-    monkeypatch.setattr("torch_lntm.recipes.MAX_TOKENS", 1)
+    monkeypatch.setattr("torch_lntm.recipes.MAX_VISITS", 1)
     options = ["--num-topics", "3", "--posterior", "auto", "--no-progress", *asked]
     assert main(["fit", counts, "--out", "run", *options]) == 0
     run = lntm.load_run("run")
     assert run.config["max_epochs"] == epochs
     assert len(run.history) == epochs
-    assert "posterior auto: Monte-Carlo EM, by default 4 epochs" in capsys.readouterr().err
+    assert "posterior auto: Monte-Carlo EM, by default 4 epochs at most" in capsys.readouterr().err
 
 
 def test_defaults_are_the_librarys():

@@ -116,7 +116,7 @@ def test_auto_takes_what_suits_the_documents(make, monkeypatch):
     estimator = make(2, max_iter=1, random_state=0).fit(counts())
     assert estimator.recipe_.posterior == "hmc"
     assert len(estimator.history_) == 1  # one epoch
-    monkeypatch.setattr(recipes, "MAX_TOKENS", 1)
+    monkeypatch.setattr(recipes, "MAX_VISITS", 1)
     estimator = make(2, random_state=0, options={"num_transitions": 1}).fit(counts())
     assert len(estimator.history_) == 4  # the fewest of a large corpus
     estimator = make(2, max_iter=1, random_state=0).fit(counts())

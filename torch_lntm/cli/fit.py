@@ -37,7 +37,7 @@ _MODEL_OPTIONS = (
     *("prevalence", "penalty", "content", "content_penalty"),
 )
 _VARIATIONAL_OPTIONS = ("max_iterations", "tolerance", "restarts", "annealing", "max_docs")
-_SAMPLER_OPTIONS = ("max_epochs", "num_chains", "num_transitions", "batch_size")
+_SAMPLER_OPTIONS = ("max_epochs", "min_gain", "num_chains", "num_transitions", "batch_size")
 _ENGINE_OPTIONS = ("start", *_VARIATIONAL_OPTIONS, *_SAMPLER_OPTIONS)
 _GUIDE_OPTIONS = ("topics_update",)
 
@@ -125,12 +125,13 @@ class Fit(ChoosesWords, OnDocuments):
             blei-lafferty and khan-bouchard.
         max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
             given.
-        max_epochs: Visits of every document; 20 if not given, and with posterior auto fewer where
-            there are more than 20 million tokens.
+        max_epochs: Visits of every document at most; 60 if not given, and with posterior auto fewer
+            where there are more than 7 million tokens.
+        min_gain: Nats a token that an epoch has to gain for more of them to follow.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
-        batch_size: Documents between two updates of the model; 100 or more, by their tokens, if not
-            given.
+        batch_size: Documents between two updates of the model; by default 8 % of them, but 320 to
+            3,200, and a quarter at most.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
         num_words: Top words to print of each topic.
         checkpoint_seconds: Time between checkpoints.
@@ -188,6 +189,7 @@ class Fit(ChoosesWords, OnDocuments):
     annealing: Literal["ahmed-xing"] | None = None
     max_docs: int | None = None
     max_epochs: int | None = None
+    min_gain: float = 3e-3
     num_chains: int = 1
     num_transitions: int = 3
     batch_size: int | None = None

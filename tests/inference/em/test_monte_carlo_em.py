@@ -177,35 +177,76 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
     torch.testing.assert_close(torch.stack(received).mean(0), full.mT)
 
 
+def watch_epochs(monkeypatch: Any, watch: Callable[[Any, dict[str, Any]], None]) -> None:
+    """Call a function of the run and of the record at the end of every epoch."""
+    epoch = monte_carlo_run.MonteCarloRun._epoch
+
+    def watched(self: Any, bar: Any) -> dict[str, Any]:
+        record = epoch(self, bar)
+        watch(self, record)
+        return record
+
+    monkeypatch.setattr(monte_carlo_run.MonteCarloRun, "_epoch", watched)
+
+
 @pytest.mark.slow
 def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None:
     """With one batch an epoch the prior's mean is a mixture of the epochs' draws."""
     # So that a mini-batch is a unit of the schedule.
     monkeypatch.setattr(monte_carlo_run, "unit_documents", lambda num_docs, length: num_docs)
     corpus = make_corpus(40, empty=(5,))
-    occupied = np.flatnonzero(corpus.lengths)
+    occupied = torch.from_numpy(np.flatnonzero(corpus.lengths))
     means, locs = [], []
-    for epochs in (1, 2, 3, 4, 5):
-        model = ctm(3, 30, dtype="float64", seed=1)
-        result = fit_monte_carlo(
-            model,
-            corpus,
-            batch_size=40,
-            max_epochs=epochs,
-            warmup_epochs=2,
-            num_transitions=30,
-            start="model",
-        )
-        means.append(result.chains["eta"][0, occupied].mean(0))
-        locs.append(model.prior.loc.detach())
-    # Of a memory of n^0.3 mini-batches dn/n^0.3 is replaced. After the third, one and a half times
-    # the warm-up, it grows by one a mini-batch.
-    ages = [n**0.7 / 0.7 for n in (1, 2, 3)]
+
+    def watch(run: Any, record: dict[str, Any]) -> None:
+        means.append(run.state.documents["chain.eta"][occupied, 0].mean(0))
+        locs.append(run.model.prior.loc.detach().clone())
+
+    watch_epochs(monkeypatch, watch)
+    options = {"batch_size": 40, "max_epochs": 8, "num_transitions": 30, "start": "model"}
+    fit_monte_carlo(ctm(3, 30, dtype="float64", seed=1), corpus, **options)
+    # Of a memory of n^0.3 mini-batches dn/n^0.3 is replaced. After the sixth, three quarters of
+    # all, it grows by one a mini-batch.
+    ages = [n**0.7 / 0.7 for n in range(1, 7)]
     weights = [1.0 - math.exp(a - b) for a, b in itertools.pairwise(ages)]
-    weights += [1.0 / (3.0**0.3 + 1.0), 1.0 / (3.0**0.3 + 2.0)]
+    weights += [1.0 / (6.0**0.3 + 1.0), 1.0 / (6.0**0.3 + 2.0)]
     for epoch, weight in enumerate(weights, 1):
         expected = (1 - weight) * locs[epoch - 1] + weight * means[epoch]
         torch.testing.assert_close(locs[epoch], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rise", "max_epochs", "min_gain", "turn", "last", "reason"),
+    [
+        # The last five gain 0.05, 0.04, 0.03, 0.02 and, after 22 epochs, 0.01: less than 0.015.
+        (18, 60, 0.003, 22, 30, "converged"),
+        (18, 60, 0.005, 21, 28, "converged"),
+        # Five epochs after the warm-up there is little to gain already.
+        (3, 60, 0.003, 15, 20, "converged"),
+        (3, 20, 0.003, 15, 20, "converged"),
+        # Three quarters of the epochs come first, and short fits never see five after the warm-up.
+        (18, 24, 0.003, 18, 24, "max_iterations"),
+        (18, 25, 0.003, 19, 25, "max_iterations"),
+        (3, 8, 0.003, 6, 8, "max_iterations"),
+        (18, 60, 0.0, 23, 31, "converged"),
+    ],
+)
+def test_the_search_ends_where_epochs_gain_little(
+    monkeypatch, rise, max_epochs, min_gain, turn, last, reason
+) -> None:
+    """An objective that rises by 0.01 an epoch for so many of them, and no more."""
+
+    def watch(run: Any, record: dict[str, Any]) -> None:
+        record["objective"] = 0.01 * min(run.state.step, rise)
+
+    watch_epochs(monkeypatch, watch)
+    options = {"max_epochs": max_epochs, "min_gain": min_gain, "num_transitions": 1}
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(8), start="model", **options)
+    warmup = min(10, max_epochs // 2)
+    phases = ["warm-up"] * warmup + ["sampling"] * (turn - warmup) + ["averaging"] * (last - turn)
+    assert [record["phase"] for record in result.history] == phases
+    assert result.stop_reason == reason
 
 
 @pytest.mark.slow
@@ -302,7 +343,7 @@ def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str
 def test_step_sizes_adapt_in_warm_up_only() -> None:
     epochs = {"max_epochs": 6, "warmup_epochs": 3, "batch_size": 40}
     result = fit_monte_carlo(ctm(3, 30), make_corpus(40, empty=(5,)), **epochs)
-    assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 3
+    assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 2 + ["averaging"]
     sizes = [r["step_size"] for r in result.history]
     assert len(set(sizes[:3])) == 3
     # Averages of the same numbers in another order.
@@ -521,8 +562,23 @@ def test_another_fit_s_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
-    small_fit("exact", max_epochs=4, **kept)
+    small_fit("exact", max_epochs=2, **kept)
     assert_identical(small_fit("exact"), small_fit("exact", **kept))
+    # What averages already goes on averaging.
+    history = small_fit("exact", max_epochs=7, **kept)[1].history
+    assert [record["phase"] for record in history] == [
+        *("warm-up", "warm-up", "warm-up", "sampling", "averaging", "averaging", "averaging")
+    ]
+
+
+@pytest.mark.slow
+def test_a_fit_killed_while_it_averages_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0, "max_epochs": 12}
+    with pytest.raises(RuntimeError, match="killed"):
+        small_fit("exact", 23, error=RuntimeError("killed"), **kept)
+    resumed = small_fit("exact", **kept)
+    assert resumed[1].history[-2]["phase"] == "averaging"
+    assert_identical(small_fit("exact", max_epochs=12), resumed)
 
 
 # -- what cannot be ------------------------------------------------------------------------------

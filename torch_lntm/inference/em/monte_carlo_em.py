@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.settings import space_type_of
 from torch_lntm.inference.em.monte_carlo_run import (
@@ -23,8 +23,8 @@ from torch_lntm.inference.em.result import MonteCarloResult
 from torch_lntm.inference.em.variational_em import check_corpus
 from torch_lntm.models import TopicModel
 
-#: Epochs of a fit, unless asked otherwise.
-MAX_EPOCHS = 20
+#: Epochs of a fit at most, unless asked otherwise, and of its warm-up.
+MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
 
 
 class MonteCarloEM:
@@ -36,7 +36,8 @@ class MonteCarloEM:
     epoch moves chains only, with one M-step at its end. After it, statistics are a running average
     over mini-batches (*Cappé & Moulines 2009*), each standing for the corpus times
     num_docs/batch. It forgets fast at first, by documents, so that it hardly matters how many a
-    mini-batch has. From one and a half times the warm-up on its memory grows with every visit. The
+    mini-batch has. Once five epochs have gained little, or three quarters of ``max_epochs`` have
+    gone by, its memory grows with every visit, for a third as many epochs as there were. The
     prior's parameters are at their closed-form maximisers. So are the topics, whose word counts
     have the topic of each word summed out. Normal topics take the tutorial's step instead: one of
     Adam a mini-batch, along the gradient of its word counts times num_docs/batch less the prior's
@@ -59,10 +60,13 @@ class MonteCarloEM:
         mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
             every visit, from their last means, which costs several times as much as it gains.
         target_accept: Mean acceptance probability that adaptation aims at.
-        max_epochs: Visits of every document. On held-out words more of them can do harm, where
-            documents are long and few, or good, where they are short; four take about as long as
-            variational EM, and predict about as well or, where documents are short, far better.
-        warmup_epochs: Epochs in which step sizes adapt; half of them by default.
+        max_epochs: Visits of every document at most. Four take about as long as variational EM,
+            and predict about as well or, where documents are short, far better.
+        min_gain: Nats a token by which the log likelihood at the draws must have risen in each of
+            the last five epochs, on average, for the search to go on. Where it has not in five
+            after the warm-up, what is left is averaging, and the result is ``"converged"``.
+        warmup_epochs: Epochs in which step sizes adapt; by default 10, or half of ``max_epochs`` if
+            that is less.
         batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less
             time a document. By default 320, or a quarter of the corpus if that is less; from 4,000
             documents on 8 % of it, up to 3,200; and more where documents are so short that these
@@ -93,6 +97,7 @@ class MonteCarloEM:
         mass_matrix: str = "prior",
         target_accept: float = 0.8,
         max_epochs: int = MAX_EPOCHS,
+        min_gain: float = 0.003,
         warmup_epochs: int | None = None,
         batch_size: int | None = None,
         topic_update: TopicUpdate | None = None,
@@ -116,6 +121,7 @@ class MonteCarloEM:
             warmup_epochs=warmup_epochs,
             batch_size=batch_size,
         )
+        require(0, min_gain=min_gain)
         if start not in get_args(Start):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(Start))}")
         normal = hasattr(model.topics, "gradient")
@@ -137,7 +143,8 @@ class MonteCarloEM:
             chains=kernel.settings,
             num_transitions=num_transitions,
             max_epochs=max_epochs,
-            warmup_epochs=(max_epochs + 1) // 2 if warmup_epochs is None else warmup_epochs,
+            min_gain=min_gain,
+            warmup_epochs=warmup_epochs or min((max_epochs + 1) // 2, WARMUP_EPOCHS),
             batch_size=batch_size,
             topic_update=topic_update,
             learning_rate=learning_rate,

@@ -41,10 +41,10 @@ TopicUpdate = Literal["exact", "gradient"]
 #: Epochs after which the learning rate is half of what it began with.
 LEARNING_DELAY = 10.0
 
-#: The running statistics forget soon where chains and topics come from, by the first of these,
-#: and, from so many times the warm-up on, are an average that holds several visits of every
-#: document in the end.
-FORGETTING_EXPONENT, AVERAGING_FROM = 0.3, 1.5
+#: The running statistics forget soon where chains and topics come from, until the objective has
+#: gained little over so many epochs. Then, and for a last share of all epochs, they are an average,
+#: which holds several visits of every document in the end.
+FORGETTING_EXPONENT, GAIN_EPOCHS, AVERAGED_SHARE = 0.3, 5, 0.25
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
 FEWEST_TRANSITIONS = 10
@@ -59,6 +59,7 @@ class MonteCarloSettings:
     chains: HMCSettings
     num_transitions: int
     max_epochs: int
+    min_gain: float
     warmup_epochs: int
     batch_size: int | None
     topic_update: TopicUpdate
@@ -99,11 +100,7 @@ class MonteCarloRun(ResumableFit):
         length = corpus.num_tokens / num_docs
         batch_size = settings.batch_size or batch_documents(num_docs, length)
         self.num_batches = math.ceil(num_docs / batch_size)
-        self.forgetting = Forgetting(
-            unit_documents(num_docs, length),
-            FORGETTING_EXPONENT,
-            turn=AVERAGING_FROM * settings.warmup_epochs * num_docs,
-        )
+        self.unit = unit_documents(num_docs, length)
         # Chains stay with their process, whichever mini-batches their documents come in.
         self.mine = np.ones(corpus.num_docs, dtype=np.bool_)
         self.owned: NDArray[np.int64] = self.occupied
@@ -136,15 +133,19 @@ class MonteCarloRun(ResumableFit):
             self._start()
         num_docs = len(self.owned)
         with tqdm(
-            total=settings.max_epochs * num_docs,
+            total=self._last_epoch * num_docs,
             initial=state.step * num_docs,
             disable=not (settings.progress and self.processes.first)
-            or state.step == settings.max_epochs,
+            or state.step >= self._last_epoch,
             smoothing=0.1,
             bar_format="{desc} |{bar}| {elapsed}<{remaining}{postfix}",
         ) as bar:
-            while state.step < settings.max_epochs:
-                bar.set_description_str(f"epoch {state.step + 1}/{settings.max_epochs}")
+            while state.step < self._last_epoch:
+                self._enter_phase()
+                bar.total = self._last_epoch * num_docs
+                bar.set_description_str(
+                    f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}"
+                )
                 record = self._epoch(bar)
                 bar.set_postfix_str(
                     f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
@@ -152,6 +153,36 @@ class MonteCarloRun(ResumableFit):
                     f"{record['latent_std']:.1f}"
                 )
                 yield record
+
+    def _enter_phase(self) -> None:
+        """The phase of the next epoch: warm-up, sampling until little is gained, averaging."""
+        settings, state = self.settings, self.state
+        if state.step == settings.warmup_epochs:
+            state.phase = "sampling"
+            # Whoever moves with the frozen step size will show it.
+            state.documents["moved"] = torch.zeros_like(state.documents["moved"])
+        latest = math.ceil((1.0 - AVERAGED_SHARE) * settings.max_epochs)
+        if state.turn is None and (state.step >= latest or self.converged()):
+            state.turn = state.step
+        if state.turn is not None and state.phase == "sampling":
+            state.phase = "averaging"
+
+    def converged(self) -> bool:
+        """See :meth:`ResumableFit.converged`: whether the objective gained little before the turn."""
+        last = self.state.step if self.state.turn is None else self.state.turn
+        if last < self.settings.warmup_epochs + GAIN_EPOCHS:
+            return False
+        objectives = [record["objective"] for record in self.state.history[:last]]
+        gain = objectives[-1] - objectives[-1 - GAIN_EPOCHS]
+        return bool(gain <= GAIN_EPOCHS * self.settings.min_gain)
+
+    @property
+    def _last_epoch(self) -> int:
+        """The last epoch, as far as is known."""
+        most, turn = self.settings.max_epochs, self.state.turn
+        if turn is None or not self.converged():
+            return most
+        return min(most, math.ceil(turn / (1.0 - AVERAGED_SHARE)))
 
     def _start(self) -> None:
         """Topics, prior and the documents' means from the start of variational EM."""
@@ -178,10 +209,6 @@ class MonteCarloRun(ResumableFit):
         tally = Tally()
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
-        if state.step == settings.warmup_epochs:
-            state.phase = "sampling"
-            # Whoever moves with the frozen step size will show it.
-            state.documents["moved"] = torch.zeros_like(state.documents["moved"])
         visits = self._visits(bar, tally)
         with self.model.topics.updated_often():
             if state.step == 0:
@@ -360,8 +387,11 @@ class MonteCarloRun(ResumableFit):
 
     def _weight(self) -> float:
         """The weight of the present mini-batch in the running statistics."""
-        size = len(self.occupied) / self.num_batches
-        return self.forgetting.weight((self.state.updates - 1) * size, size)
+        num_docs, turn = len(self.occupied), self.state.turn
+        size = num_docs / self.num_batches
+        until = math.inf if turn is None else float(turn * num_docs)
+        forgetting = Forgetting(self.unit, FORGETTING_EXPONENT, until)
+        return forgetting.weight((self.state.updates - 1) * size, size)
 
     # -- keeping state ---------------------------------------------------------------------------
 
@@ -385,6 +415,7 @@ class MonteCarloRun(ResumableFit):
                 name: getattr(settings, name)
                 for name in (
                     "num_transitions",
+                    "min_gain",
                     "warmup_epochs",
                     "batch_size",
                     "topic_update",
