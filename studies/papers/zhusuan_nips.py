@@ -303,6 +303,7 @@ def fit_model(
             mass_matrix="identity",
             target_accept=0.6,
             max_epochs=settings.epochs,
+            min_gain=0.0,
             batch_size=settings.batch_size,
             topic_update="gradient",
             **common,

@@ -132,7 +132,7 @@ def test_fit_by_sampling(counts, model, capsys):
     assert main(["fit", counts, "--out", "run", *QUICK[:3], *options]) == 0
     out, err = capsys.readouterr()
     assert "completion perplexity" in out
-    assert "phase sampling, iteration 12" in err
+    assert "phase averaging, iteration 12" in err
     run = lntm.load_run("run")
     assert run.config["posterior"] == "hmc"
     assert run.history[-1]["perplexity"] > 1

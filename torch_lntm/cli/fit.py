@@ -127,7 +127,8 @@ class Fit(ChoosesWords, OnDocuments):
             given.
         max_epochs: Visits of every document at most; 60 if not given, and with posterior auto fewer
             where there are more than 7 million tokens.
-        min_gain: Nats a token that an epoch has to gain for more of them to follow.
+        min_gain: Nats a token that epochs have to gain for others to follow; 0 for max_epochs of
+            them.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
         batch_size: Documents between two updates of the model; by default 8 % of them, but 320 to

@@ -162,19 +162,19 @@ class MonteCarloRun(ResumableFit):
             # Whoever moves with the frozen step size will show it.
             state.documents["moved"] = torch.zeros_like(state.documents["moved"])
         latest = math.ceil((1.0 - AVERAGED_SHARE) * settings.max_epochs)
+        latest = max(latest, settings.warmup_epochs)
         if state.turn is None and (state.step >= latest or self.converged()):
-            state.turn = state.step
-        if state.turn is not None and state.phase == "sampling":
-            state.phase = "averaging"
+            state.turn, state.phase = state.step, "averaging"
 
     def converged(self) -> bool:
         """See :meth:`ResumableFit.converged`: whether the objective gained little before the turn."""
-        last = self.state.step if self.state.turn is None else self.state.turn
-        if last < self.settings.warmup_epochs + GAIN_EPOCHS:
+        settings, state = self.settings, self.state
+        last = state.step if state.turn is None else state.turn
+        if not settings.min_gain or last < settings.warmup_epochs + GAIN_EPOCHS:
             return False
-        objectives = [record["objective"] for record in self.state.history[:last]]
+        objectives = [record["objective"] for record in state.history[:last]]
         gain = objectives[-1] - objectives[-1 - GAIN_EPOCHS]
-        return bool(gain <= GAIN_EPOCHS * self.settings.min_gain)
+        return bool(gain < GAIN_EPOCHS * settings.min_gain)
 
     @property
     def _last_epoch(self) -> int:
