@@ -153,7 +153,9 @@ class DocumentBatch:
 
         The host waits for a GPU when it is first asked for.
         """
-        return (self.by_word[2].diff() > 0).nonzero().squeeze(1)
+        occurs = torch.zeros(self.num_words, dtype=torch.bool, device=self.device)
+        occurs[self.word_index] = True
+        return occurs.nonzero().squeeze(1)
 
     def with_counts(self, counts: Tensor) -> DocumentBatch:
         """The same documents with other counts ``(nnz,)``, of independent draws."""
