@@ -252,16 +252,16 @@ def test_the_search_ends_where_epochs_gain_little(
 @pytest.mark.slow
 @pytest.mark.stat
 def test_parameters_are_recovered_better_than_by_variational_em() -> None:
-    """Over four corpora: topics, and the covariance of their contrasts.
+    """Over eight corpora: topics, and the covariance of their contrasts.
 
-    In twelve other corpora the ratios of the errors were 0.64 on average for the topics and 0.75
-    for the covariances, with standard deviations of 0.09 and 0.15. In these four it is 0.59, and
-    the bound guards against what gets worse here. It would not hold of any four.
+    In twelve other corpora the ratios of the errors were 0.63 on average for the topics and 0.70
+    for the covariances, with standard deviations of 0.09 and 0.19. The bounds are three standard
+    errors of a mean of eight above that.
     """
     truth = ctm(3, 30, covariance=COVARIANCE, topics=TOPICS)
     expected = truth.prior.contrast_covariance()
     ratios = []
-    for seed in range(4):
+    for seed in range(8):
         corpus = truth.generate([60] * 500, seed=seed)[0]
         errors = []
         for engine in ("monte carlo", "variational"):
@@ -270,15 +270,15 @@ def test_parameters_are_recovered_better_than_by_variational_em() -> None:
                 guide = LaplaceGuide(model)
                 VariationalEM(model, guide, tolerance=1e-5, progress=False).fit(corpus)
             else:
-                fit_monte_carlo(model, corpus, max_epochs=25)
+                fit_monte_carlo(model, corpus)
             order = (model.topics.probs[:, None] - TOPICS).abs().sum(-1).argmin(0)
             assert sorted(order.tolist()) == [0, 1, 2]
             found = model.prior.contrast_covariance()[order][:, order]
             errors.append((matched_error(model), float((found - expected).norm())))
         ratios.append([mine / other for mine, other in zip(*errors, strict=True)])
     topics, covariance = np.mean(ratios, 0)
-    assert topics < 0.8
-    assert covariance < 2 / 3
+    assert topics < 0.73
+    assert covariance < 0.9
 
 
 @pytest.mark.slow
