@@ -242,10 +242,32 @@ def test_the_search_ends_where_epochs_gain_little(
 
     watch_epochs(monkeypatch, watch)
     options = {"max_epochs": max_epochs, "min_gain": min_gain, "num_transitions": 1}
-    result = fit_monte_carlo(ctm(3, 30), make_corpus(8), start="model", **options)
+    result = fit_monte_carlo(ctm(3, 30), make_corpus(40), start="model", **options)
     warmup = min(10, max_epochs // 2)
     phases = ["warm-up"] * warmup + ["sampling"] * (turn - warmup) + ["averaging"] * (last - turn)
     assert [record["phase"] for record in result.history] == phases
+    assert result.stop_reason == reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tokens", "rise", "last", "reason"),
+    [(200, 60, 60, "max_iterations"), (199, 60, 20, "max_iterations"), (199, 3, 20, "converged")],
+)
+def test_of_few_tokens_a_word_the_search_is_not_prolonged(
+    monkeypatch, tokens, rise, last, reason
+) -> None:
+    """Ten words."""
+    counts = np.full((10, 10), 2)
+    counts[0, 0] -= 200 - tokens
+
+    def watch(run: Any, record: dict[str, Any]) -> None:
+        record["objective"] = 0.01 * min(run.state.step, rise)
+
+    watch_epochs(monkeypatch, watch)
+    options = {"start": "model", "num_transitions": 1}
+    result = fit_monte_carlo(ctm(3, 10), Corpus.from_matrix(counts), **options)
+    assert len(result.history) == last
     assert result.stop_reason == reason
 
 
@@ -564,10 +586,10 @@ def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0}
     small_fit("exact", max_epochs=2, **kept)
     assert_identical(small_fit("exact"), small_fit("exact", **kept))
-    # What averages already goes on averaging.
-    history = small_fit("exact", max_epochs=7, **kept)[1].history
+    # What averages already goes on to the end of that: a third of the four epochs before.
+    history = small_fit("exact", max_epochs=8, **kept)[1].history
     assert [record["phase"] for record in history] == [
-        *("warm-up", "warm-up", "warm-up", "sampling", "averaging", "averaging", "averaging")
+        *("warm-up", "warm-up", "warm-up", "sampling", "averaging", "averaging")
     ]
 
 
@@ -575,7 +597,7 @@ def test_more_epochs_continue_a_finished_fit(tmp_path: Path) -> None:
 def test_a_fit_killed_while_it_averages_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     kept = {"checkpoint": tmp_path / "c.safetensors", "checkpoint_seconds": 0.0, "max_epochs": 12}
     with pytest.raises(RuntimeError, match="killed"):
-        small_fit("exact", 23, error=RuntimeError("killed"), **kept)
+        small_fit("exact", 21, error=RuntimeError("killed"), **kept)
     resumed = small_fit("exact", **kept)
     assert resumed[1].history[-2]["phase"] == "averaging"
     assert_identical(small_fit("exact", max_epochs=12), resumed)

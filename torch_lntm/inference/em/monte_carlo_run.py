@@ -45,6 +45,9 @@ LEARNING_DELAY = 10.0
 #: gained little over so many epochs. Then, and for a last share of all epochs, they are an average,
 #: which holds several visits of every document in the end.
 FORGETTING_EXPONENT, GAIN_EPOCHS, AVERAGED_SHARE = 0.3, 5, 0.25
+#: Tokens for every word of the vocabulary from which on what the objective gains is gained for other
+#: documents too. With fewer the search goes on for no more than these epochs, since it harms them.
+WORD_TOKENS = 20
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
 FEWEST_TRANSITIONS = 10
@@ -161,10 +164,19 @@ class MonteCarloRun(ResumableFit):
             state.phase = "sampling"
             # Whoever moves with the frozen step size will show it.
             state.documents["moved"] = torch.zeros_like(state.documents["moved"])
-        latest = math.ceil((1.0 - AVERAGED_SHARE) * settings.max_epochs)
-        latest = max(latest, settings.warmup_epochs)
-        if state.turn is None and (state.step >= latest or self.converged()):
+        if state.turn is None and self._searched_enough:
             state.turn, state.phase = state.step, "averaging"
+
+    @property
+    def _searched_enough(self) -> bool:
+        """Whether the next epoch is to be the first that averages."""
+        settings, step = self.settings, self.state.step
+        if step >= max((1.0 - AVERAGED_SHARE) * settings.max_epochs, settings.warmup_epochs):
+            return True
+        if not settings.min_gain or step < settings.warmup_epochs + GAIN_EPOCHS:
+            return False
+        few = self.corpus.num_tokens < WORD_TOKENS * self.corpus.num_words
+        return few or self.converged()
 
     def converged(self) -> bool:
         """See :meth:`ResumableFit.converged`: whether the objective gained little before the turn."""
@@ -180,9 +192,7 @@ class MonteCarloRun(ResumableFit):
     def _last_epoch(self) -> int:
         """The last epoch, as far as is known."""
         most, turn = self.settings.max_epochs, self.state.turn
-        if turn is None or not self.converged():
-            return most
-        return min(most, math.ceil(turn / (1.0 - AVERAGED_SHARE)))
+        return most if turn is None else min(most, math.ceil(turn / (1.0 - AVERAGED_SHARE)))
 
     def _start(self) -> None:
         """Topics, prior and the documents' means from the start of variational EM."""
@@ -389,7 +399,7 @@ class MonteCarloRun(ResumableFit):
         """The weight of the present mini-batch in the running statistics."""
         num_docs, turn = len(self.occupied), self.state.turn
         size = num_docs / self.num_batches
-        until = math.inf if turn is None else float(turn * num_docs)
+        until = math.inf if turn is None else turn * num_docs
         forgetting = Forgetting(self.unit, FORGETTING_EXPONENT, until)
         return forgetting.weight((self.state.updates - 1) * size, size)
 
