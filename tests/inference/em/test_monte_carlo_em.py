@@ -365,7 +365,9 @@ def test_acceptance_does_not_fall_with_the_size_of_mini_batches(mass_matrix: str
 def test_step_sizes_adapt_in_warm_up_only() -> None:
     epochs = {"max_epochs": 6, "warmup_epochs": 3, "batch_size": 40}
     result = fit_monte_carlo(ctm(3, 30), make_corpus(40, empty=(5,)), **epochs)
-    assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 2 + ["averaging"]
+    assert [r["phase"] for r in result.history] == ["warm-up"] * 3 + ["sampling"] * 2 + [
+        "averaging"
+    ]
     sizes = [r["step_size"] for r in result.history]
     assert len(set(sizes[:3])) == 3
     # Averages of the same numbers in another order.

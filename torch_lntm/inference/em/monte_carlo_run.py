@@ -45,8 +45,8 @@ LEARNING_DELAY = 10.0
 #: gained little over so many epochs. Then, and for a last share of all epochs, they are an average,
 #: which holds several visits of every document in the end.
 FORGETTING_EXPONENT, GAIN_EPOCHS, AVERAGED_SHARE = 0.3, 5, 0.25
-#: Tokens for every word of the vocabulary from which on what the objective gains is gained for other
-#: documents too. With fewer the search goes on for no more than these epochs, since it harms them.
+#: Tokens a word of the vocabulary. With fewer, the search ends after these epochs at any rate: what
+#: the objective would go on to gain is gained at the cost of other documents.
 WORD_TOKENS = 20
 
 #: Transitions without a move, since its step size was frozen or before, of a chain that is stuck.
@@ -146,9 +146,7 @@ class MonteCarloRun(ResumableFit):
             while state.step < self._last_epoch:
                 self._enter_phase()
                 bar.total = self._last_epoch * num_docs
-                bar.set_description_str(
-                    f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}"
-                )
+                bar.set_description_str(f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}")
                 record = self._epoch(bar)
                 bar.set_postfix_str(
                     f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
@@ -179,7 +177,7 @@ class MonteCarloRun(ResumableFit):
         return few or self.converged()
 
     def converged(self) -> bool:
-        """See :meth:`ResumableFit.converged`: whether the objective gained little before the turn."""
+        """See :meth:`ResumableFit.converged`; whether the objective gained little in the end."""
         settings, state = self.settings, self.state
         last = state.step if state.turn is None else state.turn
         if not settings.min_gain or last < settings.warmup_epochs + GAIN_EPOCHS:
@@ -215,7 +213,7 @@ class MonteCarloRun(ResumableFit):
 
     def _epoch(self, bar: tqdm[Any]) -> dict[str, Any]:
         """Visit every document once."""
-        settings, state = self.settings, self.state
+        state = self.state
         tally = Tally()
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0

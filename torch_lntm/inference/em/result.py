@@ -98,7 +98,8 @@ class FitResult:
 class MonteCarloResult(FitResult):
     """What Monte-Carlo EM leaves besides the fitted model.
 
-    As :class:`FitResult`, with these differences: ``means`` are the means of the documents' last
+    As :class:`FitResult`, with these differences: ``stop_reason`` is ``"converged"`` where the search
+    ended because it gained little, before the averages; ``means`` are the means of the documents' last
     draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
     and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
     ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
