@@ -98,11 +98,11 @@ class FitResult:
 class MonteCarloResult(FitResult):
     """What Monte-Carlo EM leaves besides the fitted model.
 
-    As :class:`FitResult`, with these differences: ``stop_reason`` is ``"converged"`` where the search
-    ended because it gained little, before the averages; ``means`` are the means of the documents' last
-    draws over their chains that move, ``num_unconverged`` counts the documents with a stuck chain,
-    and a record of ``history`` also has the ``perplexity`` of the documents at their draws,
-    ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
+    As :class:`FitResult`, with these differences: ``stop_reason`` is ``"converged"`` where the
+    search ended because it gained little, before the averages; ``means`` are the means of the
+    documents' last draws over their chains that move, ``num_unconverged`` counts the documents with
+    a stuck chain, and a record of ``history`` also has the ``perplexity`` of the documents at their
+    draws, ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
     ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard
     deviation over documents, averaged over topics.
     Perplexities at draws are those of the training documents under proportions that know them.
