@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_lntm.latents.linalg import contrast_basis, triangular_factor
+from torch_lntm.latents.linalg import (
+    contrast_basis,
+    inverse_of_lower,
+    sum_of_squares,
+    triangular_factor,
+)
 
 
 @pytest.mark.parametrize("num_topics", [2, 3, 17])
@@ -22,3 +27,15 @@ def test_triangular_factor() -> None:
     torch.testing.assert_close(lower @ lower.mT, factor @ factor.mT)
     assert torch.equal(lower, lower.tril())
     assert bool((lower.diagonal(dim1=-2, dim2=-1) > 0).all())
+
+
+@pytest.mark.parametrize("size", [1, 47, 48, 63, 65, 129])
+@pytest.mark.parametrize("num_docs", [0, 1, 3])
+def test_triangles_by_halves(size: int, num_docs: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    lower = torch.randn(num_docs, size, size, generator=generator, dtype=torch.float64).tril()
+    lower.diagonal(dim1=1, dim2=2).abs_().add_(float(size))
+    inverse = inverse_of_lower(lower)
+    assert torch.equal(inverse, inverse.tril())
+    torch.testing.assert_close(inverse, torch.linalg.inv(lower))
+    torch.testing.assert_close(sum_of_squares(lower), (lower.mT @ lower).sum(0))

@@ -9,6 +9,10 @@ from torch import Tensor
 
 from torch_lntm.errors import NumericalError
 
+#: Sizes from which on triangles are inverted, and multiplied with themselves, by halves on a CPU,
+#: where operations count. On a GPU launches do.
+INVERTED_BY_HALVES, SQUARED_BY_HALVES = 48, 64
+
 
 def contrast_basis(num_topics: int) -> Tensor:
     """Orthonormal contrasts (Helmert's) of ``num_topics`` logits.
@@ -37,6 +41,45 @@ def triangular_factor(factor: Tensor) -> Tensor:
     upper = torch.linalg.qr(factor.mT, mode="r").R
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(factor)
     return (sign[..., None] * upper).mT
+
+
+def inverse_of_lower(lower: Tensor) -> Tensor:
+    """L⁻¹ ``(..., n, n)`` of lower triangular matrices, of shape ``(..., n, n)``.
+
+    [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]], a third of the operations of solving for the
+    columns of I.
+    """
+    size = lower.shape[-1]
+    if size < INVERTED_BY_HALVES or lower.device.type != "cpu":
+        eye = torch.eye(size, dtype=lower.dtype, device=lower.device).expand_as(lower)
+        return torch.linalg.solve_triangular(lower, eye, upper=False)
+    half = size // 2
+    inverse = torch.zeros_like(lower)
+    first = inverse_of_lower(lower[..., :half, :half])
+    last = inverse_of_lower(lower[..., half:, half:])
+    inverse[..., :half, :half], inverse[..., half:, half:] = first, last
+    inverse[..., half:, :half] = (last @ (lower[..., half:, :half] @ first)).neg_()
+    return inverse
+
+
+def sum_of_squares(lower: Tensor) -> Tensor:
+    """Σ_d L_dᵀL_d ``(n, n)`` of lower triangular matrices ``(num_docs, n, n)``.
+
+    Of L = [[A, 0], [B, C]] it is [[AᵀA + BᵀB, BᵀC], [CᵀB, CᵀC]], a third of the operations of
+    products of squares.
+    """
+    size = lower.shape[-1]
+    if size < SQUARED_BY_HALVES or lower.device.type != "cpu":
+        stacked = lower.flatten(0, 1)
+        return stacked.mT @ stacked
+    half = size // 2
+    total = lower.new_empty(size, size)
+    below = lower[:, half:, :half].flatten(0, 1)
+    total[:half, :half] = sum_of_squares(lower[:, :half, :half]) + below.mT @ below
+    total[half:, half:] = sum_of_squares(lower[:, half:, half:])
+    total[half:, :half] = lower[:, half:, half:].flatten(0, 1).mT @ below
+    total[:half, half:] = total[half:, :half].mT
+    return total
 
 
 def inverse_cholesky(
@@ -72,8 +115,7 @@ def inverse_cholesky(
                 documents,
             )
         again = inverse_cholesky(recompute(failed), index[failed])
-    eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device).expand_as(chol)
-    inverse = torch.linalg.solve_triangular(chol, eye, upper=False)
+    inverse = inverse_of_lower(chol)
     if failed.numel():
         inverse[failed] = again.to(inverse.dtype)
     return inverse

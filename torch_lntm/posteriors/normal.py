@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError
 from torch_lntm.latents.factor import FactorSpace
+from torch_lntm.latents.linalg import sum_of_squares
 from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.normal import EtaSpace
 from torch_lntm.posteriors.posterior import Posterior, Rows
@@ -77,9 +78,8 @@ class NormalPosterior(Posterior):
         """See :meth:`Moments.covariance_sum`; no document's covariance is formed."""
         if self.whitened is None:
             return self.variance.double().sum(0).diag_embed()
-        stacked = self.whitened.flatten(0, 1)
         scale = self._marginal_tril.flip(1)
-        return scale @ (stacked.mT @ stacked).double() @ scale.mT
+        return scale @ sum_of_squares(self.whitened).double() @ scale.mT
 
     def square_sum(self) -> Tensor:
         """See :meth:`Moments.square_sum`."""
