@@ -10,7 +10,7 @@ from torch_lntm.budget import docs_at_once, fits
 
 @pytest.mark.parametrize(
     ("numbers", "expected"),
-    [(1.0, 4096), (2**23 / 4096, 4096), (2**23 / 20, 20), (2**23, 4), (2.0**40, 4), (0.0, 4096)],
+    [(1.0, 4096), (2**23 / 4096, 4096), (2**23 / 20, 20), (2**23, 8), (2.0**40, 8), (0.0, 4096)],
 )
 def test_on_a_cpu_documents_share_a_fixed_number_of_numbers(numbers, expected):
     assert docs_at_once(numbers) == expected

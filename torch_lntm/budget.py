@@ -12,7 +12,7 @@ CUDA_SHARE = 1 / 8
 TABLE_SHARE = 1 / 32
 #: Bounds on the number of documents. Solvers' last rounds, of few documents, cost as much for every
 #: batch; beyond the upper bounds that and, on CUDA, launches cost next to nothing.
-LEAST_DOCS = 4
+LEAST_DOCS = 8
 MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
 
 
@@ -33,7 +33,7 @@ def docs_at_once(
         dtype: The type of these numbers.
 
     Returns:
-        The number of documents, at least 4.
+        The number of documents, at least 8.
     """
     device = torch.device(device)
     numbers, most = float(CPU_NUMBERS), MOST_ON_CPU
