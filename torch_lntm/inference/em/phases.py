@@ -42,6 +42,8 @@ STEPWISE_OFFSET = 10
 #: Updates of the parameters that the stochastic phases aim at, and bounds on their epochs.
 START_UPDATES, START_EPOCHS = 1200, (3, 40)
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
+#: By how much a stochastic step may exceed the documents that are solved at once.
+SLACK = 1.25
 #: Numbers that warm starts with a row for each stored count may have to be kept between visits.
 MAX_KEPT_NUMBERS = 2**28
 
@@ -101,6 +103,9 @@ class VariationalRun(ResumableFit):
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
         self.covariances = CovarianceSample(guide, corpus, self.order, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
+        # The sum of two parts of a step, in float64, takes more memory than a few documents.
+        if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
+            self.max_docs = max(self.max_docs, self.step_docs)
         self.shares = Shares(
             corpus,
             self.order,
