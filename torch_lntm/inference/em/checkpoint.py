@@ -41,7 +41,6 @@ class FitState:
             ``"warm-up"``, ``"sampling"`` or ``"averaging"``.
         step: Epochs or iterations of the phase that are done.
         updates: Stochastic updates taken.
-        turn: Epochs after which Monte-Carlo EM began to average; None before.
         seconds: Time spent.
         history: One record per epoch and iteration.
         word_counts: ``(num_topics, num_words)`` running average of the start.
@@ -55,7 +54,6 @@ class FitState:
     phase: str = "start"
     step: int = 0
     updates: int = 0
-    turn: int | None = None
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     word_counts: Tensor | None = None

@@ -172,8 +172,8 @@ class MonteCarloEM:
         Args:
             corpus: The documents, or a matrix of counts; empty ones take no part.
             checkpoint: A file to save the state of the fit in. If it exists the fit continues from
-                there, to the same result as without the interruption, in any number of processes.
-                It is left in place.
+                there, to the same result as without the interruption, in any number of processes,
+                also with more epochs unless it averages already. It is left in place.
             checkpoint_seconds: Least time between two saves.
             processes: The processes that share the fit; by default those of the default group of
                 ``torch.distributed``, or this one alone.

@@ -162,8 +162,15 @@ class MonteCarloRun(ResumableFit):
             state.phase = "sampling"
             # Whoever moves with the frozen step size will show it.
             state.documents["moved"] = torch.zeros_like(state.documents["moved"])
-        if state.turn is None and self._searched_enough:
-            state.turn, state.phase = state.step, "averaging"
+        if state.phase != "averaging" and self._searched_enough:
+            state.phase = "averaging"
+
+    @property
+    def _turn(self) -> int | None:
+        """Epochs after which averaging began; None before."""
+        if self.state.phase != "averaging":
+            return None
+        return sum(record["phase"] != "averaging" for record in self.state.history)
 
     @property
     def _searched_enough(self) -> bool:
@@ -171,25 +178,30 @@ class MonteCarloRun(ResumableFit):
         settings, step = self.settings, self.state.step
         if step >= max((1.0 - AVERAGED_SHARE) * settings.max_epochs, settings.warmup_epochs):
             return True
-        if not settings.min_gain or step < settings.warmup_epochs + GAIN_EPOCHS:
-            return False
+        gain = self._gain(step)
         few = self.corpus.num_tokens < WORD_TOKENS * self.corpus.num_words
-        return few or self.converged()
+        return gain < (math.inf if few else settings.min_gain)
+
+    def _gain(self, epochs: int) -> float:
+        """What the last of so many epochs gained each, nats a token.
+
+        Infinite where ``min_gain`` is 0, or too few of them came after the warm-up.
+        """
+        first, history = epochs - GAIN_EPOCHS, self.state.history
+        if not self.settings.min_gain or first < self.settings.warmup_epochs:
+            return math.inf
+        gained = history[epochs - 1]["objective"] - history[first - 1]["objective"]
+        return float(gained) / GAIN_EPOCHS
 
     def converged(self) -> bool:
-        """See :meth:`ResumableFit.converged`; whether the objective gained little in the end."""
-        settings, state = self.settings, self.state
-        last = state.step if state.turn is None else state.turn
-        if not settings.min_gain or last < settings.warmup_epochs + GAIN_EPOCHS:
-            return False
-        objectives = [record["objective"] for record in state.history[:last]]
-        gain = objectives[-1] - objectives[-1 - GAIN_EPOCHS]
-        return bool(gain < GAIN_EPOCHS * settings.min_gain)
+        """See :meth:`ResumableFit.converged`; whether the search ended since it gained little."""
+        turn = self._turn
+        return turn is not None and self._gain(turn) < self.settings.min_gain
 
     @property
     def _last_epoch(self) -> int:
         """The last epoch, as far as is known."""
-        most, turn = self.settings.max_epochs, self.state.turn
+        most, turn = self.settings.max_epochs, self._turn
         return most if turn is None else min(most, math.ceil(turn / (1.0 - AVERAGED_SHARE)))
 
     def _start(self) -> None:
@@ -395,7 +407,7 @@ class MonteCarloRun(ResumableFit):
 
     def _weight(self) -> float:
         """The weight of the present mini-batch in the running statistics."""
-        num_docs, turn = len(self.occupied), self.state.turn
+        num_docs, turn = len(self.occupied), self._turn
         size = num_docs / self.num_batches
         until = math.inf if turn is None else turn * num_docs
         forgetting = Forgetting(self.unit, FORGETTING_EXPONENT, until)
