@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm import noise
+from torch_lntm.latents.linalg import inverse_of_lower
 from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.space import AffineLogits, LatentSpace
 
@@ -154,9 +155,7 @@ class NormalSpace(EtaSpace):
 
     def unit_metric(self) -> Metric:
         """See :meth:`LatentSpace.unit_metric`; W = L⁻¹."""
-        eye = torch.eye(self.dim, dtype=torch.float64, device=self.loc.device)
-        factor = torch.linalg.solve_triangular(self.tril, eye, upper=False)
-        return DenseMetric(factor.to(self.dtype))
+        return DenseMetric(inverse_of_lower(self.tril).to(self.dtype))
 
     def lift(self, eta: Tensor) -> Tensor:
         """See :meth:`EtaSpace.lift`."""

@@ -235,10 +235,11 @@ def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None
 def test_the_search_ends_where_epochs_gain_little(
     monkeypatch, rise, max_epochs, min_gain, turn, last, reason
 ) -> None:
-    """An objective that rises by 0.01 an epoch for so many of them, and no more."""
+    """An objective that rises by 0.01 an epoch for so many of them, and then falls a little."""
 
     def watch(run: Any, record: dict[str, Any]) -> None:
-        record["objective"] = 0.01 * min(run.state.step, rise)
+        step = run.state.step
+        record["objective"] = 0.01 * min(step, rise) - 1e-5 * max(step - rise, 0)
 
     watch_epochs(monkeypatch, watch)
     options = {"max_epochs": max_epochs, "min_gain": min_gain, "num_transitions": 1}

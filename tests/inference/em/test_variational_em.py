@@ -26,6 +26,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference.em import covariances
 from torch_lntm.inference.em.phases import VariationalRun
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, iftm, lda
 
@@ -521,3 +522,20 @@ def test_a_non_finite_objective_is_an_error() -> None:
     guide._solve = broken  # type: ignore[method-assign]
     with pytest.raises(NumericalError, match="objective became nan"):
         VariationalEM(model, guide, progress=False).fit(corpus)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "max_docs", "expected"),
+    [(40, None, 50), (39, None, 39), (90, None, 90), (40, 45, 45)],
+)
+def test_a_step_of_a_few_documents_more_than_fit_at_once_is_not_split(
+    monkeypatch, at_once, max_docs, expected
+) -> None:
+    """Steps of 50 of 400 documents; a quarter more than 40, and more than that beyond 39."""
+    monkeypatch.setattr(covariances, "docs_at_once", lambda *args: at_once)
+    model = ctm(3, 30)
+    engine = VariationalEM(model, TaylorGuide(model), max_docs=max_docs, progress=False)
+    corpus = Corpus.from_matrix(np.full((400, 30), 2))
+    run = VariationalRun(model, engine.guide, engine.settings, corpus)
+    assert run.step_docs == 50
+    assert run.max_docs == expected
