@@ -103,9 +103,10 @@ class Recipe:
     def for_corpus(self, corpus: Corpus, num_topics: int) -> Chosen:
         """The recipe with the posterior and the options that suit the documents.
 
-        Chains predict better than variational EM on every corpus tried, and where documents are
-        short by far: approximate posteriors leave out too much of what is not known of these, so
-        that the prior shrinks, and with it the topics' differences (``docs/decisions.md``).
+        Chains predict better than variational EM on every corpus of a thousand documents or more
+        that was tried, and where documents are short by far: approximate posteriors leave out too
+        much of what is not known of these, so that the prior shrinks, and with it the topics'
+        differences (``docs/decisions.md``).
         Of more than 7 million tokens they take fewer epochs at most, down to four, which take about
         as long as variational EM and still predict better on most. What is kept of the chains
         takes five times the memory, so that millions of documents are left to variational EM:

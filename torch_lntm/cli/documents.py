@@ -188,8 +188,8 @@ class OnDocuments(ReadsDocuments):
     Attributes:
         device: Device to compute on; auto takes a CUDA device if there is one.
         threads: Threads to compute with on the CPU. While nothing else runs, a second one saves
-            nearly half of the time from some 20,000 documents on, and little for 2,000; it can cost
-            far more than it saves where something does.
+            nearly half of the time from some 20,000 documents on, and a tenth for 2,000; it can
+            cost far more than it saves where something does.
         seed: Seed of everything random.
         progress: Show progress bars, where standard error is a terminal.
     """

@@ -86,7 +86,7 @@ class Fit(ChoosesWords, OnDocuments):
         posterior: Approximation of the documents' posteriors: taylor, laplace, blei-lafferty or
             khan-bouchard for ctm, lntm and stm; factor, or with gaussian sources taylor or laplace
             for iftm; vb or ep for lda. Or hmc, Monte-Carlo EM, which samples instead of
-            approximating; or auto, which takes hmc, of fewer epochs where there are more than 20
+            approximating; or auto, which takes hmc, of fewer epochs where there are more than 7
             million tokens, and the first of these for millions of documents. If not given auto,
             unless options of only one of the two are.
         num_topics: Number of topics, K.
@@ -131,8 +131,8 @@ class Fit(ChoosesWords, OnDocuments):
             them.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
-        batch_size: Documents between two updates of the model; by default 8 % of them, but 320 to
-            3,200, and a quarter at most.
+        batch_size: Documents between two updates of the model; by default 8 per cent of them, but
+            320 to 3,200, and a quarter at most.
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
         num_words: Top words to print of each topic.
         checkpoint_seconds: Time between checkpoints.

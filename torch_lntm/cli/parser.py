@@ -169,7 +169,7 @@ def _command_parser(prog: str, command: type[Command]) -> _Parser:
         allow_abbrev=False,
     )
     help_of = {
-        parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")
+        parameter.arg_name: " ".join((parameter.description or "").split())
         for base in reversed(command.__mro__)
         for parameter in docstring_parser.parse(base.__doc__ or "").params
     }

@@ -47,7 +47,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         recipe_: The :class:`~torch_lntm.recipes.Recipe` it was fitted by; ``"auto"`` is resolved.
         history_: One record per iteration of :meth:`fit`, as in
             :class:`~torch_lntm.inference.FitResult`.
-        stop_reason_: ``"converged"``, ``"max_iterations"``, or ``"interrupted"`` by Ctrl-C.
+        stop_reason_: ``"converged"``, ``"max_iterations"``, ``"interrupted"`` by Ctrl-C, or of
+            chains ``"stopped_early"``, since more epochs would overfit so small a corpus.
         n_iter_: Iterations of EM, or epochs of Monte-Carlo EM.
         n_features_in_: Number of words.
         feature_names_in_: Names of the columns, if ``X`` was a data frame.

@@ -20,7 +20,6 @@ from torch_lntm.formulas.language import check_formula, columns_of, plain_messag
 Kind = Literal["number", "date", "text"]
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
-_INTERCEPT = "Intercept"
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,7 @@ class Formula:
         Raises:
             CorpusError: A column is missing, lacks values, or has a level that the formula was not
                 fitted to.
+            ConfigError: The formula now gives other columns than those that it was fitted to.
         """
         frame = self._frame(columns, num_docs)
         for name, levels in self.levels.items():

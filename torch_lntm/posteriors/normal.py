@@ -86,7 +86,11 @@ class NormalPosterior(Posterior):
         return (self.mean.double().square() + self.variance.double()).sum(0)
 
     def expected_log_theta(self) -> Tensor:
-        """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it."""
+        """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it.
+
+        Raises:
+            ConfigError: Always.
+        """
         raise ConfigError(
             "a normal posterior of eta does not determine E log theta, which a Dirichlet prior's "
             "M-step needs; give moments of Draws, or a DirichletPosterior"

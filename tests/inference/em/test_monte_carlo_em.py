@@ -253,7 +253,7 @@ def test_the_search_ends_where_epochs_gain_little(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tokens", "rise", "last", "reason"),
-    [(200, 60, 60, "max_iterations"), (199, 60, 20, "max_iterations"), (199, 3, 20, "converged")],
+    [(200, 60, 60, "max_iterations"), (199, 60, 20, "stopped_early"), (199, 3, 20, "converged")],
 )
 def test_of_few_tokens_a_word_the_search_is_not_prolonged(
     monkeypatch, tokens, rise, last, reason

@@ -94,6 +94,10 @@ class Importance(LikelihoodMethod):
 
         A document's draws depend on the seed and its position in the corpus alone. Memory is
         bounded by the batch's posterior covariances and the draws of one document.
+
+        Raises:
+            ConfigError: There is no such proposal under the model's prior, or an argument that
+                cannot be used.
         """
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         space = space_of(model, corpus)

@@ -54,7 +54,12 @@ class Quadrature(LikelihoodMethod):
         max_docs: int = 256,
         progress: bool = False,
     ) -> LikelihoodEstimate:
-        """See :meth:`LikelihoodMethod.estimate`; the seed goes unused."""
+        """See :meth:`LikelihoodMethod.estimate`; the seed goes unused.
+
+        Raises:
+            ConfigError: The model has not 2 or 3 topics, its prior's integral has more dimensions
+                than their contrasts, or an argument that cannot be used.
+        """
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         if not 2 <= model.num_topics <= 3:
             raise ConfigError(

@@ -18,7 +18,7 @@ from torch_lntm.inference.em.memory import DocumentRows, placed
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.models import TopicModel
 
-StopReason = Literal["converged", "max_iterations", "interrupted"]
+StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
 
 
 class ResumableFit(ABC):
@@ -49,9 +49,9 @@ class ResumableFit(ABC):
     def identity(self) -> dict[str, Any]:
         """JSON-able description that a checkpoint must share to be continued by this fit."""
 
-    def converged(self) -> bool:
-        """Whether the fit has ended because it converged, once its steps have ended."""
-        return False
+    def end_reason(self) -> StopReason:
+        """Why the fit has ended, once its steps have."""
+        return "max_iterations"
 
     def resumed(self) -> None:  # noqa: B027
         """Take note that the state and the parameters have been read from a checkpoint."""
@@ -124,7 +124,7 @@ class ResumableFit(ABC):
                 if checkpoint is not None and due:
                     self._save(checkpoint, identity)
                     saved = time.monotonic()
-            reason: StopReason = "converged" if self.converged() else "max_iterations"
+            reason = self.end_reason()
         except KeyboardInterrupt:
             self.restore()
             reason = "interrupted"

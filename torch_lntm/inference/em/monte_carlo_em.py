@@ -66,8 +66,8 @@ class MonteCarloEM:
             the last five epochs, on average, for the search to go on. Where it has not in five
             after the warm-up, what is left is averaging, and the result is ``"converged"``. Of a
             corpus with fewer than 20 tokens a word the search ends then in any case, since it
-            would go on to fit these documents at the cost of others. With 0 there are
-            ``max_epochs`` epochs.
+            would go on to fit these documents at the cost of others; the result is then
+            ``"stopped_early"``. With 0 there are ``max_epochs`` epochs.
         warmup_epochs: Epochs in which step sizes adapt; by default 10, or half of ``max_epochs`` if
             that is less.
         batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less

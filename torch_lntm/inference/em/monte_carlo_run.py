@@ -175,12 +175,17 @@ class MonteCarloRun(ResumableFit):
     @property
     def _searched_enough(self) -> bool:
         """Whether the next epoch is to be the first that averages."""
-        settings, step = self.settings, self.state.step
-        if step >= max((1.0 - AVERAGED_SHARE) * settings.max_epochs, settings.warmup_epochs):
+        step = self.state.step
+        if step >= self._most_searched:
             return True
-        gain = self._gain(step)
         few = self.corpus.num_tokens < WORD_TOKENS * self.corpus.num_words
-        return gain < (math.inf if few else settings.min_gain)
+        return self._gain(step) < (math.inf if few else self.settings.min_gain)
+
+    @property
+    def _most_searched(self) -> float:
+        """Epochs after which averaging begins at any rate."""
+        settings = self.settings
+        return max((1.0 - AVERAGED_SHARE) * settings.max_epochs, settings.warmup_epochs)
 
     def _gain(self, epochs: int) -> float:
         """What the last of so many epochs gained each, nats a token.
@@ -193,10 +198,14 @@ class MonteCarloRun(ResumableFit):
         gained = history[epochs - 1]["objective"] - history[first - 1]["objective"]
         return float(gained) / GAIN_EPOCHS
 
-    def converged(self) -> bool:
-        """See :meth:`ResumableFit.converged`; whether the search ended since it gained little."""
+    def end_reason(self) -> StopReason:
+        """See :meth:`ResumableFit.end_reason`; why the search, before the averages, ended."""
         turn = self._turn
-        return turn is not None and self._gain(turn) < self.settings.min_gain
+        if turn is None:
+            return "max_iterations"
+        if self._gain(turn) < self.settings.min_gain:
+            return "converged"
+        return "stopped_early" if turn < self._most_searched else "max_iterations"
 
     @property
     def _last_epoch(self) -> int:

@@ -19,7 +19,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
-from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.inference.em.loop import ResumableFit, StopReason
 from torch_lntm.inference.em.memory import DocumentTables
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.schedule import step_documents
@@ -365,6 +365,10 @@ class VariationalRun(ResumableFit):
             case [*_, before, last]:
                 return abs(last - before) <= self.settings.tolerance * abs(last)
         return False
+
+    def end_reason(self) -> StopReason:
+        """See :meth:`ResumableFit.end_reason`."""
+        return "converged" if self.converged() else "max_iterations"
 
     # -- E-steps ---------------------------------------------------------------------------------
 

@@ -28,7 +28,8 @@ class FitResult:
             start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
             elsewhere the parameters change between batches.
         stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
-            tolerance; ``"max_iterations"`` or ``"interrupted"``.
+            tolerance; ``"max_iterations"``, there were as many as were allowed; or
+            ``"interrupted"``, by Ctrl-C.
         num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
         means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
             documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
@@ -99,7 +100,9 @@ class MonteCarloResult(FitResult):
     """What Monte-Carlo EM leaves besides the fitted model.
 
     As :class:`FitResult`, with these differences: ``stop_reason`` is ``"converged"`` where the
-    search ended because it gained little, before the averages; ``means`` are the means of the
+    search, before the averages, ended because it gained little, and ``"stopped_early"`` where it
+    still gained but the corpus has so few tokens that other documents would lose by it
+    (``min_gain`` of :class:`MonteCarloEM`); ``means`` are the means of the
     documents' last draws over their chains that move, ``num_unconverged`` counts the documents with
     a stuck chain, and a record of ``history`` also has the ``perplexity`` of the documents at their
     draws, ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and

@@ -240,6 +240,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 squares, of the sources, and of the products. Or, of a posterior of eta alone,
                 ``latent_sum`` and ``latent_outer``: the sources' moments then follow from those of
                 eta at the present parameters.
+
+        Raises:
+            NumericalError: So few documents under so light a prior do not determine A.
         """
         if num_docs == 0:
             return
