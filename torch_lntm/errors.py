@@ -26,6 +26,7 @@ __all__ = [
     "NumericalError",
     "ProcessError",
     "SavingWarning",
+    "TooFewDocumentsError",
     "UnreliableEstimateWarning",
     "import_extra",
     "require",
@@ -69,6 +70,10 @@ class MissingColumnError(CorpusError, KeyError):
 
 class ConfigError(LNTMError, ValueError):
     """A parameter, configuration file or run folder that cannot be used."""
+
+
+class TooFewDocumentsError(ConfigError):
+    """Documents that do not determine so many parameters."""
 
 
 class FileError(CorpusError, ConfigError, OSError):

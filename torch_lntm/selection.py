@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, TooFewDocumentsError, require_whole
 from torch_lntm.evaluation import (
     AIS,
     LikelihoodEstimate,
@@ -27,6 +27,7 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide
+from torch_lntm.inference.em.loop import fits_of_one_thing
 from torch_lntm.models import TopicModel
 from torch_lntm.recipes import Recipe
 from torch_lntm.reports.tables import TableFormat, check_text, to_csv
@@ -67,7 +68,8 @@ class SelectionRow:
     Attributes:
         num_topics: Number of topics K.
         criteria: The criteria by name, of :data:`CRITERIA`; likelihood where it was asked for,
-            stability where there are two seeds or more.
+            stability where there are two seeds or more, dispersion unless the model has more
+            parameters than the residuals have degrees of freedom.
         behind: How much worse the completion is than that of the best K, nats per token, with the
             standard error of the difference document by document.
         seconds: Time of the fits.
@@ -91,10 +93,12 @@ class Selection:
     Attributes:
         rows: One for each number of topics, ascending.
         about: What was fitted and judged, in words.
+        interrupted: Ctrl-C ended the fits before all were made.
     """
 
     rows: tuple[SelectionRow, ...]
     about: str = field(default="")
+    interrupted: bool = False
 
     @property
     def best(self) -> SelectionRow:
@@ -135,9 +139,16 @@ class Selection:
         if "likelihood" in best.criteria:
             likeliest = max(self.rows, key=lambda row: row.criteria["likelihood"].value)
             text += f". The likelihood of whole documents is highest with {likeliest.num_topics}"
-        if chosen is self.rows[-1] and len(self.rows) > 1:
+        if self.interrupted:
+            text += ". But Ctrl-C ended the fits before all were made"
+        elif chosen is self.rows[-1] and len(self.rows) > 1:
             text += ". That is the largest number tried; try more"
         return text
+
+    @property
+    def _criteria(self) -> list[str]:
+        """The criteria that some row has."""
+        return [name for name in CRITERIA if any(name in row.criteria for row in self.rows)]
 
     def __repr__(self) -> str:
         return f"Selection({self.about})\n  {self.because}"
@@ -155,15 +166,17 @@ class Selection:
             rows = [asdict(row) | {"perplexity": row.perplexity} for row in self.rows]
             about = {"about": self.about, "recommended": self.recommended.num_topics}
             return json.dumps({**about, "because": self.because, "rows": rows}, indent=2)
-        names = [name for name in CRITERIA if name in self.rows[0].criteria]
+        names = self._criteria
         if format == "csv":
             header = ["topics", "perplexity", "behind", "behind_se"]
             table = [header + [part for name in names for part in (name, f"{name}_se")]]
             for row in self.rows:
-                pairs = [row.behind, *(row.criteria[name] for name in names)]
-                numbers = [n for pair in pairs for n in (pair.value, pair.standard_error)]
-                first = [str(row.num_topics), f"{row.perplexity:.6g}"]
-                table.append([*first, *(f"{number:.6g}" for number in numbers)])
+                pairs = [row.behind, *(row.criteria.get(name) for name in names)]
+                cells = [str(row.num_topics), f"{row.perplexity:.6g}"]
+                for pair in pairs:
+                    numbers = astuple(pair) if pair is not None else ()
+                    cells += [f"{number:.6g}" for number in numbers] or ["", ""]
+                table.append(cells)
             return to_csv(table)
         check_text(format)
         lines = [f"{name}: {CRITERIA[name]}" for name in names]
@@ -173,9 +186,11 @@ class Selection:
             "  ".join([f"{titles[0]:>6}", f"{titles[1]:>10}"] + [f"{t:>17}" for t in titles[2:]])
         )
         for row in self.rows:
-            pairs = [row.behind, *(row.criteria[name] for name in names)]
-            cells = [f"{p.value:8.4f} ± {p.standard_error:.4f}" for p in pairs]
-            cells = [cell.replace("-", "−") for cell in cells]
+            pairs = [row.behind, *(row.criteria.get(name) for name in names)]
+            cells = [
+                "–" if p is None else f"{p.value:8.4f} ± {p.standard_error:.4f}".replace("-", "−")
+                for p in pairs
+            ]
             begin = [f"{row.num_topics:>6}", f"{row.perplexity:10.1f}"]
             lines.append("  ".join([*begin, *(f"{cell:>17}" for cell in cells)]))
         return "\n".join([*lines, "", self.because])
@@ -192,11 +207,11 @@ class Selection:
         from torch_lntm.plotting.selection import plot_selection
 
         sizes = [row.num_topics for row in self.rows]
-        names = [name for name in CRITERIA if name in self.rows[0].criteria]
-        criteria = {}
-        for name in names:
-            pairs = [row.criteria[name] for row in self.rows]
-            criteria[name] = np.array([[pair.value, pair.standard_error] for pair in pairs])
+        absent = Criterion(math.nan, math.nan)
+        criteria = {
+            name: np.array([astuple(row.criteria.get(name, absent)) for row in self.rows])
+            for name in self._criteria
+        }
         return plot_selection(sizes, criteria, self.recommended.num_topics)
 
 
@@ -229,7 +244,8 @@ def select(
     """Fit models of several numbers of topics and judge them side by side.
 
     The documents, and of the held-out ones the tokens, are divided once for all: differences
-    between two numbers of topics are between the same tokens.
+    between two numbers of topics are between the same tokens. Ctrl-C ends the fits; those that are
+    complete are judged.
 
     Args:
         corpus: The documents.
@@ -270,24 +286,32 @@ def select(
     fits: dict[int, list[_Fit]] = {}
     seconds: dict[int, float] = {}
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
-    for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
-        chosen = recipe.for_corpus(train, size)
-        given = {"progress": False, **chosen.options, **(options or {}), "num_topics": size}
-        model, guide, engine = chosen.recipe.make(
-            train.num_words,
-            train.vocabulary,
-            seed=own_seed,
-            device=device,
-            options=given,
-            model_options=model_options,
-        )
-        result = engine.fit(train)
-        found = document_completion(model, guide, hold_out)
-        likely = annealing.estimate(model, test, seed=seed) if annealing else None
-        fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely)
-        fits.setdefault(size, []).append(fit)
-        bursty = model.bursts is not None
-        seconds[size] = seconds.get(size, 0.0) + result.seconds
+    interrupted = False
+    try:
+        for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
+            chosen = recipe.for_corpus(train, size)
+            given = {"progress": False, **chosen.options, **(options or {}), "num_topics": size}
+            model, guide, engine = chosen.recipe.make(
+                train.num_words,
+                train.vocabulary,
+                seed=own_seed,
+                device=device,
+                options=given,
+                model_options=model_options,
+            )
+            with fits_of_one_thing():
+                result = engine.fit(train)
+            found = document_completion(model, guide, hold_out)
+            likely = annealing.estimate(model, test, seed=seed) if annealing else None
+            fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely)
+            fits.setdefault(size, []).append(fit)
+            seconds[size] = seconds.get(size, 0.0) + result.seconds
+    except KeyboardInterrupt:
+        if not fits:
+            raise
+        interrupted = True
+    sizes = list(fits)
+    bursty = fits[sizes[0]][0].model.bursts is not None
     predictive = {size: _mean([f.log_predictive for f in fits[size]]) for size in sizes}
     tokens = fits[sizes[0]][0].held_out_tokens
     best = max(sizes, key=lambda size: float(predictive[size].sum()))
@@ -306,12 +330,13 @@ def select(
         for size in sizes
     ]
     about = (
-        f"{recipe.model}, {len(train)} documents fitted from {num_seeds} seeds each, "
+        f"{recipe.model}, {len(train)} documents fitted from "
+        f"{'up to ' if interrupted else ''}{num_seeds} seeds each, "
         f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
         + (", completion with the documents' own words" if bursty else "")
         + (f"; likelihood with {annealing.num_chains} chains a document" if annealing else "")
     )
-    return Selection(tuple(rows), about)
+    return Selection(tuple(rows), about, interrupted)
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:
@@ -332,7 +357,10 @@ def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Crit
         found.setdefault("coherence", []).append(_over_topics(coherence(words, train, top_n=top_n)))
         exclusive = _over_topics(exclusivity(fit.model.topics.mean_probs, top_n))
         found.setdefault("exclusivity", []).append(exclusive)
-        dispersion = residual_dispersion(fit.model, fit.guide, train)
+        try:
+            dispersion = residual_dispersion(fit.model, fit.guide, train)
+        except TooFewDocumentsError:
+            continue
         found.setdefault("dispersion", []).append(
             Criterion(dispersion.value, dispersion.standard_error)
         )

@@ -42,7 +42,7 @@ def test_from_texts_passes_options_on():
         ([], {}, "cannot be counted: there are none"),
         (["", " "], {}, "cannot be counted: all 2 of them are blank"),
         (["the"], {"stop_words": "english"}, "no word of 1 document is left with stop_words"),
-        (["the"], {}, "all of their words are English stop words; stop_words=None keeps them"),
+        (["the"], {}, "all of their words are English stop words; stop_words none keeps them"),
         (["word"], {"min_df": 5}, "no word of 1 document is left with min_df=5; take a lower"),
         (["a", "b"], {}, "hold no word of two characters or more"),
         (["word"], {"min_df": -1}, "cannot be counted"),

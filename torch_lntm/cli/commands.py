@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,6 +18,7 @@ from torch_lntm.cli.documents import (
     OnDocuments,
     ReadsDocuments,
     in_options,
+    refuse_existing,
     say,
     with_stop_words,
 )
@@ -24,9 +26,11 @@ from torch_lntm.cli.fit import Fit
 from torch_lntm.cli.report import Report
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
+from torch_lntm.recipes import SAMPLERS
 
 if TYPE_CHECKING:
     from torch_lntm.inference import DocumentTopics
+    from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
 _METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
@@ -114,6 +118,7 @@ class Transform(OnDocuments):
         estimate: Estimate of the proportions: mode, the posterior's mode on the softmax scale, or
             mean, its mean of theta.
         num_samples: Draws per document for the mean.
+        overwrite: Replace a file that is there already.
     """
 
     positionals = ("run_folder", "corpus")
@@ -123,6 +128,7 @@ class Transform(OnDocuments):
     out: str | None = None
     estimate: Literal["mode", "mean"] = "mode"
     num_samples: int = 200
+    overwrite: bool = False
 
     def run(self) -> int:
         """Run it; returns the exit code."""
@@ -132,6 +138,8 @@ class Transform(OnDocuments):
         out = Path(str(self.out))
         if self.out != "-" and out.suffix not in (".npz", ".csv"):
             raise ConfigError(f"{out}: expected a file name that ends in .npz or .csv, or -")
+        if self.out != "-":
+            refuse_existing(out, self.overwrite)
         _, guide, corpus = self.load(str(self.run_folder))
         found = lntm.inference.transform(
             guide,
@@ -216,13 +224,16 @@ class Evaluate(OnDocuments):
         observed_fraction: Share of each document's tokens that completion observes.
         predictive: Prediction of the other tokens by completion: from the mode of theta's
             posterior, its mean, or integrated over theta.
-        method: Estimator of the likelihood: importance sampling, annealed importance sampling
-            (ais), which judges every posterior and takes longer, or quadrature, for 2 or 3 topics.
+        method: Estimator of the likelihood: importance sampling; annealed importance sampling
+            (ais), which takes longer and can be trusted where documents are short or the model was
+            fitted by chains; quadrature, for 2 or 3 topics; or auto, ais for a run of posterior
+            hmc and else importance.
         num_samples: Draws per document of importance sampling; 1000 if not given.
         num_chains: Chains per document of ais; 16 if not given.
         num_temperatures: Temperatures of ais; if not given 64, or 500 of a Dirichlet prior.
         top_n: Top words of each topic for coherence and diversity.
         out: JSON file to write the scores to as well.
+        overwrite: Replace a file that is there already.
     """
 
     positionals = ("run_folder", "corpus")
@@ -232,12 +243,13 @@ class Evaluate(OnDocuments):
     metrics: str = ",".join(_METRICS)
     observed_fraction: float = 0.5
     predictive: Literal["mode", "mean", "integrated"] = "mode"
-    method: Literal["importance", "ais", "quadrature"] = "importance"
+    method: Literal["auto", "importance", "ais", "quadrature"] = "auto"
     num_samples: int | None = None
     num_chains: int | None = None
     num_temperatures: int | None = None
     top_n: int = 10
     out: str | None = None
+    overwrite: bool = False
 
     def run(self) -> int:
         """Run it; returns the exit code."""
@@ -247,12 +259,16 @@ class Evaluate(OnDocuments):
         unknown = [name for name in metrics if name not in _METRICS]
         if unknown:
             raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
-        if self.out is not None and Path(self.out).is_dir():
-            raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
+        if self.out is not None:
+            if Path(self.out).is_dir():
+                raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
+            refuse_existing(Path(self.out), self.overwrite)
         options = {name: getattr(self, name) for name in _METHOD_OPTIONS}
         given = {name: value for name, value in options.items() if value is not None}
-        method = make_method(self.method, given)
+        method = None if self.method == "auto" else make_method(self.method, given)
         run, guide, corpus = self.load(str(self.run_folder))
+        if method is None:
+            method = make_method(_suited_method(run, given), given)
         test, train = corpus, None
         if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
             split = run.split(corpus)
@@ -283,6 +299,14 @@ class Evaluate(OnDocuments):
         if self.out is not None:
             lntm.reports.write_scores(Path(self.out), scores)
         return 0
+
+
+def _suited_method(run: Run, given: Collection[str]) -> str:
+    """The estimator of the likelihood that suits a run, and the options that were given."""
+    if given:
+        return "importance" if "num_samples" in given else "ais"
+    # Proposals that approximate the posterior are too narrow for priors as wide as chains find.
+    return "ais" if run.config.get("posterior") in SAMPLERS else "importance"
 
 
 @dataclass(kw_only=True)

@@ -67,7 +67,7 @@ def say(message: str) -> None:
 
 
 #: Arguments that the library's messages advise to set.
-_ADVISED = re.compile(r"(?<=[ (])(stop_words|min_df|text_field|num_samples)\b")
+_ADVISED = re.compile(r"(?<=[ (])(stop_words|min_df|max_df|text_field|num_samples)\b")
 
 
 def in_options(message: str) -> str:
@@ -279,12 +279,28 @@ class OnDocuments(ReadsDocuments):
         """A run, the guide of its model on the device, and the documents over its vocabulary."""
         device = self.torch_device()
         run = lntm.load_run(folder)
-        if self.corpus is None:
-            self.corpus = run.config.get("corpus")
-            if not isinstance(self.corpus, str) or self.corpus == "-":
+        own, of_fit = self.corpus is None, run.config.get("corpus")
+        if own:
+            if not isinstance(of_fit, str) or of_fit == "-":
                 raise ConfigError(f"{folder}: does not say what its corpus was; give CORPUS")
+            if of_fit != "lee" and not Path(of_fit).exists():
+                raise ConfigError(
+                    f"{of_fit}: no such file or folder, and it is where {folder} had its corpus "
+                    "from; name the documents, as CORPUS after the run's folder"
+                )
+            self.corpus = of_fit
         run.model.to(device)
-        return run, run.guide(), self.read_for(run)
+        corpus = self.read_for(run)
+        then = run.metadata.get("corpus", {}).get("fingerprint")
+        if self.corpus == of_fit != "-" and then not in (None, corpus.fingerprint()):
+            changed = f"{of_fit}: no longer holds the documents of the fit, or is read otherwise"
+            if own:
+                raise ConfigError(
+                    f"{changed}; to take all that it holds, also what was trained on, name it as "
+                    "CORPUS after the run's folder"
+                )
+            say(f"warning: {changed}; all documents are taken, also those that were trained on")
+        return run, run.guide(), corpus
 
     def complete(
         self,
@@ -349,6 +365,16 @@ class DrawsPosteriors(OnDocuments):
             return posterior
         say("draws by chains of each document; --draws guide is faster, and approximate")
         return lntm.inference.KeptChainDraws(posterior)
+
+
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Refuse to replace a file, unless asked to.
+
+    Raises:
+        ConfigError: The file exists.
+    """
+    if path.exists() and not path.is_dir() and not overwrite:
+        raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 
 
 def structural_options(

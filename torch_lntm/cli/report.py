@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch_lntm as lntm
-from torch_lntm.cli.documents import DrawsPosteriors, say
-from torch_lntm.errors import ConfigError
+from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say
 
 
 @dataclass(kw_only=True)
@@ -20,7 +19,8 @@ class Report(DrawsPosteriors):
 
     Attributes:
         run_folder: The run's folder.
-        out: File to write; report.html in the run's folder if not given.
+        out: File to write; report.html in the run's folder, made again where there is one, if not
+            given.
         by: Columns of the documents to show the topics' prevalence by, with commas between; if not
             given the first six that put documents into groups, and for none an empty text.
         effects: Formula of effects to show, such as "~ party"; none if not given.
@@ -47,8 +47,8 @@ class Report(DrawsPosteriors):
     def run(self) -> int:
         """Run it; returns the exit code."""
         out = None if self.out is None else Path(self.out)
-        if out is not None and out.exists() and not self.overwrite and not out.is_dir():
-            raise ConfigError(f"{out}: exists already; choose another path, or pass --overwrite")
+        if out is not None:
+            refuse_existing(out, self.overwrite)
         run, _, corpus = self.load(str(self.run_folder))
         posterior = self.posterior_of(run)
         effects = None

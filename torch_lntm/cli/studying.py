@@ -18,6 +18,7 @@ from torch_lntm.cli.documents import (
     say,
     structural_options,
 )
+from torch_lntm.cli.fit import INTERRUPTED
 from torch_lntm.errors import ConfigError
 
 
@@ -144,6 +145,8 @@ def whole_numbers(option: str, text: str) -> list[int]:
 class Select(ChoosesWords, OnDocuments):
     """Fit models of several numbers of topics, judge them on one split, and recommend one.
 
+    Ctrl-C ends the fits, and those that are complete are judged.
+
     Attributes:
         num_topics: Numbers of topics to try, with commas between.
         model: Model to fit: ctm, lntm, iftm, lda or stm, or the name of one that a plug-in
@@ -205,4 +208,4 @@ class Select(ChoosesWords, OnDocuments):
         print(selection.format(self.print_as))
         if self.figure is not None:
             _save_figure(selection.plot(), self.figure)
-        return 0
+        return INTERRUPTED if selection.interrupted else 0

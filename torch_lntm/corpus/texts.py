@@ -293,7 +293,7 @@ def _choose(
             if stops.all():
                 raise CorpusError(
                     "the texts cannot be counted: all of their words are English stop words; "
-                    "stop_words=None keeps them"
+                    "stop_words none keeps them"
                 )
             keep &= ~stops
             notes.append(f"{_number(stops, 'English stop word')} (stop_words none keeps them)")

@@ -13,9 +13,10 @@ from tqdm.auto import tqdm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.result import Effects
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.guides import Guide
+from torch_lntm.inference.em.loop import fits_of_one_thing
 from torch_lntm.models import TopicModel
 
 #: What fits a model to documents.
@@ -79,35 +80,50 @@ def permutation_test(
         progress: Show a progress bar on standard error.
         **options: Options of :func:`estimate` other than ``topics``.
 
+    Ctrl-C ends it, with the permutations that are done, if there is one.
+
     Returns:
         The statistics, by the topics of the first fit.
 
     Raises:
         ConfigError: The formula does not read the column, or an option cannot be used.
+
+    Warns:
+        ConvergenceWarning: Ctrl-C was pressed.
     """
     if "topics" in options:
         raise ConfigError("topics is no option of permutation_test, which tests all of them")
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
-    model, guide = fit(corpus)
-    effects = estimate(model, guide, corpus, formula, **options)
+    with fits_of_one_thing():
+        model, guide = fit(corpus)
+        effects = estimate(model, guide, corpus, formula, **options)
     if column not in effects.formula.kinds:
         raise ConfigError(
             f"formula {formula!r} does not read {column!r}; it reads "
             f"{', '.join(effects.formula.kinds) or 'no column'}"
         )
-    permuted, similarity = [], []
+    found: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     generator = np.random.default_rng(seed)
-    for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
-        order = generator.permutation(corpus.num_docs)
-        shuffled = corpus.with_metadata({column: corpus.metadata[column][order]})
-        other, its_guide = fit(shuffled)
-        found = _statistics(estimate(other, its_guide, shuffled, formula, **options), column)
-        alignment = align_topics(model, other)
-        permuted.append(found[alignment.partner])
-        similarity.append(alignment.similarity)
-    observed = _statistics(effects, column)
-    return PermutationTest(column, observed, np.array(permuted), np.array(similarity))
+    try:
+        for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
+            order = generator.permutation(corpus.num_docs)
+            shuffled = corpus.with_metadata({column: corpus.metadata[column][order]})
+            with fits_of_one_thing():
+                other, its_guide = fit(shuffled)
+                its_effects = estimate(other, its_guide, shuffled, formula, **options)
+            alignment = align_topics(model, other)
+            statistics = _statistics(its_effects, column)[alignment.partner]
+            found.append((statistics, alignment.similarity))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        warn(
+            f"Ctrl-C ended the test after {len(found)} of {num_permutations} permutations",
+            ConvergenceWarning,
+        )
+    permuted, similarity = map(np.array, zip(*found, strict=True))
+    return PermutationTest(column, _statistics(effects, column), permuted, similarity)
 
 
 def _statistics(effects: Effects, column: str) -> NDArray[np.float64]:

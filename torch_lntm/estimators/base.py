@@ -158,7 +158,8 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if model.name != cls._model:
             raise ConfigError(
                 f"{cls.__name__} is an estimator of {cls._model}, and the model is one of "
-                f"{model.name}; take the estimator of that"
+                f"{model.name}; take the estimator of that, or if there is none, "
+                "torch_lntm.inference.transform(guide, corpus) with the guide() of a run"
             )
         estimator = cls(**{**params, "n_components": model.num_topics})
         chosen = estimator._chosen_posterior
@@ -353,9 +354,22 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 "expected counts, got texts; put a CountVectorizer before the model: "
                 f"make_pipeline(CountVectorizer(), {type(self).__name__}())"
             )
+        if not reset and not hasattr(self, "feature_names_in_"):
+            self._check_order(getattr(X, "columns", None))
         X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=reset)
         check_non_negative(X, f"{type(self).__name__}.{method}")
         return Corpus.from_matrix(X, allow_empty=True)
+
+    def _check_order(self, columns: Any) -> None:
+        """Refuse a data frame whose columns are the model's words in another order."""
+        words = self.model_.vocabulary
+        if columns is None or words is None or tuple(columns) == words:
+            return
+        if set(columns) == set(words):
+            raise ConfigError(
+                "the columns are the words of the fit in another order; take "
+                "X[list(model_.vocabulary)]"
+            )
 
     def _words(self, words: Any) -> tuple[str, ...] | None:
         """The words of the columns, as far as they are known."""

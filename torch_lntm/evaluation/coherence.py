@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError
+from torch_lntm.models import TopicModel
 
 Measure = Literal["npmi", "umass"]
 
@@ -42,9 +43,9 @@ def coherence(
     does not allow, so their NPMI is another number. A topic of one word has no pairs and scores 0.
 
     Args:
-        topics: ``(num_topics, num_words)`` floating-point weights, of which each topic's ``top_n``
-            largest count (ties by position), or sequences of word positions, or of words, one per
-            topic, best first.
+        topics: A model; or ``(num_topics, num_words)`` floating-point weights, of which each
+            topic's ``top_n`` largest count (ties by position); or sequences of word positions, or
+            of words, one per topic, best first.
         corpus: Reference documents, such as the training corpus, or a matrix of their counts.
         measure: ``"npmi"`` or ``"umass"``.
         top_n: Top words per topic, at least 2.
@@ -115,8 +116,8 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
     """Share of different words among the top words of all topics (*Dieng et al. 2020*).
 
     Args:
-        topics: ``(num_topics, num_words)`` floating-point weights, or sequences of word positions
-            or of words, one per topic, best first.
+        topics: A model; or ``(num_topics, num_words)`` floating-point weights; or sequences of word
+            positions or of words, one per topic, best first.
         top_n: Top words per topic.
 
     Returns:
@@ -133,6 +134,8 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
 
 def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:
     """Each topic's top words as positions, checked against the corpus if there is one."""
+    if isinstance(topics, TopicModel):
+        topics = topics.topics.mean_probs
     matrix = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics
     if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
         if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.errors import TooFewDocumentsError, require_whole
 from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.models import TopicModel
@@ -69,7 +69,7 @@ def residual_dispersion(
         The dispersion.
 
     Raises:
-        ConfigError: There are fewer degrees of freedom than parameters.
+        TooFewDocumentsError: There are fewer degrees of freedom than parameters.
     """
     require_whole(1, max_documents=max_documents)
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)
@@ -104,9 +104,9 @@ def residual_dispersion(
     freedom = cells - (model.num_topics - 1) - shared / len(occupied)
     total = float(freedom.sum())
     if total <= 0:
-        raise ConfigError(
+        raise TooFewDocumentsError(
             f"{len(occupied)} documents have fewer degrees of freedom than the model has "
-            "parameters; take fewer topics"
+            f"parameters with {model.num_topics} topics; take fewer topics"
         )
     value = float(squares.sum()) / total
     residual = squares - value * freedom

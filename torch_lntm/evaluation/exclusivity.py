@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.stats
 import torch
 from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.models import TopicModel
 
 
-def exclusivity(topics: Tensor, top_n: int = 10, weight: float = 0.7) -> Tensor:
+def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
     """How exclusive each topic's most probable words are, on average.
 
     The mean over a topic's ``top_n`` words of 1/(w/E + (1 − w)/F): E and F are the ranks within the
@@ -19,7 +22,7 @@ def exclusivity(topics: Tensor, top_n: int = 10, weight: float = 0.7) -> Tensor:
     ``top_n``).
 
     Args:
-        topics: ``(num_topics, num_words)`` probabilities.
+        topics: A model; or ``(num_topics, num_words)`` probabilities.
         top_n: Top words per topic.
         weight: Weight w of exclusivity, between 0 and 1.
 
@@ -32,7 +35,9 @@ def exclusivity(topics: Tensor, top_n: int = 10, weight: float = 0.7) -> Tensor:
     require_whole(1, top_n=top_n)
     if not 0 <= weight <= 1:
         raise ConfigError(f"weight is {weight}; expected from 0 to 1")
-    probs = topics.detach().double().cpu().numpy()
+    if isinstance(topics, TopicModel):
+        topics = topics.topics.mean_probs
+    probs = torch.as_tensor(topics).detach().double().cpu().numpy()
     if probs.ndim != 2 or not np.isfinite(probs).all():
         raise ConfigError(f"topics of shape {probs.shape}; expected (num_topics, num_words)")
     num_words = probs.shape[1]

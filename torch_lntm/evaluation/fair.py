@@ -297,7 +297,10 @@ def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[
     Raises:
         ConfigError: The results are of other tokens.
     """
-    if not torch.equal(ours.held_out_tokens, other.held_out_tokens):
+    told = ("fingerprint", "seed", "observed_fraction")
+    pairs = [(getattr(ours, name, None), getattr(other, name, None)) for name in told]
+    different = any(None not in (one, two) and one != two for one, two in pairs)
+    if different or not torch.equal(ours.held_out_tokens, other.held_out_tokens):
         raise ConfigError("the results are of different held-out tokens; score one hold-out")
     return per_token(ours.log_predictive - other.log_predictive, ours.held_out_tokens)
 

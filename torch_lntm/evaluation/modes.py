@@ -21,8 +21,9 @@ SOLVER = {"tolerance": 1e-6, "max_iterations": 500}
 def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     """Theta ``(num_docs, num_topics)`` float64 at the mode of its logits.
 
-    Under a normal prior, that of eta; with sources, of eta and sources together. Under a Dirichlet
-    that of log theta up to a shift, :func:`dirichlet_modes`.
+    Under a normal prior, that of eta; with sources, of eta and sources together, or if these are
+    Laplace the mean of the factor posterior. Under a Dirichlet that of log theta up to a shift,
+    :func:`dirichlet_modes`.
 
     Args:
         model: The model.
@@ -33,9 +34,9 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
         placed = model.place(batch)
         return dirichlet_modes(placed, model.topics.double_probs, concentration)
-    names = list(space.posterior_metrics.values())
-    # Laplace's and Taylor's posteriors are centred at the mode.
-    name = "laplace" if "laplace" in names else "taylor"
+    guides = space.posterior_metrics.values()
+    # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources have neither.
+    name = next((name for name in ("laplace", "taylor") if name in guides), "factor")
     return make_guide(name, model, **SOLVER).posterior(batch).theta_mode().double()
 
 

@@ -12,13 +12,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError, import_extra
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    CorpusWarning,
+    MissingColumnError,
+    import_extra,
+    warn,
+)
 from torch_lntm.formulas.language import check_formula, columns_of, plain_message
 
 #: What a column holds: numbers, dates in text, which count as days, or text, whose values are
 #: levels.
 Kind = Literal["number", "date", "text"]
 
+#: Documents from which on a text that is another one in each of them is taken for a mistake.
+MANY_LEVELS = 10
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
@@ -63,6 +72,9 @@ class Formula:
         Raises:
             ConfigError: The formula cannot be used, or not with these columns.
             CorpusError: A column is missing, or lacks values.
+
+        Warns:
+            CorpusWarning: A column of text is another one in every document.
         """
         names = columns_of(check_formula(text))
         kinds = {name: _kind(columns[name]) for name in names if _has(name, columns)}
@@ -81,6 +93,14 @@ class Formula:
                 f"formula {text!r}: {single} is {levels[single]} in all documents, which says "
                 "nothing of them; leave it out"
             )
+        for name, kind in kinds.items():
+            if kind == "text" and len(levels.get(name, ())) == num_docs >= MANY_LEVELS:
+                warn(
+                    f"formula {text!r}: {name} is another text in every document, such as "
+                    f"{levels[name][0]!r}, and gets a coefficient for each; leave it out, or if "
+                    "these are dates, write them as in 2004-09-30",
+                    CorpusWarning,
+                )
         fitted = cls(
             text, tuple(map(str, matrix.columns)), kinds, levels, _encode(spec.transform_state)
         )
@@ -94,8 +114,8 @@ class Formula:
             num_docs: Number of documents.
 
         Raises:
-            CorpusError: A column is missing, lacks values, or has a level that the formula was not
-                fitted to.
+            CorpusError: A column is missing, lacks values, has a level that the formula was not
+                fitted to, or a number outside of those that a spline was fitted to.
             ConfigError: The formula now gives other columns than those that it was fitted to.
         """
         frame = self._frame(columns, num_docs)
@@ -107,6 +127,7 @@ class Formula:
                 )
         levels_before = {name: list(levels) for name, levels in self.levels.items()}
         transforms = _decode(self.transforms)
+        self._check_ranges(frame, transforms)
         matrix = self._evaluate(frame, levels_before, transforms)
         # What had no state would have been fitted to the new documents.
         if tuple(map(str, matrix.columns)) != self.names or set(transforms) != set(self.transforms):
@@ -152,6 +173,31 @@ class Formula:
         values = {name: _numeric(name, columns, kind) for name, kind in self.kinds.items()}
         return pandas.DataFrame(values, index=pandas.RangeIndex(num_docs))
 
+    def _check_ranges(self, frame: Any, transforms: Mapping[str, Any]) -> None:
+        """Refuse numbers beyond the ends of splines, which are not defined there."""
+        for call, state in transforms.items():
+            name = next((name for name in self.kinds if name in call), None)
+            if name is None or not isinstance(state, Mapping) or "extrapolation" in call:
+                continue
+            lower, upper = state.get("lower_bound"), state.get("upper_bound")
+            if lower is None or upper is None or not call.endswith(")"):
+                continue
+            # Of a column itself; what a formula computes of it first has ends of its own.
+            if not re.match(rf"\w+\(\s*{re.escape(name)}\s*[,)]", call):
+                continue
+            values = frame[name].to_numpy(dtype=np.float64)
+            outside = np.flatnonzero((values < lower) | (values > upper))
+            if len(outside):
+                low, high, found = (
+                    _shown(value, self.kinds[name]) for value in (lower, upper, values[outside[0]])
+                )
+                raise CorpusError(
+                    f"column {name!r} lies outside of {low} to {high}, to which {call} was fitted, "
+                    f"in {len(outside)} document(s), first in document {outside[0]} ({found}); "
+                    "leave these out, or fit with the argument extrapolation='clip' of the spline, "
+                    "which takes them to the nearest end"
+                )
+
     def _evaluate(self, frame: Any, levels: dict[str, Any], transforms: dict[str, Any]) -> Any:
         formulaic = import_extra("formulaic", "formula", "a formula")
         from formulaic.parser.types import Factor
@@ -172,6 +218,9 @@ class Formula:
                 return spec.get_model_matrix(frame, context={})
         except Exception as error:
             reason = " ".join(plain_message(error).split())
+            if "could not convert string to float" in reason:
+                texts = ", ".join(name for name, kind in self.kinds.items() if kind == "text")
+                reason += f"; of {texts} numbers are expected, or dates as in 2004-09-30"
             raise ConfigError(
                 f"formula {self.text!r} cannot be evaluated: {reason:.300}"
             ) from error
@@ -236,6 +285,11 @@ def _numeric(name: str, columns: Mapping[str, Any], kind: Kind) -> NDArray[Any]:
             ) from error
         return days.astype(np.float64)
     return values.astype(np.float64) if values.dtype.kind == "b" else values
+
+
+def _shown(value: float, kind: Kind) -> str:
+    """A number of a column as the column has it."""
+    return str(np.datetime64(round(value), "D")) if kind == "date" else f"{value:g}"
 
 
 # -------------------------------------------------------------------- state as JSON

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import pyro
 import torch
@@ -80,8 +80,8 @@ class _AspectGuide(Guide[DirichletPosterior]):
         if posterior is None:
             posterior = self.posterior(batch)
         batch, raised = self.as_independent(batch, posterior)
-        topics = self.model.topics.probs
-        return dirichlet_bound(batch, topics, posterior.concentration, posterior.gamma) + raised
+        topics, space = self.model.topics.probs, cast(GammaSpace, self.model.prior.space(batch))
+        return dirichlet_bound(batch, topics, space.concentration, posterior.gamma) + raised
 
     @torch.no_grad()
     def word_counts(

@@ -76,6 +76,8 @@ class FactorGuide(Guide[FactorPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
+        else:
+            self.require_present(batch, posterior.space)
         batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any, ClassVar, Generic, TypedDict
 
@@ -16,9 +17,10 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.memory import WarmStarts
 from torch_lntm.guides.tables import solve_by_tables
 from torch_lntm.kernels import bursts, expected_word_counts, word_probabilities
-from torch_lntm.latents import LatentSpace
+from torch_lntm.latents import EtaSpace, LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
+from torch_lntm.models.snapshot import Snapshot
 from torch_lntm.posteriors import Posterior
 from torch_lntm.posteriors.posterior import WarmStartUnit
 
@@ -92,7 +94,7 @@ class Guide(ABC, Generic[P]):
         self.tolerance = tolerance
         self.max_iterations = max_iterations
         self._warm_starts = WarmStarts(self.starts_from)
-        self._last: tuple[DocumentBatch, list[tuple[int, int]], P] | None = None
+        self._last: tuple[DocumentBatch, Snapshot, P] | None = None
 
     @classmethod
     def fits(cls, model: TopicModel) -> bool:
@@ -238,6 +240,28 @@ class Guide(ABC, Generic[P]):
             return batch, torch.zeros((), dtype=torch.float64, device=batch.device)
         return bursts.with_tables(self.word_probabilities(batch, posterior), batch)
 
+    def require_present(self, batch: DocumentBatch, space: Any) -> None:
+        """Refuse a posterior in the coordinates of other parameters than the prior has now.
+
+        Args:
+            batch: The documents.
+            space: The latent space of their posterior.
+
+        Raises:
+            ConfigError: The prior's parameters have changed since.
+        """
+        now: Any = self.model.prior.space(batch)
+        if isinstance(now, EtaSpace) and type(now) is not type(space):
+            now = now.marginal()
+        names = [one.name for one in fields(now)] if type(now) is type(space) else []
+        pairs = [(getattr(now, name), getattr(space, name)) for name in names]
+        same = [torch.equal(*pair) for pair in pairs if isinstance(pair[0], Tensor)]
+        if not same or not all(same):
+            raise ConfigError(
+                "the posterior was solved at other parameters of the prior; solve it again by "
+                "guide.posterior(batch)"
+            )
+
     @abstractmethod
     def _solve(
         self,
@@ -309,12 +333,11 @@ class Guide(ABC, Generic[P]):
         """
         batch = self.model.check_batch(batch)
         values = (*self.model.parameters(), *self.model.buffers())
-        at = [(value.data_ptr(), value._version) for value in values]
-        if self._last is not None and self._last[0] is batch and self._last[1] == at:
+        if self._last is not None and self._last[0] is batch and self._last[1].holds(values):
             return self._last[2]
         posterior = self.posterior(batch, self._warm_starts.read(batch))
         self._warm_starts.write(batch, posterior.warm_start)
-        self._last = (batch, at, posterior)
+        self._last = (batch, Snapshot(values), posterior)
         return posterior
 
     @abstractmethod

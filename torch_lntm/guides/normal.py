@@ -77,15 +77,20 @@ class NormalGuide(Guide[NormalPosterior]):
 
         Args:
             batch: The documents.
-            posterior: Their posterior, solved here if not given.
+            posterior: Their posterior at the prior's present parameters, solved here if not given.
             kind: ``"tangent"`` or ``"tilted"``, the bound on the expected log normaliser.
 
         Returns:
             ``(num_docs,)`` float64 nats.
+
+        Raises:
+            ConfigError: The posterior was solved at other parameters of the prior.
         """
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
+        else:
+            self.require_present(batch, posterior.space)
         batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 

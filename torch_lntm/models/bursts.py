@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.kernels.bursts import tables_of
+from torch_lntm.models.snapshot import Snapshot
 
 #: Where the concentration starts: tokens of documents from which their own words weigh as much as
 #: their topics; and its bounds, at the upper of which words are independent draws.
@@ -34,7 +35,7 @@ class Bursts(nn.Module):
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.log_concentration = nn.Parameter(torch.tensor(math.log(START), dtype=dtype))
-        self._known: tuple[tuple[int, int], Tensor] | None = None
+        self._known: tuple[Snapshot, Tensor] | None = None
 
     @property
     def concentration(self) -> Tensor:
@@ -50,9 +51,8 @@ class Bursts(nn.Module):
         log_a = cast(Tensor, self.log_concentration)
         if not isinstance(log_a, nn.Parameter):  # a handler's, for the time of one call
             return self.concentration.detach()
-        at = (log_a.data_ptr(), log_a._version)
-        if self._known is None or self._known[0] != at:
-            self._known = (at, self.concentration.detach())
+        if self._known is None or not self._known[0].holds([log_a]):
+            self._known = (Snapshot([log_a]), self.concentration.detach())
         return self._known[1]
 
     @torch.no_grad()

@@ -357,9 +357,11 @@ class TopicModel(nn.Module):
             their sites.
 
         Raises:
-            ConfigError: A length is no whole number from 0 up.
+            ConfigError: A length is no whole number from 0 up, or the model's dtype is of low
+                precision.
             CorpusError: There are no documents, or covariates are not one row for each of them.
         """
+        self._check_dtype()
         # A corpus's lengths are read-only, which only a copy of them may forget.
         given = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
         bad = ~(given >= 0) | (given != given.round())
@@ -424,9 +426,10 @@ class TopicModel(nn.Module):
 
         Raises:
             ConfigError: It has another number of words; or where both have a vocabulary, other
-                words or another order.
+                words or another order; or the model's dtype is of low precision.
             CorpusError: The documents lack what the covariates are made of.
         """
+        self._check_dtype()
         cure = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
         if corpus.num_words != self.num_words:
             raise ConfigError(
@@ -441,6 +444,13 @@ class TopicModel(nn.Module):
             f"{column} is {theirs!r}, in the model {ours!r}; {cure}"
         )
 
+    def _check_dtype(self) -> None:
+        if self.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"the model's parameters are of type {self.dtype}; expected torch.float32 or "
+                "torch.float64: take model.float()"
+            )
+
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch on this model's device and in its dtype, as of :meth:`place`.
 
@@ -453,11 +463,7 @@ class TopicModel(nn.Module):
                 f"documents given as {type(batch).__name__}; expected a DocumentBatch, which "
                 "corpus.batch() makes, or corpus.batches() in parts"
             )
-        if self.dtype not in (torch.float32, torch.float64):
-            raise ConfigError(
-                f"the model's parameters are of type {self.dtype}; expected torch.float32 or "
-                "torch.float64: take model.float()"
-            )
+        self._check_dtype()
         if batch.num_words not in (self.num_words, self.topics.num_groups * self.num_words):
             raise ConfigError(
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "

@@ -189,7 +189,10 @@ def test_parquet_of_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "match"),
     [
-        ({"words": None}, "expected a column of lists 'words', got the columns counts, year"),
+        (
+            {"words": None},
+            "expected counted words, in a column of lists 'words', got the columns counts, year",
+        ),
         ({"words": [1.5] * 50}, "'words' must be lists of words or columns, got double"),
         ({"words": [["a", None]] * 50}, "a word of 'words' is missing"),
         ({"words": [[1, None]] * 50}, "a word of 'words' is missing"),

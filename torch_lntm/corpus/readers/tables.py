@@ -209,8 +209,9 @@ class _Parquet:
         """The counts, and what is known of them."""
         if "words" not in self.names:
             raise FileError(
-                f"{self.path}: expected a column of lists 'words', got the columns "
-                f"{', '.join(self.names[:20])}"
+                f"{self.path}: expected counted words, in a column of lists 'words', got the "
+                f"columns {', '.join(self.names[:20])}; write texts as .jsonl or .csv instead: "
+                "data_frame.to_json('posts.jsonl', orient='records', lines=True)"
             )
         kind = str(self.file.schema_arrow.field("words").type)
         vocabulary = None

@@ -79,6 +79,8 @@ class TextStream:
         columns = _Columns(self.path, self.options)
         for place, record in TEXT_READERS[self.format](self.path, self.options):
             text = record.get(text_field)
+            if text is None and text_field in record:
+                text = ""  # as an empty field of csv
             if not isinstance(text, str):
                 raise FileError(
                     f"{self.path}, {place}: expected a text in the field {text_field!r}, got "

@@ -65,6 +65,7 @@ class CovarianceSample:
     ) -> None:
         self.stride = stride if guide.separates_means else 1
         self._guide = guide
+        self._num_docs = len(order)
         self._rank = np.empty(corpus.num_docs, dtype=np.int64)
         self._rank[order] = np.arange(len(order))
         device, dtype = guide.model.device, guide.model.dtype
@@ -96,7 +97,9 @@ class CovarianceSample:
         if self.stride == 1:
             return self._guide.posterior(batch, init, **settings), None
         modes = self._guide.means(batch, init, **settings)
-        moments = SampledMoments(modes, float(self.stride))
+        # Of the documents, every stride-th: with the last of a turn missing, they are fewer.
+        sampled = -(-(self._num_docs - turn % self.stride) // self.stride)
+        moments = SampledMoments(modes, self._num_docs / max(sampled, 1))
         in_turn = self._rank[batch.positions.numpy()] % self.stride == turn % self.stride
         # From the modes one step is enough.
         settings["max_iterations"] = 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,9 +18,23 @@ from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
 from torch_lntm.inference.em.memory import DocumentRows, placed
 from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 
 StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
+
+#: Whether fits are parts of something that is of no use with a fit that ended early.
+_PART_OF_MORE: ContextVar[bool] = ContextVar("part_of_more", default=False)
+
+
+@contextmanager
+def fits_of_one_thing() -> Iterator[None]:
+    """A context in which Ctrl-C ends not only the fit that runs, but what it is a part of."""
+    token = _PART_OF_MORE.set(True)
+    try:
+        yield
+    finally:
+        _PART_OF_MORE.reset(token)
 
 
 class ResumableFit(ABC):
@@ -66,11 +82,24 @@ class ResumableFit(ABC):
         state = replace(
             self.state,
             documents=dict_of_clones(tables),
+            statistics=self._kept_statistics(),
             history=list(self.state.history),
             best=dict(self.state.best),
         )
         # In one assignment: Ctrl-C can come at any moment, also while the copies are made.
         self._kept = self.snapshot(), state
+
+    def _kept_statistics(self) -> Statistics | None:
+        """The statistics, copied where the next step will change them in place."""
+        statistics = self.state.statistics
+        if statistics is None or not self.averages:
+            return statistics
+        return replace(statistics, word_counts=statistics.word_counts.clone())
+
+    @property
+    def averages(self) -> bool:
+        """Whether the present phase moves its statistics, instead of making them anew."""
+        return False
 
     def restore(self) -> None:
         """Go back to what was kept last, which ends the fit."""
@@ -127,6 +156,8 @@ class ResumableFit(ABC):
             reason = self.end_reason()
         except KeyboardInterrupt:
             self.restore()
+            if _PART_OF_MORE.get():
+                raise
             reason = "interrupted"
         finally:
             steps.close()

@@ -173,7 +173,8 @@ class MonteCarloEM:
             corpus: The documents, or a matrix of counts; empty ones take no part.
             checkpoint: A file to save the state of the fit in. If it exists the fit continues from
                 there, to the same result as without the interruption, in any number of processes,
-                also with more epochs unless it averages already. It is left in place.
+                also with more epochs unless it averages already or their warm-up, which is half of
+                up to 20 epochs, would be longer. It is left in place.
             checkpoint_seconds: Least time between two saves.
             processes: The processes that share the fit; by default those of the default group of
                 ``torch.distributed``, or this one alone.

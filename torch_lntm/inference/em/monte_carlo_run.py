@@ -198,6 +198,11 @@ class MonteCarloRun(ResumableFit):
         gained = history[epochs - 1]["objective"] - history[first - 1]["objective"]
         return float(gained) / GAIN_EPOCHS
 
+    @property
+    def averages(self) -> bool:
+        """See :attr:`ResumableFit.averages`."""
+        return True
+
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`; why the search, before the averages, ended."""
         turn = self._turn
@@ -470,6 +475,9 @@ class MonteCarloRun(ResumableFit):
             for name, table in tables.items()
             if name.startswith(_CHAIN)
         }
+        for site, turn in self.model.prior.canonicalise_().items():
+            if site in chains:
+                chains[site] = chains[site] @ turn.to(chains[site])
         for value in chains.values():
             value[:, empty] = torch.nan
         means, moved = tables["means"], torch.zeros(num_chains, num_docs, dtype=torch.bool)

@@ -117,6 +117,8 @@ class VariationalRun(ResumableFit):
         )
         self.rows = self.shares.rows
         self.state = FitState()
+        #: Those of the best restart; a fit that was continued from a file does not know them.
+        self._best_statistics: Statistics | None = None
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -294,6 +296,7 @@ class VariationalRun(ResumableFit):
         record = self._record(score)
         scores = [*self._objectives("score"), score]
         if scores.index(max(scores)) == state.restart:
+            self._best_statistics = statistics
             state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
         # What is kept of the documents is this restart's, whose topics are not the next one's.
         state.documents.clear()
@@ -365,6 +368,11 @@ class VariationalRun(ResumableFit):
             case [*_, before, last]:
                 return abs(last - before) <= self.settings.tolerance * abs(last)
         return False
+
+    @property
+    def averages(self) -> bool:
+        """See :attr:`ResumableFit.averages`."""
+        return self.state.phase == "stepwise"
 
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`."""
@@ -438,7 +446,7 @@ class VariationalRun(ResumableFit):
             state.documents.clear()
             state.documents["means"] = best.pop("means")
             self.model.load_state_dict(best)
-            state.phase = "score"
+            state.phase, state.statistics = "score", self._best_statistics
             scored = (r for r in state.history if r["phase"] == "score")
             state.history.append(max(scored, key=lambda r: r["objective"]))
 

@@ -28,10 +28,13 @@ class Tally:
     def add(self, chains: Chains) -> Tensor:
         """Count the last transition; returns which chains it moved."""
         assert chains.last is not None
-        self._acceptance.append(self.share * chains.last.acceptance.mean())
+        self._acceptance.append(self._own_share(chains.last.acceptance.mean()))
         self._divergences.append(chains.last.divergent.sum())
-        self._step_size.append(self.share * chains.step_size.mean())
+        self._step_size.append(self._own_share(chains.step_size.mean()))
         return chains.last.accepted
+
+    def _own_share(self, mean: Tensor) -> Tensor:
+        return mean if self.share == 1.0 else self.share * mean
 
     def add_draws(self, chains: Chains) -> None:
         """Count where a visit left the chains."""

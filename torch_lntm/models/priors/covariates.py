@@ -17,6 +17,8 @@ from torch_lntm.formulas import Formula
 PREVALENCE = "prevalence"
 #: A column's spread below which it is taken for constant, relative to its size.
 MIN_SPREAD = 1e-10
+#: And the least that single precision, in which batches carry columns, resolves to a thousandth.
+RESOLVED_SPREAD = 1e-4
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Covariates:
                 ``(num_docs, num_columns)``, without an intercept.
 
         Raises:
-            ConfigError: The formula cannot be used or has no intercept, or a column is constant.
+            ConfigError: The formula cannot be used or has no intercept, or a column is constant, or
+                varies so little for its size that single precision would round it.
             CorpusError: Documents lack a value or the array.
         """
         if formula is None:
@@ -70,6 +73,14 @@ class Covariates:
             raise ConfigError(
                 f"prevalence: the column {names[constant[0]]} is the same in all documents, which "
                 "the intercept says already; leave it out"
+            )
+        blurred = np.flatnonzero(scales <= RESOLVED_SPREAD * np.abs(matrix).max(0, initial=0.0))
+        if len(blurred):
+            name = names[blurred[0]]
+            raise ConfigError(
+                f"prevalence: the column {name} varies by {scales[blurred[0]]:.2g} around "
+                f"{means[blurred[0]]:.9g}, which single precision would round; take center({name}) "
+                "in the formula, or subtract the mean; and write dates as in 2004-09-30"
             )
         return cls(names, tuple(means.tolist()), tuple(scales.tolist()), fitted)
 

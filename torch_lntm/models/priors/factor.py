@@ -172,7 +172,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     def space(self, batch: DocumentBatch) -> FactorSpace:
         """See :meth:`DocumentPrior.space`; z = (s, e), sources and whitened noise."""
         parameters = (self.loc, self.mixing, self.noise_precision)
-        return self.space_type(*(parameter.detach() for parameter in parameters))
+        return self.space_type(*(parameter.detach().clone() for parameter in parameters))
 
     def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
         """See :meth:`DocumentPrior.identified`; contrasts of eta, with sources if Laplace."""
@@ -339,16 +339,20 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         return self.source_variance * mixing @ mixing.mT + noise
 
     @torch.no_grad()
-    def canonicalise_(self) -> None:
+    def canonicalise_(self) -> dict[str, Tensor]:
         """Rotate, order and sign the sources by the convention of the class's docstring."""
         mixing = self.mixing.double()
+        turn = torch.eye(self.num_sources, dtype=torch.float64, device=mixing.device)
         if self.source == "gaussian":
-            mixing = mixing @ torch.linalg.svd(self.centred_mixing(), full_matrices=False).Vh.mT
-        centred = mixing - mixing.mean(0)
+            turn = torch.linalg.svd(self.centred_mixing(), full_matrices=False).Vh.mT
+        centred = mixing @ turn
+        centred = centred - centred.mean(0)
         order = centred.norm(dim=0).argsort(descending=True, stable=True)
-        mixing, centred = mixing[:, order], centred[:, order]
+        turn, centred = turn[:, order], centred[:, order]
         largest = centred.gather(0, centred.abs().argmax(0, keepdim=True))
-        self.mixing.copy_(mixing * torch.where(largest < 0, -1.0, 1.0))
+        turn = turn * torch.where(largest < 0, -1.0, 1.0)
+        self.mixing.copy_(mixing @ turn)
+        return {"source": turn}
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""

@@ -77,7 +77,7 @@ class NormalPrior(DocumentPrior):
 
     def space(self, batch: DocumentBatch) -> NormalSpace:
         """See :meth:`DocumentPrior.space`; z = L⁻¹(eta − location)."""
-        location = self.location(batch).detach()
+        location = self.location(batch).detach().clone()  # a space stays when parameters change
         return NormalSpace(location, self.scale_tril.detach().double(), self.anchored)
 
     def identified(self, batch: DocumentBatch) -> ContrastSpace:

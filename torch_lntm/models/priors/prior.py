@@ -189,8 +189,14 @@ class DocumentPrior(nn.Module):
             "NormalPrior say what it is, and docs/own_prior.md has examples"
         )
 
-    def canonicalise_(self) -> None:
-        """Choose, among parameters that mean the same, those that are stated as the convention."""
+    def canonicalise_(self) -> dict[str, Tensor]:
+        """Choose, among parameters that mean the same, those that are stated as the convention.
+
+        Returns:
+            What follows for the documents' latent variables: by the names of the sites that change,
+            the matrix ``(dim, dim)`` that rows of their values are to be multiplied by.
+        """
+        return {}
 
 
 def centred_logits(theta: Tensor) -> Tensor:
