@@ -13,6 +13,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, document_completion, log_likelihood
+from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
 from torch_lntm.recipes import Recipe
 from torch_lntm.selection import CRITERIA, Criterion, Selection, SelectionRow
 
@@ -146,3 +147,44 @@ def test_the_fewest_topics_as_good_as_the_best_are_recommended() -> None:
 def test_settings_that_cannot_be_are_refused(corpus, sizes, options, match) -> None:
     with pytest.raises(ConfigError, match=match):
         lntm.select(corpus, sizes, **options)
+
+
+def test_more_parameters_than_the_residuals_tell_of_have_no_dispersion(corpus) -> None:
+    found = lntm.select(corpus[:12], [2, 10], num_seeds=1, top_n=3, test_fraction=0.2)
+    assert "dispersion" not in found.rows[1].criteria
+    assert [len(row) for row in csv.reader(found.format("csv").splitlines())] == [12] * 3
+    assert found.format().splitlines()[-3].split()[-1] == "–"
+    assert found.plot() is not None
+    assert found.recommended.num_topics in (2, 10)
+
+
+@pytest.mark.parametrize("at", [0, 2, 3])
+def test_ctrl_c_leaves_the_fits_that_are_complete(corpus, monkeypatch, at) -> None:
+    """In the fit itself, which would end early and be judged as if it were complete."""
+    options = {"num_seeds": 2, "top_n": 3, "recipe": Recipe("ctm", "hmc")}
+    options["options"] = {"max_epochs": 4}
+    steps, fits = MonteCarloRun.steps, 0
+
+    def interrupted(self):
+        nonlocal fits
+        fits += 1
+        for number, record in enumerate(steps(self)):
+            if fits == at + 1 and number == 1:
+                raise KeyboardInterrupt
+            yield record
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MonteCarloRun, "steps", interrupted)
+        if at == 0:
+            with pytest.raises(KeyboardInterrupt):
+                lntm.select(corpus, [2, 3], **options)
+            return
+        found = lntm.select(corpus, [2, 3], **options)
+    assert found.interrupted
+    assert "Ctrl-C ended the fits" in found.because
+    assert [row.num_topics for row in found.rows] == [2, 3][: at - 1]
+    whole = lntm.select(corpus, [2, 3], **options)
+    assert not whole.interrupted
+    assert found.rows[0].criteria["completion"] == whole.rows[0].criteria["completion"]
+    if at == 3:
+        assert "stability" not in found.rows[1].criteria

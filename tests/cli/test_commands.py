@@ -373,3 +373,74 @@ def test_transform_carries_the_documents_columns(run_folder, counts):
     with np.load("x.npz", allow_pickle=False) as arrays:
         assert arrays["metadata.year"].tolist() == list(range(1900, 1940))
         assert arrays["metadata.id"][:5].tolist() == ["d0", "d1", "d2", "", "d4"]
+
+
+# -------------------------------------------------------------------- what must not be lost
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report", "effects"])
+def test_a_corpus_that_has_changed_is_not_taken_for_that_of_the_fit(
+    run_folder, counts, command, capsys
+):
+    corpus = lntm.read_corpus(counts)
+    matrix = corpus.to_scipy().toarray()
+    matrix[0] += 1
+    lntm.Corpus.from_matrix(matrix, corpus.vocabulary).save(counts)
+    capsys.readouterr()
+    more = ["--formula", "~ 1"] if command == "effects" else []
+    assert main([command, run_folder, *more, "--no-progress"]) == 1
+    assert "counts.npz: no longer holds the documents of the fit" in capsys.readouterr().err
+    if command == "evaluate":
+        assert main([command, run_folder, counts, "--metrics", "completion"]) == 0
+        assert "also those that were trained on" in capsys.readouterr().err
+
+
+def test_a_corpus_that_is_gone_is_asked_for(run_folder, counts, capsys):
+    Path("elsewhere").mkdir()
+    for path in Path().glob("counts.*"):
+        path.rename("elsewhere" / path)
+    capsys.readouterr()
+    assert main(["evaluate", run_folder]) == 1
+    assert "name the documents, as CORPUS after the run's folder" in capsys.readouterr().err
+    assert main(["evaluate", run_folder, "elsewhere/counts.npz", "--metrics", "completion"]) == 0
+    assert "the 4 documents held out from the fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["transform", "evaluate"])
+def test_files_are_not_replaced_unasked(run_folder, counts, command, capsys):
+    Path("out.csv").write_text("precious")
+    call = [command, run_folder, counts, "--out", "out.csv", "--no-progress"]
+    call += ["--metrics", "diversity"] if command == "evaluate" else []
+    capsys.readouterr()
+    assert main(call) == 1
+    assert "out.csv: exists already; choose another path" in capsys.readouterr().err
+    assert Path("out.csv").read_text() == "precious"
+    assert main([*call, "--overwrite"]) == 0
+    assert Path("out.csv").read_text() != "precious"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "given", "method"),
+    [
+        ((), (), "importance"),
+        (("--posterior", "hmc"), (), "annealed"),
+        (("--posterior", "hmc"), ("--num-samples", "50"), "importance"),
+        ((), ("--num-temperatures", "20"), "annealed"),
+    ],
+)
+def test_the_likelihood_is_estimated_as_suits_the_run(counts, options, given, method):
+    limit = "--max-epochs" if options else "--max-iterations"
+    fit = ["--num-topics", "3", "--no-progress", limit, "2", *options]
+    assert main(["fit", counts, "--out", "run", *fit]) == 0
+    call = ["evaluate", "run", "--metrics", "likelihood", "--no-progress", *given]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of few draws
+        assert main([*call, "--out", "scores.json"]) == 0
+    assert json.loads(Path("scores.json").read_text())[0]["method"].startswith(method)
+
+
+def test_a_record_whose_text_is_null_is_an_empty_document(run_folder):
+    Path("posts.jsonl").write_text('{"text": "w1 w2"}\n{"text": null}\n')
+    assert main(["transform", run_folder, "posts.jsonl", "--out", "out.csv"]) == 0
+    assert [row["tokens"] for row in rows_of(Path("out.csv").read_text())] == ["2", "0"]

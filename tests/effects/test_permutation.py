@@ -9,9 +9,10 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import permutation_test
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, ConvergenceWarning
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
+from torch_lntm.inference.em.phases import VariationalRun
 
 TOPICS = torch.tensor([[0.3, 0.3, 0.3, 0.05, 0.05], [0.05, 0.05, 0.3, 0.3, 0.3]])
 
@@ -54,3 +55,25 @@ def test_what_cannot_be_tested_is_refused(corpus) -> None:
         permutation_test(fit_to, corpus, "~ party", "sign", num_draws=2)
     with pytest.raises(ConfigError, match="tests all of them"):
         permutation_test(fit_to, corpus, "~ party", "party", topics=[0])
+
+
+def test_ctrl_c_ends_the_test_with_the_permutations_that_are_done(corpus, monkeypatch) -> None:
+    steps, fits = VariationalRun.steps, 0
+
+    def interrupted(self):
+        nonlocal fits
+        fits += 1
+        for record in steps(self):
+            if fits == 4:
+                raise KeyboardInterrupt
+            yield record
+
+    options = {"num_permutations": 5, "num_draws": 2}
+    whole = permutation_test(fit_to, corpus, "~ party + sign", "party", **options)
+    monkeypatch.setattr(VariationalRun, "steps", interrupted)
+    with pytest.warns(ConvergenceWarning, match="after 2 of 5 permutations"):
+        found = permutation_test(fit_to, corpus, "~ party + sign", "party", **options)
+    np.testing.assert_array_equal(found.permuted, whole.permuted[:2])
+    fits = 2
+    with pytest.raises(KeyboardInterrupt):
+        permutation_test(fit_to, corpus, "~ party + sign", "party", **options)

@@ -414,3 +414,21 @@ def test_scikit_learn_is_loaded_with_the_estimators_alone():
         "assert 'sklearn.base' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_words_in_another_order_are_refused() -> None:
+    words = [f"w{v}" for v in range(8)]
+    estimator = lntm.CorrelatedTopicModel(2, max_iter=1, vocabulary=words).fit(counts())
+    frame = pd.DataFrame(counts().toarray(), columns=words)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # scikit-learn's, of names that it did not see
+        expected = estimator.transform(counts())
+        np.testing.assert_allclose(estimator.transform(frame), expected)
+        with pytest.raises(ConfigError, match="words of the fit in another order"):
+            estimator.transform(frame[words[::-1]])
+
+
+def test_a_model_without_an_estimator_is_told_what_to_take() -> None:
+    corpus = lntm.Corpus.from_matrix(counts(), metadata={"x": np.arange(30.0)})
+    with pytest.raises(ConfigError, match=r"is one of stm; take.*inference\.transform"):
+        lntm.CorrelatedTopicModel.from_model(lntm.models.stm(2, corpus, "~ x"))

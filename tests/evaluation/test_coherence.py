@@ -12,7 +12,8 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation import coherence, topic_diversity
+from torch_lntm.evaluation import coherence, exclusivity, topic_diversity
+from torch_lntm.models import ctm
 
 
 def brute_force(words: list[int], corpus: Corpus, measure: str, smoothing: float = 1.0) -> float:
@@ -163,3 +164,13 @@ def test_words_need_a_vocabulary() -> None:
         coherence([["a", "b"]], Corpus.from_matrix([[1, 1]]))
     with pytest.raises(ConfigError, match="top_n is 0"):
         topic_diversity([[1]], top_n=0)
+
+
+def test_a_model_stands_for_its_topics(corpus: Corpus) -> None:
+    model = ctm(3, corpus.num_words)
+    probs = model.topics.mean_probs
+    assert torch.equal(coherence(model, corpus, top_n=3), coherence(probs, corpus, top_n=3))
+    assert topic_diversity(model, 3) == topic_diversity(probs, 3)
+    expected = exclusivity(probs, 3)
+    assert torch.equal(exclusivity(model, 3), expected)
+    assert torch.equal(exclusivity(probs.detach().numpy(), 3), expected)

@@ -18,9 +18,11 @@ from torch_lntm.evaluation import (
     ExactCompletion,
     completion_of,
     completion_perplexity,
+    document_completion,
     paired_difference,
 )
 from torch_lntm.evaluation.theta_chains import SHORT, split_rhat
+from torch_lntm.guides import TaylorGuide
 from torch_lntm.models import ctm, iftm, lda
 
 RNG = np.random.default_rng(0)
@@ -284,3 +286,17 @@ def test_rhat_tells_chains_that_have_met_from_those_that_have_not() -> None:
     assert float(rhat[0]) < 1.02
     assert float(rhat[1]) > 1.05
     assert float(rhat[2]) == 1.0
+
+
+def test_other_tokens_of_the_same_number_are_no_pair() -> None:
+    corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
+    model = ctm(3, 8)
+    guide = TaylorGuide(model)
+    one, other = (document_completion(model, guide, corpus, seed=seed) for seed in (0, 1))
+    assert torch.equal(one.held_out_tokens, other.held_out_tokens)
+    with pytest.raises(ConfigError, match="different held-out tokens"):
+        paired_difference(one, other)
+    fair = [completion_of(model, None, corpus.hold_out_words(0.5, seed), "mode") for seed in (0, 1)]
+    with pytest.raises(ConfigError, match="different held-out tokens"):
+        paired_difference(*fair)
+    assert paired_difference(one, one) == (0.0, 0.0)

@@ -233,3 +233,11 @@ def test_arguments() -> None:
         fit_own_words(model, None, hold_out().corpus)
     with pytest.raises(CorpusError, match="held-out token"):
         fit_own_words(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
+
+
+def test_models_with_laplace_sources_have_weights_too() -> None:
+    corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
+    hold_out = corpus.hold_out_words(0.5, 0)
+    model = lntm.models.iftm(3, 8, 2, source="laplace")
+    assert fit_own_words(model, None, hold_out) > 0
+    assert completion_of(model, None, hold_out, "mode").perplexity > 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
+from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, MissingColumnError
 from torch_lntm.formulas import Formula, check_formula
 from torch_lntm.formulas.language import MAX_LENGTH
 
@@ -230,3 +230,25 @@ def test_a_state_without_its_knots_is_not_fitted_anew(columns) -> None:
     damaged = Formula.from_json({**formula.to_json(), "transforms": {}})
     with pytest.raises(ConfigError, match="does not give the columns"):
         damaged.matrix(columns, NUM_DOCS)
+
+
+def test_numbers_beyond_a_spline_are_named() -> None:
+    days = [f"2001-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 6)]
+    columns = {"date": np.array(days, object), "x": np.arange(20.0)}
+    formula, _ = Formula.fit("~ bs(date, df=4) + bs(x, df=4, extrapolation='clip')", columns, 20)
+    inside = {"date": np.array(["2001-02-03"] * 2, object), "x": np.array([3.0, 99.0])}
+    assert np.isfinite(formula.matrix(inside, 2)).all()
+    with pytest.raises(
+        CorpusError,
+        match=r"'date' lies outside of 2001-01-01 to 2001-04-05, to which bs\(date, df=4\) was "
+        r"fitted, in 1 document\(s\), first in document 1 \(2004-01-05\)",
+    ):
+        formula.matrix({**inside, "date": np.array(["2001-02-03", "2004-01-05"], object)}, 2)
+
+
+def test_dates_that_are_none_are_told() -> None:
+    columns = {"d": np.array([f"{day:02}/01/2001" for day in range(1, 13)], object)}
+    with pytest.warns(CorpusWarning, match="d is another text in every document.*2004-09-30"):
+        Formula.fit("~ d", columns, 12)
+    with pytest.raises(ConfigError, match="of d numbers are expected, or dates as in 2004-09-30"):
+        Formula.fit("~ bs(d, df=4)", columns, 12)

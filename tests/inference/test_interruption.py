@@ -8,7 +8,7 @@ from support.known import make_corpus, make_model
 
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.inference.em import loop
+from torch_lntm.inference.em import loop, phases
 from torch_lntm.models import lda
 
 
@@ -66,3 +66,32 @@ def test_ctrl_c_during_a_copy_leaves_no_record_of_what_was_undone(make, engine, 
         assert found == objectives[: len(found)]
         for name, value in model.state_dict().items():
             torch.testing.assert_close(value, reference[len(found)][name], rtol=0, atol=0)
+
+
+def test_ctrl_c_in_a_later_restart_leaves_the_statistics_of_the_best(monkeypatch):
+    """Stepwise EM begins with their M-step, which must not go to another restart's topics."""
+    model, record = make_model(), phases.VariationalRun._record
+
+    def interrupted(self, objective, **more):
+        if self.state.restart == 1 and self.state.phase == "stepwise":
+            raise KeyboardInterrupt
+        return record(self, objective, **more)
+
+    monkeypatch.setattr(phases.VariationalRun, "_record", interrupted)
+    result = variational(model).fit(make_corpus())
+    assert result.stop_reason == "interrupted"
+    assert [r["phase"] for r in result.history][-1] == "score"
+    means = result.means.clone()
+    result.statistics.maximise(model)
+    expected = make_model()
+    alone = VariationalEM(
+        expected,
+        TaylorGuide(expected),
+        progress=False,
+        start_epochs=1,
+        stepwise_epochs=1,
+        max_iterations=0,
+    ).fit(make_corpus())
+    torch.testing.assert_close(means, alone.means, rtol=1e-4, atol=1e-4)
+    alone.statistics.maximise(expected)
+    torch.testing.assert_close(model.topics.probs, expected.topics.probs, rtol=1e-4, atol=1e-5)

@@ -250,3 +250,28 @@ def test_two_models_share_nothing_and_leave_the_parameter_store_alone() -> None:
     for before, after in zip(untouched, second.parameters(), strict=True):
         assert torch.equal(before, after)
     assert len(pyro.get_param_store()) == 0
+
+
+@pytest.mark.parametrize("optimiser", [pyro.optim.ClippedAdam, pyro.optim.AdagradRMSProp])
+def test_posteriors_follow_every_optimiser(optimiser: type) -> None:
+    """The same batch object at every step, whose posterior must not stay that of the first."""
+    corpus = make_corpus(10)
+    losses = []
+    for same in (True, False):
+        batch, model = corpus.batch(dtype=torch.float64), make_model()
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        svi = SVI(model, TaylorGuide(model), optimiser({}), Trace_ELBO())
+        steps = range(4)
+        given = [batch if same else corpus.batch(dtype=torch.float64) for _ in steps]
+        losses.append([svi.step(one) for one in given])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_posterior_is_remembered_while_nothing_changes() -> None:
+    model = make_model()
+    guide, batch = TaylorGuide(model), make_corpus(10).batch(dtype=torch.float64)
+    first = guide._remembered(batch)
+    assert guide._remembered(batch) is first
+    model.prior.loc.data += 1.0
+    assert guide._remembered(batch) is not first

@@ -598,3 +598,11 @@ def test_chains_left_out_leave_no_trace_in_the_statistics(device) -> None:
     torch.testing.assert_close(both.sums, one.sums)
     torch.testing.assert_close(both.word_counts, one.word_counts)
     assert len(one.sums["bursts"]) == 2
+
+
+def test_the_value_follows_writes_that_leave_no_version() -> None:
+    bursts = lntm.models.ctm(2, 4, bursty=True).bursts
+    value = bursts.value
+    assert bursts.value is value
+    bursts.log_concentration.data.fill_(math.log(7.0))
+    assert float(bursts.value) == pytest.approx(7.0, rel=1e-6)

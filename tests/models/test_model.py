@@ -15,8 +15,10 @@ from scipy.special import softmax
 from support.pairs import FAMILIES, make_counts, make_model, prior_draws
 from support.problems import make_batch, random_problem
 
-from torch_lntm.corpus import DocumentBatch
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError
+from torch_lntm.guides import DirichletGuide, TaylorGuide
+from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel
 
 
@@ -145,3 +147,41 @@ def test_a_batch_over_another_vocabulary_is_refused() -> None:
         model.check_batch(make_batch(np.ones((2, 14))))
     other = model.check_batch(make_batch(np.ones((2, 15)), dtype=torch.float32))
     assert other.dtype == torch.float64
+
+
+def test_models_of_low_precision_are_refused_everywhere() -> None:
+    model = make_model("ctm").half()
+    corpus = Corpus.from_matrix(make_counts())
+    for use in (
+        lambda: model.generate([3, 4]),
+        lambda: model.check_corpus(corpus),
+        lambda: VariationalEM(model, TaylorGuide(model), progress=False).fit(corpus),
+    ):
+        with pytest.raises(ConfigError, match=r"float16.*model.float"):
+            use()
+
+
+@pytest.mark.parametrize("family", ["ctm", "iftm(source='gaussian')"])
+def test_posteriors_stay_when_parameters_change(family) -> None:
+    model = make_model(family)
+    batch = Corpus.from_matrix(make_counts()).batch(dtype=torch.float64)
+    guide = TaylorGuide(model)
+    posterior = guide.posterior(batch)
+    before = posterior.kl().clone()
+    assert guide.bound(batch, posterior).isfinite().all()
+    with torch.no_grad():
+        model.prior.loc += 1.0
+    assert torch.equal(posterior.kl(), before)
+    with pytest.raises(ConfigError, match="solved at other parameters of the prior"):
+        guide.bound(batch, posterior)
+
+
+def test_a_dirichlet_s_bound_is_that_of_the_present_prior() -> None:
+    model = make_model("lda")
+    batch = Corpus.from_matrix(make_counts()).batch(dtype=torch.float64)
+    guide = DirichletGuide(model)
+    posterior = guide.posterior(batch)
+    with torch.no_grad():
+        model.prior.log_concentration += 2.0
+    solved_now = guide.bound(batch)
+    assert (guide.bound(batch, posterior) <= solved_now + 1e-9).all()

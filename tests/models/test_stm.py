@@ -388,3 +388,21 @@ def test_damaged_covariates_are_refused(corpus, change) -> None:
         Covariates.from_json({**about, **change})
     with pytest.raises(ConfigError, match=r"models\.stm"):
         Covariates.from_json(None)
+
+
+def test_columns_that_single_precision_would_round_are_refused(corpus) -> None:
+    age = corpus.metadata["age"]
+    far = corpus.with_metadata({"age": age + 1e8})
+    with pytest.raises(
+        ConfigError, match=r"the column age varies by 1\d around 1000000\d\d.*center"
+    ):
+        lntm.models.stm(NUM_TOPICS, far, "~ age")
+    with pytest.raises(ConfigError, match="x0 varies by"):
+        Covariates.of(corpus.with_covariates({"prevalence": age[:, None] + 1e8}), None)
+    near = lntm.models.stm(NUM_TOPICS, corpus, "~ age")
+    centred = lntm.models.stm(NUM_TOPICS, far, "~ center(age)")
+    found = [
+        model.prior.standardised(model.check_corpus(documents).batch())
+        for model, documents in ((near, corpus), (centred, far))
+    ]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

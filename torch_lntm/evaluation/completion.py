@@ -52,6 +52,8 @@ class CompletionResult:
         observed_fraction: Share of each document's tokens that was observed; None if not known.
         seed: Seed of the hold-out; None if not known.
         corpus_name: Name of the corpus.
+        fingerprint: SHA-256 of the tokens scored and observed, of :meth:`WordHoldOut.fingerprint`;
+            None if not known.
     """
 
     log_predictive: Tensor
@@ -61,6 +63,7 @@ class CompletionResult:
     observed_fraction: float | None = None
     seed: int | None = None
     corpus_name: str | None = None
+    fingerprint: str | None = None
 
     @property
     def num_docs(self) -> int:
@@ -205,6 +208,7 @@ def document_completion(
         None if given else observed_fraction,
         None if given else seed,
         hold_out.corpus.name,
+        hold_out.fingerprint(),
     )
 
 

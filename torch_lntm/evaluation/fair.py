@@ -60,7 +60,6 @@ class ExactCompletion(CompletionResult):
         rhat: ``(num_docs,)`` float64 split R-hat of the held-out tokens' log probability.
         num_samples: ``(num_docs,)`` int64 draws of each chain, after as many of warm-up.
         num_chains: Chains of each document.
-        fingerprint: SHA-256 of the tokens scored and observed, of :meth:`WordHoldOut.fingerprint`.
     """
 
     tolerance: float
@@ -69,7 +68,6 @@ class ExactCompletion(CompletionResult):
     rhat: Tensor
     num_samples: Tensor
     num_chains: int
-    fingerprint: str
 
     @property
     def simulation_error(self) -> float:
@@ -205,6 +203,7 @@ def completion_of(
             "mode",
             f"{model.name}, theta plugged in at its mode on the softmax scale" + note_of(weight),
             corpus_name=hold_out.corpus.name,
+            fingerprint=found,
         )
 
     def score(seen: DocumentBatch, words: SparseWords) -> ChainScores:
@@ -297,9 +296,8 @@ def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[
     Raises:
         ConfigError: The results are of other tokens.
     """
-    told = ("fingerprint", "seed", "observed_fraction")
-    pairs = [(getattr(ours, name, None), getattr(other, name, None)) for name in told]
-    different = any(None not in (one, two) and one != two for one, two in pairs)
+    prints = ours.fingerprint, other.fingerprint
+    different = None not in prints and prints[0] != prints[1]
     if different or not torch.equal(ours.held_out_tokens, other.held_out_tokens):
         raise ConfigError("the results are of different held-out tokens; score one hold-out")
     return per_token(ours.log_predictive - other.log_predictive, ours.held_out_tokens)

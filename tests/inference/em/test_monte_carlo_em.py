@@ -541,6 +541,7 @@ def assert_identical(one: tuple[TopicModel, Any], other: tuple[TopicModel, Any])
         assert torch.equal(a, b)
     for site, draws in one[1].chains.items():
         assert torch.equal(draws.nan_to_num(), other[1].chains[site].nan_to_num())
+    assert torch.equal(one[1].statistics.word_counts, other[1].statistics.word_counts)
     assert list(without_times(one[1])) == list(without_times(other[1]))
 
 
@@ -683,3 +684,26 @@ def test_leapfrogs_are_those_that_suit_the_latent_space(make, leapfrogs) -> None
     model = make(3, 5)
     assert MonteCarloEM(model).settings.chains.num_steps == leapfrogs
     assert MonteCarloEM(model, num_steps=5).settings.chains.num_steps == 5
+
+
+@pytest.mark.parametrize("source", ["gaussian", "laplace"])
+def test_sources_end_in_the_form_that_is_the_convention(monkeypatch, source: str) -> None:
+    """The prior turns, and the sources with it: eta's means given them stay."""
+    corpus = Corpus.from_matrix(make_counts((30, 8, 60, 12, 40, 25)))
+    found = []
+    for turned in (False, True):
+        model = make_model(f"iftm(source={source!r})", dtype="float64")
+        if not turned:
+            monkeypatch.setattr(type(model.prior), "canonicalise_", lambda prior: {})
+        result = fit_monte_carlo(model, corpus, start="model", max_epochs=3)
+        monkeypatch.undo()
+        mixing = model.prior.mixing.detach()
+        found.append((mixing, result.chains["source"][0] @ mixing.mT))
+    assert not torch.allclose(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1])
+    centred = found[1][0] - found[1][0].mean(0)
+    gram = centred.mT @ centred
+    assert (gram.diagonal().diff() <= 0).all()
+    assert (centred.gather(0, centred.abs().argmax(0, keepdim=True)) > 0).all()
+    if source == "gaussian":
+        torch.testing.assert_close(gram, gram.diagonal().diag(), rtol=0, atol=1e-9)
