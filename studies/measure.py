@@ -23,6 +23,7 @@ from tqdm.auto import tqdm
 
 from studies.machine import ROOT, describe
 from torch_lntm.errors import ConfigError
+from torch_lntm.inference.interruption import whole_or_nothing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +65,8 @@ class Cells:
         for key in tqdm(list(keys), disable=not self.progress):
             name = key if isinstance(key, str) else ", ".join(map(str, _parts(key)))
             if name not in self.done:
-                self.done[name] = to_json(measure(key))
+                with whole_or_nothing():
+                    self.done[name] = to_json(measure(key))
                 self.keep()
             found.append(from_json(self.done[name]))
         return found

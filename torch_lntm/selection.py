@@ -27,7 +27,7 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide
-from torch_lntm.inference.em.loop import fits_of_one_thing
+from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import TopicModel
 from torch_lntm.recipes import Recipe
 from torch_lntm.reports.tables import TableFormat, check_text, to_csv
@@ -299,7 +299,7 @@ def select(
                 options=given,
                 model_options=model_options,
             )
-            with fits_of_one_thing():
+            with whole_or_nothing():
                 result = engine.fit(train)
             found = document_completion(model, guide, hold_out)
             likely = annealing.estimate(model, test, seed=seed) if annealing else None

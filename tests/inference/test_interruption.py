@@ -7,8 +7,10 @@ import torch
 from support.known import make_corpus, make_model
 
 from torch_lntm.guides import TaylorGuide
-from torch_lntm.inference import MonteCarloEM, VariationalEM
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
+from torch_lntm.inference.chains import chains
 from torch_lntm.inference.em import loop, phases
+from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import lda
 
 
@@ -95,3 +97,24 @@ def test_ctrl_c_in_a_later_restart_leaves_the_statistics_of_the_best(monkeypatch
     torch.testing.assert_close(means, alone.means, rtol=1e-4, atol=1e-4)
     alone.statistics.maximise(expected)
     torch.testing.assert_close(model.topics.probs, expected.topics.probs, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_whole_pass_ctrl_c_on(monkeypatch):
+    model = make_model()
+    step = chains.Chains.move
+
+    def interrupted(self, *args):
+        step(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chains.Chains, "move", interrupted)
+    kernel = DocumentHMC(model, step_size=0.1)
+    batch = make_corpus().batch(dtype=model.dtype)
+    assert kernel.run(batch, 3, 1, progress=False).interrupted
+    assert monte_carlo(make_model()).fit(make_corpus()).stop_reason == "interrupted"
+    with whole_or_nothing():
+        with pytest.raises(KeyboardInterrupt):
+            kernel.run(batch, 3, 1, progress=False)
+        with pytest.raises(KeyboardInterrupt):
+            monte_carlo(make_model()).fit(make_corpus())
+    assert kernel.run(batch, 3, 1, progress=False).interrupted

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from studies import measure as framework
@@ -22,7 +23,11 @@ from studies.measure import (
     write,
 )
 from studies.tables import entry, entry_of_fits, mean_and_error, table, table_of, with_error
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
+from torch_lntm.guides import TaylorGuide
+from torch_lntm.inference import VariationalEM
+from torch_lntm.models import ctm
 
 
 @dataclass(frozen=True)
@@ -231,3 +236,24 @@ def test_lists_of_numbers_take_one_line_and_strings_stay() -> None:
     assert '"numbers": [1, -2.5e-07, null, true]' in text
     assert "[2, 3]\n" in text
     assert '"a [ 1 ] b"' in text
+
+
+def test_a_fit_that_ctrl_c_ended_early_is_no_cell(tmp_path: Path) -> None:
+    """Outside of a study it would be a result."""
+
+    def fit(_: Any) -> str:
+        model = ctm(2, 4)
+        guide = TaylorGuide(model)
+        guide.means = guide.posterior = _interrupted  # type: ignore[method-assign]
+        engine = VariationalEM(model, guide, start="model", progress=False)
+        return engine.fit(Corpus.from_matrix(np.ones((3, 4)))).stop_reason
+
+    assert fit(None) == "interrupted"
+    study = Study(Squares, lambda settings, cells: cells.each(["one"], fit), lambda _: "")
+    with pytest.raises(KeyboardInterrupt):
+        measure("squares", study, Squares(), tmp_path, progress=False)
+    assert not (tmp_path / "result.json").exists()
+
+
+def _interrupted(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.guides import Guide
-from torch_lntm.inference.em.loop import fits_of_one_thing
+from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import TopicModel
 
 #: What fits a model to documents.
@@ -95,7 +95,7 @@ def permutation_test(
         raise ConfigError("topics is no option of permutation_test, which tests all of them")
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
-    with fits_of_one_thing():
+    with whole_or_nothing():
         model, guide = fit(corpus)
         effects = estimate(model, guide, corpus, formula, **options)
     if column not in effects.formula.kinds:
@@ -109,7 +109,7 @@ def permutation_test(
         for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
             order = generator.permutation(corpus.num_docs)
             shuffled = corpus.with_metadata({column: corpus.metadata[column][order]})
-            with fits_of_one_thing():
+            with whole_or_nothing():
                 other, its_guide = fit(shuffled)
                 its_effects = estimate(other, its_guide, shuffled, formula, **options)
             alignment = align_topics(model, other)

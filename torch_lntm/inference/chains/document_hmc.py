@@ -16,6 +16,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.interruption import ends_early
 from torch_lntm.models import TopicModel
 
 #: What to do about chains that never move.
@@ -156,6 +157,8 @@ class DocumentHMC(MCMCKernel):
                         bar.set_postfix(chains.summary, refresh=False)
                     bar.update()
             except KeyboardInterrupt:
+                if not ends_early():
+                    raise
                 interrupted = True
         store = {site: draws[:, :drawn] for site, draws in store.items()}
         chains.warn_of_stuck(f"means leave them out. {_CURE}")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,22 +17,10 @@ from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_
 from torch_lntm.inference.em.memory import DocumentRows, placed
 from torch_lntm.inference.em.processes import Processes
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.interruption import ends_early
 from torch_lntm.models import TopicModel
 
 StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
-
-#: Whether fits are parts of something that is of no use with a fit that ended early.
-_PART_OF_MORE: ContextVar[bool] = ContextVar("part_of_more", default=False)
-
-
-@contextmanager
-def fits_of_one_thing() -> Iterator[None]:
-    """A context in which Ctrl-C ends not only the fit that runs, but what it is a part of."""
-    token = _PART_OF_MORE.set(True)
-    try:
-        yield
-    finally:
-        _PART_OF_MORE.reset(token)
 
 
 class ResumableFit(ABC):
@@ -156,7 +142,7 @@ class ResumableFit(ABC):
             reason = self.end_reason()
         except KeyboardInterrupt:
             self.restore()
-            if _PART_OF_MORE.get():
+            if not ends_early():
                 raise
             reason = "interrupted"
         finally:
