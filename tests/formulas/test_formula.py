@@ -235,7 +235,11 @@ def test_a_state_without_its_knots_is_not_fitted_anew(columns) -> None:
 def test_numbers_beyond_a_spline_are_named() -> None:
     days = [f"2001-{month:02}-{day:02}" for month in range(1, 5) for day in range(1, 6)]
     columns = {"date": np.array(days, object), "x": np.arange(20.0)}
-    formula, _ = Formula.fit("~ bs(date, df=4) + bs(x, df=4, extrapolation='clip')", columns, 20)
+    formula, _ = Formula.fit(
+        "~ bs(date, df=4) + bs(x, df=4, extrapolation='clip') + cr(x, df=3, constraints='center')",
+        columns,
+        20,
+    )
     inside = {"date": np.array(["2001-02-03"] * 2, object), "x": np.array([3.0, 99.0])}
     assert np.isfinite(formula.matrix(inside, 2)).all()
     with pytest.raises(

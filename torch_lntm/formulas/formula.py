@@ -174,28 +174,25 @@ class Formula:
         return pandas.DataFrame(values, index=pandas.RangeIndex(num_docs))
 
     def _check_ranges(self, frame: Any, transforms: Mapping[str, Any]) -> None:
-        """Refuse numbers beyond the ends of splines, which are not defined there."""
+        """Refuse values of columns beyond the ends of B-splines, which are not defined there."""
         for call, state in transforms.items():
-            name = next((name for name in self.kinds if name in call), None)
-            if name is None or not isinstance(state, Mapping) or "extrapolation" in call:
+            found = re.match(r"bs\((\w+)[,)]", call)
+            if found is None or found[1] not in self.kinds or "extrapolation" in call:
                 continue
-            lower, upper = state.get("lower_bound"), state.get("upper_bound")
-            if lower is None or upper is None or not call.endswith(")"):
-                continue
-            # Of a column itself; what a formula computes of it first has ends of its own.
-            if not re.match(rf"\w+\(\s*{re.escape(name)}\s*[,)]", call):
-                continue
+            if not isinstance(state, Mapping) or not {"lower_bound", "upper_bound"} <= set(state):
+                continue  # a damaged file
+            name, lower, upper = found[1], state["lower_bound"], state["upper_bound"]
             values = frame[name].to_numpy(dtype=np.float64)
             outside = np.flatnonzero((values < lower) | (values > upper))
             if len(outside):
-                low, high, found = (
+                low, high, first = (
                     _shown(value, self.kinds[name]) for value in (lower, upper, values[outside[0]])
                 )
                 raise CorpusError(
                     f"column {name!r} lies outside of {low} to {high}, to which {call} was fitted, "
-                    f"in {len(outside)} document(s), first in document {outside[0]} ({found}); "
-                    "leave these out, or fit with the argument extrapolation='clip' of the spline, "
-                    "which takes them to the nearest end"
+                    f"in {len(outside)} document(s), first in document {outside[0]} ({first}); "
+                    "leave these out, or fit with bs(..., extrapolation='clip'), which takes them "
+                    "to the nearest end"
                 )
 
     def _evaluate(self, frame: Any, levels: dict[str, Any], transforms: dict[str, Any]) -> Any:

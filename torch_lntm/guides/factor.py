@@ -77,7 +77,7 @@ class FactorGuide(Guide[FactorPosterior]):
         if posterior is None:
             posterior = self.posterior(batch)
         else:
-            self.require_present(batch, posterior.space)
+            self._require_present(batch, posterior.space)
         batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 

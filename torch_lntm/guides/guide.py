@@ -240,7 +240,7 @@ class Guide(ABC, Generic[P]):
             return batch, torch.zeros((), dtype=torch.float64, device=batch.device)
         return bursts.with_tables(self.word_probabilities(batch, posterior), batch)
 
-    def require_present(self, batch: DocumentBatch, space: Any) -> None:
+    def _require_present(self, batch: DocumentBatch, space: Any) -> None:
         """Refuse a posterior in the coordinates of other parameters than the prior has now.
 
         Args:

@@ -90,7 +90,7 @@ class NormalGuide(Guide[NormalPosterior]):
         if posterior is None:
             posterior = self.posterior(batch)
         else:
-            self.require_present(batch, posterior.space)
+            self._require_present(batch, posterior.space)
         batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 
