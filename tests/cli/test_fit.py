@@ -173,7 +173,7 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     content = ("--content", "party", "--content-penalty", "1")
     assert main(["fit", "posts.csv", "--out", "groups", *options, *content]) == 0
     assert lntm.load_run("groups").model.topics.column.levels == ("Left", "Right")
-    assert main(["transform", "groups", "posts.csv", "--out", "theta.npz"]) == 0
+    assert main(["transform", "groups", "posts.csv", "--out", "theta.npz", "--overwrite"]) == 0
     capsys.readouterr()
     assert main(["topics", "groups", "--by-group"]) == 0
     assert [line[12:17].strip() for line in capsys.readouterr().out.splitlines()] == [

@@ -26,7 +26,6 @@ from torch_lntm.cli.fit import Fit
 from torch_lntm.cli.report import Report
 from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
-from torch_lntm.recipes import SAMPLERS
 
 if TYPE_CHECKING:
     from torch_lntm.inference import DocumentTopics
@@ -303,6 +302,8 @@ class Evaluate(OnDocuments):
 
 def _suited_method(run: Run, given: Collection[str]) -> str:
     """The estimator of the likelihood that suits a run, and the options that were given."""
+    from torch_lntm.recipes import SAMPLERS
+
     if given:
         return "importance" if "num_samples" in given else "ais"
     # Proposals that approximate the posterior are too narrow for priors as wide as chains find.
