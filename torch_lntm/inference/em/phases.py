@@ -306,6 +306,7 @@ class VariationalRun(ResumableFit):
         else:
             state.documents["means"] = state.best.pop("means")
             self.model.load_state_dict(state.best)
+            state.statistics, self._best_statistics = self._best_statistics, None
             state.best = {}
             state.restart = scores.index(max(scores))
             self._enter("annealing")
