@@ -13,9 +13,10 @@ import stat
 import uuid
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -218,17 +219,29 @@ def read_arrays(
         raise FileError(f"{path}: not a complete .npz file of plain arrays ({error})") from error
 
 
+def checked_header(read: Callable[..., Any], file: Any) -> Any:
+    """The header of an array, of which NumPy's reader raises what it meets in parsing it.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        return read(file)
+    except (SyntaxError, TokenError, IndexError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"a damaged header: {error}") from error
+
+
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
     """An array, once its header has announced as many bytes as there are."""
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
-        read_header = {
+        read_header: Callable[..., Any] | None = {
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }.get(version)
         if read_header is None:
             raise ValueError(f"{name} has the unknown version {version}")
-        shape, _, dtype = read_header(file)
+        shape, _, dtype = checked_header(read_header, file)
         if dtype.hasobject:
             raise ValueError(f"{name} holds Python objects")
         announced = math.prod(shape) * dtype.itemsize
@@ -324,11 +337,13 @@ def unwritable(path: Path, error: OSError) -> FileError:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which takes its name, and another folder's place, only when complete.
 
-    After an error nothing is left of it, and what stood under ``path`` before is still there.
+    A symbolic link stays, and what it points to is replaced. After an error nothing is left of the
+    folder, and what stood under ``path`` before is still there.
 
     Raises:
         OSError: The folder cannot be written; see ``unwritable``.
     """
+    path = path.resolve() if path.is_symlink() else path
     mark = uuid.uuid4().hex
     temporary, old = path.with_name(f".{path.name}.{mark}"), path.with_name(f".{path.name}.{mark}~")
     try:
@@ -351,14 +366,17 @@ def write_lines(path: Path, lines: Iterable[str], what: str) -> None:
     """Writes one item per line, atomically.
 
     Raises:
-        FileError: An item holds a line break and would not read back as one line, or the file
-            cannot be written.
+        FileError: An item would not read back as it is: it holds a line break, or the first begins
+            with a byte-order mark; or the file cannot be written.
     """
     lines = list(lines)
     for i, line in enumerate(lines):
         if "\n" in line or "\r" in line:
             message = f"{what} {i} is {line!r}, with a line break; replace it before saving"
             raise FileError(f"{path}: {message}")
+    if lines and lines[0].startswith("\ufeff"):
+        message = f"{what} 0 is {lines[0]!r}, with a byte-order mark; remove that before saving"
+        raise FileError(f"{path}: {message}")
     with atomic_write(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode())
 

@@ -22,15 +22,21 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
+from torch_lntm.kernels import expected_word_counts
 from torch_lntm.latents import LatentSpace
 from torch_lntm.latents.linalg import contrast_basis
 from torch_lntm.models import DocumentPrior, TopicModel, Topics
-from torch_lntm.posteriors import Draws
+from torch_lntm.models.priors.prior import MIN_PROPORTION
+from torch_lntm.posteriors import Draws, Posterior
 
 #: Relative and absolute error of numbers that should be equal.
 RTOL, ATOL = 1e-6, 1e-8
 #: Standard errors that means of draws may be off: 24 of them fail falsely once in 100,000 checks.
 STANDARD_ERRORS = 5.5
+#: Draws of a guide whose mean is compared, and the least cosine of two estimates of word counts.
+EMISSIONS, LEAST_SIMILARITY = 30, 0.8
+#: By how much parameters are moved from what an M-step leaves, and how often.
+NUDGE, NUDGES = 1e-3, 8
 
 
 def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
@@ -119,11 +125,33 @@ def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
     _check(abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts is not of all tokens")
     statistics = model.prior.statistics(posterior, batch)
     _check(all(torch.isfinite(x).all() for x in statistics.values()), "statistics are not finite")
-    _check_emission(guide, batch)
+    _check_bound(guide, batch, posterior)
+    topics = model.topics.probs.detach()
+    reference = expected_word_counts(posterior.topic_weights().detach(), topics, batch)
+    ours, its = (x.detach().double().flatten() for x in (counts, reference))
+    alike = torch.cosine_similarity(ours, its, dim=0)
+    _check(
+        batch.concentration is not None or float(alike) >= LEAST_SIMILARITY,
+        f"word_counts is of other topics than the posterior (similarity {float(alike):.2f})",
+    )
+    _check_emission(guide, batch, posterior)
 
 
-def _check_emission(guide: Guide[Any], batch: DocumentBatch) -> None:
-    """The guide emits the sites of the program, and SVI's loss is a number."""
+def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
+    """The bound is a number for each document, below what no model with these topics can exceed."""
+    bound = guide.bound(batch)
+    _check(tuple(bound.shape) == (batch.num_docs,), f"bound has shape {tuple(bound.shape)}")
+    _check(bool(torch.isfinite(bound).all()), "bound is not finite")
+    _equal(guide.bound(batch, posterior), bound, "bound is not that of the posterior", 1e-4)
+    if batch.concentration is None:
+        # Every word by the topic that likes it best.
+        best = guide.model.topics.probs.detach().double().amax(0).log()
+        most = batch.to_csr().to_dense().double() @ best
+        _check(bool((bound <= most + ATOL).all()), "bound is above what topics can give at all")
+
+
+def _check_emission(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
+    """The guide emits the posterior at the program's sites, and SVI's loss is a number."""
     model = guide.model
     wanted = {name: site["value"].shape for name, site in _latent_sites(model, batch).items()}
     with torch.random.fork_rng(devices=[]):
@@ -135,6 +163,15 @@ def _check_emission(guide: Guide[Any], batch: DocumentBatch) -> None:
         }
         # Before the loss, in which Pyro would only warn of a missing site.
         _check(found == wanted, f"the guide emits {found}, the model {wanted}")
+        torch.manual_seed(0)
+        traces: list[Any] = [poutine.trace(guide).get_trace(batch) for _ in range(EMISSIONS)]
+        draws = [trace.nodes[model.prior.latent]["value"].detach() for trace in traces]
+        distance = (torch.stack(draws).mean(0) - posterior.mean).abs()
+        error = (posterior.variance / EMISSIONS).sqrt()
+        _check(
+            bool((distance <= 1.5 * STANDARD_ERRORS * error + 1e-3).all()),
+            f"what the guide emits as {model.prior.latent} is not the posterior",
+        )
         loss = Trace_ELBO().loss(model, guide, batch)
     _check(math.isfinite(loss), f"the loss of SVI is {loss}")
 
@@ -391,17 +428,76 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
     for name, value in whole.items():
         total = torch.stack([part[name] for part in parts]).sum(0)
         _equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
-    if not exact_m_step:
-        return
-    latents = space.latents(z)
-    with torch.no_grad():
-        before = float(_site_log_prob(model, batch, latents).sum() + prior.log_prior())
-        prior.m_step(float(batch.num_docs), **whole)
-        after = float(_site_log_prob(model, batch, latents).sum() + prior.log_prior())
+    # Expectations are linear: those of means alone would leave out how uncertain latents are.
+    both = torch.stack([z, _draw(space, batch, 1)])
+    latents = space.latents(both)
+    weights = torch.full((2, batch.num_docs), 0.5, dtype=torch.float64)
+    average = prior.statistics(Draws(latents, space.logits(both), weights), batch)
+    one, other = (
+        prior.statistics(
+            Draws({n: x[i : i + 1] for n, x in latents.items()}, space.logits(at)[None], 2 * half),
+            batch,
+        )
+        for i, (at, half) in enumerate(zip(both, weights[:, None], strict=True))
+    )
+    for name, value in average.items():
+        _equal(
+            value,
+            (one[name] + other[name]) / 2,
+            f"the statistic {name} is not the expectation of what it is of single draws",
+        )
+    _check_start(model, batch, torch.softmax(space.logits(z), -1))
+    if exact_m_step:
+        _check_m_step(model, batch, space.latents(z), whole)
+
+
+@torch.no_grad()
+def _check_start(model: TopicModel, batch: DocumentBatch, theta: Tensor) -> None:
+    """A fit can start: from proportions, whose latents have them, to finite parameters."""
+    prior = copy.deepcopy(model.prior)
+    theta = theta.clamp_min(10 * MIN_PROPORTION)
+    theta = theta / theta.sum(-1, keepdim=True)
+    latents = prior.start_latents(theta)
+    _equal(prior.theta(latents), theta, "start_latents() gives another theta")
+    weights = torch.ones(1, batch.num_docs, dtype=torch.float64)
+    moments = Draws({prior.latent: latents[None]}, theta.log()[None], weights)
+    prior.start(float(batch.num_docs), **prior.statistics(moments, batch))
+    prior.widen()
+    for name, parameter in prior.named_parameters():
+        _check(bool(parameter.isfinite().all()), f"start() and widen() leave {name} not finite")
+
+
+@torch.no_grad()
+def _check_m_step(
+    model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor], sums: dict[str, Tensor]
+) -> None:
+    """An M-step does not lower the density of what it was given, which nothing near it exceeds."""
+    prior = model.prior
+
+    def density() -> float:
+        return float(_site_log_prob(model, batch, latents).sum() + prior.log_prior())
+
+    before = density()
+    prior.m_step(float(batch.num_docs), **sums)
+    after = density()
     _check(
         after >= before - 1e-6 * abs(before),
         f"m_step() lowers the log density of what it was given, from {before} to {after}",
     )
+    generator = torch.Generator().manual_seed(0)
+    parameters = [(x, x.clone()) for x in prior.parameters() if x.requires_grad]
+    for _ in range(NUDGES):
+        for parameter, value in parameters:
+            step = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            parameter.copy_(value + NUDGE * step.to(value.device))
+        there = density()
+        _check(
+            there <= after + 1e-6 * abs(after),
+            f"m_step() does not maximise the log density of what it was given: {after} there, "
+            f"{there} near it",
+        )
+    for parameter, value in parameters:
+        parameter.copy_(value)
 
 
 def _check(holds: bool, message: str) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from torch_lntm.reports import Score
 
 _METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
+#: Characters that a column of texts may take in .npz, padded to the longest.
+MAX_CHARACTERS = 2**26
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
 
@@ -113,7 +115,7 @@ class Transform(OnDocuments):
         run_folder: The run's folder.
         out: File to write, .csv or .npz, or - for CSV on standard output. The arrays of .npz are
             theta, converged, lengths, for iftm sources (their posterior means), and the documents'
-            columns, each named metadata.NAME.
+            columns, each named metadata.NAME, but those of long texts.
         estimate: Estimate of the proportions: mode, the posterior's mode on the softmax scale, or
             mean, its mean of theta.
         num_samples: Draws per document for the mean.
@@ -177,9 +179,15 @@ def _as_arrays(found: DocumentTopics) -> dict[str, Any]:
     if found.sources is not None:
         arrays["sources"] = found.sources.mean.numpy()
     for name, values in found.metadata.items():
-        texts = values.dtype == object
-        plain = np.array([_cell(value) for value in values]) if texts else values
-        arrays[f"metadata.{name}"] = plain
+        if values.dtype != object:
+            arrays[f"metadata.{name}"] = values
+            continue
+        texts = [_cell(value) for value in values]
+        # NumPy gives each text the room of the longest.
+        if len(texts) * max(map(len, texts)) <= MAX_CHARACTERS:
+            arrays[f"metadata.{name}"] = np.array(texts)
+        else:
+            say(f"the column {name} is left out, for its texts are long; .csv holds them")
     return arrays
 
 

@@ -278,7 +278,10 @@ class Fit(ChoosesWords, OnDocuments):
         )
         if opened is None:
             result = self._result(task, Path(processes.gather(None)[0]), processes)
-            return INTERRUPTED if result.stop_reason == "interrupted" else 0
+            if result.stop_reason == "interrupted":
+                processes.gather(None)  # the launcher ends all once one has gone
+                return INTERRUPTED
+            return 0
         corpus, split, model, device = task.corpus, task.split, task.model, task.device
         config = task.config | {"out": str(path)}
         with opened as unfinished:
@@ -317,12 +320,15 @@ class Fit(ChoosesWords, OnDocuments):
                 self._save(unfinished, model, result, config, metadata, split, scores)
 
             if result.stop_reason == "interrupted":
-                save(None)
-                kept = "last finished epoch" if task.samples else "best so far"
-                say(
-                    f"interrupted: saved the {kept}, {stage(result)}, in {path}; "
-                    f"see torch-lntm topics {path}"
-                )
+                try:
+                    save(None)
+                    kept = "last finished epoch" if task.samples else "best so far"
+                    say(
+                        f"interrupted: saved the {kept}, {stage(result)}, in {path}; "
+                        f"see torch-lntm topics {path}"
+                    )
+                finally:
+                    processes.gather(None)
                 return INTERRUPTED
             scores = None
             try:

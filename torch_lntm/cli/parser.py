@@ -217,8 +217,8 @@ def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[st
         values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
-    except yaml.YAMLError as error:
-        parser.error(f"{path}: not YAML: {error}")
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        parser.error(f"{path}: not YAML of options: {error}")
     values = {} if values is None else values
     if not isinstance(values, dict):
         parser.error(f"{path}: expected lines 'option: value', got a {type(values).__name__}")

@@ -163,7 +163,15 @@ class Documents:
     def _positions(self, rows: Any) -> NDArray[np.int64]:
         """The positions that a selection chooses, as numpy does."""
         rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
-        positions = np.atleast_1d(np.arange(self.num_docs)[rows])
+        try:
+            positions = np.atleast_1d(np.arange(self.num_docs)[rows])
+        except TypeError as error:
+            raise CorpusError(f"documents cannot be selected by {rows!r:.60}: {error}") from error
+        if positions.ndim > 1:
+            raise CorpusError(
+                f"a selection of shape {positions.shape}; expected positions, a slice, or a truth "
+                "value for each document"
+            )
         if not positions.size:
             raise CorpusError("the selection holds no document; a corpus needs at least one")
         return positions

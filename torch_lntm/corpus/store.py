@@ -125,6 +125,8 @@ def new_store(path: Path) -> Iterator[StoreWriter]:
         CorpusError: The path is a file, or a folder that holds something else.
         FileError: The folder cannot be written.
     """
+    if not path.name:
+        raise CorpusError(f"{path}: is the present folder; name one to write")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
     try:

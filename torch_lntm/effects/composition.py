@@ -14,6 +14,7 @@ from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Guide
+from torch_lntm.models.priors.prior import keeps_up
 from torch_lntm.posteriors import Posterior
 
 #: Eigenvalues of the coefficients' information, relative to the largest, that count as none: theta
@@ -134,7 +135,7 @@ class PosteriorDraws:
         information: Tensor | None = None
         for batch, posterior in self._posteriors():
             found = prior.regressors(batch)
-            if found is None:
+            if found is None or not keeps_up(prior, "regressors", "location"):
                 return None
             x, penalties = found
             precision = _precision(prior)

@@ -16,7 +16,7 @@ def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
         rows: The coefficients.
         labels: ``num_topics`` names of the topics.
     """
-    width = max(len(row.term) for row in rows)
+    width = max((len(row.term) for row in rows), default=0)
     lines = []
     for topic, of_topic in itertools.groupby(rows, lambda row: row.topic):
         lines.append(f"\nTopic {labels[topic]}")

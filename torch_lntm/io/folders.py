@@ -31,6 +31,8 @@ def check_target(path: Path, overwrite: bool) -> None:
         ConfigError: The path is a file or a folder of something else, or holds a model or run that
             may not be replaced.
     """
+    if not path.name:
+        raise ConfigError(f"{path}: is the present folder; name one to write")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir() or not (path / MODEL).is_file():

@@ -12,6 +12,8 @@ from typing import IO, Any
 from torch_lntm.errors import ConfigError
 from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json, write_json, writing
 
+_LOCK = "lock"
+
 
 class UnfinishedRun:
     """The folder ``PATH.partial`` that a fit keeps while it runs, to be continued if it is killed.
@@ -24,7 +26,8 @@ class UnfinishedRun:
         config: The configuration of the fit, JSON-able.
 
     Raises:
-        ConfigError: A checkpoint of another configuration is there, or another process is at it.
+        ConfigError: A checkpoint of another configuration is there, or something else, or another
+            process is at it.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
@@ -33,7 +36,8 @@ class UnfinishedRun:
         self.checkpoint = self.folder / CHECKPOINT
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = _lock(self.folder / "lock")
+            self._refuse_others()
+            lock = _lock(self.folder / _LOCK)
         if lock is None:
             raise ConfigError(f"{self.folder}: another fit is writing there; wait for its end")
         self._lock = lock
@@ -42,6 +46,16 @@ class UnfinishedRun:
         except BaseException:
             self._lock.close()
             raise
+
+    def _refuse_others(self) -> None:
+        """Refuse a folder that holds something else, since it is removed in the end."""
+        own = (CONFIG, CHECKPOINT, _LOCK)
+        for path in self.folder.iterdir():
+            if not any(path.name == name or path.name.startswith(f".{name}.") for name in own):
+                raise ConfigError(
+                    f"{self.folder}: holds {path.name}, which is no part of an unfinished fit; "
+                    "choose another path"
+                )
 
     def _claim(self, config: dict[str, Any]) -> None:
         if self.checkpoint.exists():
@@ -84,7 +98,7 @@ class UnfinishedRun:
             except ConfigError:
                 continue
             if matches and (partial / CHECKPOINT).exists():
-                lock = _lock(partial / "lock")
+                lock = _lock(partial / _LOCK)
                 if lock is not None:
                     lock.close()
                     return partial.with_suffix("")

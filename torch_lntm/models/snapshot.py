@@ -33,4 +33,5 @@ class Snapshot:
 
 
 def _places(tensors: list[Tensor]) -> list[tuple[int, int]]:
-    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    # Tensors of inference mode have no version.
+    return [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]

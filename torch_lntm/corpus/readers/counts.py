@@ -171,9 +171,12 @@ def stream_matrix_market(path: Path, num_words: int | None, max_bytes: float | N
             "expected '%%MatrixMarket matrix coordinate integer general' (or real, or pattern), "
             f"got {excerpt(first)}",
         )
-    line, text = 2, next(lines, b"")
-    while text.startswith(b"%") or (not text.strip() and text):
-        line, text = line + 1, next(lines, b"")
+    line, text = 1, b"%"
+    for line, text in enumerate(lines, 2):  # noqa: B007 - the first that says something
+        if text.strip() and not text.startswith(b"%"):
+            break
+    else:
+        line, text = line + 1, b""
     if not _COORDINATE_LINES["integer"].fullmatch(text):
         message = f"expected the numbers of rows, columns and entries, got {excerpt(text)}"
         raise at_line(path, line, message)

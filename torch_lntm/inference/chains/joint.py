@@ -16,6 +16,7 @@ from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.kernels import word_probabilities
 from torch_lntm.models import TopicModel
+from torch_lntm.models.priors.prior import keeps_up
 from torch_lntm.posteriors.draws import Draws
 
 #: Leapfrog steps of the documents' transitions, in the coordinates in which their prior is white.
@@ -72,10 +73,10 @@ class JointChain:
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.check_corpus(corpus)
-        if not hasattr(model.prior, "draw_"):
+        if not keeps_up(model.prior, "draw_", "location", "statistics"):
             raise IncompatibleGuideError(
-                f"{type(model.prior).__name__} has no method draw_, by which a joint chain draws a "
-                "prior's parameters; those of ctm, lntm and stm have one"
+                f"{type(model.prior).__name__} has no method draw_ of its own, by which a joint "
+                "chain draws a prior's parameters; those of ctm, lntm and stm have one"
             )
         if topics and (model.topics.num_groups > 1 or hasattr(model.topics, "gradient")):
             raise IncompatibleGuideError(

@@ -199,6 +199,26 @@ class DocumentPrior(nn.Module):
         return {}
 
 
+def keeps_up(prior: DocumentPrior, method: str, *others: str) -> bool:
+    """Whether a prior has a method that is no older than others, which it has to know of.
+
+    A class that has, say, another mean than its base must not draw its parameters as the base does.
+
+    Args:
+        prior: The prior.
+        method: The method.
+        *others: Those that it has to agree with.
+    """
+    classes = type(prior).__mro__
+
+    def youngest(name: str) -> int:
+        return next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
+
+    return youngest(method) < len(classes) and all(
+        youngest(method) <= youngest(other) for other in others
+    )
+
+
 def centred_logits(theta: Tensor) -> Tensor:
     """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
     logits = theta.clamp_min(MIN_PROPORTION).log()
