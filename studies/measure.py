@@ -23,7 +23,6 @@ from tqdm.auto import tqdm
 
 from studies.machine import ROOT, describe
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference.interruption import whole_or_nothing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +60,9 @@ class Cells:
         Returns:
             The values in the order of the keys, dataclasses as dictionaries and tuples as lists.
         """
+        # Here and not above: the list of studies is shown without loading torch.
+        from torch_lntm.inference.interruption import whole_or_nothing
+
         found = []
         for key in tqdm(list(keys), disable=not self.progress):
             name = key if isinstance(key, str) else ", ".join(map(str, _parts(key)))

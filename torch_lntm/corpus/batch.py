@@ -169,7 +169,8 @@ class DocumentBatch:
         for other in self._last_bursty:
             if other.concentration is concentration:
                 return other
-        self.by_word, self.repeated  # noqa: B018 (asked for once, of the batch that stays)
+        with torch.inference_mode(False):  # what stays may be trained on later
+            self.by_word, self.repeated  # noqa: B018 (asked for once, of the batch that stays)
         other = self._same_entries(replace(self, concentration=concentration))
         for name in ("lengths", "num_tokens", "repeated"):
             if name in self.__dict__:

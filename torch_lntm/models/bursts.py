@@ -52,7 +52,9 @@ class Bursts(nn.Module):
         if not isinstance(log_a, nn.Parameter):  # a handler's, for the time of one call
             return self.concentration.detach()
         if self._known is None or not self._known[0].holds([log_a]):
-            self._known = (Snapshot([log_a]), self.concentration.detach())
+            # Not of inference mode, since batches keep it, and are trained on later.
+            with torch.inference_mode(False), torch.no_grad():
+                self._known = (Snapshot([log_a]), self.concentration)
         return self._known[1]
 
     @torch.no_grad()
