@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 from torch_lntm import files
+from torch_lntm.corpus.mapped import map_array
 from torch_lntm.errors import ConfigError, CorpusError, FileError
+from torch_lntm.files import atomic_folder, write_lines
 
 
 def test_file_errors_are_errors_of_what_the_file_holds():
@@ -253,3 +255,30 @@ def test_lines_with_line_breaks_are_not_written(tmp_path):
     with pytest.raises(FileError, match=r"a\.txt: word 1 is 'b\\r', with a line break"):
         files.write_lines(tmp_path / "a.txt", ["a", "b\r"], "word")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_is_written_through(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with atomic_folder(tmp_path / "link") as folder:
+        (folder / "new").write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "new").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_byte_order_mark_would_not_come_back(tmp_path):
+    with pytest.raises(FileError, match="byte-order mark"):
+        write_lines(tmp_path / "words.txt", ["\ufeffa", "b"], "word")
+    assert not (tmp_path / "words.txt").exists()
+
+
+@pytest.mark.parametrize(("place", "byte"), [(8, b"("), (10, b"("), (21, b",")])
+def test_damaged_headers_of_arrays_are_told(tmp_path, place, byte):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(3))
+    damaged = bytearray(path.read_bytes())
+    damaged[place : place + 1] = byte
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(FileError, match=r"not a complete \.npy file"):
+        map_array(path, np.int64)

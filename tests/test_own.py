@@ -27,8 +27,10 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
+from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.io import load_model, save_model
-from torch_lntm.models import CONSTRUCTORS, TopicModel, Topics
+from torch_lntm.models import CONSTRUCTORS, TopicModel, Topics, ctm
+from torch_lntm.models.priors.prior import keeps_up
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -258,3 +260,16 @@ def test_a_name_makes_it_known_to_files_and_the_command_line(
     assert main([*transform, "--plugin", "mine", "--no-progress"]) == 0
     assert len(out.read_text().splitlines()) == NUM_DOCS + 1
     capsys.readouterr()
+
+
+def test_a_mean_of_its_own_is_not_drawn_by_the_rule_of_a_base(mine, corpus) -> None:
+    """The base pools documents about one mean, which this prior does not have."""
+    model = make_model(mine, "covariates")
+    assert keeps_up(ctm(2, 3).prior, "draw_", "location", "statistics")
+    assert not keeps_up(model.prior, "draw_", "location", "statistics")
+    with pytest.raises(lntm.errors.IncompatibleGuideError, match="no method draw_ of its own"):
+        JointChain(model, corpus, warmup_steps=2)
+    effects = lntm.effects.estimate(
+        model, make_guide("laplace", model), corpus.with_metadata({"y": range(len(corpus))}), "~ y"
+    )
+    assert "coefficients" not in effects.summary()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyro
 import pytest
 import torch
+from pyro.distributions import Normal
 from support.pairs import FAMILIES, NUM_WORDS, PAIRS, make_model
 
 from torch_lntm import testing
@@ -174,3 +176,64 @@ class _AnotherSite(TaylorGuide):
 def test_a_broken_guide_is_found(guide, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_guide(guide(make_model("ctm")), batch)
+
+
+class _NoCovariance(_Prior):
+    def statistics(self, moments, batch):
+        x = moments.mean.double()
+        return {"latent_sum": x.sum(0), "latent_outer": x.mT @ x}
+
+
+class _OtherStart(_Prior):
+    def start_latents(self, theta):
+        return -super().start_latents(theta)
+
+
+class _Resting(_Prior):
+    def m_step(self, num_docs, **sums):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        (_NoCovariance, "latent_outer is not the expectation"),
+        (_OtherStart, "start_latents"),
+        (_Resting, "does not maximise"),
+    ],
+)
+def test_priors_that_mislead_a_fit_are_found(prior, message, batch) -> None:
+    with pytest.raises(AssertionError, match=message):
+        testing.check_prior(prior(), batch)
+
+
+class _HighBound(TaylorGuide):
+    def bound(self, batch, posterior=None, kind="tilted"):
+        return torch.full((batch.num_docs,), 1e6, dtype=torch.float64)
+
+
+class _OtherTopics(TaylorGuide):
+    def word_counts(self, batch, posterior, **temperatures):
+        return super().word_counts(batch, posterior, **temperatures).roll(1, 0)
+
+
+class _Elsewhere(TaylorGuide):
+    def forward(self, batch):
+        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+            loc = torch.full((batch.num_docs, 3), 50.0, dtype=torch.float64)
+            return pyro.sample("eta", Normal(loc, 1e-6).to_event(1))
+
+
+@pytest.mark.parametrize(
+    ("guide", "message"),
+    [
+        (_HighBound, "bound is above"),
+        (_OtherTopics, "of other topics"),
+        (_Elsewhere, "emits as eta is not the posterior"),
+    ],
+)
+def test_guides_that_mislead_are_found(guide, message, batch) -> None:
+    topics = torch.eye(3, NUM_WORDS, dtype=torch.float64) + 0.02
+    model = ctm(3, NUM_WORDS, topics=topics / topics.sum(1, keepdim=True), dtype="float64")
+    with pytest.raises(AssertionError, match=message):
+        testing.check_guide(guide(model, tolerance=1e-8), batch)

@@ -275,3 +275,18 @@ def test_a_posterior_is_remembered_while_nothing_changes() -> None:
     assert guide._remembered(batch) is first
     model.prior.loc.data += 1.0
     assert guide._remembered(batch) is not first
+
+
+@pytest.mark.parametrize("bursty", [False, True])
+def test_batches_and_models_of_inference_mode(bursty: bool) -> None:
+    """What was met there is trained on later, and what was made there can be used there."""
+    model = make_model(bursty=bursty)
+    guide, batch = TaylorGuide(model), make_corpus(10).batch(dtype=torch.float64)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
+    with torch.inference_mode():
+        assert math.isfinite(svi.evaluate_loss(batch))
+    assert math.isfinite(svi.step(batch))
+    with torch.inference_mode():
+        made = make_model(bursty=bursty)
+        drawn = Predictive(made, guide=TaylorGuide(made), num_samples=2)(batch)
+    assert drawn["eta"].shape[0] == 2

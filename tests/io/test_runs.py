@@ -17,10 +17,11 @@ from support.folders import (
 )
 from support.pages import Page
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import DocumentHMC
-from torch_lntm.io import load_run, save_run
-from torch_lntm.io.folders import SPLIT
+from torch_lntm.io import UnfinishedRun, load_run, save_run
+from torch_lntm.io.folders import SPLIT, check_target
 from torch_lntm.reports import Score
 
 
@@ -185,3 +186,20 @@ def test_what_the_system_refuses_is_said_with_the_path(tmp_path, number, monkeyp
     with pytest.raises(ConfigError, match=rf"run: cannot be written \(.*\); {advice}"):
         save_run(tmp_path / "run", make_model(), make_result(), {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_somebody_else_is_no_unfinished_run(tmp_path):
+    other = tmp_path / "run.partial"
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds mine.txt, which is no part"):
+        UnfinishedRun(tmp_path / "run", {})
+    assert (other / "mine.txt").read_text() == "mine"
+
+
+def test_the_present_folder_is_no_place_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="present folder"):
+        check_target(Path(), overwrite=False)
+    with pytest.raises(CorpusError, match="present folder"):
+        Corpus.from_matrix([[1]]).save(Path())
