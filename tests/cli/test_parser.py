@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import docstring_parser
 import pytest
 import torch
 import yaml
-from support.commands import tensors
+from support.commands import QUICK, tensors
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
@@ -155,3 +156,18 @@ def test_help_is_grouped_by_what_options_belong_to(capsys):
     assert "--num-sources" in after.partition("\nmodel lda:")[0]
     assert "--max-epochs" in out.partition("Monte-Carlo EM (posterior hmc):")[2]
     assert "--max-epochs" not in out.partition("Monte-Carlo EM (posterior hmc):")[0]
+
+
+def test_null_is_a_text_like_any_other(texts, capsys):
+    Path(texts).rename("null")
+    assert main(["fit", "null", "--format", "txt", "--out", "none", *QUICK]) == 0
+    assert main(["topics", "none"]) == 0
+    assert "topic" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+def test_closed_streams_are_no_traceback(run_folder, monkeypatch, stream):
+    monkeypatch.setattr(sys, stream, None)
+    assert main(["topics", run_folder]) == 0
+    corpus, code = ("-", 1) if stream == "stdin" else ("counts.npz", 0)
+    assert main(["transform", run_folder, corpus, "--format", "npz", "--out", "x.csv"]) == code

@@ -138,6 +138,8 @@ class ReadsDocuments(Command):
             return
         if self.format is None:
             raise ConfigError("the corpus - is standard input; name its format, as in --format txt")
+        if sys.stdin is None:
+            raise ConfigError("the corpus - is standard input, which is closed")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "stdin")
             with open(path, "wb") as file:
@@ -216,7 +218,7 @@ class OnDocuments(ReadsDocuments):
     @property
     def shows_progress(self) -> bool:
         """Whether to show progress bars: a file of their states would be of no use."""
-        return self.progress and sys.stderr.isatty()
+        return self.progress and sys.stderr is not None and sys.stderr.isatty()
 
     def read_for(self, run: Run) -> Corpus:
         """The corpus over the vocabulary of a fitted model, read and counted as for its fit.

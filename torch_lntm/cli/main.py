@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if launched_rank() is not None and not command.shared:
                     raise ConfigError("this command runs in one process; start it by torch-lntm")
                 code = command(**options).run()
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it may be closed
+                sys.stdout.flush()
             return code
         except BrokenPipeError:  # the reader, such as head, has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -176,7 +176,7 @@ def _command_parser(prog: str, command: type[Command]) -> _Parser:
     hints = typing.get_type_hints(command)
     for name in command.positionals:
         parser.add_argument(
-            name, nargs="?", type=hints[name], help=help_of[name], metavar=name.upper()
+            name, nargs="?", type=_type_of(hints[name]), help=help_of[name], metavar=name.upper()
         )
     parser.add_argument("--config", type=str, help="YAML or JSON file of options, by their names.")
     options = {field.name: field for field in fields(command)}
@@ -191,9 +191,14 @@ def _command_parser(prog: str, command: type[Command]) -> _Parser:
             if isinstance(default, bool):
                 settings["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
             else:
-                settings["type"] = hints[name]
+                settings["type"] = _type_of(hints[name])
             group.add_argument(flag, **settings)
     return parser
+
+
+def _type_of(hint: Any) -> Any:
+    """The type to read an option as: texts as they are typed, also ``null``."""
+    return str if hint == str | None else hint
 
 
 def _config_path(parser: _Parser, arguments: list[str]) -> Path | None:
