@@ -16,7 +16,7 @@ import torch
 from support.commands import QUICK, fit_quickly, tensors
 
 import torch_lntm as lntm
-from torch_lntm.cli import main
+from torch_lntm.cli import commands, main
 
 
 def test_topics(run_folder, capsys):
@@ -444,3 +444,16 @@ def test_a_record_whose_text_is_null_is_an_empty_document(run_folder):
     Path("posts.jsonl").write_text('{"text": "w1 w2"}\n{"text": null}\n')
     assert main(["transform", run_folder, "posts.jsonl", "--out", "out.csv"]) == 0
     assert [row["tokens"] for row in rows_of(Path("out.csv").read_text())] == ["2", "0"]
+
+
+def test_a_column_of_long_texts_is_left_out_of_npz(run_folder, counts, monkeypatch, capsys):
+    """NumPy would give every text the room of the longest."""
+    monkeypatch.setattr(commands, "MAX_CHARACTERS", 100)
+    corpus = lntm.read_corpus(counts)
+    columns = {"body": ["x" * 50, *["y"] * 39], "short": ["ab"] * 40}
+    corpus.with_metadata(columns).save("long.npz")
+    assert main(["transform", run_folder, "long.npz", "--out", "x.npz"]) == 0
+    assert "the column body is left out" in capsys.readouterr().err
+    with np.load("x.npz", allow_pickle=False) as arrays:
+        assert "metadata.body" not in arrays
+        assert arrays["metadata.short"].tolist() == ["ab"] * 40

@@ -214,12 +214,12 @@ class Formula:
                 warnings.simplefilter("error", formulaic.errors.DataMismatchWarning)
                 return spec.get_model_matrix(frame, context={})
         except Exception as error:
-            reason = " ".join(plain_message(error).split())
+            reason, advice = " ".join(plain_message(error).split()), ""
             if "could not convert string to float" in reason:
                 texts = ", ".join(name for name, kind in self.kinds.items() if kind == "text")
-                reason += f"; of {texts} numbers are expected, or dates as in 2004-09-30"
+                advice = f"; of {texts} numbers are expected, or dates as in 2004-09-30"
             raise ConfigError(
-                f"formula {self.text!r} cannot be evaluated: {reason:.300}"
+                f"formula {self.text!r} cannot be evaluated: {reason:.300}{advice}"
             ) from error
 
     def _numbers(self, matrix: Any) -> NDArray[np.float64]:
