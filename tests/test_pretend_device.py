@@ -6,6 +6,7 @@ import copy
 import operator
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -452,7 +453,7 @@ def test_bytes(cuda: PretendDevice, call: Callable[[Tensor], Any], read: int, wr
 
 
 def test_counts_by_operation_and_line() -> None:
-    with PretendDevice(package="tests") as cuda:
+    with PretendDevice(package=Path(__file__).parent) as cuda:
         tensor = there()
         cuda.reset()
         for _ in range(3):
@@ -475,6 +476,18 @@ def test_the_site_is_the_innermost_line_of_the_package(cuda: PretendDevice) -> N
     expected_counts(torch.ones(2, 2, device="cuda"), torch.ones(2, 3, device="cuda"), batch)
     assert any(site.startswith("torch_lntm/kernels/") for site in cuda.sites)
     assert not any("/torch/" in site or "pretend.py" in site for site in cuda.sites)
+
+
+@pytest.mark.parametrize("name", ["torch_lntm", "torch"])
+def test_a_clone_may_have_any_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name / "tests" / "multiply.py"
+    names: dict[str, Any] = {}
+    exec(compile("def multiply(a, b):\n    return a * b\n", str(file), "exec"), names)
+    with (
+        PretendDevice(),
+        pytest.raises(PretendDeviceError, match=r"mul at tests/multiply.py:2; "),
+    ):
+        names["multiply"](there(), HERE)
 
 
 def test_the_backward_pass_is_counted(cuda: PretendDevice) -> None:

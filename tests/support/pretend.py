@@ -58,6 +58,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import torch_lntm
+
 DEVICE = torch.device("cuda", 0)
 _HOST, _META = torch.device("cpu"), torch.device("meta")
 _HostGenerator = torch.Generator
@@ -222,6 +224,9 @@ class _Generator(metaclass=_GeneratorType):
     pass
 
 
+# Real folders: a clone may lie in a folder that has the package's name, or PyTorch's.
+_PACKAGE = Path(torch_lntm.__file__).parent
+_TORCH = Path(torch.__file__).parent
 #: Matrix products, which CUDA does not have for integers.
 _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
 _NOT_IMPLEMENTED = {"histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"}
@@ -234,7 +239,8 @@ class PretendDevice:
     """The context in which "cuda" is a pretend device, and its counts.
 
     Args:
-        package: Name of the folder to whose lines the counts by site are charged.
+        package: The folder whose lines the counts by site are charged to. Defaults to the folder
+            of ``torch_lntm``.
 
     Attributes:
         total: The cost of everything since the context was entered or :meth:`reset`.
@@ -243,8 +249,8 @@ class PretendDevice:
             innermost one outside of PyTorch.
     """
 
-    def __init__(self, package: str = "torch_lntm") -> None:
-        self._package = f"/{package}/"
+    def __init__(self, package: Path = _PACKAGE) -> None:
+        self._package = package
         self._known: dict[Any, Operation] = {}
         self._files: dict[CodeType, tuple[bool, str] | None] = {}
         self._stack = contextlib.ExitStack()
@@ -336,11 +342,12 @@ class PretendDevice:
 
     def _describe(self, path: str) -> tuple[bool, str] | None:
         """Whether a file is in the package, and its name for people; None if it is passed over."""
-        if path == __file__ or "/torch/" in path or path.startswith("<"):
+        file = Path(path)
+        if path == __file__ or path.startswith("<") or file.is_relative_to(_TORCH):
             return None
-        if self._package in path:
-            return True, path[path.rindex(self._package) + 1 :]
-        return False, "/".join(Path(path).parts[-2:])
+        if file.is_relative_to(self._package):
+            return True, str(file.relative_to(self._package.parent))
+        return False, "/".join(file.parts[-2:])
 
     # -- one operation
 
