@@ -64,7 +64,7 @@ def thread_environment(threads: int) -> dict[str, str]:
 def describe() -> dict[str, Any]:
     """When, where and with what code a study runs."""
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(git("status", "--porcelain", "--", "torch_lntm", "studies")),
         "machine": {

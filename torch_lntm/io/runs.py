@@ -6,7 +6,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -197,7 +197,7 @@ def save_run(
         "objective_name": result.objective_name,
         "objective": result.history[-1]["objective"] if result.history else None,
         "seconds": round(result.seconds, 3),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in ("torch_lntm", "torch", "pyro-ppl", "numpy")},

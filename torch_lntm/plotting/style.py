@@ -23,10 +23,10 @@ def use_style() -> None:
     Raises:
         ConfigError: matplotlib is missing.
     """
-    cycler = library("cycler").cycler
-    library("matplotlib").rcParams.update(
+    matplotlib = library("matplotlib")
+    matplotlib.rcParams.update(
         {
-            "axes.prop_cycle": cycler(color=PALETTE),
+            "axes.prop_cycle": matplotlib.cycler(color=PALETTE),
             "axes.axisbelow": True,
             "axes.grid": True,
             "axes.spines.right": False,
