@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from torch_lntm.io import load_model as load_model
     from torch_lntm.io import load_run as load_run
     from torch_lntm.io import save_model as save_model
+    from torch_lntm.reports import report as report
     from torch_lntm.selection import select as select
 
     __version__: str
@@ -79,6 +80,7 @@ _NAMES = {
     "load_model": "io",
     "load_run": "io",
     "save_model": "io",
+    "report": "reports",
     "select": "selection",
 }
 _ROOMS = (

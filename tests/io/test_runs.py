@@ -17,6 +17,7 @@ from support.folders import (
 )
 from support.pages import Page
 
+import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import DocumentHMC
@@ -63,7 +64,7 @@ def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
     made = save_run(tmp_path / "run", make_model(), make_result(), config, evaluation=scores)
     run = load_run(made)
     few = {"num_samples": 2, "num_docs": 1}
-    path = run.report(corpus, **few)
+    path = lntm.report(run, corpus, **few)
     assert path == made / "report.html"
     page = Page(path.read_text(encoding="utf-8"))
     assert "512.25" in page.said("td")
@@ -72,11 +73,11 @@ def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
     assert settings["start"] == "lda"
     assert settings["stopped"] == "converged"
     assert "progress" not in settings
-    assert run.report(corpus, title="Again", **few) == path
+    assert lntm.report(run, corpus, title="Again", **few) == path
     assert "Again" in path.read_text(encoding="utf-8")
-    assert run.report(corpus, tmp_path / "page.html", **few).exists()
+    assert lntm.report(run, corpus, tmp_path / "page.html", **few).exists()
     with pytest.raises(ConfigError, match="exists already"):
-        run.report(corpus, tmp_path / "page.html", **few)
+        lntm.report(run, corpus, tmp_path / "page.html", **few)
 
 
 def test_a_run_has_the_posterior_that_it_was_fitted_by(tmp_path):

@@ -28,6 +28,7 @@ from torch_lntm.inference.em.statistics import sampled_statistics
 from torch_lntm.kernels import mixture_log_likelihood, probability_floor
 from torch_lntm.kernels.bursts import with_tables
 from torch_lntm.models import Bursts, TopicModel
+from torch_lntm.reports.page import render_page
 
 NUM_WORDS = 12
 TOPICS = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 0.4), 3)
@@ -547,14 +548,14 @@ def test_estimators_take_the_option(generated) -> None:
 
 def test_reports_say_so(generated) -> None:
     model = make("ctm", a=25.0)
-    page = lntm.reports.html_report(make_guide(None, model), generated[:40])
+    page = render_page(make_guide(None, model), generated[:40])
     assert "after 25 words of a document, the next one repeats an earlier one" in page
-    page = lntm.reports.html_report(make_guide(None, at(model, 0.314)), generated[:40])
+    page = render_page(make_guide(None, at(model, 0.314)), generated[:40])
     assert "after 0.31 words of a document" in page
     at(model, 25.0)
     assert "Accounting for burstiness in topic models" in page
     plain = lntm.models.ctm(3, NUM_WORDS)
-    page = lntm.reports.html_report(make_guide(None, plain), generated[:40])
+    page = render_page(make_guide(None, plain), generated[:40])
     assert "repeats" not in page
     assert "burstiness" not in page
 

@@ -18,8 +18,9 @@ from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.effects import Prediction
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.inference import draw_source
-from torch_lntm.reports import Score, html_report
+from torch_lntm.reports import Score
 from torch_lntm.reports.figures import effect_charts
+from torch_lntm.reports.page import render_page
 
 NUM_DOCS = 40
 HOSTILE = '</title><script>document.title="owned"</script><img src=x onerror=alert(1)>"\'&'
@@ -52,7 +53,7 @@ def known():
 @pytest.fixture(scope="module")
 def html(known):
     guide, corpus = known
-    return html_report(
+    return render_page(
         guide,
         corpus,
         texts=[f"{HOSTILE} text {d}" for d in range(len(corpus))],
@@ -148,18 +149,18 @@ def test_the_documents_with_most_of_a_topic_represent_it(known, html):
 
 def test_correlated_topics_are_joined_and_others_are_not():
     guide, corpus = make(num_docs=400)
-    page = Page(html_report(guide, corpus, by=[], num_docs=0))
+    page = Page(render_page(guide, corpus, by=[], num_docs=0))
     drawn = {g["data-ends"] for g in page.all("g") if "data-ends" in g}
     assert drawn == {"0 1"}
     assert "Prevalence" not in page.said("h2")
     guide, corpus = make(num_docs=3)
-    page = Page(html_report(guide, corpus, by=[]))
+    page = Page(render_page(guide, corpus, by=[]))
     assert "No positive correlation differs" in " ".join(page.said("p"))
 
 
 def test_without_texts_documents_show_their_frequent_words(known):
     guide, corpus = known
-    html = html_report(guide, corpus, by=[], num_docs=1)
+    html = render_page(guide, corpus, by=[], num_docs=1)
     theta = lntm.reports.summarise_corpus(guide, corpus).documents.theta
     first = corpus[int(theta[:, 0].argmax())]
     frequent = first.vocabulary[first.word_index[first.counts.argmax()]]
@@ -183,7 +184,7 @@ def test_every_model_has_a_page(model, known):
     counts[3] = 0
     corpus = Corpus.from_matrix(counts, metadata={"x": [1.0] * 4 + [float("nan")] * 5})
     guide = lntm.guides.make_guide(None, model(6))
-    page = Page(html_report(guide, corpus, by=["x"]))
+    page = Page(render_page(guide, corpus, by=["x"]))
     short = round(int(counts.sum()) / 9)
     assert "#0" in " ".join(page.said("th"))
     assert "This column has fewer than two groups." in page.said("p")
@@ -195,18 +196,18 @@ def test_every_model_has_a_page(model, known):
 def test_what_makes_no_page_is_said(known):
     guide, corpus = known
     with pytest.raises(ConfigError, match="39 texts for 40 documents"):
-        html_report(guide, corpus, texts=["a"] * 39)
+        render_page(guide, corpus, texts=["a"] * 39)
     with pytest.raises(CorpusError, match="county"):
-        html_report(guide, corpus, by=["county"])
+        render_page(guide, corpus, by=["county"])
     with pytest.raises(ConfigError, match="num_words"):
-        html_report(guide, corpus, num_words=0)
+        render_page(guide, corpus, num_words=0)
 
 
 @pytest.mark.slow
 def test_a_page_of_many_topics_stays_small():
     guide, corpus = make(num_topics=100, num_docs=150, num_words=300)
     columns = {f"c{i}": [f"name {d % 12}" for d in range(150)] for i in range(6)}
-    html = html_report(guide, corpus.with_metadata(columns), texts=["long text " * 200] * 150)
+    html = render_page(guide, corpus.with_metadata(columns), texts=["long text " * 200] * 150)
     assert len(html.encode()) < 3_000_000
     Page(html)
 
@@ -244,7 +245,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
     model = lntm.models.stm(2, corpus, prevalence="~ party", seed=0)
     guide = lntm.guides.TaylorGuide(model)
     effects = lntm.effects.estimate(model, guide, corpus, "~ party", num_draws=5)
-    page = Page(html_report(guide, corpus, effects=effects))
+    page = Page(render_page(guide, corpus, effects=effects))
     assert "Effects" in page.said("h2")
     assert "Expected proportion by party" in page.said("h3")
     labels = [svg.get("aria-label", "") for svg in page.all("svg")]
@@ -265,7 +266,7 @@ def test_a_page_by_chains_says_so_and_has_their_numbers(known):
     guide, corpus = known
     few = corpus[:12]
     sampler = lntm.inference.DocumentHMC(guide.model, seed=4)
-    page = Page(html_report(sampler, few, by=[], num_docs=0, num_samples=5))
+    page = Page(render_page(sampler, few, by=[], num_docs=0, num_samples=5))
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     chains = "chains of each document (Hamiltonian Monte Carlo)"
     assert settings["documents' posteriors on this page"] == chains
@@ -278,24 +279,24 @@ def test_a_page_by_chains_says_so_and_has_their_numbers(known):
     assert share in page.said("td")
 
 
-def test_write_report_replaces_nothing_unasked(known, tmp_path):
+def test_a_page_replaces_no_file_unless_asked(known, tmp_path):
     guide, corpus = known
     options = {"by": [], "num_docs": 0, "num_samples": 2}
-    path = lntm.reports.write_report(tmp_path / "page.html", guide, corpus[:5], **options)
+    path = lntm.report(guide, corpus[:5], tmp_path / "page.html", **options)
     assert path == tmp_path / "page.html"
     assert Page(path.read_text(encoding="utf-8")).said("h1")
     with pytest.raises(ConfigError, match="exists already"):
-        lntm.reports.write_report(path, guide, corpus[:5])
+        lntm.report(guide, corpus[:5], path)
     path.write_text("old")
     with pytest.raises(ConfigError, match="num_words is 0"):
-        lntm.reports.write_report(path, guide, corpus[:5], overwrite=True, num_words=0)
+        lntm.report(guide, corpus[:5], path, overwrite=True, num_words=0)
     assert path.read_text() == "old"
-    lntm.reports.write_report(path, guide, corpus[:5], overwrite=True, title="New", **options)
+    lntm.report(guide, corpus[:5], path, overwrite=True, title="New", **options)
     assert Page(path.read_text(encoding="utf-8")).said("h1") == ["New"]
     with pytest.raises(ConfigError, match="is a folder"):
-        lntm.reports.write_report(tmp_path, guide, corpus[:5])
+        lntm.report(guide, corpus[:5], tmp_path)
     with pytest.raises(ConfigError, match="cannot be written"):
-        lntm.reports.write_report(path / "page.html", guide, corpus[:5], **options)
+        lntm.report(guide, corpus[:5], path / "page.html", **options)
 
 
 @pytest.mark.slow
@@ -314,7 +315,9 @@ def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine
         )
     result = fit.fit(corpus)
     few = {"num_samples": 3, "num_docs": 0, "by": []}
-    page = Page(result.report(corpus, tmp_path / "page.html", **few).read_text(encoding="utf-8"))
+    page = Page(
+        lntm.report(result, corpus, tmp_path / "page.html", **few).read_text(encoding="utf-8")
+    )
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     used = settings["documents' posteriors on this page"]
     assert used == draw_source(result.posterior).described
@@ -322,8 +325,8 @@ def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine
     assert settings["stopped"] == result.stop_reason.replace("_", " ")
     assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]
     with pytest.raises(ConfigError, match="exists already"):
-        result.report(corpus, tmp_path / "page.html")
-    path = result.report(corpus, tmp_path / "page.html", overwrite=True, posterior=guide, **few)
+        lntm.report(result, corpus, tmp_path / "page.html")
+    path = lntm.report(result, corpus, tmp_path / "page.html", overwrite=True, draws=guide, **few)
     assert "by the model ctm and the posterior taylor" in path.read_text(encoding="utf-8")
 
 

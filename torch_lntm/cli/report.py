@@ -62,11 +62,12 @@ class Report(DrawsPosteriors):
                 seed=self.seed,
                 progress=self.shows_progress,
             )
-        path = run.report(
+        path = lntm.report(
+            run,
             corpus,
             out,
             overwrite=self.overwrite,
-            posterior=posterior,
+            draws=posterior,
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             texts=self.texts(),
             effects=effects,

@@ -90,46 +90,8 @@ class Run:
         sampled = self.config.get("posterior") in SAMPLERS
         return DocumentHMC(self.model, seed=seed) if sampled else self.guide()
 
-    def report(
-        self,
-        corpus: Corpus,
-        path: str | Path | None = None,
-        *,
-        overwrite: bool = False,
-        **options: Any,
-    ) -> Path:
-        """Write a page on the run for colleagues: one HTML file that opens without a network.
-
-        Args:
-            corpus: The documents to report on, such as those of the fit.
-            path: The file to write; by default ``report.html`` in the run's folder, made again
-                where there is one.
-            overwrite: Replace a file that is there already.
-            **options: As for :func:`torch_lntm.reports.html_report`: ``texts``, ``by``, ``title``
-                and so on; ``posterior`` for others than :meth:`posterior` gives.
-
-        Returns:
-            The file.
-
-        Raises:
-            ConfigError: The file is there already or cannot be written, or for what
-                :func:`torch_lntm.reports.html_report` raises it.
-        """
-        from torch_lntm.reports import read_scores, write_report
-
-        if path is None:
-            path, overwrite = self.path / "report.html", True
-        saved = self.path / EVALUATION
-        given = {
-            "scores": list(read_scores(saved)) if saved.exists() else (),
-            "settings": self._settings(),
-            **options,
-        }
-        posterior = given.pop("posterior", None) or self.posterior()
-        return write_report(path, posterior, corpus, overwrite=overwrite, **given)
-
-    def _settings(self) -> dict[str, Any]:
-        """What a report tells of how the model was fitted."""
+    def settings(self) -> dict[str, Any]:
+        """How the model was fitted, by name, as a report lists it."""
         told = {
             name: value
             for name, value in self.config.items()

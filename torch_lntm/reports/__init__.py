@@ -11,7 +11,7 @@ from torch_lntm.reports.labels import (
     representative_documents,
     word_scores,
 )
-from torch_lntm.reports.page import html_report, write_report
+from torch_lntm.reports.page import report
 from torch_lntm.reports.prevalence import CorpusSummary, Prevalence, summarise_corpus
 from torch_lntm.reports.scores import (
     Score,
@@ -58,11 +58,11 @@ __all__ = [
     "format_topics",
     "group_documents",
     "group_words",
-    "html_report",
     "label_topics",
     "likelihood_scores",
     "most_active_documents",
     "read_scores",
+    "report",
     "representative_documents",
     "score_records",
     "source_activity",
@@ -71,6 +71,5 @@ __all__ = [
     "summarise_topics",
     "topic_shares",
     "word_scores",
-    "write_report",
     "write_scores",
 ]

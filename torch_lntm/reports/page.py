@@ -16,15 +16,16 @@ from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
-from torch_lntm.inference import PosteriorSource, draw_source
-from torch_lntm.io.folders import writing
+from torch_lntm.inference import FitResult, PosteriorSource, draw_source
+from torch_lntm.io import Run
+from torch_lntm.io.folders import EVALUATION, writing
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.labels import label_topics
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT, correlation_intervals, summarise_corpus
 from torch_lntm.reports.representatives import represent_topics
-from torch_lntm.reports.scores import Score
+from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.topics import summarise_topics
 
 #: Probability that every interval of the page is to cover.
@@ -55,7 +56,68 @@ class EstimatedEffects(Protocol):
         """Expected proportions at values of a column, topic by topic."""
 
 
-def html_report(
+def report(
+    fit: FitResult | Run | PosteriorSource,
+    corpus: Corpus,
+    path: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    draws: PosteriorSource | None = None,
+    scores: Sequence[Score] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Path:
+    """Write a page on a fit for colleagues: one HTML file that opens without a network.
+
+    The page has the topics with their shares and words, a map of them, their correlations, the
+    documents that represent each, their prevalence by columns of the metadata, effects, scores,
+    settings and what to cite; ``docs/report.md`` says how to read it. The file is written complete
+    or not at all. For example::
+
+        lntm.report(result, corpus, "page.html", by=["party"], texts=texts)
+
+    Args:
+        fit: The result of a fit; a run, ``lntm.load_run(folder)``; a guide over a fitted model; or
+            chains, ``DocumentHMC(model)``.
+        corpus: The documents to report on, over the model's vocabulary.
+        path: The file to write. Defaults to ``report.html`` in the folder of a run, where it
+            replaces an older page, and to ``report.html`` in the working directory otherwise.
+        overwrite: Replace a file that exists.
+        draws: Source of the documents' proportions and their intervals: a guide, or chains.
+            Defaults to the posterior that the model was fitted by.
+        scores: Scores to show, such as those on documents held out. Defaults to a run's own.
+        settings: Settings to list, by name. Defaults to those of the fit.
+        **options: Contents of the page; see :func:`render_page`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: The file exists or cannot be written, the posterior belongs to another model,
+            an option is out of range, or the corpus has other words or none.
+        MissingColumnError: A column of ``by`` is not in the metadata.
+    """
+    if path is None and isinstance(fit, Run):
+        path, overwrite = fit.path / "report.html", True
+    path = Path("report.html" if path is None else path)
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; name a file to write the page to")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
+    posterior, own_scores, own_settings = _known_of(fit)
+    page = render_page(
+        posterior if draws is None else draws,
+        corpus,
+        scores=own_scores if scores is None else scores,
+        settings=own_settings if settings is None else settings,
+        **options,
+    )
+    with writing(path), atomic_write(path) as file:
+        file.write(page.encode("utf-8", "replace"))
+    return path
+
+
+def render_page(
     posterior: PosteriorSource,
     corpus: Corpus,
     *,
@@ -72,13 +134,10 @@ def html_report(
     max_docs: int | None = None,
     progress: bool = False,
 ) -> str:
-    """A report on a fitted model, as one HTML page that opens without a network.
+    """The HTML of :func:`report`.
 
-    The page has the topics with their shares and words, a map of them, their correlations, the
-    documents that represent each, their prevalence by columns of the metadata, effects, scores,
-    settings and what to cite; `docs/report.md` says how to read it. Its intervals are those of
-    :func:`summarise_corpus`, at 95 %. Whatever comes from documents is escaped, and the page's
-    security policy lets nothing run but its own script.
+    Intervals are those of :func:`summarise_corpus`, at 95 %. Texts and values of the documents are
+    escaped, and the page's security policy runs no script but its own.
 
     Args:
         posterior: A guide over the fitted model; or chains, ``DocumentHMC(model)``, which
@@ -178,39 +237,16 @@ def html_report(
     )
 
 
-def write_report(
-    path: str | Path,
-    posterior: PosteriorSource,
-    corpus: Corpus,
-    *,
-    overwrite: bool = False,
-    **options: Any,
-) -> Path:
-    """Write the page of :func:`html_report`, complete or not at all.
-
-    Args:
-        path: The file to write.
-        posterior: A guide over the fitted model, or chains.
-        corpus: The documents to report on.
-        overwrite: Replace a file that is there already.
-        **options: As for :func:`html_report`.
-
-    Returns:
-        The file.
-
-    Raises:
-        ConfigError: The file is there already or cannot be written, or for what
-            :func:`html_report` raises it.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; name a file to write the page to")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
-    page = html_report(posterior, corpus, **options)
-    with writing(path), atomic_write(path) as file:
-        file.write(page.encode("utf-8", "replace"))
-    return path
+def _known_of(
+    fit: FitResult | Run | PosteriorSource,
+) -> tuple[PosteriorSource, Sequence[Score], Mapping[str, Any]]:
+    """The posterior, the scores and the settings of a fit."""
+    if isinstance(fit, Run):
+        saved = fit.path / EVALUATION
+        return fit.posterior(), read_scores(saved) if saved.exists() else (), fit.settings()
+    if isinstance(fit, FitResult):
+        return fit.posterior, (), fit.settings()
+    return fit, (), {}
 
 
 def _asset(name: str) -> Markup:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.em.loop import StopReason
@@ -59,40 +57,12 @@ class FitResult:
             f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
         )
 
-    def report(
-        self,
-        corpus: Corpus,
-        path: str | Path = "report.html",
-        *,
-        overwrite: bool = False,
-        **options: Any,
-    ) -> Path:
-        """Write a page on the fit for colleagues: one HTML file that opens without a network.
-
-        ``docs/report.md`` says how to read it. Its intervals are by draws of :attr:`posterior`;
-        those of chains are right and take several times as long as the fit.
-
-        Args:
-            corpus: The documents to report on.
-            path: The file to write.
-            overwrite: Replace a file that is there already.
-            **options: As for :func:`torch_lntm.reports.html_report`: ``texts``, ``by``, ``title``
-                and so on; ``posterior`` for others than the fit's.
-
-        Returns:
-            The file.
-
-        Raises:
-            ConfigError: The file is there already or cannot be written, or for what
-                :func:`torch_lntm.reports.html_report` raises it.
-        """
-        from torch_lntm.reports import write_report
-
-        settings = {"stopped": self.stop_reason.replace("_", " "), "seconds": f"{self.seconds:.1f}"}
+    def settings(self) -> dict[str, str]:
+        """How the fit ended, by name, as a report lists it."""
+        found = {"stopped": self.stop_reason.replace("_", " "), "seconds": f"{self.seconds:.1f}"}
         if self.history:
-            settings[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
-        given = {"posterior": self.posterior, "settings": settings, **options}
-        return write_report(path, corpus=corpus, overwrite=overwrite, **given)
+            found[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
+        return found
 
 
 @dataclass(frozen=True, repr=False)
