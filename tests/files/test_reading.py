@@ -1,8 +1,7 @@
-"""Files: bounded reading, atomic writing, and what their errors say."""
+"""Files are read with a bound, and errors say what is wrong with them."""
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
 import os
@@ -18,7 +17,6 @@ import pytest
 from torch_lntm import files
 from torch_lntm.corpus.mapped import map_array
 from torch_lntm.errors import ConfigError, CorpusError, FileError
-from torch_lntm.files import atomic_folder, write_lines
 
 
 def test_file_errors_are_errors_of_what_the_file_holds():
@@ -43,7 +41,7 @@ def test_reading_is_bounded(tmp_path, name):
 
 def test_a_file_that_is_too_large_is_not_begun(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_bytes(b"x" * 100)
-    monkeypatch.setattr(files, "_PIECE", "no size, so that reading would fail")
+    monkeypatch.setattr(files.reading, "_PIECE", "no size, so that reading would fail")
     with pytest.raises(FileError, match="holds more than 99 bytes"):
         files.read_bytes(tmp_path / "a.txt", 99)
 
@@ -55,7 +53,7 @@ def test_text_in_pieces_is_the_text(tmp_path, monkeypatch):
     whole = files.read_text(tmp_path / "a.txt")
     assert whole == "é one\ntwo €\n\n\nlast\r"
     for size in range(1, 12):
-        monkeypatch.setattr(files, "_PIECE", size)
+        monkeypatch.setattr(files.reading, "_PIECE", size)
         assert files.read_text(tmp_path / "a.txt") == whole
         assert list(files.iterate_lines(tmp_path / "a.txt")) == whole.split("\n")
         assert list(files.iterate_lines(tmp_path / "mac.txt")) == ["one", "two"]
@@ -91,7 +89,7 @@ def test_the_default_bound_is_a_third_of_the_memory(tmp_path, monkeypatch):
     about = tmp_path / "meminfo"
     about.write_text("MemTotal: 99 kB\nMemAvailable:   3000 kB\n")
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(files, "_MEMORY_FILES", (str(about), str(limit)))
+    monkeypatch.setattr(files.reading, "_MEMORY_FILES", (str(about), str(limit)))
     assert files.readable_bytes() == 1_024_000
     limit.write_text("max\n")
     assert files.readable_bytes() == 1_024_000
@@ -216,61 +214,6 @@ def test_arrays_of_every_form(tmp_path, array):
     np.testing.assert_array_equal(found["a"], array)
     assert found["a"].dtype == array.dtype
     assert found["empty"].shape == (0, 4)
-
-
-# ------------------------------------------------------------------ writing
-
-
-@pytest.mark.parametrize(
-    ("number", "match"),
-    [
-        (errno.ENOSPC, "No space left on device.*: the disk is full; free some space"),
-        (errno.EACCES, "Permission denied.*: it may not be written; choose another path"),
-        (errno.EROFS, "Read-only file system.*; choose another path"),
-        (errno.EIO, "Input/output error.*: choose another path"),
-    ],
-)
-def test_errors_of_the_system_name_the_file_and_what_to_do(tmp_path, monkeypatch, number, match):
-    path = tmp_path / "out" / "a.txt"
-    path.parent.mkdir()
-    path.write_text("old")
-
-    def fail(*args):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(FileError, match=rf"out/a\.txt: cannot be written \({match}"):
-        files.write_lines(path, ["new"], "word")
-    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
-    assert path.read_text() == "old"
-
-
-def test_a_path_through_a_file_is_named(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(FileError, match=r"file/a\.npz: cannot be written .* is a file and not a"):
-        files.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
-
-
-def test_lines_with_line_breaks_are_not_written(tmp_path):
-    with pytest.raises(FileError, match=r"a\.txt: word 1 is 'b\\r', with a line break"):
-        files.write_lines(tmp_path / "a.txt", ["a", "b\r"], "word")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_link_is_written_through(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with atomic_folder(tmp_path / "link") as folder:
-        (folder / "new").write_text("new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real" / "new").read_text() == "new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
-
-
-def test_a_byte_order_mark_would_not_come_back(tmp_path):
-    with pytest.raises(FileError, match="byte-order mark"):
-        write_lines(tmp_path / "words.txt", ["\ufeffa", "b"], "word")
-    assert not (tmp_path / "words.txt").exists()
 
 
 @pytest.mark.parametrize(("place", "byte"), [(8, b"("), (10, b"("), (21, b",")])

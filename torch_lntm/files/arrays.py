@@ -1,0 +1,108 @@
+"""Plain arrays in ``.npz`` and ``.npy`` files: never unpickled, and read with a bound."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+
+from torch_lntm.errors import FileError
+from torch_lntm.files.reading import open_to_read, readable_bytes, too_large
+from torch_lntm.files.writing import atomic_write
+
+
+def read_arrays(
+    path: Path, *names: str, optional: Iterable[str] = (), max_bytes: float | None = None
+) -> dict[str, np.ndarray]:
+    """Some arrays of an ``.npz`` file; never unpickles, and leaves all other arrays unread.
+
+    Args:
+        path: The file.
+        *names: Arrays that it must hold.
+        optional: Arrays that it may hold.
+        max_bytes: The most bytes to read of these arrays together; ``readable_bytes()`` if not
+            given.
+
+    Raises:
+        FileError: The file is missing, damaged or too large, holds Python objects, or lacks an
+            array.
+    """
+    limit = readable_bytes() if max_bytes is None else max_bytes
+    try:
+        with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
+            found = [name.removesuffix(".npy") for name in archive.namelist()]
+            missing = [name for name in names if name not in found]
+            if missing:
+                message = (
+                    f"expected the arrays {', '.join(names)}, got {', '.join(found) or 'none'}"
+                )
+                raise FileError(f"{path}: {message}; missing {', '.join(missing)}")
+            wanted = [*names, *(name for name in optional if name in found)]
+            sizes = [archive.getinfo(f"{name}.npy").file_size for name in wanted]
+            if sum(sizes) > limit:
+                raise too_large(path, limit)
+            return {
+                name: _read_array(archive, f"{name}.npy", size)
+                for name, size in zip(wanted, sizes, strict=True)
+            }
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        ValueError,
+        RuntimeError,  # encrypted, or compressed in another way
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{path}: not a complete .npz file of plain arrays ({error})") from error
+
+
+def checked_header(read: Callable[..., Any], file: Any) -> Any:
+    """The header of an array, of which NumPy's reader raises what it meets in parsing it.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    try:
+        return read(file)
+    except (SyntaxError, TokenError, IndexError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"a damaged header: {error}") from error
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
+    """An array, once its header has announced as many bytes as there are."""
+    with archive.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read_header: Callable[..., Any] | None = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read_header is None:
+            raise ValueError(f"{name} has the unknown version {version}")
+        shape, _, dtype = checked_header(read_header, file)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects")
+        announced = math.prod(shape) * dtype.itemsize
+        if announced != size - file.tell() or (announced == 0 and math.prod(shape) > 0):
+            raise ValueError(f"{name} announces {announced} bytes and holds {size - file.tell()}")
+    with archive.open(name) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Writes a compressed ``.npz`` of plain arrays, atomically.
+
+    Raises:
+        FileError: The file cannot be written.
+    """
+    with atomic_write(path) as file:
+        np.savez_compressed(file, **arrays)

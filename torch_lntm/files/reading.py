@@ -1,0 +1,197 @@
+"""Files read with a bound, and with errors that say where."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import itertools
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from torch_lntm.errors import FileError
+
+_PIECE = 1 << 20
+_MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
+
+
+def at_line(path: Path, line: int, message: str) -> FileError:
+    """The error for a 1-based line of a file."""
+    return FileError(f"{path}, line {line}: {message}")
+
+
+def excerpt(line: str | bytes, limit: int = 60) -> str:
+    """A line quoted for an error message, cut to ``limit`` characters."""
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    text = text.strip()
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def readable_bytes() -> int:
+    """The most bytes that a file is read to by default: a third of the available memory.
+
+    The available memory is what Linux reports, and at most the limit of a container. Other
+    systems count as having 8 GiB.
+    """
+    available = 8 << 30
+    for name in _MEMORY_FILES:
+        try:
+            text = Path(name).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            continue
+        if name.endswith("max"):
+            available = min(available, int(text)) if text.strip().isdecimal() else available
+        elif "MemAvailable:" in text:
+            available = 1024 * int(text.split("MemAvailable:")[1].split()[0])
+    return available // 3
+
+
+def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
+    """Yields the contents of a file piece by piece, decompressed where its name ends in ``.gz``.
+
+    Args:
+        path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
+        max_bytes: The most to read, after decompression; ``readable_bytes()`` if not given.
+
+    Raises:
+        FileError: The file is missing, not a regular file, unreadable, truncated or too large.
+    """
+    limit = readable_bytes() if max_bytes is None else max_bytes
+    try:
+        with open_to_read(path) as file:
+            zipped = path.suffix.lower() == ".gz"
+            if not zipped and os.fstat(file.fileno()).st_size > limit:
+                raise too_large(path, limit)
+            source = gzip.GzipFile(fileobj=file) if zipped else file
+            size = 0
+            while piece := source.read(_PIECE):
+                size += len(piece)
+                if size > limit:
+                    raise too_large(path, limit)
+                yield piece
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_text_pieces(
+    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
+) -> Iterator[str]:
+    r"""Yields the text of a file piece by piece, with newlines as ``\n`` and no byte-order mark.
+
+    Raises:
+        FileError: As ``read_pieces``, and for bytes that are not text in ``encoding``.
+    """
+    try:
+        decoder = codecs.getincrementaldecoder(encoding)()
+    except LookupError as error:
+        raise FileError(f"{path}: {error}; give one that Python knows, e.g. 'latin-1'") from error
+    start, lines, first, held = b"", 0, True, ""
+    old_mac: bool | None = None
+    for piece in itertools.chain(read_pieces(path, max_bytes), [b""]):
+        start = start or piece[:2]
+        try:
+            text = decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            line = lines + error.object.count(b"\n", 0, error.start) + 1
+            utf16 = start in (b"\xff\xfe", b"\xfe\xff")
+            example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
+            message = f"not {encoding} text ({error.reason}); pass the file's encoding, {example}"
+            raise at_line(path, line, message) from error
+        lines += piece.count(b"\n")
+        if first and text:
+            first = False
+            text = text.removeprefix("\ufeff")
+            if text.count("\0") > len(text) // 4:
+                raise FileError(
+                    f"{path}: not {encoding} text (every other character is NUL); pass the file's "
+                    "encoding, which may be 'utf-16-le' or 'utf-16-be'"
+                )
+        text = held + text
+        # Files of old Macs end their lines by a carriage return alone. Elsewhere it is no line's
+        # end. One at the end of a piece may have its newline in the next.
+        if old_mac is None and ("\n" in text or "\r" in text[:-1] or not piece):
+            old_mac = "\n" not in text
+        held = "\r" if text.endswith("\r") and piece and not old_mac else ""
+        text = text[: len(text) - len(held)]
+        yield text.replace("\r", "\n") if old_mac else text.replace("\r\n", "\n")
+
+
+def iterate_lines(
+    path: Path, encoding: str = "utf-8", max_bytes: float | None = None
+) -> Iterator[str]:
+    """Yields the lines of a text file; a newline at the very end does not begin another line.
+
+    Raises:
+        FileError: As ``read_text_pieces``, and for a line that does not fit into memory.
+    """
+    limit = readable_bytes()
+    pending: list[str] = []
+    size = 0
+    for piece in read_text_pieces(path, encoding, max_bytes):
+        *lines, last = piece.split("\n")
+        if lines:
+            lines[0] = "".join([*pending, lines[0]])
+            pending, size = [], 0
+            yield from lines
+        pending.append(last)
+        size += len(last)
+        if size > limit:
+            raise too_large(path, limit)
+    if size:
+        yield "".join(pending)
+
+
+def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
+    """The contents of a file; see ``read_pieces``."""
+    return b"".join(read_pieces(path, max_bytes))
+
+
+def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> str:
+    """The text of a file; see ``read_text_pieces``."""
+    return "".join(read_text_pieces(path, encoding, max_bytes))
+
+
+def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
+    """The lines of a text file; a newline at the very end does not begin another line."""
+    return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
+
+
+def open_to_read(path: Path) -> IO[bytes]:
+    """A file to read from, which neither waits for a writer nor goes on for ever.
+
+    Raises:
+        FileError: There is no such file, it may not be read, or it is no regular file.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise FileError(f"{path}: is a folder; expected a file")
+        piped = stat.S_ISFIFO(mode) and path.is_absolute() and path.parts[1] == "dev"
+        if not stat.S_ISREG(mode) and not piped:
+            kind = "a named pipe" if stat.S_ISFIFO(mode) else "a device or socket"
+            raise FileError(
+                f"{path}: is {kind}; save what it gives to a regular file, and read that"
+            )
+        return open(path, "rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def too_large(path: Path, limit: float) -> FileError:
+    """The error for a file of more than ``limit`` bytes."""
+    size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
+    return FileError(
+        f"{path}: holds more than {size} when read, the most that is allowed (by default a third "
+        "of the available memory); check the file, or raise max_bytes"
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> FileError:
+    if isinstance(error, FileError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return FileError(f"{path}: no such file; check the path")
+    return FileError(f"{path}: cannot be read, is it complete? ({error})")
