@@ -161,7 +161,7 @@ def measure(
         MonteCarloEM(model, progress=False, seed=seed, start="model" if known else "lda").fit(
             corpus
         )
-        batch = model.check_corpus(corpus).batch()
+        batch = model.encode(corpus).batch()
         samples = DocumentHMC(model, seed=seed).run(batch, SAMPLES, WARMUP, progress=False)
         result = estimate(model, samples.theta().flatten(0, 1)[::4], corpus, "~ x")
         found["hmc: chains"] = rows(effects, result, align_topics(truth, model).partner)
@@ -218,7 +218,7 @@ def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
 
 def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, Tensor]:
     """Draws of theta that leave out what others do not: all of it, or what documents differ in."""
-    posterior = guide.posterior(model.check_corpus(corpus).batch())
+    posterior = guide.posterior(model.encode(corpus).batch())
     mode = posterior.theta_mode().double()
     tril = torch.linalg.cholesky(posterior.covariance.double().mean(0))
     keys = noise.document_keys(0, posterior.index, 50)

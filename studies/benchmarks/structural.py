@@ -158,7 +158,7 @@ def make_design(settings: Settings, formula: str, seed: int) -> Design:
     corpus = corpus.with_metadata({"day": days})
     covariates = Covariates.of(corpus[split.train_index], formula)
     train, test = (
-        (covariates.attach(corpus[index]).covariates[PREVALENCE] - np.array(covariates.means))
+        (covariates.encode(corpus[index]).encodings[PREVALENCE] - np.array(covariates.means))
         / np.array(covariates.scales)
         for index in (split.train_index, split.test_index)
     )

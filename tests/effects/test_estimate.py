@@ -58,7 +58,7 @@ def effects(model, guide, corpus) -> Effects:
 
 def theta_of(model, guide, corpus, num_draws: int) -> torch.Tensor:
     """Draws of the documents' own posteriors, at the coefficients as fitted."""
-    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    batch = model.encode(corpus).batch(dtype=torch.float64)
     return guide.posterior(batch).theta_samples(num_draws, 0)
 
 
@@ -77,7 +77,7 @@ def hand_made(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.slow
 def test_without_the_coefficients_draws_are_the_posteriors_own(model, guide, corpus) -> None:
     rows = np.arange(NUM_DOCS)
-    ready = model.check_corpus(corpus)
+    ready = model.encode(corpus)
     draws = PosteriorDraws(guide, ready, rows, 4, 0, coefficients=False)
     expected = theta_of(model, guide, corpus, 4)
     # A second pass starts where the first ended, and its solver comes nearer to the mode.
@@ -91,7 +91,7 @@ def test_draws_have_the_joint_covariance_of_documents_and_coefficients(model, co
     """Against the dense Gaussian joint of the coefficients and of eight documents' eta."""
     guide = make_guide("taylor", model, tolerance=1e-9, max_iterations=500)
     few = np.arange(8)
-    ready = model.check_corpus(corpus)
+    ready = model.encode(corpus)
     batch = ready.batch(few, dtype=torch.float64)
     posterior = guide.posterior(batch)
     precision = np.linalg.inv(model.prior.covariance.detach().numpy())
@@ -136,7 +136,7 @@ def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
     draws = chain_draws(model, corpus, num_draws=100, thinning=2, max_docs=15, seed=1)
     assert draws.shape == (100, 20, NUM_TOPICS)
     assert draws.dtype == torch.float32
-    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    batch = model.encode(corpus).batch(dtype=torch.float64)
     z = model.prior.space(batch).draw(lntm.noise.document_keys(0, batch.index, 10_000))
     theta = torch.softmax(model.prior.space(batch).logits(z), -1)
     # The exact means, by the likelihood at 10,000 draws of the prior.

@@ -103,7 +103,7 @@ def arguments(fitted: Fitted) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
 def test_the_program_takes_latent_coefficients(fitted) -> None:
     """Its density differs from the reference's by a constant, wherever the coefficients are."""
     model = fitted.model
-    batch = model.check_corpus(fitted.corpus).batch(dtype=torch.float64)
+    batch = model.encode(fitted.corpus).batch(dtype=torch.float64)
     wide = dist.Normal(torch.zeros(2).double(), 100.0)
     lifted = poutine.lift(
         model,

@@ -112,7 +112,7 @@ def test_words_that_differ_between_groups() -> None:
             noise = np.random.default_rng(2).normal(size=tuple(parameter.shape))
             parameter.add_(torch.from_numpy(noise))
     guide = lntm.guides.make_guide(None, model)
-    split = model.check_corpus(corpus).hold_out_words(seed=1)
+    split = model.encode(corpus).hold_out_words(seed=1)
     observed, held_out = (part.to_scipy().toarray() for part in split)
     batch = split.observed.batch(dtype=torch.float64)
     theta = guide.means(batch).theta_mode().numpy()

@@ -221,7 +221,7 @@ def test_probabilities_are_those_of_the_parameters(corpus) -> None:
 @pytest.mark.slow
 def test_every_guide_sees_the_topics_of_the_documents_group(corpus) -> None:
     model = make(corpus, "~ age")
-    ready = model.check_corpus(corpus)
+    ready = model.encode(corpus)
     for name in guides_for(model):
         guide = make_guide(name, model, tolerance=1e-10, max_iterations=2000)
         whole = guide.posterior(ready.batch(dtype=torch.float64))
@@ -288,7 +288,7 @@ def test_the_dispersion_is_that_of_the_documents_groups(corpus, device) -> None:
 @pytest.mark.slow
 def test_it_is_an_ordinary_pyro_program(corpus) -> None:
     model = make(corpus)
-    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    batch = model.encode(corpus).batch(dtype=torch.float64)
     trace: Any = pyro.poutine.trace(model).get_trace(batch)
     theta = torch.softmax(trace.nodes["eta"]["value"], -1)
     groups = np.arange(NUM_DOCS) % 3
@@ -332,21 +332,21 @@ def test_generated_documents_have_the_words_of_their_group(corpus, device) -> No
 
 def test_groups_of_new_documents(corpus) -> None:
     model = make(corpus)
-    ready = model.check_corpus(corpus)
-    assert ready.covariates["content"].tolist() == [d % 3 for d in range(NUM_DOCS)]
+    ready = model.encode(corpus)
+    assert ready.encodings["content"].tolist() == [d % 3 for d in range(NUM_DOCS)]
     known = corpus[np.array([2, 0])]
-    assert model.check_corpus(known).covariates["content"].tolist() == [2, 0]
+    assert model.encode(known).encodings["content"].tolist() == [2, 0]
     given = Corpus.from_matrix(known.to_scipy()).with_covariates({"content": [2, 0]})
-    assert model.check_corpus(given) is given
+    assert model.encode(given) is given
     other = known.with_metadata({"party": ["Left", "Green"]})
     with pytest.raises(CorpusError, match=r"'Green'.*knows Left, Middle, Right"):
-        model.check_corpus(other)
+        model.encode(other)
     lacking = known.with_metadata({"party": ["Left", None]})
     with pytest.raises(CorpusError, match=r"lacks a value in 1 documents.*document 1"):
-        model.check_corpus(lacking)
+        model.encode(lacking)
     with pytest.raises(MissingColumnError, match="no column 'party'"):
-        model.check_corpus(Corpus.from_matrix(known.to_scipy()))
-    with pytest.raises(ConfigError, match="check_corpus"):
+        model.encode(Corpus.from_matrix(known.to_scipy()))
+    with pytest.raises(ConfigError, match="encode"):
         model(known.batch(dtype=torch.float64))
     for bad in ([0, 3], [-1, 0]):
         with pytest.raises(ConfigError, match="from 0 to 2"):
@@ -384,7 +384,7 @@ def test_groups_of_whole_numbers_and_truth_values(corpus) -> None:
         assert groups.levels == tuple(sorted(values))
         again = Groups.from_json(json.loads(json.dumps(groups.to_json())))
         assert again == groups
-        attached = again.attach(given).covariates["content"]
+        attached = again.encode(given).encodings["content"]
         assert attached[:2].tolist() == [groups.levels.index(value) for value in values]
 
 

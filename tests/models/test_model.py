@@ -154,7 +154,7 @@ def test_models_of_low_precision_are_refused_everywhere() -> None:
     corpus = Corpus.from_matrix(make_counts())
     for use in (
         lambda: model.generate([3, 4]),
-        lambda: model.check_corpus(corpus),
+        lambda: model.encode(corpus),
         lambda: VariationalEM(model, TaylorGuide(model), progress=False).fit(corpus),
     ):
         with pytest.raises(ConfigError, match=r"float16.*model.float"):

@@ -44,7 +44,7 @@ def make(corpus: Corpus, formula: str = FORMULA, **settings: Any) -> TopicModel:
 
 def draws_of(prior: StructuralPrior, corpus: Corpus) -> tuple[dict[str, torch.Tensor], Any]:
     """Statistics of arbitrary latent variables of all documents, and these."""
-    batch = prior.prepare(corpus).batch(dtype=torch.float64)
+    batch = prior.encode(corpus).batch(dtype=torch.float64)
     eta = torch.randn(
         NUM_DOCS, prior.latent_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
     )
@@ -70,7 +70,7 @@ def standardised(corpus: Corpus) -> np.ndarray:
 @pytest.mark.parametrize("penalty", [None, 2.0])
 def test_it_keeps_the_contract(corpus, anchored, penalty) -> None:
     model = make(corpus, anchored=anchored, penalty=penalty)
-    batch = model.check_corpus(corpus).batch(np.arange(5), dtype=torch.float64)
+    batch = model.encode(corpus).batch(np.arange(5), dtype=torch.float64)
     lntm.testing.check_prior(model.prior, batch)
 
 
@@ -82,7 +82,7 @@ def test_every_normal_guide_solves_it(corpus, anchored) -> None:
     assert {"taylor", "laplace", "blei-lafferty", "khan-bouchard"} <= set(names)
     for name in names:
         guide = make_guide(name, model, tolerance=1e-8, max_iterations=500)
-        batch = model.check_corpus(corpus).batch(np.arange(4), dtype=torch.float64)
+        batch = model.encode(corpus).batch(np.arange(4), dtype=torch.float64)
         lntm.testing.check_guide(guide, batch)
 
 
@@ -127,7 +127,7 @@ def test_coefficients_are_in_the_units_of_the_columns(corpus) -> None:
     age = corpus.metadata["age"]
     x = np.stack([np.ones(NUM_DOCS), right, age, right * age], 1)
     assert model.prior.names == ("Intercept", "party[T.Right]", "age", "party[T.Right]:age")
-    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    batch = model.encode(corpus).batch(dtype=torch.float64)
     expected = model.prior.location(batch).detach().numpy()
     np.testing.assert_allclose(x @ model.prior.coefficients.numpy(), expected, rtol=1e-9)
     ridge = 2.5 * np.diag([0.0, *x[:, 1:].var(0)])
@@ -166,7 +166,7 @@ def test_slopes_that_say_nothing_are_shrunk_away(corpus) -> None:
     # Exactly uncorrelated with the covariates.
     x = torch.cat([torch.ones(NUM_DOCS, 1, dtype=u.dtype), u], 1)
     noise = noise - x @ torch.linalg.lstsq(x, noise).solution
-    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    batch = model.encode(corpus).batch(dtype=torch.float64)
     moments = Draws({"eta": noise[None]}, noise[None], torch.ones(1, NUM_DOCS).double())
     for _ in range(5):
         model.prior.m_step(NUM_DOCS, **model.prior.statistics(moments, batch))
@@ -190,7 +190,7 @@ def test_parameters_can_be_given_and_bad_ones_are_refused() -> None:
 
 def test_a_batch_without_covariates_is_told_how_to_get_them(corpus) -> None:
     model = make(corpus)
-    with pytest.raises(ConfigError, match=r"model\.check_corpus\(corpus\)\.batch\(\)"):
+    with pytest.raises(ConfigError, match=r"model\.encode\(corpus\)\.batch\(\)"):
         make_guide("taylor", model).posterior(corpus.batch())
     other = corpus.with_covariates({"prevalence": np.ones((NUM_DOCS, 2))})
     with pytest.raises(ConfigError, match=r"expected \(40, 3\)"):
@@ -201,7 +201,7 @@ def test_documents_of_unknown_covariates_get_the_mean(corpus) -> None:
     model = make(corpus)
     bare = Corpus.from_matrix(corpus.to_scipy()[:5], corpus.vocabulary)
     with pytest.warns(CorpusWarning, match=r"no column .* \(party\[T.Right\], age, party"):
-        ready = model.check_corpus(bare)
+        ready = model.encode(bare)
     found = model.prior.location(ready.batch(dtype=torch.float64))
     torch.testing.assert_close(found, model.prior.loc.expand(5, -1))
 
@@ -210,7 +210,7 @@ def test_some_columns_alone_are_refused(corpus) -> None:
     model = make(corpus)
     half = Corpus.from_matrix(corpus.to_scipy(), metadata={"party": corpus.metadata["party"]})
     with pytest.raises(CorpusError, match="no column 'age'"):
-        model.check_corpus(half)
+        model.encode(half)
 
 
 def test_averaged_covariates_add_their_spread(corpus) -> None:
@@ -220,7 +220,7 @@ def test_averaged_covariates_add_their_spread(corpus) -> None:
     sums, _ = draws_of(model.prior, corpus)
     model.prior.m_step(NUM_DOCS, **sums)
     averaged = model.prior.averaged()
-    batch = model.check_corpus(corpus).batch(dtype=torch.float64)
+    batch = model.encode(corpus).batch(dtype=torch.float64)
     means = model.prior.location(batch).detach()
     torch.testing.assert_close(averaged.loc.detach(), means.mean(0))
     expected = model.prior.covariance.detach() + torch.cov(means.mT, correction=0)
@@ -234,10 +234,10 @@ def test_a_design_matrix_can_be_given(corpus) -> None:
     given = corpus.with_covariates({"prevalence": x})
     model = lntm.models.stm(NUM_TOPICS, given, dtype="float64")
     assert model.prior.names == ("Intercept", "x0", "x1")
-    assert model.check_corpus(given) is given
+    assert model.encode(given) is given
     narrow = corpus.with_covariates({"prevalence": x[:, :1]})
     with pytest.raises(CorpusError, match="has 1 columns; the model was made for 2"):
-        model.check_corpus(narrow)
+        model.encode(narrow)
     with pytest.raises(CorpusError, match="no column 'prevalence'"):
         lntm.models.stm(NUM_TOPICS, corpus)
     with pytest.raises(ConfigError, match="with_covariates"):
@@ -349,8 +349,8 @@ def test_files_give_the_model_and_its_formula_back(corpus, tmp_path) -> None:
         assert torch.equal(again.state_dict()[name], value)
     some = corpus[:6]
     torch.testing.assert_close(
-        again.prior.location(again.check_corpus(some).batch()),
-        model.prior.location(model.check_corpus(corpus).batch(np.arange(6))),
+        again.prior.location(again.encode(some).batch()),
+        model.prior.location(model.encode(corpus).batch(np.arange(6))),
         rtol=1e-5,
         atol=1e-5,
     )
@@ -402,7 +402,7 @@ def test_columns_that_single_precision_would_round_are_refused(corpus) -> None:
     near = lntm.models.stm(NUM_TOPICS, corpus, "~ age")
     centred = lntm.models.stm(NUM_TOPICS, far, "~ center(age)")
     found = [
-        model.prior.standardised(model.check_corpus(documents).batch())
+        model.prior.standardised(model.encode(documents).batch())
         for model, documents in ((near, corpus), (centred, far))
     ]
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

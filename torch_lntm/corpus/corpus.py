@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,13 @@ class Corpus(Documents):
             CorpusError: A column does not have one value a document.
         """
         new = make_metadata(columns, self.num_docs)
-        return replace(self, metadata=FrozenDict({**self.metadata, **new}))
+        # Encodings were derived from the columns as they were.
+        return replace(
+            self,
+            metadata=FrozenDict({**self.metadata, **new}),
+            encodings=FrozenDict(),
+            encoders=FrozenDict(),
+        )
 
     def with_covariates(self, covariates: Mapping[str, Any]) -> Corpus:
         """Returns the same documents with numeric arrays that a prior reads from their batches.
@@ -199,7 +205,51 @@ class Corpus(Documents):
             CorpusError: An array is not numeric, not finite, or not one row for each document.
         """
         new = make_covariates(covariates, self.num_docs)
-        return replace(self, covariates=FrozenDict({**self.covariates, **new}))
+        bare = self.without_encodings(*new)
+        return replace(bare, covariates=FrozenDict({**self.covariates, **new}))
+
+    def with_encoding(self, name: str, encoder: object, derive: Callable[[], Any]) -> Corpus:
+        """Returns the same documents with an array that is derived from their metadata.
+
+        Priors and topics call it in their ``encode``. Batches of the corpus then carry the array as
+        ``batch.covariates[name]``, in place of a covariate of that name. New metadata remove it.
+
+        Args:
+            name: Name of the array.
+            encoder: What derives the array, such as a fitted formula. Equal encoders must derive
+                equal arrays from the same metadata.
+            derive: Returns the array ``(num_docs, ...)``. It is not called if the corpus has the
+                array of an equal encoder.
+
+        Returns:
+            The corpus; this corpus itself if it has the array already.
+
+        Raises:
+            CorpusError: The array is not numeric, not finite, or not one row for each document.
+        """
+        if name in self.encoders and self.encoders[name] == encoder:
+            return self
+        new = make_covariates({name: derive()}, self.num_docs)
+        return replace(
+            self,
+            encodings=FrozenDict({**self.encodings, **new}),
+            encoders=FrozenDict({**self.encoders, name: encoder}),
+        )
+
+    def without_encodings(self, *names: str) -> Corpus:
+        """Returns the same documents without the derived arrays of these names.
+
+        Args:
+            *names: Names of arrays. Names that the corpus has no encoding of are passed over.
+        """
+        if self.encoders.keys().isdisjoint(names):
+            return self
+        kept = [name for name in self.encoders if name not in names]
+        return replace(
+            self,
+            encodings=FrozenDict({name: self.encodings[name] for name in kept}),
+            encoders=FrozenDict({name: self.encoders[name] for name in kept}),
+        )
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
         """Returns the same documents, counted over the vocabulary of a fitted model.

@@ -44,6 +44,10 @@ class Documents:
             among strings. Selection, splits and saving carry the columns along.
         covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, which the
             batches of this corpus carry as tensors; made by ``with_covariates``.
+        encodings: Read-only mapping of names to arrays that a model derived from the metadata,
+            which the batches carry too; made by ``model.encode``. Selection and splits carry them
+            along; files do not hold them.
+        encoders: Read-only mapping of the same names to the objects that derived the arrays.
         name: A name for messages and reports.
         preparation: A sentence on the words that ``from_texts`` left out by default, if any.
     """
@@ -55,6 +59,8 @@ class Documents:
     vocabulary: tuple[str, ...] | None = None
     metadata: Arrays = field(default_factory=FrozenDict)
     covariates: Arrays = field(default_factory=FrozenDict)
+    encodings: Arrays = field(default_factory=FrozenDict)
+    encoders: FrozenDict[object] = field(default_factory=FrozenDict)
     name: str | None = None
     preparation: str | None = None
 
@@ -121,6 +127,11 @@ class Documents:
         values = self.metadata["label"].tolist()
         return tuple("" if v is None or v != v else str(v) for v in values)
 
+    @property
+    def batch_covariates(self) -> Arrays:
+        """The arrays that batches carry: covariates, and encodings in place of their namesakes."""
+        return FrozenDict({**self.covariates, **self.encodings})
+
     def metadata_frame(self) -> Any:
         """The metadata as a pandas data frame with a row for each document, in order.
 
@@ -158,6 +169,7 @@ class Documents:
             counts=counts,
             metadata=select_rows(self.metadata, rows),
             covariates=select_rows(self.covariates, rows),
+            encodings=select_rows(self.encodings, rows),
         )
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
@@ -385,7 +397,7 @@ class Documents:
                     name: torch.tensor(x[rows], dtype=dtype if x.dtype.kind == "f" else None).to(
                         device
                     )
-                    for name, x in self.covariates.items()
+                    for name, x in self.batch_covariates.items()
                 }
             ),
         )

@@ -81,7 +81,7 @@ def estimate(
     require_model(model)
     require_whole(0, seed=seed)
     require_whole(2, num_draws=num_draws)
-    corpus = model.check_corpus(as_corpus(corpus))
+    corpus = model.encode(as_corpus(corpus))
     chosen = _topics(model, topics)
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
     rows = np.flatnonzero(corpus.lengths)

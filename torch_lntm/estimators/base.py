@@ -346,7 +346,7 @@ class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                     del self.feature_names_in_
                 self.n_features_in_ = X.num_words
             else:
-                X = self.model_.check_corpus(X)
+                X = self.model_.encode(X)
             return X
         one_axis = getattr(X, "ndim", 1) == 1 and hasattr(X, "__iter__")
         if one_axis and isinstance(next(iter(X), None), str):

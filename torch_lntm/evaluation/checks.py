@@ -40,7 +40,7 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
     require_model(model)
     require_whole(0, seed=seed)
     require_whole(1, max_docs=max_docs)
-    return model.check_corpus(as_corpus(corpus, allow_empty=True))
+    return model.encode(as_corpus(corpus, allow_empty=True))
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:

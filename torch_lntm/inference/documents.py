@@ -102,7 +102,7 @@ def transform(
     require_whole(1, num_samples=num_samples, max_docs=max_docs)
     require_whole(0, seed=seed)
     model = require_guide(guide).model
-    corpus = model.check_corpus(as_corpus(corpus, allow_empty=True))
+    corpus = model.encode(as_corpus(corpus, allow_empty=True))
     mode = estimate == "mode"
     only_means = mode and not has_sources(model)
     solve = guide.means if only_means else guide.posterior

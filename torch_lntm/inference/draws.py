@@ -85,7 +85,7 @@ class DrawSource(ABC):
         require_whole(1, num_samples=num_samples, max_docs=max_docs)
         require_whole(0, seed=seed)
         model = self.model
-        corpus = model.check_corpus(corpus)
+        corpus = model.encode(corpus)
         theta = torch.empty(num_samples, corpus.num_docs, model.num_topics, dtype=model.dtype)
         size = max_docs or self.docs_at_once(corpus, num_samples)
         with tqdm(total=len(corpus), desc="draws", unit="doc", disable=not progress) as bar:

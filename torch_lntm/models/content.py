@@ -132,9 +132,9 @@ class ContentTopics(Topics):
         )
         return plain.to(self.logits.device)
 
-    def prepare(self, corpus: Corpus) -> Corpus:
-        """See :meth:`Topics.prepare`; attaches the array ``"content"``."""
-        return self.column.attach(corpus)
+    def encode(self, corpus: Corpus) -> Corpus:
+        """See :meth:`Topics.encode`; derives the array ``"content"``."""
+        return self.column.encode(corpus)
 
     def place(self, batch: DocumentBatch) -> DocumentBatch:
         """See :meth:`Topics.place`.
@@ -147,7 +147,7 @@ class ContentTopics(Topics):
         if CONTENT not in batch.covariates:
             raise ConfigError(
                 "the batch does not say which groups its documents are of, which this model's "
-                "topics depend on; make it by model.check_corpus(corpus).batch()"
+                "topics depend on; make it by model.encode(corpus).batch()"
             )
         return batch.in_blocks(CONTENT, self.num_groups)
 

@@ -66,16 +66,20 @@ class Groups:
             )
         return cls(column, levels)
 
-    def attach(self, corpus: Corpus) -> Corpus:
+    def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"content"`` ``(num_docs,)``, positions of the groups.
 
-        Documents without the column keep the array that they have.
+        It is derived once: an encoded corpus is returned as it is. Documents without the column
+        keep the array that they have.
 
         Raises:
             CorpusError: There is neither, a value is missing, or it is not one of the levels.
         """
         if self.column not in corpus.metadata and CONTENT in corpus.covariates:
-            return corpus
+            return corpus.without_encodings(CONTENT)
+        return corpus.with_encoding(CONTENT, self, lambda: self._derive(corpus))
+
+    def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
         values = _values(corpus, self.column)
         found, inverse = np.unique(values, return_inverse=True)
         position = {level: g for g, level in enumerate(self.levels)}
@@ -88,7 +92,7 @@ class Groups:
                 "model.with_parts(topics=model.topics.in_group())"
             )
         groups = np.array([position[value] for value in found.tolist()], np.int64)
-        return corpus.with_covariates({CONTENT: groups[inverse]})
+        return groups[inverse]
 
     def to_json(self) -> dict[str, Any]:
         """The groups as JSON-able data."""

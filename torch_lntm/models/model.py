@@ -412,17 +412,25 @@ class TopicModel(nn.Module):
             if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
 
-    def check_corpus(self, corpus: Corpus) -> Corpus:
-        """The corpus with the covariates that prior and topics read from its batches.
+    def encode(self, corpus: Corpus) -> Corpus:
+        """Check that a corpus fits the model, and derive what its batches need to carry.
 
-        Engines and evaluators call it. Whoever makes batches calls it first:
-        ``model.check_corpus(corpus).batch()``.
+        Prior and topics derive arrays from the documents' metadata: the design of a formula, the
+        positions of groups. The arrays travel with the corpus through selection and splits. Encode
+        a corpus once if several functions take it, and before you make batches::
+
+            corpus = model.encode(corpus)
+            batch = corpus.batch()
+
+        Engines, evaluators and reports encode whatever corpus they get. An encoded corpus costs
+        them nothing.
 
         Args:
-            corpus: The documents.
+            corpus: The documents. Arrays that another model derived are replaced.
 
         Returns:
-            The corpus itself where they read none.
+            The corpus, encoded. It is the same object if it was encoded already, or if prior and
+            topics derive nothing.
 
         Raises:
             ConfigError: It has another number of words; or where both have a vocabulary, other
@@ -436,7 +444,7 @@ class TopicModel(nn.Module):
                 f"the corpus has {corpus.num_words} words and the model {self.num_words}; {cure}"
             )
         if None in (corpus.vocabulary, self.vocabulary) or corpus.vocabulary == self.vocabulary:
-            return self.prior.prepare(self.topics.prepare(corpus))
+            return self.prior.encode(self.topics.encode(corpus))
         pairs = enumerate(zip(corpus.vocabulary or (), self.vocabulary or (), strict=True))
         column, (theirs, ours) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
         raise ConfigError(

@@ -163,8 +163,11 @@ class Topics(nn.Module):
                     self.logits.copy_(self._fixed.log())
             self._fixed, self._deferred = None, False
 
-    def prepare(self, corpus: Corpus) -> Corpus:
-        """The corpus with what :meth:`place` reads from its batches."""
+    def encode(self, corpus: Corpus) -> Corpus:
+        """The corpus with the arrays that :meth:`place` reads from its batches.
+
+        Derive an array by :meth:`Corpus.with_encoding`, which does so once.
+        """
         return corpus
 
     def place(self, batch: DocumentBatch) -> DocumentBatch:

@@ -146,7 +146,7 @@ def label_topics(
         ConfigError: A number that cannot be used, or a corpus over other words.
     """
     require_whole(1, num_words=num_words)
-    corpus = model.check_corpus(corpus)
+    corpus = model.encode(corpus)
     topics = model.topics.mean_probs.detach().double().cpu().numpy()
     totals = np.asarray(corpus.word_totals)
     labels: dict[str, list[tuple[str, ...]]] = {}

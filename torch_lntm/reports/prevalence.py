@@ -129,7 +129,7 @@ def summarise_corpus(
     """
     source = draw_source(posterior)
     model = source.model
-    corpus = model.check_corpus(corpus)
+    corpus = model.encode(corpus)
     require_whole(2, num_samples=num_samples)
     require_whole(0, seed=seed)
     require_whole(1, max_docs=max_docs)

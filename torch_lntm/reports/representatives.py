@@ -74,7 +74,7 @@ def represent_topics(
         ConfigError: There are fewer texts than documents, or more.
     """
     model = source.model
-    corpus = model.check_corpus(corpus)
+    corpus = model.encode(corpus)
     chosen = representative_documents(found, num_docs=num_docs) if num_docs else []
     wanted = sorted({one.document for one in chosen})
     quoted = None if texts is None else _quote(texts, set(wanted), len(corpus))

@@ -72,7 +72,7 @@ class JointChain:
         # Without warm-up there would be no step sizes to go on with.
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
-        corpus = model.check_corpus(corpus)
+        corpus = model.encode(corpus)
         if not keeps_up(model.prior, "draw_", "location", "statistics"):
             raise IncompatibleGuideError(
                 f"{type(model.prior).__name__} has no method draw_ of its own, by which a joint "

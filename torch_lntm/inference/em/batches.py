@@ -67,7 +67,7 @@ class CorpusBatches:
             counts=counts,
             index=torch.arange(corpus.num_docs, device=device),
             covariates={
-                name: torch.tensor(corpus.covariates[name]).to(like)
-                for name, like in one.covariates.items()
+                name: torch.tensor(array).to(one.covariates[name])
+                for name, array in corpus.batch_covariates.items()
             },
         )

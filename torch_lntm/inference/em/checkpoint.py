@@ -66,7 +66,7 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
     """JSON-able fingerprints of the counts of a corpus and of its covariates."""
     return {
         "corpus": corpus.fingerprint(),
-        "covariates": {name: _digest(array) for name, array in corpus.covariates.items()},
+        "covariates": {name: _digest(array) for name, array in corpus.batch_covariates.items()},
     }
 
 

@@ -90,7 +90,7 @@ class StepwiseEM:
             CorpusError: They cannot be used.
             NumericalError: A parameter or a density left the real numbers.
         """
-        corpus = self.model.check_corpus(as_corpus(documents, allow_empty=True))
+        corpus = self.model.encode(as_corpus(documents, allow_empty=True))
         rng = np.random.default_rng([self.seed, self.num_updates])
         order = rng.permutation(np.flatnonzero(corpus.lengths))
         if not len(order):

@@ -206,7 +206,7 @@ def check_corpus(model: TopicModel, documents: Corpus) -> Corpus:
         ConfigError: They are over other words.
         CorpusError: They cannot be used, or there are no tokens.
     """
-    corpus = model.check_corpus(as_corpus(documents))
+    corpus = model.encode(as_corpus(documents))
     if corpus.num_tokens == 0:
         raise CorpusError("the corpus has no tokens; there is nothing to fit")
     return corpus

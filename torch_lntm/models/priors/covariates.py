@@ -84,34 +84,34 @@ class Covariates:
             )
         return cls(names, tuple(means.tolist()), tuple(scales.tolist()), fitted)
 
-    def attach(self, corpus: Corpus) -> Corpus:
+    def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"prevalence"`` ``(num_docs, num_columns)``.
 
-        Documents of which no column is known have the mean of the training documents, with a
-        warning.
+        It is derived once: an encoded corpus is returned as it is. Documents without any of the
+        columns get the mean of the training documents, with a warning.
 
         Raises:
             CorpusError: Some of the columns are missing, a value is, or a level is not known.
         """
-        if self.formula is None:
-            known = PREVALENCE in corpus.covariates
-            if known and _array(corpus).shape[1] != len(self.names):
+        if self.formula is None and PREVALENCE in corpus.covariates:
+            width = _array(corpus).shape[1]
+            if width != len(self.names):
                 raise CorpusError(
-                    f"the covariate {PREVALENCE!r} has {_array(corpus).shape[1]} columns; the "
-                    f"model was made for {len(self.names)}: {', '.join(self.names)}"
+                    f"the covariate {PREVALENCE!r} has {width} columns; the model was made for "
+                    f"{len(self.names)}: {', '.join(self.names)}"
                 )
-            if known:
-                return corpus
-        elif self.formula.reads_any(corpus.metadata):
-            matrix = self.formula.matrix(corpus.metadata, corpus.num_docs)
-            return corpus.with_covariates({PREVALENCE: matrix[:, 1:]})
+            return corpus.without_encodings(PREVALENCE)
+        return corpus.with_encoding(PREVALENCE, self, lambda: self._derive(corpus))
+
+    def _derive(self, corpus: Corpus) -> NDArray[np.float64]:
+        if self.formula is not None and self.formula.reads_any(corpus.metadata):
+            return self.formula.matrix(corpus.metadata, corpus.num_docs)[:, 1:]
         warn(
             f"{corpus!r} has no column of the model's prevalence ({', '.join(self.names)}); its "
             "documents get the mean of the training documents'",
             CorpusWarning,
         )
-        means = np.broadcast_to(self.means, (corpus.num_docs, len(self.names)))
-        return corpus.with_covariates({PREVALENCE: means})
+        return np.broadcast_to(self.means, (corpus.num_docs, len(self.names)))
 
     def to_json(self) -> dict[str, Any]:
         """The covariates as JSON-able data."""

@@ -55,14 +55,16 @@ class DocumentPrior(nn.Module):
         """The class of what :meth:`space` returns, by which guides and samplers know what fits."""
         raise self._undefined("space_type")
 
-    def prepare(self, corpus: Corpus) -> Corpus:
+    def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the covariates that this prior reads from its batches.
+
+        A prior that derives them from the metadata does so by :meth:`Corpus.with_encoding`, once.
 
         Args:
             corpus: The documents.
 
         Returns:
-            The corpus itself where the prior reads none, or they are there already.
+            The corpus itself if the prior reads none, or if the corpus has them already.
 
         Raises:
             CorpusError: The documents lack what the covariates are made of.

@@ -159,12 +159,12 @@ class StructuralPrior(LogisticNormalPrior):
         units[0, 1:] = -self.means / self.scales
         return units
 
-    def prepare(self, corpus: Corpus) -> Corpus:
-        """See :meth:`DocumentPrior.prepare`; attaches the array ``"prevalence"``.
+    def encode(self, corpus: Corpus) -> Corpus:
+        """See :meth:`DocumentPrior.encode`; derives the array ``"prevalence"``.
 
         Documents without the columns get the training documents' mean, with a warning.
         """
-        return self.covariates.attach(corpus) if self.num_covariates else corpus
+        return self.covariates.encode(corpus) if self.num_covariates else corpus
 
     def standardised(self, batch: DocumentBatch) -> Tensor:
         """The batch's covariates in standard units ``(num_docs, num_covariates)``, float64.
@@ -177,7 +177,7 @@ class StructuralPrior(LogisticNormalPrior):
         if PREVALENCE not in batch.covariates:
             raise ConfigError(
                 "the batch carries no covariates, which this model's prior mean depends on; make "
-                "it by model.check_corpus(corpus).batch()"
+                "it by model.encode(corpus).batch()"
             )
         x = batch.covariates[PREVALENCE].double()
         if tuple(x.shape) != (batch.num_docs, self.num_covariates):

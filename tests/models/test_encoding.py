@@ -1,0 +1,144 @@
+"""What a model derives of a corpus's columns: derived once, carried along, and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import torch_lntm as lntm
+from tests.support.formulas import count_evaluations
+from torch_lntm.corpus import Corpus
+from torch_lntm.guides import make_guide
+from torch_lntm.inference import VariationalEM
+from torch_lntm.models import TopicModel
+
+NUM_DOCS = 40
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(25, rng.dirichlet(np.full(12, 0.3), NUM_DOCS))
+    metadata = {
+        "party": rng.permutation(np.repeat(["Left", "Right"], NUM_DOCS // 2)),
+        "age": rng.uniform(20, 60, NUM_DOCS),
+    }
+    return Corpus.from_matrix(counts, [f"w{v}" for v in range(12)], metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def model(corpus) -> TopicModel:
+    return lntm.models.stm(3, corpus, "~ party + age", content="party", dtype="float64")
+
+
+@pytest.fixture
+def evaluations(monkeypatch) -> Iterator[list[str]]:
+    """The formulas that are evaluated, in order."""
+    with count_evaluations() as found:
+        yield found
+
+
+def right(corpus: Corpus) -> np.ndarray:
+    return (corpus.metadata["party"] == "Right").astype(float)
+
+
+def test_encoding_a_second_time_is_free(corpus, model, evaluations) -> None:
+    encoded = model.encode(corpus)
+    assert evaluations == ["1 + party + age"]
+    assert model.encode(encoded) is encoded
+    assert evaluations == ["1 + party + age"]
+
+
+def test_derived_arrays_travel_through_selection_splits_and_hold_outs(
+    corpus, model, evaluations
+) -> None:
+    encoded = model.encode(corpus)
+    train, test = encoded.split(0.25, seed=1)
+    observed, held_out = encoded.hold_out_words(0.5, seed=0)
+    parts = [
+        encoded[5:9],
+        train,
+        test,
+        observed,
+        held_out,
+        encoded.with_vocabulary(encoded.vocabulary[::-1]),
+    ]
+    for part in parts[:-1]:
+        assert model.encode(part) is part
+    for part in parts:
+        batch = part.batch()
+        assert batch.covariates["prevalence"][:, 0].tolist() == right(part).tolist()
+        assert batch.covariates["content"].tolist() == right(part).tolist()
+        with pytest.raises(ValueError, match="read-only"):
+            part.encodings["prevalence"][0] = 0.0
+    assert len(evaluations) == 1
+
+
+def test_another_model_derives_its_own_arrays(corpus, model, evaluations) -> None:
+    other = lntm.models.stm(3, corpus, "~ age + party", dtype="float64")
+    evaluations.clear()
+    encoded = other.encode(model.encode(corpus))
+    assert evaluations == ["1 + party + age", "1 + age + party"]
+    assert encoded.batch().covariates["prevalence"][:, 1].tolist() == right(corpus).tolist()
+
+
+def test_the_same_model_from_a_file_takes_the_arrays(corpus, model, evaluations, tmp_path) -> None:
+    again = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
+    encoded = model.encode(corpus)
+    assert again.encode(encoded) is encoded
+    assert evaluations == ["1 + party + age"]
+
+
+def test_a_model_of_given_arrays_takes_no_derived_ones(corpus, model) -> None:
+    given = corpus.with_covariates({"prevalence": np.arange(2.0 * NUM_DOCS).reshape(NUM_DOCS, 2)})
+    plain = lntm.models.stm(3, given, dtype="float64")
+    encoded = model.encode(given)
+    assert encoded.batch().covariates["prevalence"][:, 0].tolist() == right(corpus).tolist()
+    back = plain.encode(encoded)
+    assert back.batch().covariates["prevalence"].tolist() == given.covariates["prevalence"].tolist()
+    assert plain.encode(given) is given
+    # A model made from an encoded corpus is made of the arrays that the user gave.
+    assert lntm.models.stm(3, encoded).prior.covariates == plain.prior.covariates
+
+
+def test_new_columns_end_the_arrays_that_were_derived_from_the_old(corpus, model) -> None:
+    encoded = model.encode(corpus)
+    swapped = np.where(right(corpus) == 1, "Left", "Right")
+    changed = encoded.with_metadata({"party": swapped})
+    assert dict(changed.encodings) == {}
+    batch = model.encode(changed).batch()
+    assert batch.covariates["prevalence"][:, 0].tolist() == (1 - right(corpus)).tolist()
+    assert batch.covariates["content"].tolist() == (1 - right(corpus)).tolist()
+
+
+def test_a_covariate_given_after_encoding_is_what_batches_carry(corpus, model) -> None:
+    x = np.ones((NUM_DOCS, 2))
+    given = model.encode(corpus).with_covariates({"prevalence": x})
+    assert given.batch().covariates["prevalence"].tolist() == x.tolist()
+    assert given.batch().covariates["content"].tolist() == right(corpus).tolist()
+
+
+def test_files_hold_no_derived_arrays(corpus, model, tmp_path) -> None:
+    for name in ("corpus.npz", "corpus"):
+        model.encode(corpus).save(tmp_path / name)
+        again = lntm.read_corpus(tmp_path / name)
+        assert dict(again.covariates) == dict(again.encodings) == {}
+        batch = model.encode(again).batch()
+        assert batch.covariates["prevalence"][:, 0].tolist() == right(corpus).tolist()
+
+
+@pytest.mark.slow
+def test_engines_and_evaluators_evaluate_no_formula_of_an_encoded_corpus(
+    corpus, model, evaluations, tmp_path
+) -> None:
+    guide = make_guide("taylor", model)
+    encoded = model.encode(corpus)
+    evaluations.clear()
+    fit = VariationalEM(model, guide, max_iterations=1, progress=False)
+    fit.fit(encoded, checkpoint=tmp_path / "fit.ckpt", checkpoint_seconds=0)
+    lntm.inference.transform(guide, encoded)
+    lntm.evaluation.document_completion(model, guide, encoded)
+    lntm.evaluation.log_likelihood(model, encoded[:4], num_samples=50, guide=guide)
+    assert evaluations == []
