@@ -1,11 +1,11 @@
-# make demo | test | quick | check | docs | links | studies | setup; each first makes .venv complete, where it is not.
+# make demo | test | test-studies | quick | check | docs | links | studies | setup; each first completes .venv.
 # Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
 
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test quick check docs links studies
+.PHONY: setup demo test test-studies quick check docs links studies
 
 setup: .venv/.installed
 
@@ -13,12 +13,20 @@ demo: .venv/.installed
 	.venv/bin/torch-lntm fit --config configs/quickstart.yaml
 
 # One thread to a process: two processes on two cores are faster than two threads in one.
-test: .venv/.installed
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal --durations=10 $(PYTEST_ARGS)
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal
+STUDIES = tests/studies
 
-# All tests but those marked slow or stat.
+# The tests of the package, its documents and notebooks.
+test: .venv/.installed
+	$(PYTEST) --ignore=$(STUDIES) --durations=10 $(PYTEST_ARGS)
+
+# The tests of the experiments and benchmarks, which are not part of the package.
+test-studies: .venv/.installed
+	$(PYTEST) --durations=10 $(PYTEST_ARGS) $(STUDIES)
+
+# The tests of `make test` that are not marked slow or stat.
 quick: .venv/.installed
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n $(JOBS) --dist worksteal -m 'not slow and not stat' $(PYTEST_ARGS)
+	$(PYTEST) --ignore=$(STUDIES) -m 'not slow and not stat' $(PYTEST_ARGS)
 
 # Lists the papers' experiments and the benchmarks; .venv/bin/python -m studies NAME runs one.
 studies: .venv/.installed

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
-from pathlib import Path
 
 import pytest
 
@@ -52,16 +50,3 @@ def test_every_public_name_is_there():
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="has no attribute 'lda2vec'"):
         lntm.lda2vec  # noqa: B018 - the access itself is what raises
-
-
-@pytest.mark.slow
-def test_the_readme_is_finished_and_its_example_runs(tmp_path, monkeypatch):
-    readme = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
-    assert "@@" not in readme
-    example = readme.split("```python\n")[1].split("```")[0]
-    lntm.lee_corpus().save(tmp_path / "ap.npz")
-    monkeypatch.chdir(tmp_path)
-    # Small enough for a test; everything else as printed.
-    example = example.replace("ctm(50,", "ctm(5,")
-    warnings.simplefilter("ignore", UserWarning)  # importance sampling says where it is unreliable
-    exec(compile(example, "README.md", "exec"), {})

@@ -2,7 +2,7 @@
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.corpus import Corpus, as_corpus
-from torch_lntm.corpus.examples import lee_corpus, synthetic_topics
+from torch_lntm.corpus.examples import lee_corpus, lee_file, synthetic_topics
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.convert import convert_corpus
 from torch_lntm.corpus.splits import Split, WordHoldOut, load_split, load_word_hold_out
@@ -15,6 +15,7 @@ __all__ = [
     "as_corpus",
     "convert_corpus",
     "lee_corpus",
+    "lee_file",
     "load_split",
     "load_word_hold_out",
     "read_corpus",
