@@ -31,7 +31,7 @@ SHORTER = {
     },
     "import pyro": {
         "num_samples=500": "num_samples=2, warmup_steps=2",
-        "num_samples=20, warmup_steps=20": "num_samples=2, warmup_steps=2",
+        "num_samples=20": "num_samples=2, warmup_steps=2",
     },
     "samples = lntm.inference.DocumentHMC(model, num_chains=4).run(test.batch())": {
         "run(test.batch())": "run(test.batch(), num_samples=20, warmup_steps=20)",
