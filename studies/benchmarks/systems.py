@@ -107,7 +107,7 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
             chosen = Recipe(kind, posterior).for_corpus(corpus, task.num_topics)
             given = {"num_topics": task.num_topics, "progress": False, **chosen.options, **options}
             if task.covariates is not None:
-                given[PREVALENCE] = Covariates.of(corpus, None).to_json()
+                given[PREVALENCE] = Covariates.of(corpus, None)
             model, _, engine = chosen.recipe.make(corpus.num_words, seed=task.seed, options=given)
             result = engine.fit(corpus)
         prior: Any = model.prior

@@ -32,8 +32,7 @@ def test_the_librarys_models_are_registered():
     assert list(CONSTRUCTORS) == ["ctm", "lntm", "iftm", "lda", "stm"]
     for name, constructor in CONSTRUCTORS.items():
         assert find_constructor(name) is constructor
-        # The stm of users takes a corpus, whose covariates the registered one is given.
-        assert name == "stm" or constructor is getattr(lntm.models, name)
+        assert constructor is getattr(lntm.models, name)
         model = construct(name, num_topics=4, num_words=5)
         assert model.name == name
         assert model.construction.name == name
@@ -126,3 +125,17 @@ def test_a_constructor_must_make_a_model():
 def test_an_unknown_name_says_how_to_register_it():
     with pytest.raises(ConfigError, match=r"model 'own'; expected one of ctm, .*register\(name"):
         construct("own", num_topics=3, num_words=5)
+
+
+def test_what_a_constructor_learns_is_what_it_gets_and_what_is_recorded():
+    def learned(num_words, knob="none", **others):
+        return {"num_words": len(num_words), "knob": f"{knob} of {len(num_words)}"}
+
+    @register("learner", learn=learned)
+    def learner(num_topics, num_words, *, knob="none"):
+        assert knob == "half of 5"
+        return make(num_topics, num_words)
+
+    model = learner(3, "abcde", knob="half")
+    assert model.num_words == 5
+    assert model.config == {"num_topics": 3, "num_words": 5, "knob": "half of 5"}

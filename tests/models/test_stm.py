@@ -13,9 +13,17 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, NotFittedError
+from torch_lntm.formulas import Formula
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
-from torch_lntm.models import Covariates, LogisticNormalPrior, StructuralPrior, TopicModel, Topics
+from torch_lntm.models import (
+    Covariates,
+    Groups,
+    LogisticNormalPrior,
+    StructuralPrior,
+    TopicModel,
+    Topics,
+)
 from torch_lntm.posteriors import Draws
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -257,9 +265,68 @@ def test_formulas_that_do_not_fit_the_prior(corpus, formula, message) -> None:
         lntm.models.stm(NUM_TOPICS, corpus, formula)
 
 
-def test_a_number_of_words_is_no_corpus() -> None:
+@pytest.mark.parametrize("columns", [{"prevalence": "~ party"}, {"content": "party"}])
+def test_a_number_of_words_is_no_corpus(columns) -> None:
     with pytest.raises(ConfigError, match="learned from the training documents"):
-        lntm.models.stm(3, 100, "~ party")  # type: ignore[arg-type]
+        lntm.models.stm(3, 100, **columns)
+
+
+def test_a_model_is_made_without_a_detour_through_json(corpus, monkeypatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise AssertionError("JSON is for files")
+
+    for kind in (Covariates, Formula, Groups):
+        monkeypatch.setattr(kind, "to_json", refuse)
+        monkeypatch.setattr(kind, "from_json", refuse)
+    model = lntm.models.stm(NUM_TOPICS, corpus, FORMULA, content="party")
+    assert model.construction is not None
+    assert model.construction.settings["prevalence"] is model.prior.covariates
+    assert model.construction.settings["content"] is model.topics.column
+
+
+def test_a_file_s_settings_are_those_of_earlier_files(corpus) -> None:
+    model = lntm.models.stm(NUM_TOPICS, corpus, "~ party + center(age)", content="party", seed=3)
+    age = corpus.metadata["age"]
+    expected = {
+        "num_topics": NUM_TOPICS,
+        "num_words": NUM_WORDS,
+        "prevalence": {
+            "names": ["party[T.Right]", "center(age)"],
+            "means": pytest.approx([0.5, 0.0]),
+            "scales": pytest.approx([0.5, age.std()]),
+            "formula": {
+                "text": "~ party + center(age)",
+                "names": ["Intercept", "party[T.Right]", "center(age)"],
+                "kinds": {"party": "text", "age": "number"},
+                "levels": {"party": ["Left", "Right"]},
+                "transforms": {
+                    "center(age)": {"ddof": 1, "center": pytest.approx(age.mean()), "scale": None}
+                },
+            },
+        },
+        "content": {"column": "party", "levels": ["Left", "Right"]},
+        "anchored": False,
+        "content_penalty": 3.0,
+        "topic_smoothing": 0.05,
+        "bursty": False,
+        "dtype": "float32",
+        "seed": 3,
+    }
+    assert model.config == expected
+    settings = json.loads(json.dumps(model.config))
+    again = lntm.models.construct("stm", **settings)
+    assert again.config == model.config
+    assert again.prior.covariates == model.prior.covariates
+    assert again.topics.column == model.topics.column
+
+
+def test_columns_that_are_learned_already_take_the_place_of_the_formula(corpus) -> None:
+    covariates, groups = Covariates.of(corpus, FORMULA), Groups.of(corpus, "party")
+    expected = lntm.models.stm(NUM_TOPICS, corpus, FORMULA, "party").config
+    for documents in (corpus, NUM_WORDS):
+        model = lntm.models.stm(NUM_TOPICS, documents, covariates, groups)
+        assert model.config == expected
+        assert model.vocabulary == (None if documents == NUM_WORDS else corpus.vocabulary)
 
 
 # -------------------------------------------------------------------- fits

@@ -389,11 +389,11 @@ def structural_options(
     Raises:
         ConfigError: The model is stm and there is neither.
     """
-    options = {}
+    options: dict[str, Any] = {}
     if prevalence is not None:
-        options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence).to_json()
+        options["prevalence"] = lntm.models.Covariates.of(corpus, prevalence)
     if content is not None:
-        options["content"] = lntm.models.Groups.of(corpus, content).to_json()
+        options["content"] = lntm.models.Groups.of(corpus, content)
     if model == "stm" and not options:
         raise ConfigError(
             "the model stm needs --prevalence, such as --prevalence '~ party', or --content party"

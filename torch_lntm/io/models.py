@@ -68,7 +68,8 @@ def check_saveable(model: TopicModel) -> None:
             "function that makes such models, mine = lntm.models.register('mine', mine), and make "
             "the model by mine(...)"
         )
-    for name, value in made.settings.items():
+    settings = made.to_json()
+    for name, value in settings.items():
         try:
             json.dumps(value)
         except (TypeError, ValueError):
@@ -77,7 +78,7 @@ def check_saveable(model: TopicModel) -> None:
                 "which JSON cannot hold; let the constructor take numbers, texts or lists"
             ) from None
     try:
-        twin = construct(made.name, **made.settings)
+        twin = construct(made.name, **settings)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"the model {made.name} cannot be made again from its arguments without tensors "
@@ -158,7 +159,7 @@ def write_model(folder: Path, model: TopicModel) -> None:
     about = {
         "format_version": FORMAT_VERSION,
         "kind": model.construction.name,
-        "config": model.construction.settings,
+        "config": model.construction.to_json(),
         "vocabulary": model.vocabulary is not None,
     }
     write_json(folder / MODEL, about)

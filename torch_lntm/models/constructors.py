@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -267,62 +267,38 @@ def lda(
     return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
+def _learn_columns(
+    num_words: int | Corpus,
+    prevalence: str | Covariates | Mapping[str, Any] | None = None,
+    content: str | Groups | Mapping[str, Any] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """The arguments of :func:`stm` that stand for training documents, learned from these."""
+    if not isinstance(num_words, Corpus):
+        if isinstance(prevalence, str) or isinstance(content, str):
+            raise ConfigError(
+                f"stm got a {type(num_words).__name__} for the corpus; its covariates are learned "
+                "from the training documents: stm(num_topics, corpus, prevalence='~ party')"
+            )
+        return {}
+    corpus = num_words
+    words = others.get("vocabulary", corpus.vocabulary)
+    learned: dict[str, Any] = {"num_words": corpus.num_words, "vocabulary": words}
+    if content is not None and not isinstance(content, Groups | Mapping):
+        learned["content"] = Groups.of(corpus, content)
+    is_plain = prevalence is None and content is not None and PREVALENCE not in corpus.covariates
+    if not isinstance(prevalence, Covariates | Mapping) and not is_plain:
+        learned["prevalence"] = Covariates.of(corpus, prevalence)
+    return learned
+
+
+@register("stm", learn=_learn_columns)
 def stm(
     num_topics: int,
-    corpus: Corpus,
-    prevalence: str | None = None,
-    content: str | None = None,
-    **settings: Any,
-) -> TopicModel:
-    """The structural topic model: what is known of a document tells about its topics.
-
-    eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
-    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the topics' words differ
-    between groups of documents, see :class:`ContentTopics`.
-
-    Args:
-        num_topics: Number of topics K; one is a unigram model.
-        corpus: The training documents.
-        prevalence: A formula over the corpus's metadata, such as ``"~ party + bs(date, df=6)"``
-            (``docs/structural.md``). Left out, the covariates are the array that the corpus was
-            given by ``corpus.with_covariates({"prevalence": x})``, ``(num_docs, num_columns)``
-            without an intercept. With ``content`` that may be missing too: the mean is then that of
-            :func:`ctm`.
-        content: The column of the metadata whose values are the groups.
-        **settings: ``anchored``, ``penalty``, ``content_penalty``, ``topics``,
-            ``topic_smoothing``, ``pseudo_documents``, ``pseudo_variance``, ``bursty``, ``dtype``
-            and ``seed``. ``penalty`` is the precision of the slopes' prior, found by evidence if
-            not given; ``content_penalty`` that of the groups' deviations; the others are as for
-            :func:`ctm`.
-
-    Returns:
-        The model, on the CPU. It holds the formula's levels and knots, and the groups, so that it
-        encodes any other corpus with the same columns as it did this one.
-
-    Raises:
-        ConfigError: The formula, a size or a value cannot be used.
-        CorpusError: A column is missing, or lacks values.
-    """
-    if not isinstance(corpus, Corpus):
-        raise ConfigError(
-            f"stm got a {type(corpus).__name__} for the corpus; its covariates are learned from "
-            "the training documents: stm(num_topics, corpus, prevalence='~ party')"
-        )
-    settings = {"vocabulary": corpus.vocabulary, **settings}
-    if content is not None:
-        settings["content"] = Groups.of(corpus, content).to_json()
-    if content is None or prevalence is not None or PREVALENCE in corpus.covariates:
-        settings["prevalence"] = Covariates.of(corpus, prevalence).to_json()
-    return structural(num_topics, corpus.num_words, **settings)
-
-
-@register("stm")
-def structural(
-    num_topics: int,
-    num_words: int,
+    num_words: int | Corpus,
+    prevalence: str | Covariates | Mapping[str, Any] | None = None,
+    content: str | Groups | Mapping[str, Any] | None = None,
     *,
-    prevalence: Mapping[str, Any] | None = None,
-    content: Mapping[str, Any] | None = None,
     anchored: bool = False,
     penalty: float | None = None,
     content_penalty: float = 3.0,
@@ -335,15 +311,28 @@ def structural(
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
 ) -> TopicModel:
-    """What :func:`stm` makes, from covariates that are known already; files are read by it.
+    """The structural topic model: what is known of a document tells about its topics.
+
+    eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
+    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the topics' words differ
+    between groups of documents, see :class:`ContentTopics`. For example::
+
+        model = lntm.models.stm(20, corpus, "~ party + bs(date, df=6)", content="party")
 
     Args:
         num_topics: Number of topics K; one is a unigram model.
-        num_words: Size of the vocabulary V.
-        prevalence: What ``Covariates.to_json`` gives; without it the mean is that of :func:`ctm`.
-        content: What ``Groups.to_json`` gives; without it all documents have the same topics.
+        num_words: The training documents. Formula and groups are learned from their metadata. It is
+            the size of the vocabulary V if ``prevalence`` and ``content`` are learned already.
+        prevalence: A formula over the corpus's metadata, such as ``"~ party + bs(date, df=6)"``
+            (``docs/structural.md``). Defaults to the array that the corpus was given by
+            ``corpus.with_covariates({"prevalence": x})``, ``(num_docs, num_columns)`` without an
+            intercept. With ``content`` the array may be missing too: the mean is then that of
+            :func:`ctm`. Covariates that are learned already may be given as such, or as what their
+            ``to_json`` gives.
+        content: The column of the metadata whose values are the groups; or groups that are learned
+            already. Defaults to the same topics in all documents.
         anchored: As for :func:`ctm`.
-        penalty: Precision of the slopes' prior; found by evidence if not given.
+        penalty: Precision of the slopes' prior. Defaults to finding it by evidence.
         content_penalty: Precision of the prior of the groups' deviations; see
             :class:`ContentTopics`.
         topics: ``(num_topics, num_words)`` word probabilities.
@@ -351,33 +340,39 @@ def structural(
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: One word per column.
+        vocabulary: One word per column. Defaults to the words of the training documents.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 
     Returns:
-        The model, on the CPU.
+        The model, on the CPU. It holds the formula's levels and knots, and the groups, so that it
+        encodes any other corpus with the same columns as it did this one.
 
     Raises:
-        ConfigError: A size, shape or value that cannot be used, or damaged covariates.
+        ConfigError: The formula, a size or a value cannot be used, or the covariates are damaged.
+        CorpusError: A column is missing, or lacks values.
     """
-    dtype = _check(num_topics, num_words, dtype)
+    size, dtype = cast(int, num_words), _check(num_topics, num_words, dtype)
+    if not isinstance(prevalence, Covariates):
+        none = Covariates((), (), ())
+        prevalence = none if prevalence is None else Covariates.from_json(prevalence)
     prior = StructuralPrior(
         num_topics,
-        Covariates((), (), ()) if prevalence is None else Covariates.from_json(prevalence),
+        prevalence,
         anchored=anchored,
         penalty=penalty,
         pseudo_documents=pseudo_documents,
         pseudo_variance=pseudo_variance,
         dtype=dtype,
     )
+    phi: Topics
     if content is None:
-        phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
+        phi = _topics(num_topics, size, topics, topic_smoothing, dtype, seed)
     else:
         phi = ContentTopics(
             num_topics,
-            num_words,
-            Groups.from_json(content),
+            size,
+            content if isinstance(content, Groups) else Groups.from_json(content),
             penalty=content_penalty,
             smoothing=topic_smoothing,
             probs=topics,
@@ -387,10 +382,9 @@ def structural(
     return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
 
 
-def _check(num_topics: int, num_words: int, dtype: torch.dtype | str) -> torch.dtype:
+def _check(num_topics: Any, num_words: Any, dtype: torch.dtype | str) -> torch.dtype:
     """The floating-point type as torch's, after a check of it and of the sizes."""
-    sizes: dict[str, Any] = {"num_topics": num_topics, "num_words": num_words}
-    for name, size in sizes.items():
+    for name, size in {"num_topics": num_topics, "num_words": num_words}.items():
         if not isinstance(size, Integral):
             raise ConfigError(f"{name} is {size!r}; expected a whole number")
     if num_topics < 1:

@@ -63,6 +63,13 @@ class Construction(NamedTuple):
     name: str
     settings: dict[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """The settings as a file holds them: objects such as fitted formulas as JSON-able data."""
+        return {
+            name: value.to_json() if hasattr(type(value), "from_json") else value
+            for name, value in self.settings.items()
+        }
+
 
 def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
     """Emit a Pyro param site for a module's own parameter, which no parameter store holds.
@@ -217,7 +224,7 @@ class TopicModel(nn.Module):
         """JSON-able description: the settings of the constructor, else what the parts print."""
         if self.construction is None:
             return {name: repr(part) for name, part in self.named_children()}
-        return dict(self.construction.settings)
+        return self.construction.to_json()
 
     def with_parts(
         self,

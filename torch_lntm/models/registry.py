@@ -26,17 +26,28 @@ _SIZES = ("num_topics", "num_words")
 
 @overload
 def register(
-    name: str, constructor: Callable[Arguments, TopicModel]
+    name: str,
+    constructor: Callable[Arguments, TopicModel],
+    *,
+    learn: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Callable[Arguments, TopicModel]: ...
 
 
 @overload
 def register(
-    name: str, constructor: None = None
+    name: str,
+    constructor: None = None,
+    *,
+    learn: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Callable[[Callable[Arguments, TopicModel]], Callable[Arguments, TopicModel]]: ...
 
 
-def register(name: str, constructor: Callable[..., TopicModel] | None = None) -> Any:
+def register(
+    name: str,
+    constructor: Callable[..., TopicModel] | None = None,
+    *,
+    learn: Callable[..., Mapping[str, Any]] | None = None,
+) -> Any:
     """Make a constructor of models known by a name, so that its models can be saved and loaded.
 
     ``save_model``, ``load_model``, recipes and the command line know the models that the returned
@@ -46,10 +57,11 @@ def register(name: str, constructor: Callable[..., TopicModel] | None = None) ->
         def mine(num_topics, num_words, *, knob=1.0): ...
 
     or ``mine = lntm.models.register("mine", mine)``. A model's file holds the name and the
-    arguments of the call that can be written as JSON. Tensors and arrays are left out, because
-    parameters and buffers are saved as such. They must therefore be optional arguments, whose
-    defaults make parameters of the same shapes. ``save_model`` checks that the model can be made
-    again.
+    arguments of the call that can be written as JSON. Arguments of a class with the methods
+    ``to_json`` and ``from_json`` are written by the first; the constructor reads them by the
+    second. Tensors and arrays are left out, because parameters and buffers are saved as such. They
+    must therefore be optional arguments, whose defaults make parameters of the same shapes.
+    ``save_model`` checks that the model can be made again.
 
     Args:
         name: The name. A constructor that is registered again under the same name replaces the
@@ -57,6 +69,9 @@ def register(name: str, constructor: Callable[..., TopicModel] | None = None) ->
         constructor: A function that returns a :class:`TopicModel`. It takes ``num_topics`` and
             ``num_words``, and all its arguments can be given by name. Left out, ``register`` is a
             decorator.
+        learn: Called before the constructor with the arguments of a call, by name. It returns the
+            arguments to put in their place, which are recorded too: a formula that was fitted to a
+            corpus in place of its text.
 
     Returns:
         The constructor, whose models remember how they were made.
@@ -65,7 +80,7 @@ def register(name: str, constructor: Callable[..., TopicModel] | None = None) ->
         ConfigError: A name or a constructor that cannot be used.
     """
     if constructor is None:
-        return functools.partial(register, name)
+        return functools.partial(register, name, learn=learn)
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise ConfigError(f"model name {name!r}; expected a word")
     own = __name__.partition(".")[0]
@@ -85,10 +100,13 @@ def register(name: str, constructor: Callable[..., TopicModel] | None = None) ->
 
     @functools.wraps(constructor)
     def recorded(*args: Any, **kwargs: Any) -> TopicModel:
-        model = constructor(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        if learn is not None:
+            bound.arguments |= learn(**bound.arguments)
+        model = constructor(*bound.args, **bound.kwargs)
         if not isinstance(model, TopicModel):
             raise ConfigError(f"the constructor of {name!r} made {type(model).__name__}, no model")
-        model.construction = Construction(name, _settings(signature.bind(*args, **kwargs)))
+        model.construction = Construction(name, _settings(bound))
         return model
 
     CONSTRUCTORS[name] = recorded
@@ -157,7 +175,7 @@ def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON gives it back, where JSON can hold it."""
+    """A value as JSON gives it back, where JSON can hold it; objects that know their JSON stay."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, np.generic):

@@ -76,8 +76,9 @@ def model_identity(model: TopicModel) -> dict[str, Any]:
     The constructor's arguments do not say all: a model may be composed of its parts, and their
     settings may have been changed since.
     """
+    made = model.construction
     return {
-        "model": repr(model.construction),
+        "model": repr(made and made._replace(settings=made.to_json())),
         "parts": repr(model),
         "fixed": {
             name: _digest(buffer.detach().cpu().numpy())
