@@ -193,13 +193,13 @@ def test_other_errors_of_the_library_itself_keep_their_traceback(counts, monkeyp
         main(["fit", counts, "--out", "run", *QUICK])
 
 
-WRITERS = {"writing": "write_lines", "checkpoint": "write_lines", "scores": "write_json"}
+WRITERS = {"writing": "as_lines", "checkpoint": "as_lines", "scores": "as_json"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", WRITERS)
 def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys):
-    def full(path, *arguments):
+    def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     options = ["--checkpoint-seconds", "0"] if where == "checkpoint" else []
@@ -214,7 +214,7 @@ def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys
         assert main(arguments) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     name = "s.json" if where == "scores" else "run"
-    assert error.startswith(f"error: {name}: cannot be written (No space left on device); free")
+    assert error.startswith(f"error: {name}: cannot be written (No space left on device): the")
     kept = "The checkpoint in run.partial is kept, and the same command continues from it"
     assert (kept in error) == (where == "checkpoint")
     if where != "scores":

@@ -352,12 +352,14 @@ def test_only_a_corpus_is_replaced(corpus, tmp_path):
         corpus.save(tmp_path / "toy.csv")
 
 
-@pytest.mark.parametrize("name", ["atomic_write", "write_arrays", "write_lines"])
-def test_nothing_is_half_written(corpus, folder, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("module", "name"), [(stores, "as_json"), (np, "savez_compressed"), (stores, "as_lines")]
+)
+def test_nothing_is_half_written(corpus, folder, tmp_path, monkeypatch, module, name):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(stores, name, full)
+    monkeypatch.setattr(module, name, full)
     with pytest.raises(FileError, match=r"toy: cannot be written .*: the disk is full"):
         corpus[3:].save(folder)
     monkeypatch.undo()

@@ -10,7 +10,12 @@ import pytest
 
 from torch_lntm import files
 from torch_lntm.errors import FileError
-from torch_lntm.files import atomic_folder, write_lines
+from torch_lntm.files import as_lines, atomic_folder, atomic_write
+
+
+def write(path, content):
+    with atomic_write(path) as file:
+        file.write(content)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +37,7 @@ def test_errors_of_the_system_name_the_file_and_what_to_do(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(FileError, match=rf"out/a\.txt: cannot be written \({match}"):
-        files.write_lines(path, ["new"], "word")
+        write(path, b"new")
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
     assert path.read_text() == "old"
 
@@ -43,10 +48,9 @@ def test_a_path_through_a_file_is_named(tmp_path):
         files.write_arrays(tmp_path / "file" / "a.npz", a=np.zeros(1))
 
 
-def test_lines_with_line_breaks_are_not_written(tmp_path):
+def test_lines_with_line_breaks_are_not_written():
     with pytest.raises(FileError, match=r"a\.txt: word 1 is 'b\\r', with a line break"):
-        files.write_lines(tmp_path / "a.txt", ["a", "b\r"], "word")
-    assert list(tmp_path.iterdir()) == []
+        as_lines(["a", "b\r"], "word", "a.txt")
 
 
 def test_a_link_is_written_through(tmp_path):
@@ -59,7 +63,6 @@ def test_a_link_is_written_through(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
-def test_a_byte_order_mark_would_not_come_back(tmp_path):
+def test_a_byte_order_mark_would_not_come_back():
     with pytest.raises(FileError, match="byte-order mark"):
-        write_lines(tmp_path / "words.txt", ["\ufeffa", "b"], "word")
-    assert not (tmp_path / "words.txt").exists()
+        as_lines(["\ufeffa", "b"], "word", "words.txt")

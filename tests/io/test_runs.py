@@ -179,12 +179,15 @@ def test_a_configuration_may_name_files_that_are_not_unicode(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_what_the_system_refuses_is_said_with_the_path(tmp_path, number, monkeypatch):
-    def refuse(self, *arguments, **options):
+    def refuse(*arguments, **options):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "rename", refuse)
-    advice = {errno.ENOSPC: "free some space there", errno.EACCES: "choose another path"}[number]
-    with pytest.raises(ConfigError, match=rf"run: cannot be written \(.*\); {advice}"):
+    monkeypatch.setattr(os, "rename", refuse)
+    advice = {
+        errno.ENOSPC: "the disk is full; free some space there",
+        errno.EACCES: "it may not be written; choose another path",
+    }[number]
+    with pytest.raises(ConfigError, match=rf"run: cannot be written \(.*\): {advice}"):
         save_run(tmp_path / "run", make_model(), make_result(), {})
     assert list(tmp_path.iterdir()) == []
 

@@ -134,7 +134,6 @@ class Transform(OnDocuments):
     def run(self) -> int:
         """Run it; returns the exit code."""
         from torch_lntm.files import atomic_write, write_arrays
-        from torch_lntm.io.folders import writing
 
         out = Path(str(self.out))
         if self.out != "-" and out.suffix not in (".npz", ".csv"):
@@ -152,13 +151,11 @@ class Transform(OnDocuments):
         )
         if self.out == "-":
             print(_as_csv(found), end="")
+        elif out.suffix == ".npz":
+            write_arrays(out, **_as_arrays(found))
         else:
-            with writing(out):
-                if out.suffix == ".npz":
-                    write_arrays(out, **_as_arrays(found))
-                else:
-                    with atomic_write(out) as file:
-                        file.write(_as_csv(found).encode("utf-8", "backslashreplace"))
+            with atomic_write(out) as file:
+                file.write(_as_csv(found).encode("utf-8", "backslashreplace"))
         say(
             f"wrote {len(corpus)} documents to {'standard output' if self.out == '-' else out}: "
             f"{int((found.lengths == 0).sum())} empty, with the prior's theta, and "

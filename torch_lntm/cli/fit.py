@@ -394,16 +394,17 @@ class Fit(ChoosesWords, OnDocuments):
 
     def _path(self, corpus: Corpus, fixed: dict[str, Any]) -> Path:
         """Where the run goes: where the same command's last fit was to go, if that was killed."""
-        from torch_lntm.io import UnfinishedRun
+        from torch_lntm.files import shortened
+        from torch_lntm.io import UnfinishedRun, partial_folder
 
         if self.out is not None:
             return Path(self.out)
-        name = corpus.name or "corpus"
+        name = shortened(corpus.name or "corpus")
         path = UnfinishedRun.find(Path("runs"), f"{name}-", fixed)
         if path is None:
             first = path = Path("runs", f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
             others = 1
-            while path.exists() or path.with_name(f"{path.name}.partial").exists():
+            while path.exists() or partial_folder(path).exists():
                 others += 1
                 path = first.with_name(f"{first.name}-{others}")
         return path
@@ -451,8 +452,8 @@ class Fit(ChoosesWords, OnDocuments):
             guide: Guide[Any] = run.guide()
             scores = self.complete(guide, split.test, split.train)
             lntm.reports.write_scores(scores_file, scores)
-        partial = run.path.with_name(f"{run.path.name}.partial")
-        if partial.exists():  # killed between the run and its clearing away
+        # A fit that was killed after it had saved the run leaves its unfinished run.
+        if lntm.io.partial_folder(run.path).exists():
             with lntm.io.UnfinishedRun(run.path, fixed) as unfinished:
                 unfinished.discard()
         self._print(run.model, run.metadata.get("topic_shares"), scores, run.path)

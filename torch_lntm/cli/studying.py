@@ -124,11 +124,13 @@ def _own_formula(model: Any) -> str:
 
 
 def _save_figure(figure: Any, path: str) -> None:
-    from torch_lntm.io.folders import writing
+    from torch_lntm.files import atomic_write
 
-    with writing(Path(path)):
+    name = Path(path)
+    name = name if name.suffix else name.with_name(f"{name.name}.png")
+    with atomic_write(name) as file:
         try:
-            figure.savefig(path)
+            figure.savefig(file, format=name.suffix.removeprefix("."))
         except ValueError as error:
             raise ConfigError(f"{path}: {error}") from error
 

@@ -33,7 +33,7 @@ from torch_lntm.corpus.texts import (
     transform_texts,
 )
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.files import write_lines
+from torch_lntm.files import as_lines, atomic_write
 
 
 class Corpus(Documents):
@@ -382,7 +382,8 @@ class Corpus(Documents):
             return
         words = path.with_name(f"{path.stem}.vocab.txt")
         if self.vocabulary is not None:
-            write_lines(words, self.vocabulary, "word")
+            with atomic_write(words) as file:
+                file.write(as_lines(self.vocabulary, "word", words))
         matrix = sp.csr_matrix(
             (self.counts, self.word_index, self.row_offsets), (self.num_docs, self.num_words)
         )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.errors import FileError
-from torch_lntm.files import checked_header, open_to_read, unwritable
+from torch_lntm.files import checked_header, open_to_read, writing
 
 #: Entries that are read, checked or written at once.
 PART = 1 << 20
@@ -281,10 +281,5 @@ def collect_array(pieces: Iterable[NDArray[Any]], dtype: Any, in_files: bool) ->
 def _temporary_files(number: int) -> Iterator[list[IO[bytes]]]:
     """Files without a name, which last as long as they are open or mapped."""
     folder = Path(tempfile.gettempdir())
-    try:
-        with ExitStack() as stack:
-            yield [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(number)]
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise unwritable(folder, error) from error
+    with writing(folder), ExitStack() as stack:
+        yield [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(number)]

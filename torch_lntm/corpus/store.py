@@ -23,13 +23,12 @@ from torch_lntm.corpus.columns import Arrays, FrozenDict
 from torch_lntm.corpus.mapped import RowsWriter, map_array, parts, pieces, release
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import (
+    as_json,
+    as_lines,
     atomic_folder,
-    atomic_write,
     read_arrays,
+    read_consistent,
     read_text,
-    unwritable,
-    write_arrays,
-    write_lines,
 )
 
 FORMAT_VERSION = 1
@@ -98,10 +97,12 @@ class StoreWriter(RowsWriter):
             )
         self.finish()
         if vocabulary is not None:
-            write_lines(self.folder / VOCABULARY, vocabulary, "word")
+            words = as_lines(vocabulary, "word", VOCABULARY)
+            (self.folder / VOCABULARY).write_bytes(words)
         if metadata or covariates:
-            packed = pack_documents(metadata or FrozenDict(), covariates or FrozenDict())
-            write_arrays(self.folder / DOCUMENTS, **packed)
+            columns = (metadata or FrozenDict(), covariates or FrozenDict())
+            packed: dict[str, Any] = pack_documents(*columns)
+            np.savez_compressed(self.folder / DOCUMENTS, **packed)
         arrays = dict(zip(_ARRAYS, (self.offsets, self.words, self.counts), strict=True))
         about = {
             "format_version": FORMAT_VERSION,
@@ -113,8 +114,7 @@ class StoreWriter(RowsWriter):
             "preparation": preparation,
             "crc32": {name: array.checksum for name, array in arrays.items()},
         }
-        with atomic_write(self.folder / ABOUT) as file:
-            file.write((json.dumps(about, indent=2) + "\n").encode("ascii"))
+        (self.folder / ABOUT).write_bytes(as_json(about))
 
 
 @contextmanager
@@ -129,16 +129,11 @@ def new_store(path: Path) -> Iterator[StoreWriter]:
         raise CorpusError(f"{path}: is the present folder; name one to write")
     if path.exists() and not (path.is_dir() and (is_store(path) or not any(path.iterdir()))):
         raise CorpusError(f"{path}: exists and is not the folder of a corpus; choose another path")
-    try:
-        with atomic_folder(path) as folder:
-            offsets, words, counts = (folder / f"{name}.npy" for name in _ARRAYS)
-            with open(offsets, "xb") as a, open(words, "xb") as b, open(counts, "xb") as c:
-                yield StoreWriter(folder, a, b, c)
-            assert is_store(folder), "the writer was not closed"
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise unwritable(path, error) from error
+    with atomic_folder(path) as folder:
+        offsets, words, counts = (folder / f"{name}.npy" for name in _ARRAYS)
+        with open(offsets, "xb") as a, open(words, "xb") as b, open(counts, "xb") as c:
+            yield StoreWriter(folder, a, b, c)
+        assert is_store(folder), "the writer was not closed"
 
 
 # -------------------------------------------------------------------- reading
@@ -155,6 +150,10 @@ def read_store(path: Path, max_bytes: float | None = None) -> Store:
         FileError: A file is missing, damaged or truncated, does not belong to the others, or is
             too large.
     """
+    return read_consistent(path, lambda folder: _read(folder, max_bytes))
+
+
+def _read(path: Path, max_bytes: float | None) -> Store:
     about = _about(path, max_bytes)
     arrays = {name: map_array(path / f"{name}.npy", dtype) for name, dtype in _ARRAYS.items()}
     num_docs, num_words, nnz = (about[n] for n in ("num_docs", "num_words", "num_entries"))

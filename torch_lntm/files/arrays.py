@@ -99,7 +99,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Writes a compressed ``.npz`` of plain arrays, atomically.
+    """Writes a compressed ``.npz`` of plain arrays, whole or not at all.
 
     Raises:
         FileError: The file cannot be written.

@@ -8,13 +8,17 @@ import itertools
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from torch_lntm.errors import FileError
 
+T = TypeVar("T")
+
 _PIECE = 1 << 20
+_ATTEMPTS = 100
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
 
@@ -157,6 +161,49 @@ def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = Non
 def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
     """The lines of a text file; a newline at the very end does not begin another line."""
     return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
+
+
+def read_consistent(folder: Path, read: Callable[[Path], T]) -> T:
+    """What a function finds in a folder that another process may replace meanwhile.
+
+    The function is called again if the folder was replaced while it read, so that all that it
+    found is of one folder.
+
+    Args:
+        folder: The folder.
+        read: Reads the folder's files.
+
+    Returns:
+        What the function returned.
+
+    Raises:
+        FileError: The folder was replaced at every attempt.
+    """
+    for _ in range(_ATTEMPTS):
+        with ExitStack() as stack:
+            before = _identity(folder)
+            with suppress(OSError):  # Windows opens no folders
+                # While a removed folder is held open, no other folder gets its number.
+                held = os.open(folder, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+                stack.callback(os.close, held)
+                before = _identity(held)
+            try:
+                found = read(folder)
+            except Exception:
+                if _identity(folder) == before:
+                    raise
+            else:
+                if _identity(folder) == before:
+                    return found
+    raise FileError(f"{folder}: is replaced again and again while it is read; try again later")
+
+
+def _identity(folder: Path | int) -> tuple[int, int] | None:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def open_to_read(path: Path) -> IO[bytes]:

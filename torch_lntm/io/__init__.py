@@ -9,7 +9,7 @@ record per iteration) and, where documents were held out, ``split.npz`` and ``ev
 from torch_lntm.io.folders import check_target
 from torch_lntm.io.models import FORMAT_VERSION, check_saveable, load_model, save_model
 from torch_lntm.io.runs import Run, load_run, save_run
-from torch_lntm.io.unfinished import UnfinishedRun
+from torch_lntm.io.unfinished import UnfinishedRun, partial_folder
 
 __all__ = [
     "FORMAT_VERSION",
@@ -19,6 +19,7 @@ __all__ = [
     "check_target",
     "load_model",
     "load_run",
+    "partial_folder",
     "save_model",
     "save_run",
 ]

@@ -13,8 +13,16 @@ from torch import Tensor
 
 from torch_lntm.corpus.checks import check_vocabulary
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.files import atomic_write, read_lines, read_text, write_lines
-from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, new_folder, read_json, write_json
+from torch_lntm.files import (
+    as_json,
+    as_lines,
+    atomic_folder,
+    read_bytes,
+    read_consistent,
+    read_lines,
+    read_text,
+)
+from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, check_target, read_json
 from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
 
 FORMAT_VERSION = 1
@@ -45,7 +53,8 @@ def save_model(
             "and a path"
         )
     check_saveable(model)
-    with new_folder(Path(path), overwrite) as folder:
+    check_target(Path(path), overwrite)
+    with atomic_folder(Path(path)) as folder:
         write_model(folder, model)
     return Path(path)
 
@@ -119,7 +128,11 @@ def load_model(path: str | Path) -> TopicModel:
         ConfigError: A file is missing, damaged, does not fit the others or is of a later version,
             or the model's constructor is not registered; the message names the file.
     """
-    folder = Path(path)
+    return read_consistent(Path(path), read_model)
+
+
+def read_model(folder: Path) -> TopicModel:
+    """The model of a folder that stays as it is meanwhile; see :func:`load_model`."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; expected one with a {MODEL}")
     about = read_json(folder / MODEL)
@@ -162,12 +175,11 @@ def write_model(folder: Path, model: TopicModel) -> None:
         "config": model.construction.to_json(),
         "vocabulary": model.vocabulary is not None,
     }
-    write_json(folder / MODEL, about)
+    (folder / MODEL).write_bytes(as_json(about))
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    with atomic_write(folder / TENSORS) as file:
-        file.write(safetensors.torch.save(tensors))
+    (folder / TENSORS).write_bytes(safetensors.torch.save(tensors))
     if model.vocabulary is not None:
-        write_lines(folder / VOCABULARY, model.vocabulary, "word")
+        (folder / VOCABULARY).write_bytes(as_lines(model.vocabulary, "word", VOCABULARY))
 
 
 def _mismatch(expected: Tensor | None, found: Tensor | None, finite: bool = True) -> str | None:
@@ -208,8 +220,6 @@ def _read_vocabulary(path: Path, settings: dict[str, Any]) -> tuple[str, ...] | 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return safetensors.torch.load(path.read_bytes())
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; is the folder complete?") from None
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        return safetensors.torch.load(read_bytes(path))
+    except (SafetensorError, KeyError) as error:
         raise ConfigError(f"{path}: not a complete safetensors file ({error})") from error

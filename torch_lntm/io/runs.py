@@ -13,7 +13,7 @@ from typing import Any
 
 from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import atomic_write
+from torch_lntm.files import as_json, atomic_folder, read_consistent, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult
 from torch_lntm.io.folders import (
@@ -22,13 +22,11 @@ from torch_lntm.io.folders import (
     HISTORY,
     METADATA,
     SPLIT,
-    new_folder,
+    check_target,
     parse_json,
     read_json,
-    read_json_text,
-    write_json,
 )
-from torch_lntm.io.models import check_saveable, load_model, write_model
+from torch_lntm.io.models import check_saveable, read_model, write_model
 from torch_lntm.models import TopicModel
 from torch_lntm.recipes import SAMPLERS, guide_of
 
@@ -166,16 +164,17 @@ def save_run(
         },
         **(metadata or {}),
     }
-    with new_folder(Path(path), overwrite) as folder:
+    history = "".join(json.dumps(record) + "\n" for record in result.history)
+    check_target(Path(path), overwrite)
+    with atomic_folder(Path(path)) as folder:
         write_model(folder, model)
-        write_json(folder / CONFIG, dict(config))
-        write_json(folder / METADATA, about)
-        with atomic_write(folder / HISTORY) as file:
-            file.write("".join(json.dumps(record) + "\n" for record in result.history).encode())
+        (folder / CONFIG).write_bytes(as_json(dict(config)))
+        (folder / METADATA).write_bytes(as_json(about))
+        (folder / HISTORY).write_bytes(history.encode())
         if split is not None:
             split.save(folder / SPLIT)
         if evaluation is not None:
-            write_json(folder / EVALUATION, list(evaluation))
+            (folder / EVALUATION).write_bytes(as_json(list(evaluation)))
     return Path(path)
 
 
@@ -191,8 +190,12 @@ def load_run(path: str | Path) -> Run:
     Raises:
         ConfigError: A file is missing, damaged or does not fit the others; the message names it.
     """
-    folder = Path(path)
-    model = load_model(folder)
+    return read_consistent(Path(path), _read_run)
+
+
+def _read_run(folder: Path) -> Run:
+    """The run of a folder that stays as it is meanwhile; see :func:`load_run`."""
+    model = read_model(folder)
     metadata = read_json(folder / METADATA)
     shares = metadata.get("topic_shares", [0.0] * model.num_topics)
     numbers = isinstance(shares, list) and all(isinstance(share, int | float) for share in shares)
@@ -205,7 +208,7 @@ def load_run(path: str | Path) -> Run:
 
 
 def _read_history(path: Path) -> list[dict[str, Any]]:
-    text = read_json_text(path)
+    text = read_text(path)
     if text and not text.endswith("\n"):
         raise ConfigError(f"{path}: ends within a line; is it truncated?")
     return [parse_json(path, line) for line in text.splitlines()]

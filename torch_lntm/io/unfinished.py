@@ -10,9 +10,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json, write_json, writing
+from torch_lntm.files import as_json, atomic_write, make_folder, shortened, try_lock, writing
+from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json
 
 _LOCK = "lock"
+
+
+def partial_folder(path: Path) -> Path:
+    """The folder that a fit keeps while it runs, for the path where its run will be saved."""
+    return path.with_name(f"{shortened(path.name)}.partial")
 
 
 class UnfinishedRun:
@@ -32,10 +38,10 @@ class UnfinishedRun:
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
-        self.folder = path.with_name(f"{path.name}.partial")
+        self.folder = partial_folder(path)
         self.checkpoint = self.folder / CHECKPOINT
         with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             self._refuse_others()
             lock = _lock(self.folder / _LOCK)
         if lock is None:
@@ -71,8 +77,8 @@ class UnfinishedRun:
                     f"({'; '.join(different)}). Run it as it was to continue it, delete the "
                     "folder to start anew, or choose another path"
                 )
-        with writing(self.folder):
-            write_json(self.folder / CONFIG, config)
+        with writing(self.folder), atomic_write(self.folder / CONFIG) as file:
+            file.write(as_json(config))
 
     @property
     def started(self) -> bool:
@@ -122,13 +128,7 @@ class UnfinishedRun:
 def _lock(path: Path) -> IO[bytes] | None:
     """An open file, locked until it is closed or the process ends; None if another has it."""
     file = open(path, "ab")  # noqa: SIM115 - stays open, and with it the lock
-    try:
-        import fcntl
-
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # on Windows, where two fits under one name are the user's to avoid
-        pass
-    except OSError:
+    if try_lock(file.fileno()) is False:  # without locks, two fits of one name are up to the user
         file.close()
         return None
     return file

@@ -18,7 +18,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
 from torch_lntm.inference import FitResult, PosteriorSource, draw_source
 from torch_lntm.io import Run
-from torch_lntm.io.folders import EVALUATION, writing
+from torch_lntm.io.folders import EVALUATION
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
@@ -112,7 +112,7 @@ def report(
         settings=own_settings if settings is None else settings,
         **options,
     )
-    with writing(path), atomic_write(path) as file:
+    with atomic_write(path) as file:
         file.write(page.encode("utf-8", "replace"))
     return path
 

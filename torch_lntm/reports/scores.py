@@ -16,7 +16,8 @@ from torch_lntm.evaluation import (
     coherence,
     topic_diversity,
 )
-from torch_lntm.io.folders import parse_json, read_json_text, write_json, writing
+from torch_lntm.files import as_json, atomic_write, read_text
+from torch_lntm.io.folders import parse_json
 from torch_lntm.models import TopicModel
 
 
@@ -156,8 +157,8 @@ def write_scores(path: str | Path, scores: Sequence[Score]) -> None:
     Raises:
         ConfigError: The file cannot be written.
     """
-    with writing(Path(path)):
-        write_json(Path(path), score_records(scores))
+    with atomic_write(Path(path)) as file:
+        file.write(as_json(score_records(scores)))
 
 
 def read_scores(path: str | Path) -> list[Score]:
@@ -170,7 +171,7 @@ def read_scores(path: str | Path) -> list[Score]:
         ConfigError: The file is missing, damaged or not one of scores.
     """
     path = Path(path)
-    records = parse_json(path, read_json_text(path))
+    records = parse_json(path, read_text(path))
     try:
         return [Score(**record) for record in records]
     except TypeError as error:
