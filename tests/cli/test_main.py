@@ -214,7 +214,9 @@ def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys
         assert main(arguments) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     name = "s.json" if where == "scores" else "run"
-    assert error.startswith(f"error: {name}: cannot be written (No space left on device): the")
+    assert error.startswith(
+        f"error: {name}: cannot be written (No space left on device): the disk is full; free"
+    )
     kept = "The checkpoint in run.partial is kept, and the same command continues from it"
     assert (kept in error) == (where == "checkpoint")
     if where != "scores":

@@ -7,10 +7,11 @@ import os
 
 import numpy as np
 import pytest
+from support.crashes import ForgetfulDisk, make
 
 from torch_lntm import files
 from torch_lntm.errors import FileError
-from torch_lntm.files import as_lines, atomic_folder, atomic_write
+from torch_lntm.files import as_lines, atomic_folder, atomic_write, writing
 
 
 def write(path, content):
@@ -66,3 +67,74 @@ def test_a_link_is_written_through(tmp_path):
 def test_a_byte_order_mark_would_not_come_back():
     with pytest.raises(FileError, match="byte-order mark"):
         as_lines(["\ufeffa", "b"], "word", "words.txt")
+
+
+# ------------------------------------------------------------------ crashes
+
+
+def content(tree):
+    """What stands under the name "x" after a crash; None if nothing does."""
+    return dict(tree).get("x")
+
+
+NEW = (("a", b"new"), ("b", b"newer"))
+
+
+def write_folder(path):
+    with atomic_folder(path) as folder:
+        (folder / "a").write_bytes(b"new")
+        (folder / "b").write_bytes(b"newer")
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@pytest.mark.parametrize("old", [None, b"old"])
+def test_a_crash_leaves_the_old_file_or_the_new(root, monkeypatch, old):
+    if old is not None:
+        (root / "x").write_bytes(old)
+    disk = ForgetfulDisk(root, monkeypatch)
+    write(root / "x", b"new")
+    assert {content(tree) for tree in disk.ever_left} == {old, b"new"}
+    assert disk.finally_left == {(("x", b"new"),)}
+
+
+@pytest.mark.parametrize("old", [None, (), (("a", b"old"), ("c", b"oldest"))])
+def test_a_crash_leaves_the_old_folder_or_the_new(root, monkeypatch, old):
+    if old is not None:
+        make(old, root / "x")
+    disk = ForgetfulDisk(root, monkeypatch)
+    write_folder(root / "x")
+    assert {content(tree) for tree in disk.ever_left} == {old, NEW}
+    assert {content(tree) for tree in disk.finally_left} == {NEW}
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+def test_folders_above_a_new_file_outlast_a_crash(root, monkeypatch):
+    disk = ForgetfulDisk(root, monkeypatch)
+    write(root / "one" / "two" / "x", b"new")
+    assert disk.finally_left == {(("one", (("two", (("x", b"new"),)),)),)}
+
+
+def test_without_an_exchange_a_crash_leaves_the_old_folder_under_another_name(root, monkeypatch):
+    make((("a", b"old"),), root / "x")
+    monkeypatch.setattr(writing, "_renameat2", None)
+    disk = ForgetfulDisk(root, monkeypatch)
+    write_folder(root / "x")
+    for tree in disk.ever_left:
+        whole = {folder for name, folder in tree}
+        assert whole & {(("a", b"old"),), NEW}
+        assert content(tree) in (None, (("a", b"old"),), NEW)
+    assert {content(tree) for tree in disk.finally_left} == {NEW}
+
+
+@pytest.mark.parametrize("step", ["_sync_tree", "_sync_folder"])
+def test_the_forgetful_disk_notices_what_is_not_synced(root, monkeypatch, step):
+    make((("a", b"old"),), root / "x")
+    monkeypatch.setattr(writing, step, lambda folder: None)
+    disk = ForgetfulDisk(root, monkeypatch)
+    write_folder(root / "x")
+    assert {content(tree) for tree in disk.finally_left} != {NEW}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.errors import FileError
-from torch_lntm.files import checked_header, open_to_read, writing
+from torch_lntm.files import checked_header, open_to_read, path_errors
 
 #: Entries that are read, checked or written at once.
 PART = 1 << 20
@@ -281,5 +281,5 @@ def collect_array(pieces: Iterable[NDArray[Any]], dtype: Any, in_files: bool) ->
 def _temporary_files(number: int) -> Iterator[list[IO[bytes]]]:
     """Files without a name, which last as long as they are open or mapped."""
     folder = Path(tempfile.gettempdir())
-    with writing(folder), ExitStack() as stack:
+    with path_errors(folder), ExitStack() as stack:
         yield [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(number)]

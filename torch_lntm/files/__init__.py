@@ -21,10 +21,10 @@ from torch_lntm.files.writing import (
     atomic_write,
     behind_links,
     make_folder,
+    path_errors,
     shortened,
     try_lock,
     unwritable,
-    writing,
 )
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "iterate_lines",
     "make_folder",
     "open_to_read",
+    "path_errors",
     "read_arrays",
     "read_bytes",
     "read_consistent",
@@ -51,5 +52,4 @@ __all__ = [
     "try_lock",
     "unwritable",
     "write_arrays",
-    "writing",
 ]

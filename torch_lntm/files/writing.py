@@ -58,7 +58,7 @@ def unwritable(path: Path, error: OSError) -> FileError:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def path_errors(path: Path) -> Iterator[None]:
     """A context in which errors of the operating system name ``path`` and say what to do.
 
     Raises:
@@ -82,7 +82,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         FileError: The file cannot be written. Nothing is left of it, and what stood under
             ``path`` before is still there.
     """
-    with writing(path):
+    with path_errors(path):
         place = behind_links(path)
         make_folder(place.parent)
         with _hidden(place, in_folder=False) as temporary, open(temporary, "wb") as file:
@@ -106,7 +106,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         FileError: The folder cannot be written. Nothing is left of it, and what stood under
             ``path`` before is still there.
     """
-    with writing(path):
+    with path_errors(path):
         place = behind_links(path)
         make_folder(place.parent)
         with _hidden(place, in_folder=True) as temporary:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import as_json, atomic_write, make_folder, shortened, try_lock, writing
+from torch_lntm.files import as_json, atomic_write, make_folder, path_errors, shortened, try_lock
 from torch_lntm.io.folders import CHECKPOINT, CONFIG, read_json
 
 _LOCK = "lock"
@@ -40,7 +40,7 @@ class UnfinishedRun:
         self.path = path
         self.folder = partial_folder(path)
         self.checkpoint = self.folder / CHECKPOINT
-        with writing(self.folder):
+        with path_errors(self.folder):
             make_folder(self.folder)
             self._refuse_others()
             lock = _lock(self.folder / _LOCK)
@@ -77,7 +77,7 @@ class UnfinishedRun:
                     f"({'; '.join(different)}). Run it as it was to continue it, delete the "
                     "folder to start anew, or choose another path"
                 )
-        with writing(self.folder), atomic_write(self.folder / CONFIG) as file:
+        with path_errors(self.folder), atomic_write(self.folder / CONFIG) as file:
             file.write(as_json(config))
 
     @property
