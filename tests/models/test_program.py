@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import pickle
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import arviz
@@ -18,11 +20,18 @@ from pyro.infer import (
     MCMC,
     NUTS,
     SVI,
+    JitTrace_ELBO,
     Predictive,
     Trace_ELBO,
+    TraceEnum_ELBO,
     WeighedPredictive,
 )
-from pyro.infer.autoguide import AutoLaplaceApproximation, AutoNormal
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoLaplaceApproximation,
+    AutoNormal,
+)
 from pyro.infer.inspect import (
     generate_graph_specification,
     get_dependencies,
@@ -98,6 +107,88 @@ def test_a_prior_over_a_parameter_by_lift() -> None:
     mcmc = MCMC(NUTS(lifted), num_samples=5, warmup_steps=5, disable_progbar=True)
     mcmc.run(batch)
     assert mcmc.get_samples()["prior.loc"].shape == (5, 4)
+
+
+@each_family
+def test_log_priors_of_parameters_can_be_left_out(family: str) -> None:
+    model = make_model(family)
+    batch = make_batch(model)
+    program = poutine.condition(model, prior_draws(model, len(LENGTHS)))
+    without = poutine.trace(program).get_trace(batch, log_prior=False)
+    assert without.nodes.keys().isdisjoint({"topics_prior", "document_prior"})
+    total = without.log_prob_sum() + model.log_prior()
+    torch.testing.assert_close(total, log_joint(program, batch), rtol=1e-12, atol=0.0)
+
+
+def lifted_log_joint(model: TopicModel, priors: dict[str, Any], batch: DocumentBatch) -> Any:
+    """The trace of a lifted program, and the log probabilities of draws and words alone."""
+    trace = poutine.trace(poutine.lift(model, priors)).get_trace(batch)
+    trace.compute_log_prob()
+    sites = {*priors, model.prior.latent, "counts"}
+    return trace, sum(trace.nodes[name]["log_prob_sum"] for name in sites)
+
+
+def normal_like(parameter: Tensor, scale: float = 0.1) -> Any:
+    return dist.Normal(parameter.detach().clone(), scale).to_event(parameter.dim())
+
+
+@pytest.mark.parametrize("family", ["ctm", "lntm", "lda"])
+def test_lifted_topics_have_one_prior(family: str) -> None:
+    model = make_model(family)
+    priors = {"topics.logits": normal_like(model.topics.logits)}
+    trace, expected = lifted_log_joint(model, priors, make_batch(model))
+    assert "topics_prior" not in trace.nodes
+    # The document prior's parameters were not lifted.
+    torch.testing.assert_close(trace.log_prob_sum(), expected + model.prior.log_prior())
+    assert torch.isfinite(expected)
+
+
+def test_substituted_topics_keep_the_model_s_prior() -> None:
+    model = make_model("ctm")
+    at = {"topics.logits": torch.zeros_like(model.topics.logits)}
+    trace = poutine.trace(poutine.substitute(model, at)).get_trace(make_batch(model))
+    assert {"topics_prior", "document_prior"} <= trace.nodes.keys()
+
+
+def test_a_lifted_prior_mean_leaves_the_prior_of_the_covariance() -> None:
+    model = make_model("ctm")
+    priors = {"prior.loc": normal_like(model.prior.loc)}
+    trace, expected = lifted_log_joint(model, priors, make_batch(model))
+    torch.testing.assert_close(trace.log_prob_sum(), expected + model.log_prior())
+
+
+def test_a_density_of_lifted_and_other_parameters_is_refused() -> None:
+    model = make_model("iftm(source='gaussian')")
+    batch = make_batch(model)
+    half = {"prior.mixing": normal_like(model.prior.mixing)}
+    with pytest.raises(ConfigError, match=r"^mixing of model.prior got a prior .* log_prior=False"):
+        poutine.lift(model, half)(batch)
+    poutine.lift(model, half)(batch, log_prior=False)
+    precision = normal_like(model.prior.log_noise_precision)
+    both = {**half, "prior.log_noise_precision": precision}
+    trace, expected = lifted_log_joint(model, both, batch)
+    assert "document_prior" not in trace.nodes
+    source = trace.nodes["source"]["log_prob_sum"]
+    topics = model.topics.log_prior()
+    torch.testing.assert_close(trace.log_prob_sum(), expected + source + topics)
+
+
+@pytest.mark.parametrize("part", ["topics.logits", "prior.loc", "prior.mixing"])
+def test_a_pyro_sample_has_one_prior(part: str) -> None:
+    model = make_model("iftm(source='gaussian')")
+    batch = make_batch(model)
+    to_pyro_module_(model)
+    owner, _, name = part.rpartition(".")
+    prior = normal_like(model.get_parameter(part))
+    setattr(model.get_submodule(owner), name, PyroSample(prior))
+    program = poutine.trace(model)
+    if name == "mixing":
+        with pytest.raises(ConfigError, match=r"^mixing of model.prior got a prior"):
+            program(batch)
+        return
+    nodes = program.get_trace(batch).nodes
+    assert ("topics_prior" in nodes) == (part != "topics.logits")
+    assert "document_prior" in nodes
 
 
 def test_a_replaced_parameter_gets_the_gradient() -> None:
@@ -194,6 +285,48 @@ def test_as_a_pyro_module_with_a_sampled_parameter(family: str) -> None:
     mcmc = MCMC(NUTS(model), num_samples=3, warmup_steps=3, disable_progbar=True)
     mcmc.run(batch)
     assert mcmc.get_samples()[f"prior.{name}"].shape == (3, *prior.event_shape)
+
+
+# Mini-batches under autoguides
+
+
+def mini_batches(model: TopicModel, num_docs: int, max_docs: int) -> Iterator[DocumentBatch]:
+    corpus, _ = model.generate([40] * num_docs, seed=5)
+    return corpus.batches(max_docs=max_docs, shuffle=True, seed=1, dtype=model.dtype)
+
+
+@pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta, AutoDiagonalNormal])
+def test_an_autoguide_of_other_documents_is_refused(autoguide: Any) -> None:
+    model = make_model("ctm")
+    svi = SVI(model, autoguide(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    batches = list(mini_batches(model, 12, 4))
+    with pytest.raises(ConfigError, match=r"AutoNormal\(model, create_plates=model.plate\)"):
+        [svi.step(batch) for batch in batches]
+
+
+def test_an_autoguide_of_all_documents_needs_no_plates() -> None:
+    model = make_model("ctm")
+    svi = SVI(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
+    assert math.isfinite(svi.step(make_batch(model)))
+    shuffled = model.generate(LENGTHS, seed=2)[0].batch([2, 0, 1], dtype=model.dtype)
+    with pytest.raises(ConfigError, match=r"holds documents \[0, 1, 2\].*\[2, 0, 1\]"):
+        svi.step(shuffled)
+
+
+@pytest.mark.slow
+def test_an_autoguide_with_the_model_s_plate_trains_the_batch_s_documents() -> None:
+    model = make_model("ctm").requires_grad_(False)
+    corpus, _ = model.generate([40] * 30, seed=5)
+    guide = AutoNormal(model, create_plates=model.plate)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.1}), Trace_ELBO())
+    for epoch in range(60):
+        for batch in corpus.batches(max_docs=10, shuffle=True, seed=epoch, dtype=model.dtype):
+            svi.step(batch)
+    got = model.theta(guide.median()["eta"])
+    expected = make_guide(model, "ctm").posterior(corpus.batch(dtype=model.dtype)).theta_mode()
+    # Of other documents' rows the correlation is that of documents with one another, 0.2.
+    both = torch.stack([got.flatten(), expected.flatten()])
+    assert torch.corrcoef(both)[0, 1] > 0.9
 
 
 # Predictions
@@ -479,12 +612,62 @@ def test_what_is_no_batch_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
-def test_jit_is_refused() -> None:
+def test_jit_is_refused_before_anything_is_looked_up() -> None:
     model = make_model("ctm")
     batch = make_batch(model)
     kernel = NUTS(model, jit_compile=True, ignore_jit_warnings=True)
     with pytest.raises(ConfigError, match=r"torch\.jit cannot trace the program"):
         MCMC(kernel, num_samples=2, warmup_steps=2, disable_progbar=True).run(batch)
+    svi = SVI(model, make_guide(model, "ctm"), pyro.optim.Adam({"lr": 0.1}), JitTrace_ELBO())
+    with pytest.raises(ConfigError, match="use Trace_ELBO instead of JitTrace_ELBO"):
+        svi.step(batch)
+
+
+@pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites configured:UserWarning")
+def test_an_enumerating_elbo_takes_double_precision_only() -> None:
+    model = make_model("ctm")
+    batch = make_batch(model)
+
+    def loss(model: TopicModel, elbo: Any) -> float:
+        pyro.set_rng_seed(1)
+        guide = make_guide(model, "ctm")
+        return SVI(model, guide, pyro.optim.Adam({"lr": 0.1}), elbo).evaluate_loss(batch)
+
+    enumerating = TraceEnum_ELBO(max_plate_nesting=1)
+    assert loss(model, enumerating) == pytest.approx(loss(model, Trace_ELBO()))
+    model.float()
+    assert loss(model, Trace_ELBO()) < float("inf")
+    with pytest.raises(ConfigError, match=r"TraceEnum_ELBO .* take model\.double\(\)"):
+        loss(model, enumerating)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_program_has_the_same_density_and_gradient() -> None:
+    model = make_model("ctm")
+    batch, guide = make_batch(model), make_guide(model, "ctm")
+    torch._dynamo.reset()
+
+    def loss(batch: DocumentBatch) -> Tensor:
+        return Trace_ELBO().differentiable_loss(model, guide, batch)
+
+    values, slopes = [], []
+    for function in (loss, torch.compile(loss, backend="eager")):
+        pyro.set_rng_seed(3)
+        model.zero_grad()
+        value = function(batch)
+        value.backward()
+        values.append(value.detach())
+        slopes.append([parameter.grad.clone() for parameter in model.parameters()])
+    torch.testing.assert_close(values[1], values[0])
+    torch.testing.assert_close(slopes[1], slopes[0])
+    for program in (torch.compile(model, backend="eager"), torch.compile(model.forward)):
+        with poutine.seed(rng_seed=0), poutine.trace() as trace:
+            program(batch)
+        with poutine.seed(rng_seed=0), poutine.trace() as expected:
+            model(batch)
+        assert torch.equal(trace.trace.nodes["eta"]["value"], expected.trace.nodes["eta"]["value"])
 
 
 def test_a_batch_in_another_precision_is_made_once() -> None:

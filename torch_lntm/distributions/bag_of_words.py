@@ -14,6 +14,7 @@ from torch.distributions import constraints
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.distributions.word_counts import WordCounts
 from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels.uncompiled import uncompiled
 
 
 class BagOfWords(TorchDistribution):
@@ -81,6 +82,7 @@ class BagOfWords(TorchDistribution):
         theta = self.theta.expand(*batch_shape, self.theta.shape[-1])
         return BagOfWords(theta, self.topics, self.lengths, self.concentration, validate_args=False)
 
+    @uncompiled
     def log_prob(self, value: DocumentBatch | Tensor) -> Tensor:
         """Log probability of each document's tokens.
 
@@ -108,6 +110,7 @@ class BagOfWords(TorchDistribution):
         theta, topics, concentration = parameters
         return track_provenance(_log_prob(theta, topics, counts, concentration), provenance)
 
+    @uncompiled
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw the counts of every document, with the global generator, as Pyro does.
 

@@ -59,7 +59,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled theta ``(num_docs, num_topics)``."""
         gamma = self._remembered(batch).gamma.to(self.model.dtype)
-        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+        with self.model.plate(batch):
             return pyro.sample("theta", Dirichlet(gamma))
 
     @torch.no_grad()

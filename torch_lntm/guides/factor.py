@@ -58,7 +58,7 @@ class FactorGuide(Guide[FactorPosterior]):
         posterior = self._remembered(batch)
         assert posterior.std is not None
         source = MultivariateNormal(posterior.source_mean, scale_tril=posterior.source_tril)
-        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+        with self.model.plate(batch):
             pyro.sample("source", source)
             return pyro.sample("eta", Normal(posterior.mean, posterior.std).to_event(1))
 

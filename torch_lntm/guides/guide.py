@@ -17,6 +17,7 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.memory import WarmStarts
 from torch_lntm.guides.tables import solve_by_tables
 from torch_lntm.kernels import bursts, expected_word_counts, word_probabilities
+from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import EtaSpace, LatentSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
@@ -320,6 +321,7 @@ class Guide(ABC, Generic[P]):
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta or theta ``(num_docs, latent_dim)``."""
 
+    @uncompiled
     def __call__(self, batch: DocumentBatch) -> Tensor:
         """As :meth:`forward`, whose precision ``torch.autocast`` does not lower."""
         with torch.autocast(self.model.device.type, enabled=False):

@@ -62,7 +62,7 @@ class NormalGuide(Guide[NormalPosterior]):
         batch = self.model.check_batch(batch)
         posterior = self._remembered(batch)
         space = self.model.prior.space(batch)
-        with pyro.plate("documents", batch.corpus_size, subsample=batch.index):
+        with self.model.plate(batch):
             eta = pyro.sample("eta", _distribution(posterior))
             if isinstance(space, GaussianFactorSpace):
                 mean, tril = space.source_posterior(eta)

@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyro
 import scipy.sparse as sp
 import torch
-from pyro.distributions import constraints
-from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.priors.prior import DocumentPrior
+from torch_lntm.models.sites import (
+    check_documents,
+    check_tools,
+    draw_pyro_samples,
+    has_prior_of_its_own,
+    param_site,
+    prior_factor,
+)
 from torch_lntm.models.topics import Topics
-
-
-class _WeakKey(weakref.ref[nn.Parameter]):
-    """A key of a dictionary, found by a parameter and removed with it."""
-
-    _hash: int
-
-    def __new__(cls, parameter: nn.Parameter) -> _WeakKey:
-        key = super().__new__(cls, parameter, _forget)
-        key._hash = hash(parameter)
-        return key
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        parameter = self()
-        return other is self or (parameter is not None and other is parameter)
-
-
-def _forget(key: Any) -> None:
-    pyro.get_param_store()._param_to_name.pop(key, None)
-
-
-def _parameter_itself(value: Tensor, constraint: Any) -> Tensor:
-    return value
-
-
-_param: Any = effectful(_parameter_itself, type="param")
 
 
 class Construction(NamedTuple):
@@ -71,52 +48,6 @@ class Construction(NamedTuple):
         }
 
 
-def _param_site(parameter: nn.Parameter, name: str) -> Tensor | None:
-    """Emit a Pyro param site for a module's own parameter, which no parameter store holds.
-
-    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
-    and keyed by name, would hand a second model the first one's values. It learns the names only,
-    for as long as the parameters live: optimisers ask it for them, to find settings and state of
-    each parameter.
-
-    Returns:
-        The value that a handler gave the site in place of the parameter, or None.
-    """
-    names = pyro.get_param_store()._param_to_name
-    if names.get(parameter) != name:
-        key: Any = _WeakKey(parameter)
-        names[key] = name
-    own: Any = parameter.view_as(parameter)
-    own.unconstrained = lambda: parameter
-    value = _param(own, constraint=constraints.real, name=name)
-    if value is own:
-        return None
-    if value.shape != parameter.shape:
-        raise ConfigError(
-            f"the param site {name!r} was given a value of shape {tuple(value.shape)}; expected "
-            f"{tuple(parameter.shape)}. Give a prior that shape by .expand(...).to_event(...); "
-            "several values at once, as in a vectorised plate, are not supported"
-        )
-    return value.to(parameter.dtype)
-
-
-def _factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
-    """Emit the log prior of parameters as a factor, once for all documents.
-
-    A mask of documents would turn it into one for each of them. There it is shared out among the
-    unmasked ones within their plate, so that it counts once.
-    """
-    mask = pyro.poutine.get_mask()
-    if not isinstance(mask, Tensor) or mask.dim() == 0:
-        pyro.factor(name, log_prior)
-        return
-    num_docs = documents.subsample_size
-    unmasked = mask.expand(*mask.shape[:-1], num_docs).sum(-1, keepdim=True).clamp_min(1)
-    share = log_prior / (unmasked * (documents.size / num_docs))
-    with documents:
-        pyro.factor(name, share.expand(*mask.shape[:-1], num_docs))
-
-
 class _Program(nn.Module):
     """The program of a model after its param sites, as a module for ``functional_call``."""
 
@@ -124,8 +55,8 @@ class _Program(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: DocumentBatch, sample_topics: bool) -> Tensor:
-        return self.model._documents(batch, sample_topics)
+    def forward(self, *args: Any) -> Tensor:
+        return self.model._documents(*args)
 
 
 class TopicModel(nn.Module):
@@ -256,7 +187,23 @@ class TopicModel(nn.Module):
         """Topic proportions ``(..., num_topics)`` from eta or theta ``(..., latent_dim)``."""
         return self.prior.theta(latent)
 
-    def forward(self, batch: DocumentBatch, sample_topics: bool = False) -> Tensor:
+    def plate(self, batch: DocumentBatch, *args: Any, **kwargs: Any) -> pyro.plate:
+        """The plate ``"documents"`` of a batch, at the documents' positions in the corpus.
+
+        Autoguides need it for mini-batches: ``AutoNormal(model, create_plates=model.plate)``.
+        Without it they draw documents of their own.
+
+        Args:
+            batch: The documents.
+            *args: The program's other arguments, which do not matter here.
+            **kwargs: As ``args``.
+        """
+        return pyro.plate("documents", batch.corpus_size, subsample=batch.index)
+
+    @uncompiled
+    def forward(
+        self, batch: DocumentBatch, sample_topics: bool = False, log_prior: bool = True
+    ) -> Tensor:
         """The Pyro program.
 
         Args:
@@ -265,47 +212,52 @@ class TopicModel(nn.Module):
                 their parameters and the prior of these. ``MCMC(NUTS(model)).run(batch,
                 sample_topics=True)`` then draws topics and documents together, which is for small
                 corpora. The topics can change places: posterior draws agree up to a permutation.
+            log_prior: Count the log priors of the parameters, by the factors ``"topics_prior"`` and
+                ``"document_prior"``. A program that calls one model several times counts them at
+                one of the calls. Defaults to True.
 
         Returns:
             eta or theta ``(num_docs, latent_dim)``.
 
         Raises:
             ConfigError: ``batch`` is no batch of this model's vocabulary, the model's dtype is of
-                low precision, a handler gives a param site a value of another shape, or
-                ``torch.jit`` traces the program.
+                low precision, a handler gives a param site a value of another shape, a guide's
+                plate holds other documents than ``batch``, parameters that share a log prior with
+                others were drawn from priors of the caller's, or a tool runs the program that
+                cannot run it: ``torch.jit``, or of a float32 model an enumerating ELBO.
         """
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]
-            raise ConfigError(
-                "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
-                "JitTrace_ELBO, and NUTS or HMC without jit_compile"
-            )
+        check_tools(self.dtype)
         batch = self.check_batch(batch)
-        replaced = {}
+        replaced, drawn = {}, set()
         for name, parameter in self.named_parameters():
             if sample_topics and name.startswith("topics."):
                 continue
-            value = _param_site(parameter, name)
-            if value is not None:
-                replaced[f"model.{name}"] = value
+            site = param_site(parameter, name)
+            if site.value is not None:
+                replaced[f"model.{name}"] = site.value
+            if site.is_drawn:
+                drawn.add(name)
+        arguments = (batch, sample_topics, log_prior, drawn)
         with torch.autocast(self.device.type, enabled=False):
             if not replaced:
-                return self._documents(batch, sample_topics)
-            return torch.func.functional_call(_Program(self), replaced, (batch, sample_topics))
+                return self._documents(*arguments)
+            return torch.func.functional_call(_Program(self), replaced, arguments)
 
-    def _documents(self, batch: DocumentBatch, sample_topics: bool) -> Tensor:
-        """The program at the present parameters."""
-        for module in self.modules():
-            # Parameters that Pyro samples are drawn when they are read, which must not be first
-            # within the documents' plate.
-            for name in getattr(module, "_pyro_samples", ()):
-                getattr(module, name)
-        documents = pyro.plate("documents", batch.corpus_size, subsample=batch.index)
+    def _documents(
+        self, batch: DocumentBatch, sample_topics: bool, log_prior: bool, drawn: set[str]
+    ) -> Tensor:
+        """The program at the present parameters, of which those called ``drawn`` are draws."""
+        drawn = drawn | draw_pyro_samples(self)
+        documents = self.plate(batch)
+        check_documents(documents, batch.index)
         if sample_topics:
             topics = self.topics.emit()
         else:
-            topics, log_prior = self.topics.probs_and_log_prior()
-            _factor("topics_prior", log_prior, documents)
-        _factor("document_prior", self.prior.log_prior(), documents)
+            topics, topics_prior = self.topics.probs_and_log_prior()
+            if log_prior and has_prior_of_its_own(self.topics, "topics", drawn):
+                prior_factor("topics_prior", topics_prior, documents)
+        if log_prior and has_prior_of_its_own(self.prior, "prior", drawn):
+            prior_factor("document_prior", self.prior.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
             # Columns of other groups are no words that the document could have; generate() draws.
