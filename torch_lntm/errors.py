@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
@@ -58,10 +59,13 @@ class MissingColumnError(CorpusError, KeyError):
     """
 
     def __init__(self, name: object, known: Iterable[str]) -> None:
-        there = ", ".join(map(str, known)) or "none"
+        names = [str(column) for column in known]
+        close = get_close_matches(str(name), names, 1)
+        advice = "A corpus gets columns by with_covariates({name: array}) and with_metadata({name: "
+        advice = f"Did you mean {close[0]!r}?" if close else advice + "values})"
         super().__init__(
-            f"the documents have no column {name!r}; there are: {there}. A corpus gets columns by "
-            "with_covariates({name: array}) and with_metadata({name: values})"
+            f"the documents have no column {name!r}; there are: {', '.join(names) or 'none'}. "
+            f"{advice}"
         )
 
     def __str__(self) -> str:

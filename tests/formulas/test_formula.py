@@ -126,6 +126,9 @@ def test_new_documents_get_the_same_numbers(columns, text) -> None:
         "/".join(f"(a{j} + b{j})" for j in range(12)),
         "((party + age) ^ 4) ^ 4",
         "(party + age) ^ 999999999",
+        "(party + age) ** 0",
+        "(party + age) ^ (0)",
+        "(party + age) ** 00 + age",
         "age ~ party",
         "age | party",
         "hashed(party)",
@@ -254,5 +257,50 @@ def test_dates_that_are_none_are_told() -> None:
     columns = {"d": np.array([f"{day:02}/01/2001" for day in range(1, 13)], object)}
     with pytest.warns(CorpusWarning, match="d is another text in every document.*2004-09-30"):
         Formula.fit("~ d", columns, 12)
-    with pytest.raises(ConfigError, match="of d numbers are expected, or dates as in 2004-09-30"):
+    needs = r"bs\(d, df=4\) needs numbers or dates as in 2004-09-30, and column 'd' is '01/01/2001'"
+    with pytest.raises(ConfigError, match=needs):
         Formula.fit("~ bs(d, df=4)", columns, 12)
+
+
+@pytest.mark.parametrize("text", ["~ log(x)", "~ party + bs(x, df=4)", "~ C(party):I(x ** 2)"])
+@pytest.mark.parametrize("present", ["3.5", "2004-09-30"])
+def test_the_first_value_that_is_no_number_is_named_with_its_document(text, present) -> None:
+    values = np.array([present] * 6 + ["n/a"] + [present] * 5, object)
+    columns = {"x": values, "party": np.array(["Left", "Right"] * 6, object)}
+    with pytest.raises(ConfigError, match="column 'x' is 'n/a' in document 6"):
+        Formula.fit(text, columns, 12)
+
+
+def test_numbers_with_a_text_among_them_are_not_taken_for_levels_in_silence() -> None:
+    values = np.array(["1", "2", "3", "n/a", "1", "2"], object)
+    with pytest.warns(CorpusWarning, match="x holds numbers, and 'n/a' in document 3"):
+        Formula.fit("~ x", {"x": values}, 6)
+    # Text that was meant: codes, names, and levels that C() declares.
+    for text, levels in (("~ x", ["1", "2"]), ("~ x", ["a", "b"]), ("~ C(x)", ["1", "n/a"])):
+        Formula.fit(text, {"x": np.array(levels * 3, object)}, 6)
+
+
+def test_a_date_that_does_not_exist_is_named_with_its_document() -> None:
+    dates = np.array(["2001-01-01", "2001-02-01", "2001-03-01"], object)
+    formula, _ = Formula.fit("~ date", {"date": dates}, 3)
+    for wrong in ("30/09/2015", "2001-02-30", "2001-2-3"):
+        dates[2] = wrong
+        with pytest.raises(CorpusError, match=f"'date' holds dates, and '{wrong}' in document 2"):
+            formula.matrix({"date": dates}, 3)
+
+
+@pytest.mark.parametrize("size", [1e300, 1e150])
+def test_numbers_that_overflow_are_refused_with_advice(size) -> None:
+    columns = {"x": size * np.array([1.0, 2.0, -3.0])}
+    with pytest.raises(CorpusError, match=r"x is 1e\+\d+ in document 0; .* divide the column"):
+        Formula.fit("~ x", columns, 3)
+    formula, _ = Formula.fit("~ x", {"x": np.arange(3.0)}, 3)
+    with pytest.raises(CorpusError, match="divide the column"):
+        formula.matrix(columns, 3)
+
+
+def test_a_misspelt_column_is_guessed() -> None:
+    with pytest.raises(MissingColumnError, match=r"there are: party, age\. Did you mean 'party'\?"):
+        Formula.fit("~ partyy", {"party": ["a", "b"], "age": [1.0, 2.0]}, 2)
+    with pytest.raises(MissingColumnError, match=r"there are: party\. A corpus gets columns by"):
+        Formula.fit("~ income", {"party": ["a", "b"]}, 2)

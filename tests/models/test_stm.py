@@ -457,6 +457,16 @@ def test_damaged_covariates_are_refused(corpus, change) -> None:
         Covariates.from_json(None)
 
 
+@pytest.mark.parametrize("factor", [1e300, 1e40, 1e-40])
+def test_columns_that_single_precision_does_not_hold_are_refused(corpus, factor) -> None:
+    scaled = corpus.with_metadata({"age": corpus.metadata["age"] * factor})
+    with pytest.raises((ConfigError, CorpusError), match=r"age.* the column by a constant"):
+        lntm.models.stm(NUM_TOPICS, scaled, "~ party + age")
+    given = corpus.with_covariates({"prevalence": scaled.metadata["age"][:, None]})
+    with pytest.raises(ConfigError, match=r"the column x0 reach .* multiply"):
+        lntm.models.stm(NUM_TOPICS, given)
+
+
 def test_columns_that_single_precision_would_round_are_refused(corpus) -> None:
     age = corpus.metadata["age"]
     far = corpus.with_metadata({"age": age + 1e8})

@@ -7,28 +7,19 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.errors import (
-    ConfigError,
-    CorpusError,
-    CorpusWarning,
-    MissingColumnError,
-    import_extra,
-    warn,
-)
-from torch_lntm.formulas.language import check_formula, columns_of, plain_message
-
-#: What a column holds: numbers, dates in text, which count as days, or text, whose values are
-#: levels.
-Kind = Literal["number", "date", "text"]
+from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, import_extra, warn
+from torch_lntm.formulas.columns import Kind, find_column, kind_of, odd_value, read_values, shown
+from torch_lntm.formulas.language import check_formula, columns_of, numeric_factors, plain_message
 
 #: Documents from which on a text that is another one in each of them is taken for a mistake.
 MANY_LEVELS = 10
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+#: The largest number of a formula's matrix; the products of larger ones overflow.
+MAX_SIZE = 1e100
 
 
 @dataclass(frozen=True)
@@ -76,10 +67,16 @@ class Formula:
         Warns:
             CorpusWarning: A column of text is another one in every document.
         """
-        names = columns_of(check_formula(text))
-        kinds = {name: _kind(columns[name]) for name in names if _has(name, columns)}
+        parsed = check_formula(text)
+        columns = {name: find_column(name, columns) for name in columns_of(parsed)}
+        kinds = {name: kind_of(values) for name, values in columns.items()}
         blank = cls(text, (), kinds, {}, {})
-        matrix = blank._evaluate(blank._frame(columns, num_docs), {}, {})
+        values = {name: blank.read(name, column) for name, column in columns.items()}
+        try:
+            matrix = blank._evaluate(parsed, values, num_docs, {}, {})
+        except ConfigError:
+            blank._refuse_texts(parsed, values)
+            raise
         spec = matrix.model_spec
         categorical = {
             str(factor): state[1]["categories"]
@@ -87,23 +84,10 @@ class Formula:
             if state[0].value == "categorical"
         }
         levels = {name: tuple(_plain(level) for level in v) for name, v in categorical.items()}
-        single = next((name for name, v in levels.items() if len(v) < 2), None)
-        if single is not None:
-            raise ConfigError(
-                f"formula {text!r}: {single} is {levels[single]} in all documents, which says "
-                "nothing of them; leave it out"
-            )
-        for name, kind in kinds.items():
-            if kind == "text" and len(levels.get(name, ())) == num_docs >= MANY_LEVELS:
-                warn(
-                    f"formula {text!r}: {name} is another text in every document, such as "
-                    f"{levels[name][0]!r}, and gets a coefficient for each; leave it out, or if "
-                    "these are dates, write them as in 2004-09-30",
-                    CorpusWarning,
-                )
         fitted = cls(
             text, tuple(map(str, matrix.columns)), kinds, levels, _encode(spec.transform_state)
         )
+        fitted._check_levels(columns, num_docs)
         return fitted, fitted._numbers(matrix)
 
     def matrix(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.float64]:
@@ -118,24 +102,61 @@ class Formula:
                 fitted to, or a number outside of those that a spline was fitted to.
             ConfigError: The formula now gives other columns than those that it was fitted to.
         """
-        frame = self._frame(columns, num_docs)
-        for name, levels in self.levels.items():
-            if name in frame and (unknown := set(frame[name].unique()) - set(levels)):
-                raise CorpusError(
-                    f"column {name!r} is {min(unknown)!r} in some documents, a level that formula "
-                    f"{self.text!r} was not fitted to; it knows {', '.join(map(str, levels))}"
-                )
-        levels_before = {name: list(levels) for name, levels in self.levels.items()}
+        values = {name: self.read(name, find_column(name, columns)) for name in self.kinds}
+        return self.evaluate(values, num_docs)
+
+    def read(self, name: str, values: NDArray[Any], each: str = "document") -> NDArray[Any]:
+        """The values of one column as the formula computes with them: numbers, days or levels.
+
+        Args:
+            name: A column that the formula reads.
+            values: ``(num_values,)`` as the metadata hold them.
+            each: The name of one value's place in messages.
+
+        Raises:
+            CorpusError: As for :meth:`matrix`.
+        """
+        numbers = read_values(name, values, self.kinds[name], each)
+        known = self.levels.get(name)
+        if known is not None and (unknown := set(numbers.tolist()) - set(known)):
+            row = next(row for row, value in enumerate(numbers) if value in unknown)
+            raise CorpusError(
+                f"column {name!r} is {numbers[row]!r} in {each} {row}, a level that formula "
+                f"{self.text!r} was not fitted to; it knows {', '.join(map(str, known))}"
+            )
+        if self.kinds[name] != "text":
+            self._check_range(name, numbers, each)
+        return numbers
+
+    def evaluate(
+        self,
+        values: Mapping[str, NDArray[Any]],
+        num_rows: int,
+        each: str = "document",
+        size: int = 1,
+    ) -> NDArray[np.float64]:
+        """The formula's matrix ``(num_rows, num_columns)`` of columns that were read.
+
+        Args:
+            values: ``(num_rows,)`` results of :meth:`read` for each column.
+            num_rows: Number of rows.
+            each: The name of the place of some rows in messages.
+            size: The number of rows that are of one such place.
+
+        Raises:
+            CorpusError: A number of the matrix is not finite, or too large to compute with.
+            ConfigError: As for :meth:`matrix`.
+        """
+        levels = {name: list(levels) for name, levels in self.levels.items()}
         transforms = _decode(self.transforms)
-        self._check_ranges(frame, transforms)
-        matrix = self._evaluate(frame, levels_before, transforms)
+        matrix = self._evaluate(check_formula(self.text), values, num_rows, levels, transforms)
         # What had no state would have been fitted to the new documents.
         if tuple(map(str, matrix.columns)) != self.names or set(transforms) != set(self.transforms):
             raise ConfigError(
                 f"formula {self.text!r} does not give the columns that it was fitted to; was it "
                 "saved with another version of formulaic?"
             )
-        return self._numbers(matrix)
+        return self._numbers(matrix, each, size)
 
     def reads_any(self, columns: Mapping[str, Any]) -> bool:
         """Whether some column that the formula reads is there."""
@@ -167,45 +188,87 @@ class Formula:
             raise ConfigError(f"the state of formula {text!r} does not fit the formula")
         return cls(text, names, kinds, levels, transforms)
 
-    def _frame(self, columns: Mapping[str, Any], num_docs: int) -> Any:
-        """The columns that the formula reads, as a pandas data frame."""
-        pandas = import_extra("pandas", "formula", "a formula")
-        values = {name: _numeric(name, columns, kind) for name, kind in self.kinds.items()}
-        return pandas.DataFrame(values, index=pandas.RangeIndex(num_docs))
+    def _check_levels(self, columns: Mapping[str, NDArray[Any]], num_docs: int) -> None:
+        """Refuse a single level, and warn of columns whose levels look like a mistake."""
+        for name, levels in self.levels.items():
+            if len(levels) < 2:
+                raise ConfigError(
+                    f"formula {self.text!r}: {name} is {levels} in all documents, which says "
+                    "nothing of them; leave it out"
+                )
+            if self.kinds.get(name) != "text":
+                continue
+            most, odd = odd_value(levels)
+            if len(levels) == num_docs >= MANY_LEVELS:
+                warn(
+                    f"formula {self.text!r}: {name} is another text in every document, such as "
+                    f"{levels[odd]!r}, and gets a coefficient for each; leave it out, or if "
+                    "these are dates, write them as in 2004-09-30",
+                    CorpusWarning,
+                )
+            elif most != "text" and odd_value([levels[odd]])[0] != most:
+                row = columns[name].tolist().index(levels[odd])
+                warn(
+                    f"formula {self.text!r}: {name} holds {most}s, and {levels[odd]!r} in document "
+                    f"{row}. So it is taken as text, with a coefficient for each value; leave such "
+                    "documents out, or fill the values in",
+                    CorpusWarning,
+                )
 
-    def _check_ranges(self, frame: Any, transforms: Mapping[str, Any]) -> None:
-        """Refuse values of columns beyond the ends of B-splines, which are not defined there."""
-        for call, state in transforms.items():
+    def _check_range(self, name: str, values: NDArray[Any], each: str) -> None:
+        """Refuse values beyond the ends of B-splines, which are not defined there."""
+        for call, state in self.transforms.items():
             found = re.match(r"bs\((\w+)[,)]", call)
-            if found is None or found[1] not in self.kinds or "extrapolation" in call:
+            if found is None or found[1] != name or "extrapolation" in call:
                 continue
             if not isinstance(state, Mapping) or not {"lower_bound", "upper_bound"} <= set(state):
                 continue  # a damaged file
-            name, lower, upper = found[1], state["lower_bound"], state["upper_bound"]
-            values = frame[name].to_numpy(dtype=np.float64)
+            lower, upper = state["lower_bound"], state["upper_bound"]
             outside = np.flatnonzero((values < lower) | (values > upper))
             if len(outside):
                 low, high, first = (
-                    _shown(value, self.kinds[name]) for value in (lower, upper, values[outside[0]])
+                    shown(value, self.kinds[name]) for value in (lower, upper, values[outside[0]])
                 )
                 raise CorpusError(
                     f"column {name!r} lies outside of {low} to {high}, to which {call} was fitted, "
-                    f"in {len(outside)} document(s), first in document {outside[0]} ({first}); "
+                    f"in {len(outside)} {each}(s), first in {each} {outside[0]} ({first}); "
                     "leave these out, or fit with bs(..., extrapolation='clip'), which takes them "
                     "to the nearest end"
                 )
 
-    def _evaluate(self, frame: Any, levels: dict[str, Any], transforms: dict[str, Any]) -> Any:
+    def _refuse_texts(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse text in an expression that needs numbers; a formula could not be evaluated."""
+        for expression, names in numeric_factors(parsed):
+            for name in names:
+                if self.kinds[name] == "text":
+                    row = odd_value(values[name])[1]
+                    raise ConfigError(
+                        f"formula {self.text!r}: {expression} needs numbers or dates as in "
+                        f"2004-09-30, and column {name!r} is {values[name][row]!r:.60} in document "
+                        f"{row}; write every value so, and leave out documents that have none"
+                    )
+
+    def _evaluate(
+        self,
+        parsed: Any,
+        values: Mapping[str, NDArray[Any]],
+        num_docs: int,
+        levels: dict[str, Any],
+        transforms: dict[str, Any],
+    ) -> Any:
+        """The matrix of a parsed formula as a data frame; it holds what the formula learned."""
         formulaic = import_extra("formulaic", "formula", "a formula")
+        pandas = import_extra("pandas", "formula", "a formula")
         from formulaic.parser.types import Factor
 
+        frame = pandas.DataFrame(dict(values), index=pandas.RangeIndex(num_docs))
         spec = formulaic.ModelSpec(
-            formula=check_formula(self.text),
+            formula=parsed,
             na_action="ignore",
             output="pandas",
             encoder_state={
-                name: (Factor.Kind.CATEGORICAL, {"categories": values})
-                for name, values in levels.items()
+                name: (Factor.Kind.CATEGORICAL, {"categories": known})
+                for name, known in levels.items()
             },
             transform_state=transforms,
         )
@@ -214,79 +277,25 @@ class Formula:
                 warnings.simplefilter("error", formulaic.errors.DataMismatchWarning)
                 return spec.get_model_matrix(frame, context={})
         except Exception as error:
-            reason, advice = " ".join(plain_message(error).split()), ""
-            if "could not convert string to float" in reason:
-                texts = ", ".join(name for name, kind in self.kinds.items() if kind == "text")
-                advice = f"; of {texts} numbers are expected, or dates as in 2004-09-30"
+            reason = plain_message(error)
             raise ConfigError(
-                f"formula {self.text!r} cannot be evaluated: {reason:.300}{advice}"
+                f"formula {self.text!r} cannot be evaluated: {reason:.300}"
             ) from error
 
-    def _numbers(self, matrix: Any) -> NDArray[np.float64]:
+    def _numbers(self, matrix: Any, each: str = "document", size: int = 1) -> NDArray[np.float64]:
+        """The numbers of a data frame, after a check that one can compute with them."""
         numbers = np.asarray(matrix, dtype=np.float64)
-        bad = np.argwhere(~np.isfinite(numbers))
+        bad = np.argwhere(~(np.abs(numbers) <= MAX_SIZE))
         if bad.size:
             row, column = bad[0]
+            advice = f"leave such {each}s out, or change the formula"
+            if np.isfinite(numbers[row, column]):
+                advice = f"numbers beyond {MAX_SIZE:g} overflow; divide the column by a constant"
             raise CorpusError(
                 f"formula {self.text!r}: {matrix.columns[column]} is {numbers[row, column]} in "
-                f"document {row}; leave such documents out, or change the formula"
+                f"{each} {row // size}; {advice}"
             )
         return numbers
-
-
-def _has(name: str, columns: Mapping[str, Any]) -> bool:
-    if name not in columns:
-        raise MissingColumnError(name, columns)
-    return True
-
-
-def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    return np.array([value is None for value in values], bool)
-
-
-def _kind(values: Any) -> Kind:
-    values = np.asarray(values)
-    if values.dtype.kind in "bif":
-        return "number"
-    present = [str(value) for value in values if value is not None]
-    return "date" if present and all(map(_DATE.fullmatch, present)) else "text"
-
-
-def _numeric(name: str, columns: Mapping[str, Any], kind: Kind) -> NDArray[Any]:
-    """The values of a column as a formula computes with them."""
-    _has(name, columns)
-    values = np.asarray(columns[name])
-    values = values if values.dtype.kind in "bif" else values.astype(object)
-    if len(rows := np.flatnonzero(_is_missing(values))):
-        raise CorpusError(
-            f"column {name!r} lacks a value in {len(rows)} documents, the first of them document "
-            f"{rows[0]}; leave these out (corpus[rows]), or fill the values in"
-        )
-    if (kind == "number") != (values.dtype.kind in "bif"):
-        expected = {"number": "numbers", "date": "dates such as 2004-09-30", "text": "text"}
-        raise CorpusError(
-            f"column {name!r} holds {values[0]!r:.40}; expected {expected[kind]}, as in the "
-            "documents that the formula was fitted to"
-        )
-    if kind == "date":
-        wrong = [value for value in values if not _DATE.fullmatch(str(value))]
-        try:
-            if wrong:
-                raise ValueError(wrong[0])
-            days = np.array([str(value)[:10] for value in values], "datetime64[D]")
-        except ValueError as error:
-            raise CorpusError(
-                f"column {name!r} holds dates; expected each as in 2004-09-30 ({error})"
-            ) from error
-        return days.astype(np.float64)
-    return values.astype(np.float64) if values.dtype.kind == "b" else values
-
-
-def _shown(value: float, kind: Kind) -> str:
-    """A number of a column as the column has it."""
-    return str(np.datetime64(round(value), "D")) if kind == "date" else f"{value:g}"
 
 
 # -------------------------------------------------------------------- state as JSON

@@ -53,6 +53,10 @@ def check_formula(text: str) -> Any:
                 f"formula {text!r} has {what}; expected the right-hand side alone, such as "
                 "'~ party + bs(date, df=6)'"
             )
+    if re.search(r"(\*\*|\^)[\s(]*0+(?![\d.])", right):
+        raise ConfigError(
+            f"formula {text!r} has the power 0, which leaves nothing; expected a power from 1 up"
+        )
     if _most_terms(right) > MAX_TERMS:
         raise ConfigError(
             f"formula {text!r} may expand to more than {MAX_TERMS} terms; write out those you want"
@@ -83,7 +87,7 @@ def _most_terms(right: str) -> float:
         if depth > 0 or sign not in "+-":
             summand += sign
             continue
-        power = math.prod(int(n) for n in re.findall(r"\^\s*(\d{1,9})", summand))
+        power = math.prod(max(1, int(n)) for n in re.findall(r"\^\s*(\d{1,9})", summand))
         crossed = power * (1 + sum(map(summand.count, "*/:")))
         added = power * sum(map(summand.count, "+-"))
         logarithm = crossed * math.log(2 * (added + crossed) / crossed)
@@ -93,8 +97,8 @@ def _most_terms(right: str) -> float:
 
 
 def plain_message(error: Exception) -> str:
-    """What formulaic says, without its colours and marks."""
-    return re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error))
+    """What formulaic says, on one line and without its colours and marks."""
+    return " ".join(re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error)).split())
 
 
 def columns_of(parsed: Any) -> tuple[str, ...]:
@@ -109,11 +113,30 @@ def columns_of(parsed: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def numeric_factors(parsed: Any) -> list[tuple[str, list[str]]]:
+    """The expressions of a parsed formula that compute with numbers, and the columns they read.
+
+    Columns within ``C(...)`` are levels, of whatever kind.
+    """
+    found = []
+    for term in parsed:
+        for factor in term.factors:
+            if factor.eval_method.value == "python":
+                tree = _tree(str(factor.expr))
+                inside = [n for c in ast.walk(tree) if _calls(c, "C") for n in _names(c)]
+                found.append((str(factor.expr), [n for n in _names(tree) if n not in inside]))
+    return found
+
+
+def _calls(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
 def _tree(expression: str) -> ast.expr:
     return ast.parse(expression.strip(), mode="eval").body
 
 
-def _names(node: ast.expr) -> list[str]:
+def _names(node: ast.AST) -> list[str]:
     """Names that stand for columns, not for functions."""
     called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
     return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called]
@@ -144,16 +167,11 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
         as_argument: Whether it is an argument of a function, which may be text or a list too.
     """
     match node:
-        case ast.Name():
-            if node.id.startswith("_"):
-                raise _Refused(f"the name {node.id!r}")
-        case ast.Constant(value=bool() | None) if as_argument:
-            pass
-        case ast.Constant(value=str()) if as_argument:
-            pass
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            if isinstance(number, int) and abs(number) > MAX_NUMBER:
-                raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a point)")
+        case ast.Name(id=name):
+            if name.startswith("_"):
+                raise _Refused(f"the name {name!r}")
+        case ast.Constant(value=value):
+            _check_constant(node, value, as_argument)
         case ast.List(elts=elements) | ast.Tuple(elts=elements) if as_argument:
             for element in elements:
                 _check_node(element, as_argument=True)
@@ -165,16 +183,35 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
             if isinstance(operator, ast.Pow) and not (_names(left) and _is_small(right)):
                 raise _Refused("a power that is not that of a column to a small number")
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
-            if name not in FUNCTIONS:
-                raise _Refused(f"a call of {name!r}")
-            for argument in arguments:
-                _check_node(argument, as_argument=True)
-            for keyword in keywords:
-                if keyword.arg is None or keyword.arg.startswith("_"):
-                    raise _Refused("an argument of no public name")
-                _check_node(keyword.value, as_argument=True)
+            _check_call(name, arguments, keywords)
         case _:
-            raise _Refused(f"{type(node).__name__} ({ast.unparse(node)!r:.60})")
+            raise _Refused(_described(node))
+
+
+def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
+    """Refuse all but numbers of bounded size, and as arguments text, truth values and None."""
+    if isinstance(value, bool | str | None):
+        if not as_argument:
+            raise _Refused(_described(node))
+    elif not isinstance(value, int | float):
+        raise _Refused(_described(node))
+    elif isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise _Refused(f"a whole number above {MAX_NUMBER} (write it with a point)")
+
+
+def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
+    """Refuse all but calls of :data:`FUNCTIONS` with arguments that may stand there."""
+    if name not in FUNCTIONS:
+        raise _Refused(f"a call of {name!r}")
+    for keyword in keywords:
+        if keyword.arg is None or keyword.arg.startswith("_"):
+            raise _Refused("an argument of no public name")
+    for argument in [*arguments, *(keyword.value for keyword in keywords)]:
+        _check_node(argument, as_argument=True)
+
+
+def _described(node: ast.expr) -> str:
+    return f"{type(node).__name__} ({ast.unparse(node)!r:.60})"
 
 
 def _is_small(node: ast.expr) -> bool:

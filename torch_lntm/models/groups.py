@@ -144,7 +144,8 @@ def _values(corpus: Corpus, column: str) -> NDArray[Any]:
     if missing.any():
         raise CorpusError(
             f"content: column {column!r} lacks a value in {int(missing.sum())} documents, the "
-            f"first of them document {int(missing.argmax())}; leave these out (corpus[rows]), or "
+            f"first of them document {int(missing.argmax())}; leave these out (in Python: "
+            "corpus[rows]), or "
             "fill the values in"
         )
     return values

@@ -19,6 +19,9 @@ PREVALENCE = "prevalence"
 MIN_SPREAD = 1e-10
 #: And the least that single precision, in which batches carry columns, resolves to a thousandth.
 RESOLVED_SPREAD = 1e-4
+#: The largest size that a column's values may have, and the inverse of the smallest: single
+#: precision holds no others.
+MAX_SIZE = 1e30
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,22 @@ class Covariates:
                 f"prevalence is a {type(formula).__name__}; expected a formula such as "
                 "'~ party', or None for the array of corpus.with_covariates({'prevalence': x})"
             )
+        sizes = np.abs(matrix).max(0, initial=0.0)
+        extreme = np.flatnonzero((sizes > MAX_SIZE) | (sizes > 0) & (sizes < 1 / MAX_SIZE))
+        if len(extreme):
+            raise ConfigError(
+                f"prevalence: the values of the column {names[extreme[0]]} reach "
+                f"{sizes[extreme[0]]:.3g}, and single precision holds {1 / MAX_SIZE:g} to "
+                f"{MAX_SIZE:g}; multiply the column by a constant"
+            )
         means, scales = matrix.mean(0), matrix.std(0)
-        constant = np.flatnonzero(scales <= MIN_SPREAD * np.abs(matrix).max(0, initial=0.0))
+        constant = np.flatnonzero(scales <= MIN_SPREAD * sizes)
         if len(constant):
             raise ConfigError(
                 f"prevalence: the column {names[constant[0]]} is the same in all documents, which "
                 "the intercept says already; leave it out"
             )
-        blurred = np.flatnonzero(scales <= RESOLVED_SPREAD * np.abs(matrix).max(0, initial=0.0))
+        blurred = np.flatnonzero(scales <= RESOLVED_SPREAD * sizes)
         if len(blurred):
             name = names[blurred[0]]
             raise ConfigError(

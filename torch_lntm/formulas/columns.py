@@ -1,0 +1,121 @@
+"""What a formula computes with: a column of metadata as numbers or as levels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torch_lntm.errors import CorpusError, MissingColumnError
+
+#: The content of a column: numbers, dates in text, which count as days, or text, whose values are
+#: levels.
+Kind = Literal["number", "date", "text"]
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+_EXPECTED = {"number": "numbers", "date": "dates as in 2004-09-30", "text": "text"}
+
+
+def find_column(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
+    """The values of a column.
+
+    Raises:
+        MissingColumnError: There is no such column.
+    """
+    if name not in columns:
+        raise MissingColumnError(name, columns)
+    return np.asarray(columns[name])
+
+
+def kind_of(values: NDArray[Any]) -> Kind:
+    """The kind of a column; text counts as dates if every value that is not missing is one."""
+    if values.dtype.kind in "bif":
+        return "number"
+    present = [str(value) for value in values if value is not None]
+    return "date" if present and all(map(_DATE.fullmatch, present)) else "text"
+
+
+def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArray[Any]:
+    """The values of a column as a formula computes with them: numbers, days or text.
+
+    Args:
+        name: The column's name.
+        values: ``(num_values,)``.
+        kind: The kind of the column.
+        each: The name of one value's place in messages, such as ``"document"``.
+
+    Raises:
+        CorpusError: A value is missing or of another kind.
+    """
+    values = values if values.dtype.kind in "bif" else values.astype(object)
+    if len(rows := np.flatnonzero(_is_missing(values))):
+        raise CorpusError(
+            f"column {name!r} lacks a value in {len(rows)} {each}s, the first of them {each} "
+            f"{rows[0]}; leave these out (in Python: corpus[rows]), or fill the values in"
+        )
+    if (kind == "number") != (values.dtype.kind in "bif"):
+        raise CorpusError(
+            f"column {name!r} holds {values[0]!r:.40}; expected {_EXPECTED[kind]}, as in the "
+            "documents that the formula was fitted to"
+        )
+    if kind == "date":
+        return _days(name, values, each)
+    return values.astype(np.float64) if values.dtype.kind == "b" else values
+
+
+def odd_value(values: Iterable[Any]) -> tuple[str, int]:
+    """The kind that most values of a column of text have, and the first value of another kind.
+
+    Returns:
+        ``"number"``, ``"date"`` or ``"text"``, and a position; 0 if no value is of another kind.
+    """
+    kinds = [_kind_of_text(str(value)) for value in values]
+    most = next((kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds)), "text")
+    return most, next((row for row, kind in enumerate(kinds) if kind != most), 0)
+
+
+def shown(value: float, kind: Kind) -> str:
+    """A number of a column as the column has it."""
+    return str(np.datetime64(round(value), "D")) if kind == "date" else f"{value:g}"
+
+
+def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    return np.array([value is None for value in values], bool)
+
+
+def _kind_of_text(value: str) -> Kind:
+    if _DATE.fullmatch(value):
+        return "date"
+    try:
+        float(value)
+    except ValueError:
+        return "text"
+    return "number"
+
+
+def _days(name: str, values: NDArray[Any], each: str) -> NDArray[np.float64]:
+    """Dates as days since 1970-01-01."""
+    texts = [str(value) for value in values]
+    row = next((row for row, text in enumerate(texts) if not _is_date(text)), None)
+    if row is not None:
+        raise CorpusError(
+            f"column {name!r} holds dates, and {texts[row]!r:.40} in {each} {row}; expected each "
+            "as in 2004-09-30"
+        )
+    return np.array([text[:10] for text in texts], "datetime64[D]").astype(np.float64)
+
+
+def _is_date(text: str) -> bool:
+    """Whether a text is a day that there is, with or without a time."""
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        np.datetime64(text[:10], "D")
+    except ValueError:
+        return False
+    return True
