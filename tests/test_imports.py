@@ -27,7 +27,8 @@ FLOORS = [
     ["inference"],
     ["evaluation", "recipes", "testing"],
     ["io"],
-    ["plotting", "reports"],
+    ["reports"],
+    ["plotting"],
     ["estimators", "effects", "interop", "selection"],
 ]
 MAY_IMPORT = {

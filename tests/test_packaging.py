@@ -134,7 +134,7 @@ def test_an_undeclared_import_is_found(source: str, metadata: configparser.Confi
         "from typing import Any",
         "def f():\n    from matplotlib.axes import Axes",
         "import_extra('pyarrow', 'files', 'a table')",
-        "library('networkx')",
+        "library('matplotlib.pyplot')",
     ],
 )
 def test_a_declared_import_is_not(source: str, metadata: configparser.ConfigParser) -> None:

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torch_lntm as lntm
+from torch_lntm.reports.labels import telling_words
 
 NUM_TOPICS, NUM_SHOWN = 15, 5
 FIGURE = Path(__file__).with_suffix(".png")
@@ -26,10 +27,12 @@ def main() -> None:
     guide = lntm.guides.TaylorGuide(model)
     lntm.inference.VariationalEM(model, guide, progress=False).fit(train)
 
-    telling = lntm.reports.label_topics(model, train, num_words=2)
-    labels = [f"{one.topic} {' '.join(one.frex)}" for one in telling]
+    labels = [
+        f"{one.topic} {' '.join(telling_words(one.frex, 2))}"
+        for one in lntm.reports.label_topics(model, train)
+    ]
     figure, (left, right) = plt.subplots(
-        1, 2, figsize=(9.4, 4.6), width_ratios=(1.75, 1), layout="constrained"
+        1, 2, figsize=(11.5, 5.2), width_ratios=(2.1, 1), layout="constrained"
     )
     theta = lntm.inference.transform(guide, train).theta
     shares = lntm.reports.topic_shares(theta, train)
@@ -55,7 +58,7 @@ def main() -> None:
     said = ", ".join(test.vocabulary[v] for v in words)
     right.set_title(f"A new article\n({said} …)")
     right.set_xlabel("proportion of the topic, 90 % interval")
-    figure.savefig(FIGURE, dpi=140, metadata={"Software": None})
+    figure.savefig(FIGURE, dpi=115, metadata={"Software": None})
 
 
 if __name__ == "__main__":

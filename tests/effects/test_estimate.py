@@ -323,6 +323,8 @@ def test_all_levels_and_grids(model, guide, corpus) -> None:
     assert len(found.predict("blog")) == 8 * NUM_TOPICS
     over = estimate(model, guide, corpus, "~ age + C(blog)", num_draws=3)
     assert len(over.predict("age")) == 50 * NUM_TOPICS
+    ages = [point.values["age"] for point in over.predict("age")[:50]]
+    np.testing.assert_allclose(np.diff(ages, 2), 0, atol=1e-9)
     both = found.predict("party", blog=[0, 1])
     assert len(both) == 3 * 2 * NUM_TOPICS
     frame = frame_of(both)
@@ -343,6 +345,12 @@ def test_plots(effects, model, guide, corpus) -> None:
         ax.lines[2].get_ydata(),
         [p.estimate for p in effects.predict("age", party="Right") if p.topic == 1],
     )
+    size = np.exp(np.linspace(0, 12, len(corpus)))
+    sizes = corpus.with_metadata({**corpus.metadata, "size": size})
+    skewed = estimate(model, guide, sizes, "~ log(size)", num_draws=3)
+    ax = skewed.plot("size", topics=[0])
+    assert ax.get_xscale() == "log"
+    np.testing.assert_allclose(np.diff(np.log(ax.lines[0].get_xdata()), 2), 0, atol=1e-9)
     over_time = estimate(model, guide, corpus, "~ date", num_draws=3)
     assert over_time.plot("date", topics=[0]).get_title().startswith("Topic 0 ")
     with pytest.raises(ConfigError, match="topic 7 was not regressed"):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torch_lntm.plotting.placement import TOPIC_ROOM, place_topics, route, rows_height
+from torch_lntm.plotting.placement import TOPIC_WIDTH, place_topics, route, rows_height
+
+#: Half the inches that each of ten topics takes.
+ROOM = np.full((10, 2), [TOPIC_WIDTH / 2, 0.3])
 
 
 def test_a_line_with_nothing_in_its_way_is_straight():
@@ -35,19 +38,20 @@ def test_a_line_that_meets_topics_every_way_stays_nearly_straight():
 def test_topics_without_a_line_stand_in_rows_below_the_others():
     correlation = np.eye(9)
     correlation[0, 1] = correlation[1, 0] = 0.8
-    width = 3 * TOPIC_ROOM[0] + 0.1
-    box = np.array([width, 3.0 + rows_height(7, width)])
-    points = place_topics(correlation, [0, 1], list(range(2, 9)), box, seed=0)
-    assert points[2:, 1].max() < points[:2, 1].min()
+    width = 3 * TOPIC_WIDTH + 0.1
+    height = 3.0 + rows_height(7, width)
+    points = place_topics(correlation, [0, 1], list(range(2, 9)), ROOM, width, height)
+    assert points[2:, 1].max() < points[:2, 1].min() - 0.3
+    assert points[:, 1].max() - points[:, 1].min() < height
     rows = np.unique(points[2:, 1].round(6))
     assert len(rows) == 3
-    assert (np.diff(rows) > TOPIC_ROOM[1]).all()
+    assert (np.diff(rows) > 2 * ROOM[0, 1]).all()
     first = points[2:5]
     assert np.ptp(first[:, 1]) == 0
-    np.testing.assert_allclose(np.diff(first[:, 0]), TOPIC_ROOM[0])
+    np.testing.assert_allclose(np.diff(first[:, 0]), TOPIC_WIDTH)
 
 
 def test_all_or_no_topics_may_have_a_line():
-    box = np.array([5.0, 5.0])
-    assert np.isfinite(place_topics(np.eye(3), [], [0, 1, 2], box, 0)).all()
-    assert np.isfinite(place_topics(np.eye(3), [0, 1, 2], [], box, 0)).all()
+    for height in (None, 5.0):
+        assert np.isfinite(place_topics(np.eye(3), [], [0, 1, 2], ROOM, 5.0, height)).all()
+        assert np.isfinite(place_topics(np.eye(3), [0, 1, 2], [], ROOM, 5.0, height)).all()

@@ -53,7 +53,7 @@ def test_what_cannot_be_drawn_is_said(draw, message):
         draw(model, posterior)
 
 
-@pytest.mark.parametrize("missing", ["matplotlib", "networkx"])
+@pytest.mark.parametrize("missing", ["matplotlib"])
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, missing):
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.setitem(sys.modules, name, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import torch_lntm as lntm
-from torch_lntm.reports.groups import group_documents, grouping_columns
+from torch_lntm.reports.groups import group_documents, grouping_columns, is_skewed
 
 
 def grouped(values):
@@ -41,8 +41,8 @@ def test_many_numbers_are_cut_into_bins_of_as_many_documents():
     groups = grouped(list(range(100)))
     assert len(groups.names) == 10
     assert np.bincount(groups.codes).tolist() == [10] * 10
-    assert groups.names[0] == "0 to 9.9"
-    assert (np.diff(groups.places) > 0).all()
+    assert groups.names[:2] == ("0 to 9", "10 to 19")
+    assert groups.places.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,36 @@ def test_dates_are_groups_by_the_period_that_suits_them(dates, names, codes):
 @pytest.mark.parametrize("odd", ["2008-13-01", "2008-01-03x", "in 2008-01"])
 def test_what_is_no_date_is_a_name(odd):
     assert not grouped(["2008-01-01", odd]).ordered
+
+
+def test_skewed_numbers_are_spaced_evenly_and_can_be_read():
+    sizes = np.round(np.geomspace(1, 2_057_360, 40)).tolist()
+    groups = grouped([*sizes, float("nan")])
+    assert groups.codes[-1] == -1
+    assert set(np.diff(groups.places)) == {1.0}
+    assert groups.names[-1].endswith(" to 2,057,360")
+    assert not any("e+" in name for name in groups.names)
+
+
+def test_few_skewed_numbers_lie_on_a_logarithmic_axis():
+    groups = grouped([1, 10, 100, 1000, 10_000])
+    np.testing.assert_allclose(np.diff(groups.places), np.log(10))
+    assert groups.names == ("1", "10", "100", "1000", "10,000")
+    assert grouped([0, 10, 100, 1000, 10_000]).places.tolist() == [0, 10, 100, 1000, 10_000]
+    assert grouped([2005, 2006, 2007]).places.tolist() == [2005, 2006, 2007]
+
+
+@pytest.mark.parametrize(
+    ("values", "skewed"),
+    [
+        (np.geomspace(1, 1000, 50), True),
+        (np.linspace(1, 1000, 50), False),
+        (np.geomspace(1, 1000, 50) - 1, False),
+        (np.array([5.0, 5.0, 5.0]), False),
+    ],
+)
+def test_numbers_are_skewed_if_half_of_them_lie_in_a_tenth(values, skewed):
+    assert is_skewed(values) is skewed
 
 
 def test_columns_that_tell_documents_apart_are_not_for_groups():

@@ -13,12 +13,36 @@ from torch_lntm.reports import (
     format_labels,
     label_topics,
     representative_documents,
+    topic_labels,
     word_scores,
 )
+from torch_lntm.reports.labels import telling_words
 
 WORDS = ("the", "tax", "war", "rare")
 TOPICS = np.array([[0.5, 0.4, 0.05, 0.05], [0.5, 0.05, 0.449, 0.001]])
 TOTALS = np.array([100, 40, 50, 2])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["file", "files", "data"], ["file", "data"]),
+        (["parties", "party", "vote"], ["parties", "vote"]),
+        (["test", "Testing", "unit"], ["test", "unit"]),
+        (["war", "wall", "wars"], ["war", "wall"]),
+        (["word1", "word2", "word3"], ["word1", "word2"]),
+        (["one"], ["one"]),
+    ],
+)
+def test_a_name_has_no_two_words_that_begin_alike(words, said) -> None:
+    assert telling_words(words, 2) == said
+
+
+def test_names_of_topics_skip_inflections() -> None:
+    model = lntm.models.ctm(1, 4, vocabulary=["file", "files", "filed", "disk"])
+    model.topics.set_(probs=torch.tensor([[0.4, 0.3, 0.2, 0.1]]))
+    assert topic_labels(model) == ["0 file disk"]
+    assert topic_labels(model, 3) == ["0 file disk files"]
 
 
 def test_lift_and_score_are_their_formulas() -> None:

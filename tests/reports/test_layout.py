@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from torch_lntm.reports.layout import place, spread
+from torch_lntm.reports.layout import name_lines, place, spread
 
 
 def test_places_reproduce_distances_of_the_plane():
@@ -21,6 +21,22 @@ def test_few_topics_and_topics_at_one_place_have_places(size):
         points = place(distance)
         assert points.shape == (size, 2)
         assert np.isfinite(points).all()
+
+
+def test_a_long_name_has_a_line_for_each_word():
+    assert name_lines("fires sydney", 16) == ("fires sydney",)
+    assert name_lines("sequence sequencing", 16) == ("sequence", "sequencing")
+    assert name_lines("a" * 20, 16) == ("a" * 15 + "…",)
+    assert name_lines("", 16) == ("",)
+
+
+def test_a_picture_is_as_high_as_asked_where_topics_find_room():
+    points = np.random.default_rng(0).normal(size=(5, 2))
+    room = np.full((5, 2), 10.0)
+    assert spread(points, room, 400.0, 100.0)[1] == 100.0
+    places, height = spread(points, room, 40.0, 10.0)
+    assert height > 10.0
+    assert (places[:, 1] <= height).all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 100])

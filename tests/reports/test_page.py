@@ -257,7 +257,10 @@ def test_a_structural_model_has_a_page_with_its_effects():
     for effect in effects.table(0.95):
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
-    assert any(text.startswith("Effects('~ party' on 2 topics") for text in page.said("p"))
+    (described,) = (text for text in page.said("p") if text.startswith("A regression of"))
+    assert described == effects.described
+    assert "the proportions of 2 topics in 30 documents on ~ party. In the interv" in described
+    assert not re.search(r"Effects\(|docs/|\.md", " ".join(page.said("p")))
     assert any("Roberts" in text for text in page.said("li"))
 
 

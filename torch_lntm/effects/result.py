@@ -18,7 +18,8 @@ from torch_lntm.effects.text import format_coefficients, format_predictions
 from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.formulas import Formula
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import topic_labels
+from torch_lntm.reports.groups import is_skewed
+from torch_lntm.reports.labels import topic_labels
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 
 if TYPE_CHECKING:
@@ -64,25 +65,41 @@ class Effects:
         return len(self.weights)
 
     def __repr__(self) -> str:
+        missing = "".join(f"\n  {text}" for text in self._missing)
         return (
             f"Effects({self.formula.text!r} on {len(self.topics)} topics of {self.num_docs} "
-            f"documents)\n  in the intervals: the regression ({self.method}); "
-            f"{'; '.join(self.propagated)} ({self.pooled.num_draws} draws){self._missing}"
+            f"documents)\n  in the intervals: {self._held}{missing}"
         )
 
     @property
-    def _missing(self) -> str:
+    def described(self) -> str:
+        """What was regressed, and what the intervals hold and do not, in sentences to read."""
+        return (
+            f"A regression of the proportions of {len(self.topics)} topics in "
+            f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: {self._held}."
+            + "".join(f" {text[0].upper()}{text[1:]}." for text in self._missing)
+        )
+
+    @property
+    def _held(self) -> str:
+        return (
+            f"the regression ({self.method}); {'; '.join(self.propagated)} "
+            f"({self.pooled.num_draws} draws)"
+        )
+
+    @property
+    def _missing(self) -> list[str]:
         """What is not in the intervals, and what that does where documents are short."""
         if not self.left_open:
-            return ""
-        text = f"\n  not in them: what the fit leaves open of {' and of '.join(self.left_open)}"
+            return []
+        text = f"not in them: what the fit leaves open of {' and of '.join(self.left_open)}"
         if self.mean_length >= SHORT_DOCUMENT:
-            return text
-        return (
-            f"{text}, which is much in documents of {self.mean_length:.0f} tokens: intervals are "
-            "too narrow, and effects by approximate posteriors too small; effects.joint_draws "
-            "holds it (docs/structural.md)"
-        )
+            return [text]
+        return [
+            f"{text}, which is much in documents of {self.mean_length:.0f} tokens",
+            "so intervals are too narrow, and effects by approximate posteriors too small; "
+            "lntm.effects.joint_draws, or torch-lntm effects --draws joint, holds it",
+        ]
 
     # -- coefficients ----------------------------------------------------------------------------
 
@@ -261,7 +278,10 @@ class Effects:
             )
 
     def _grid(self, name: str) -> list[Any]:
-        """The levels of a column, or values from its least to its largest."""
+        """The levels of a column, or values from its least to its largest.
+
+        The values are evenly spaced, on a logarithmic axis where the column is skewed.
+        """
         self._require(name)
         column, kind = self.columns[name], self.formula.kinds[name]
         distinct = sorted(set(column.tolist()))
@@ -274,7 +294,8 @@ class Effects:
         word = re.compile(rf"\b{re.escape(name)}\b")
         if any(word.search(expression) for expression in self.formula.levels):
             return distinct
-        return list(np.linspace(distinct[0], distinct[-1], GRID))
+        spaced = np.geomspace if is_skewed(column) else np.linspace
+        return list(spaced(distinct[0], distinct[-1], GRID))
 
     def _design(self, point: Mapping[str, Any], others: Others) -> NDArray[np.float64]:
         """The formula's row at some values, of which the other columns are averaged."""

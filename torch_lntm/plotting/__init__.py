@@ -4,7 +4,8 @@ from torch_lntm.plotting.correlations import correlation_graph, correlation_heat
 from torch_lntm.plotting.documents import document_proportions
 from torch_lntm.plotting.simplex import simplex_plot
 from torch_lntm.plotting.sources import source_plot
-from torch_lntm.plotting.style import PALETTE, topic_labels, use_style
+from torch_lntm.plotting.style import PALETTE, use_style
+from torch_lntm.reports import topic_labels
 
 __all__ = [
     "PALETTE",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.placement import place_topics, route, rows_height
+from torch_lntm.plotting.placement import TOPIC_WIDTH, place_topics, route
 from torch_lntm.plotting.style import (
     DIVERGING,
     NEGATIVE,
@@ -18,14 +18,16 @@ from torch_lntm.plotting.style import (
     POSITIVE,
     checked_labels,
     library,
-    shortened,
 )
+from torch_lntm.reports.layout import name_lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: The smallest correlation that the darkest colour and the widest line may stand for.
 LEAST_LIMIT = 0.3
+#: Most letters in a line of a topic's name in the graph, and the inches that a line takes down.
+_LETTERS, _LINE = 16, 0.13
 
 
 def correlation_heatmap(
@@ -95,7 +97,6 @@ def correlation_graph(
     min_correlation: float = 0.1,
     negative: bool = False,
     labels: Sequence[str] | None = None,
-    seed: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
     """The strongest correlations between topics as a graph: correlated topics lie together.
@@ -110,18 +111,16 @@ def correlation_graph(
         min_correlation: Absolute value of the weakest correlation to draw.
         negative: Draw negative correlations too, dashed in blue, not only the positive ones.
         labels: A name for each topic; by default its number and first words.
-        seed: Seed of the placement's start.
         ax: Axes to draw into; by default those of a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ConfigError: matplotlib or networkx is missing, there is another number of labels or shares
-            than of topics, or a number is negative.
+        ConfigError: matplotlib is missing, there is another number of labels or shares than of
+            topics, or a number is negative.
     """
     plt = library("matplotlib.pyplot")
-    library("networkx")
     correlation = model.topic_correlation().detach().cpu().numpy()
     names = checked_labels(model, labels)
     size = len(names)
@@ -134,29 +133,31 @@ def correlation_graph(
     linked = sorted({k for edge in edges for k in edge})
     single = [k for k in range(size) if k not in linked]
 
-    if ax is None:
-        upper = float(np.clip(1.45 * np.sqrt(len(linked)), 2.5, 14))
-        width = float(np.clip(1.4 * np.sqrt(len(single)), 1.4 * upper, 14))
-        figsize = (width, upper + rows_height(len(single), width))
-        _, ax = plt.subplots(figsize=figsize, layout="constrained")
-    window = ax.get_window_extent()
-    box = np.array([window.width, window.height]) / ax.figure.dpi
-    points = place_topics(correlation, linked, single, box, seed)
-
     weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
     areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
+    numbers, words = zip(*(name.partition(" ")[::2] for name in names), strict=True)
+    lines = [name_lines(text, _LETTERS) for text in words]
+    # Inches: the circles' radii, and from their middles to those of circle and name together.
+    radii = np.sqrt(areas) / 2 / 72
+    below = np.array([_LINE * len(one) for one in lines]) / 2
+    room = np.stack([np.full(size, TOPIC_WIDTH / 2), radii + below + 0.03], -1)
+    width = max(1.75 * np.sqrt(len(linked)), 1.4 * np.sqrt(len(single)), 3.5)
+    height = None
+    if ax is not None:
+        ax.figure.canvas.figure.draw_without_rendering()  # gives axes their places, where a layout does
+        window = ax.get_window_extent()
+        width, height = window.width / ax.figure.dpi, window.height / ax.figure.dpi
+    points = place_topics(correlation, linked, single, room, float(width), height)
+    points[:, 1] += below
+    curves = [route(points, i, j) for i, j in edges]
+    edge_of = [points - room - [0, 1] * below[:, None], points + room - [0, 1] * below[:, None]]
+    left, right = _limits(0, *edge_of, *curves)
+    low, high = _limits(1, *edge_of, *curves)
+    if ax is None:
+        _, ax = plt.subplots(figsize=(right - left + 0.2, high - low + 0.8), layout="constrained")
     limit = max([LEAST_LIMIT, *(abs(correlation[edge]) for edge in edges)])
-    lines = [route(points, i, j) for i, j in edges]
-    for (i, j), line in zip(edges, lines, strict=True):
-        r = correlation[i, j]
-        ax.plot(
-            *line.T,
-            color=POSITIVE if r > 0 else NEGATIVE,
-            linestyle="-" if r > 0 else (0, (3, 2)),
-            linewidth=_width(abs(r) / limit),
-            alpha=0.8,
-            zorder=1,
-        )
+    for edge, curve in zip(edges, curves, strict=True):
+        _draw_line(ax, curve, correlation[edge], limit)
     ax.scatter(
         points[:, 0],
         points[:, 1],
@@ -166,32 +167,47 @@ def correlation_graph(
         linewidth=0.8,
         zorder=2,
     )
-    for k, name in enumerate(names):
-        number, _, words = name.partition(" ")
-        x, y = points[k].tolist()
-        ax.text(x, y, number, ha="center", va="center", fontsize=8, zorder=4)
-        ax.annotate(
-            shortened(words, 16),
-            (x, y),
-            xytext=(0, -np.sqrt(areas[k]) / 2 - 2),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=7.5,
-            zorder=3,
-            # Lines end behind it: none goes through a name.
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
-        )
+    for k, (x, y) in enumerate(points.tolist()):
+        ax.text(x, y, numbers[k], ha="center", va="center", fontsize=8, zorder=4)
+        _write_name(ax, (x, y), lines[k], 72 * radii[k])
     _explain_lines(ax, limit, negative, bool(edges), min_correlation)
-    least, most = points - np.array([0.6, 0.45]), points + np.array([0.6, 0.3])
-    ax.set_xlim(*_limits(0, least, most, *lines))
-    ax.set_ylim(*_limits(1, least, most, *lines))
+    ax.set_xlim(left, right)
+    ax.set_ylim(low, high)
     ax.set_axis_off()
     ax.set_title(
         "Correlated topics" + ("" if shares is None else " (area: share of the topic)"),
         fontsize=10,
     )
     return ax
+
+
+def _draw_line(ax: Axes, curve: np.ndarray, correlation: float, limit: float) -> None:
+    """The line of a correlation, as wide as the correlation is strong."""
+    ax.plot(
+        *curve.T,
+        color=POSITIVE if correlation > 0 else NEGATIVE,
+        linestyle="-" if correlation > 0 else (0, (3, 2)),
+        linewidth=_width(abs(correlation) / limit),
+        alpha=0.8,
+        zorder=1,
+    )
+
+
+def _write_name(ax: Axes, place: tuple[float, float], lines: Sequence[str], radius: float) -> None:
+    """The name of a topic below its circle of some points."""
+    ax.annotate(
+        "\n".join(lines),
+        place,
+        xytext=(0, -radius - 2),
+        textcoords="offset points",
+        ha="center",
+        va="top",
+        fontsize=7.5,
+        linespacing=1.0,
+        zorder=3,
+        # Lines end behind it: none goes through a name.
+        bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
+    )
 
 
 def _limits(axis: int, *places: np.ndarray) -> tuple[float, float]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.plotting.style import NEUTRAL, library, shortened
+from torch_lntm.plotting.style import NAME_LETTERS, NEUTRAL, library
+from torch_lntm.reports.groups import is_skewed, written
+from torch_lntm.reports.layout import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +65,7 @@ def plot_effects(
         more = PER_LEVEL * len(series) * rows
         _, ax = plt.subplots(figsize=(WIDTH, max(HEIGHT, 1.0 + more)), layout="constrained")
     for j, one in enumerate(series):
-        colour, label = COLOURS[j % len(COLOURS)], shortened(one.label)
+        colour, label = COLOURS[j % len(COLOURS)], shortened(one.label, NAME_LETTERS)
         mean, lower, upper = one.proportions.T
         if kind == "text":
             # One place for each level, the series side by side within it.
@@ -78,17 +80,22 @@ def plot_effects(
     said = f"expected proportion, {level:.0%} intervals"
     if kind == "text":
         values = series[0].values
-        ax.set_yticks(range(len(values)), [shortened(str(value)) for value in values])
-        ax.invert_yaxis()
+        ax.set_yticks(range(len(values)), [shortened(str(value), NAME_LETTERS) for value in values])
         ax.set_xlabel(said)
         ax.set_ylabel(name)
         ax.grid(axis="x", alpha=0.3)
+        for between in np.arange(1, len(values)) - 0.5:
+            ax.axhline(between, color="#dddddd", linewidth=0.8, zorder=0)
+        ax.set_ylim(len(values) - 0.5, -0.5)
     else:
         ax.set_xlabel(name)
         ax.set_ylabel(said)
         ax.grid(axis="y", alpha=0.3)
         if kind == "date":
             ax.tick_params(axis="x", rotation=30)
+        elif is_skewed(np.array(series[0].values, np.float64)):
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(lambda x, _: written(x))
     ax.spines[["top", "right"]].set_visible(False)
     if len(series) > 1:
         ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torch_lntm.plotting.style import library
+from torch_lntm.reports.layout import place, spread
 
-#: Inches that a topic's circle with its name takes, across and down.
-TOPIC_ROOM = np.array([1.15, 0.5])
+#: Inches that a topic's circle with its name takes across.
+TOPIC_WIDTH = 1.15
 #: Inches from one row of topics without a line to the next.
-_ROW = 0.6
+_ROW = 0.7
 #: What a line's bend counts for against one topic in its way, as a multiple of the bend.
 _BEND_COST = 3.0
 #: How far lines may bend sideways, as shares of their length; the straight one first.
@@ -24,34 +24,36 @@ def place_topics(
     correlation: np.ndarray,
     linked: Sequence[int],
     single: Sequence[int],
-    box: np.ndarray,
-    seed: int,
+    room: np.ndarray,
+    width: float,
+    height: float | None = None,
 ) -> np.ndarray:
-    """Places of topics in a picture, correlated ones close to each other.
+    """Places of topics in a picture, correlated topics close to each other.
 
     Args:
         correlation: ``(num_topics, num_topics)`` correlations.
         linked: Topics with a line to another.
-        single: Those without, which are placed in rows below.
-        box: ``(2,)`` inches of the picture.
-        seed: Seed of the placement's start.
+        single: Topics without a line, which are placed in rows below.
+        room: ``(num_topics, 2)`` half the inches that each topic takes, across and down.
+        width: Inches of the picture across.
+        height: Inches of the picture down. By default as many as the topics need.
 
     Returns:
-        ``(num_topics, 2)`` inches.
+        ``(num_topics, 2)`` inches; the second coordinate grows upwards.
     """
     points = np.zeros((len(correlation), 2))
-    columns = _columns(box[0])
-    rows = -(-len(single) // columns)
     if linked:
-        upper = box - np.array([0.0, rows_height(len(single), box[0])])
-        points[linked] = _spread(_by_springs(correlation[np.ix_(linked, linked)], seed), upper)
-    middle = points[linked, 0].mean() if linked else 0.0
-    floor = points[linked, 1].min() if linked else 0.0
-    for row in range(rows):
+        distance = np.clip(1 - correlation[np.ix_(linked, linked)], 0.3, 1.7)
+        np.fill_diagonal(distance, 0.0)
+        if height is not None:
+            height -= rows_height(len(single), width)
+        points[linked] = spread(place(distance), room[linked], width, height)[0]
+    columns = _columns(width)
+    for row in range(-(-len(single) // columns)):
         topics = list(single[row * columns : (row + 1) * columns])
         places = np.arange(len(topics)) - (min(columns, len(single)) - 1) / 2
-        points[topics, 0] = middle + places * TOPIC_ROOM[0]
-        points[topics, 1] = floor - (row + 1.2) * _ROW
+        points[topics, 0] = width / 2 + places * TOPIC_WIDTH
+        points[topics, 1] = -(row + 0.5) * _ROW
     return points
 
 
@@ -61,19 +63,7 @@ def rows_height(number: int, width: float) -> float:
 
 
 def _columns(width: float) -> int:
-    return max(1, int(width / TOPIC_ROOM[0]))
-
-
-def _by_springs(correlation: np.ndarray, seed: int) -> np.ndarray:
-    """Places by springs of length 1 - r between all pairs, not only those with a line."""
-    networkx = library("networkx")
-    size = len(correlation)
-    rest = np.clip(1 - correlation, 0.3, 1.7)
-    graph = networkx.complete_graph(size)
-    start = networkx.random_layout(graph, seed=seed)
-    distance = {i: dict(enumerate(row)) for i, row in enumerate(rest.tolist())}
-    place = networkx.kamada_kawai_layout(graph, dist=distance, pos=start)
-    return np.array([place[k] for k in range(size)])
+    return max(1, int(width / TOPIC_WIDTH))
 
 
 def route(points: np.ndarray, start: int, end: int) -> np.ndarray:
@@ -104,30 +94,3 @@ def route(points: np.ndarray, start: int, end: int) -> np.ndarray:
             best, least = line, cost
     assert best is not None
     return best
-
-
-def _spread(points: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """Points moved, where they are too close, so that names of some 16 letters do not overlap.
-
-    Args:
-        points: ``(num_points, 2)`` places, in any unit.
-        box: ``(2,)`` inches of the picture they fill.
-    """
-    room = TOPIC_ROOM
-    span = np.maximum(np.ptp(points, axis=0), 1e-9)
-    points = (points - points.min(0)) / span * np.maximum(box - room, room)
-    for _ in range(200):
-        gap = points[:, None] - points
-        overlap = room - np.abs(gap)
-        close = (overlap > 1e-3).all(-1)
-        np.fill_diagonal(close, False)
-        if not close.any():
-            break
-        # Along the axis that needs the shorter way, half by each.
-        axis = overlap.argmin(-1)
-        step = np.take_along_axis(np.sign(gap) * overlap, axis[..., None], -1)[..., 0]
-        push = np.where(close, step, 0.0) / 2
-        points = points + np.stack(
-            [np.where(axis == 0, push, 0.0).sum(1), np.where(axis == 1, push, 0.0).sum(1)], -1
-        )
-    return points

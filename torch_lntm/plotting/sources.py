@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import NEGATIVE, NEUTRAL, POSITIVE, library, shortened, topic_labels
+from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, library
+from torch_lntm.reports.labels import topic_labels
+from torch_lntm.reports.layout import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +83,7 @@ def plot_loadings(
         ConfigError: matplotlib is missing.
     """
     plt = library("matplotlib.pyplot")
-    words = [shortened(name) for name in names]
+    words = [shortened(name, NAME_LETTERS) for name in names]
     rows: list[tuple[str, float]] = []  # a source's name, and with a loading its topics' names
     for number in sources:
         order = np.argsort(-loadings[:, number], kind="stable")

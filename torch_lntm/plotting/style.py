@@ -7,10 +7,13 @@ from typing import Any
 
 from torch_lntm.errors import ConfigError, import_extra
 from torch_lntm.models import TopicModel
+from torch_lntm.reports.labels import topic_labels
 
 #: Blue and orange, which every common colour blindness tells apart, and the map between them.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7a3600")
+#: Most letters of a name beside or below a picture.
+NAME_LETTERS = 48
 #: What is told apart by colour, in this order; the colours differ in lightness too.
 PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
@@ -44,25 +47,8 @@ def use_style() -> None:
     )
 
 
-def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
-    """A short name for each topic: its number and its most probable words.
-
-    Args:
-        model: The model.
-        num_words: Words in a name; 0 for the number alone.
-
-    Returns:
-        ``num_topics`` names such as ``"3 fire sydney"``.
-    """
-    vocabulary = model.vocabulary
-    if vocabulary is None or num_words < 1:
-        return [str(k) for k in range(model.num_topics)]
-    top = model.topics.top_words(num_words)[0].tolist()
-    return [" ".join([str(k), *(vocabulary[v] for v in words)]) for k, words in enumerate(top)]
-
-
 def checked_labels(model: TopicModel, labels: Sequence[str] | None) -> list[str]:
-    """The names given, or those of :func:`topic_labels`.
+    """The names given, or those of :func:`~torch_lntm.reports.topic_labels`.
 
     Raises:
         ConfigError: There is another number of names than of topics.
@@ -71,11 +57,6 @@ def checked_labels(model: TopicModel, labels: Sequence[str] | None) -> list[str]
     if len(names) != model.num_topics:
         raise ConfigError(f"{len(names)} labels for {model.num_topics} topics; expected as many")
     return names
-
-
-def shortened(name: str, letters: int = 24) -> str:
-    """A name without the ends of very long words."""
-    return " ".join(w if len(w) <= letters else f"{w[: letters - 1]}…" for w in name.split(" "))
 
 
 def library(module: str) -> Any:

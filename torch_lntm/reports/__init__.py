@@ -9,6 +9,7 @@ from torch_lntm.reports.labels import (
     format_labels,
     label_topics,
     representative_documents,
+    topic_labels,
     word_scores,
 )
 from torch_lntm.reports.page import report
@@ -69,6 +70,7 @@ __all__ = [
     "summarise_corpus",
     "summarise_sources",
     "summarise_topics",
+    "topic_labels",
     "topic_shares",
     "word_scores",
     "write_scores",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,13 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 from scipy.special import ndtri
 
-from torch_lntm.reports.groups import places_of
-from torch_lntm.reports.layout import place, spread
+from torch_lntm.reports.groups import places_of, written
+from torch_lntm.reports.layout import name_lines, place, shortened, spread
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
 
 #: Pixels: width of a picture of topics, radius of its smallest and its largest circle, height of
-#: the name below a circle, width of its letters, and the most of these.
-WIDTH, _LEAST, _MOST, _NAME_HEIGHT, _LETTER, _LETTERS = 960.0, 9.0, 26.0, 17.0, 7.0, 16
+#: a line of the name below a circle, width of its letters, and the most of these.
+WIDTH, _LEAST, _MOST, LINE_HEIGHT, _LETTER, _LETTERS = 960.0, 9.0, 26.0, 14.0, 7.0, 16
 #: Pixels of a small chart: its width, the room for names, the height of a group, and of a course.
 CHART, _NAMES, _ROW, COURSE = 300.0, 112.0, 17.0, 110.0
 #: Lines of the correlation graph for each topic, at most.
@@ -26,14 +25,17 @@ _LINES_PER_TOPIC = 1.0
 
 @dataclass(frozen=True)
 class Node:
-    """A topic of a picture: its place, the circles of its share and of the upper end, its name."""
+    """A topic of a picture: its place, the circles of its share and of the upper end, its name.
+
+    ``name`` has the lines of the name.
+    """
 
     topic: int
     x: float
     y: float
     radius: float
     reach: float
-    name: str
+    name: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -97,17 +99,6 @@ class Chart:
         return "; ".join(mark.says for mark in marks)
 
 
-def shortened(text: str, letters: int) -> str:
-    """A text of at most so many letters, wide ones counting twice."""
-    room, kept = letters, ""
-    for letter in text:
-        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-        if room < 0:
-            return kept[:-1].rstrip() + "…"
-        kept += letter
-    return kept
-
-
 def picture(
     distance: Array, topics: Sequence[int], names: Sequence[str], shares: Array, reach: Array
 ) -> Picture:
@@ -123,12 +114,15 @@ def picture(
     largest = max(float(reach.max()), 1e-12)
     radius = np.sqrt(_LEAST**2 + (_MOST**2 - _LEAST**2) * shares / largest)
     outer = np.sqrt(_LEAST**2 + (_MOST**2 - _LEAST**2) * reach / largest)
-    half_width = np.maximum(outer[list(topics)] + 2, _LETTERS * _LETTER / 2)
-    half_height = outer[list(topics)] + _NAME_HEIGHT / 2 + 2
-    points, height = spread(place(distance), np.column_stack([half_width, half_height]), WIDTH)
+    lines = {k: name_lines(names[k], _LETTERS) for k in topics}
+    below = {k: LINE_HEIGHT * len(lines[k]) + 3 for k in topics}
+    room = np.array(
+        [[max(outer[k] + 2, _LETTERS * _LETTER / 2), outer[k] + below[k] / 2 + 2] for k in topics]
+    )
+    points, height = spread(place(distance), room, WIDTH)
     return Picture(
         tuple(
-            Node(k, x, y - _NAME_HEIGHT / 2, radius[k], outer[k], shortened(names[k], _LETTERS))
+            Node(k, x, y - below[k] / 2, radius[k], outer[k], lines[k])
             for k, (x, y) in zip(topics, points.tolist(), strict=True)
         ),
         height,
@@ -249,7 +243,7 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Ch
     values = [point.values[column] for point in predictions if point.topic == topics[0]]
     if len(values) < 2:
         return []
-    names = [value if isinstance(value, str) else f"{value:.4g}" for value in values]
+    names = [value if isinstance(value, str) else written(value) for value in values]
     places = places_of(values)
     found = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
     by_topic = np.array(found).reshape(len(topics), len(values), 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +32,9 @@ class Grouping:
         column: The column whose values make the groups.
         names: The groups, in the order of the values, or the largest first if they have none.
         codes: ``(num_docs,)`` each document's group; -1 for those in none, whose value is missing.
-        places: ``(num_groups,)`` where the groups lie on an axis of numbers or days; None of names.
+        places: ``(num_groups,)`` where the groups lie on an axis; None of names. Bins are equally
+            spaced. Other numbers lie at their values, or at their logarithms where
+            :func:`is_skewed`; dates at their days.
     """
 
     column: str
@@ -53,7 +54,7 @@ def group_documents(column: str, values: NDArray[Any]) -> Grouping:
     Of many names the most frequent stay, and ``other`` holds the rest. The periods of dates, which
     are text that begins like 2008-03, are days, months, years or several years, the shortest of
     which there are at most 36. Numbers of few values are groups as they are; others are cut into
-    10 bins of about as many documents.
+    10 bins of about as many documents each, named by their least and their largest number.
 
     Args:
         column: The column's name.
@@ -86,13 +87,36 @@ def grouping_columns(corpus: Corpus) -> list[str]:
 
 
 def places_of(values: Sequence[object]) -> NDArray[np.float64] | None:
-    """Where values lie on an axis of numbers or days; None of names, and of two values or fewer."""
+    """Where values lie on an axis of numbers or days; None of names, and of two values or fewer.
+
+    The axis of numbers is logarithmic where :func:`is_skewed`.
+    """
     if len(values) <= 2:
         return None
     if not any(isinstance(value, str) for value in values):
-        return np.array(values, np.float64)
+        return _along(np.array(values, np.float64))
     dates = _dates([str(value) for value in values])
     return None if dates is None else dates.astype(np.float64)
+
+
+def is_skewed(values: NDArray[np.float64]) -> bool:
+    """Whether numbers need a logarithmic axis.
+
+    They do if all are positive and half of them lie in the first tenth of their range, where a
+    linear axis would put them on top of each other.
+    """
+    least, most = values.min(), values.max()
+    return bool(least > 0 and np.median(values) - least < 0.1 * (most - least))
+
+
+def written(value: float) -> str:
+    """A number to read: whole, with separators of thousands, from 10,000 on."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
+
+
+def _along(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where numbers lie on their axis."""
+    return np.log(values) if is_skewed(values) else values
 
 
 def _by_name(column: str, texts: list[str | None]) -> Grouping:
@@ -110,12 +134,14 @@ def _by_number(column: str, values: NDArray[np.float64]) -> Grouping:
     distinct = np.unique(values[known])
     if len(distinct) <= MOST_NAMES:
         codes = np.where(known, np.searchsorted(distinct, values), -1)
-        return Grouping(column, tuple(f"{v:g}" for v in distinct), codes, distinct)
+        return Grouping(column, tuple(map(written, distinct.tolist())), codes, _along(distinct))
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, MOST_BINS + 1)))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    codes = np.where(known, codes, -1)
-    names = [f"{a:g} to {b:g}" for a, b in itertools.pairwise(edges)]
-    return _without_empty(column, names, codes, (edges[:-1] + edges[1:]) / 2)
+    codes = np.unique(np.where(known, codes, -1), return_inverse=True)[1]
+    codes = codes - (0 if known.all() else 1)
+    parts = [values[codes == g] for g in range(int(codes.max()) + 1)]
+    names = tuple(f"{written(part.min())} to {written(part.max())}" for part in parts)
+    return Grouping(column, names, codes, np.arange(len(names), dtype=np.float64))
 
 
 def _dates(texts: list[str | None]) -> NDArray[np.datetime64] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,6 +17,9 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.tables import words_of
+
+#: Candidates for each word of a short name.
+_CANDIDATES = 5
 
 #: By what a topic's words are ranked; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
@@ -55,6 +59,53 @@ class RepresentativeDocument:
     document: int
     share: float
     metadata: dict[str, Any]
+
+
+def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
+    """A short name for each topic: its number and its most probable words.
+
+    Words that begin like an earlier word of the name, as inflections do, are left out: "file data",
+    not "file files".
+
+    Args:
+        model: The model.
+        num_words: Words in a name; 0 for the number alone.
+
+    Returns:
+        ``num_topics`` names such as ``"3 fire sydney"``.
+    """
+    vocabulary = model.vocabulary
+    if vocabulary is None or num_words < 1:
+        return [str(k) for k in range(model.num_topics)]
+    top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
+    return [
+        " ".join([str(k), *telling_words([vocabulary[v] for v in row], num_words)])
+        for k, row in enumerate(top)
+    ]
+
+
+def telling_words(words: Sequence[str], number: int) -> list[str]:
+    """The first words of a ranking, without those that begin like a word before them.
+
+    Two words begin alike if they share three letters or more, and all letters of the shorter word
+    but the last: *file* and *files*, *party* and *parties*.
+
+    Args:
+        words: Words, the best first.
+        number: Words to take. If too few begin differently, the best of the others follow.
+    """
+    chosen: list[str] = []
+    for word in words:
+        if not any(_begin_alike(word, earlier) for earlier in chosen):
+            chosen.append(word)
+    others = (word for word in words if word not in chosen)
+    return [*chosen, *others][:number]
+
+
+def _begin_alike(one: str, other: str) -> bool:
+    pairs = zip(one.casefold(), other.casefold(), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return shared >= max(3, min(len(one), len(other)) - 1)
 
 
 def word_scores(

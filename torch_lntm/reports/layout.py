@@ -1,6 +1,8 @@
-"""Where the topics of a picture lie: close to their like, and none over another."""
+"""Where the topics of a picture lie: close to similar ones, and none over another."""
 
 from __future__ import annotations
+
+import unicodedata
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +52,31 @@ def place(distance: Array) -> Array:
     return np.asarray(points @ np.linalg.svd(points, full_matrices=False)[2].T)
 
 
-def spread(points: Array, room: Array, width: float) -> tuple[Array, float]:
+def name_lines(name: str, letters: int) -> tuple[str, ...]:
+    """A topic's name in one line, or in a line for each word where one line is too short.
+
+    Args:
+        name: The name.
+        letters: Most letters of a line, wide ones counting twice; longer words are cut.
+    """
+    lines = [name] if shortened(name, letters) == name else name.split(" ")
+    return tuple(shortened(line, letters) for line in lines)
+
+
+def shortened(text: str, letters: int) -> str:
+    """A text of at most so many letters, wide ones counting twice."""
+    room, kept = letters, ""
+    for letter in text:
+        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return kept[:-1].rstrip() + "…"
+        kept += letter
+    return kept
+
+
+def spread(
+    points: Array, room: Array, width: float, height: float | None = None
+) -> tuple[Array, float]:
     """Places in a picture where every topic has room.
 
     Each coordinate is the mean of the one given and of its rank, so that neither crowds nor a few
@@ -62,6 +88,8 @@ def spread(points: Array, room: Array, width: float) -> tuple[Array, float]:
         points: ``(num_topics, 2)`` places in any unit.
         room: ``(num_topics, 2)`` half the width and height that each topic takes.
         width: Width of the picture.
+        height: Height of the picture, if they find room in it. By default it depends on their
+            number and room.
 
     Returns:
         Places ``(num_topics, 2)`` and the height of the picture.
@@ -71,7 +99,9 @@ def spread(points: Array, room: Array, width: float) -> tuple[Array, float]:
     rank = points.argsort(0, kind="stable").argsort(0, kind="stable") / max(size - 1, 1)
     unit = (unit + rank) / 2
     filled = 4 * float(room.prod(1).sum())
-    height = max(min(0.45, 0.09 * size) * width, 2 * filled / width)
+    if height is None:
+        height = max(min(0.45, 0.09 * size) * width, 2 * filled / width)
+    height = max(height, 2 * float(room[:, 1].max(initial=0.0)))
     need = room[:, None] + room
     # Of two at one place, the first goes first.
     order = np.sign(np.arange(size)[:, None] - np.arange(size))[..., None]

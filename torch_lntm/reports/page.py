@@ -22,7 +22,7 @@ from torch_lntm.io.folders import EVALUATION
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.labels import label_topics
+from torch_lntm.reports.labels import label_topics, telling_words
 from torch_lntm.reports.prevalence import SHORT_DOCUMENT, correlation_intervals, summarise_corpus
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
@@ -43,7 +43,11 @@ _TEMPLATES = jinja2.Environment(
 
 
 class EstimatedEffects(Protocol):
-    """What the page shows of effects: ``repr`` says what their intervals hold."""
+    """What the page shows of effects."""
+
+    @property
+    def described(self) -> str:
+        """What was regressed and what the intervals hold, in sentences."""
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -186,7 +190,7 @@ def render_page(
     overall = summary.overall
     shares, reach = overall.mean[0], overall.upper[0]
     topics = summarise_topics(model, shares.tolist(), num_words=num_words, num_correlated=3)
-    names = [" ".join(s.words[:2]) for s in sorted(topics, key=lambda s: s.topic)]
+    names = [" ".join(telling_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
     correlation = model.topic_correlation().detach().cpu().numpy()
     lines = figures.correlation_lines(correlation, summary.correlation_error, LEVEL)
     script, style = (_asset(name) for name in ("script.js", "style.css"))
@@ -219,6 +223,7 @@ def render_page(
         ),
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         chart_width=figures.CHART,
+        line_height=figures.LINE_HEIGHT,
         effects=effects,
         expected=[]
         if effects is None
