@@ -144,7 +144,8 @@ def correlation_graph(
     width = max(1.75 * np.sqrt(len(linked)), 1.4 * np.sqrt(len(single)), 3.5)
     height = None
     if ax is not None:
-        ax.figure.canvas.figure.draw_without_rendering()  # gives axes their places, where a layout does
+        # A layout gives axes their places when the figure is drawn.
+        ax.figure.canvas.figure.draw_without_rendering()
         window = ax.get_window_extent()
         width, height = window.width / ax.figure.dpi, window.height / ax.figure.dpi
     points = place_topics(correlation, linked, single, room, float(width), height)
