@@ -103,6 +103,7 @@ def permutation_test(
             f"formula {formula!r} does not read {column!r}; it reads "
             f"{', '.join(effects.formula.kinds) or 'no column'}"
         )
+    terms = _terms(effects, column)
     found: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     generator = np.random.default_rng(seed)
     try:
@@ -113,7 +114,7 @@ def permutation_test(
                 other, its_guide = fit(shuffled)
                 its_effects = estimate(other, its_guide, shuffled, formula, **options)
             alignment = align_topics(model, other)
-            statistics = _statistics(its_effects, column)[alignment.partner]
+            statistics = _statistics(its_effects, terms)[alignment.partner]
             found.append((statistics, alignment.similarity))
     except KeyboardInterrupt:
         if not found:
@@ -123,17 +124,21 @@ def permutation_test(
             ConvergenceWarning,
         )
     permuted, similarity = map(np.array, zip(*found, strict=True))
-    return PermutationTest(column, _statistics(effects, column), permuted, similarity)
+    return PermutationTest(column, _statistics(effects, terms), permuted, similarity)
 
 
-def _statistics(effects: Effects, column: str) -> NDArray[np.float64]:
-    """Wald statistics per coefficient of the terms that the column is in, by topic."""
+def _terms(effects: Effects, column: str) -> NDArray[np.int64]:
+    """Positions of the formula's terms that the column is in."""
     values = effects.columns[column]
     shifted = {**effects.columns, column: np.random.default_rng(0).permutation(values)}
     before, after = (
         effects.formula.matrix(columns, effects.num_docs) for columns in (effects.columns, shifted)
     )
-    terms = np.flatnonzero((before != after).any(0))
+    return np.flatnonzero((before != after).any(0))
+
+
+def _statistics(effects: Effects, terms: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Wald statistics per coefficient of some terms, by topic."""
     pooled = effects.pooled
     beta = pooled.coefficients[:, terms].numpy()
     total = pooled.within + (1 + 1 / pooled.num_draws) * pooled.between

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
+from torch_lntm.effects.grids import average_rows
 from torch_lntm.effects.numbers import Effect, Estimated, Prediction
 from torch_lntm.effects.regression import Pooled
 from torch_lntm.effects.text import format_coefficients, format_predictions
@@ -173,8 +174,7 @@ class Effects:
             several = isinstance(given, (list, tuple, np.ndarray))
             grids[name] = list(given) if several else [given]
         points = [dict(zip(grids, at, strict=True)) for at in itertools.product(*grids.values())]
-        design = np.stack([self._design(point, others) for point in points])
-        return self._predictions(design, points, level)
+        return self._predictions(self._design(points, others), points, level)
 
     def difference(
         self,
@@ -205,7 +205,7 @@ class Effects:
         """
         for column in (name, *values):
             self._require(column)
-        rows = [self._design({**values, name: value}, others) for value in (first, second)]
+        rows = self._design([{**values, name: value} for value in (first, second)], others)
         at = {**values, name: (first, second)}
         return self._predictions((rows[0] - rows[1])[None], [at], level)
 
@@ -254,20 +254,23 @@ class Effects:
                 f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
             )
         labels = topic_labels(self.model)
+        levels = [None] if by is None else self._grid(by)
+        at = values if by is None else {**values, by: levels}
+        found = self.predict(name, level=level, others=others, **at)
         series = []
-        for value in [None] if by is None else self._grid(by):
-            at = values if by is None else {**values, by: value}
-            found = self.predict(name, level=level, others=others, **at)
-            for topic in chosen:
-                points = [point for point in found if point.topic == topic]
-                label = labels[topic] if value is None else f"{labels[topic]}, {value}"
-                series.append(
-                    Series(
-                        label,
-                        [point.values[name] for point in points],
-                        np.array([[p.estimate, p.lower, p.upper] for p in points]),
-                    )
+        for value, topic in itertools.product(levels, chosen):
+            points = [
+                point
+                for point in found
+                if point.topic == topic and (by is None or point.values[by] == value)
+            ]
+            series.append(
+                Series(
+                    labels[topic] if value is None else f"{labels[topic]}, {value}",
+                    [point.values[name] for point in points],
+                    np.array([[p.estimate, p.lower, p.upper] for p in points]),
                 )
+            )
         return plot_effects(series, name, self.formula.kinds[name], level, ax=ax)
 
     def _require(self, name: str) -> None:
@@ -297,23 +300,17 @@ class Effects:
         spaced = np.geomspace if is_skewed(column) else np.linspace
         return list(spaced(distinct[0], distinct[-1], GRID))
 
-    def _design(self, point: Mapping[str, Any], others: Others) -> NDArray[np.float64]:
-        """The formula's row at some values, of which the other columns are averaged."""
-        if others not in ("average", "typical"):
-            raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
-        step = max(1, self.num_docs // MAX_AVERAGED)
-        weights = self.weights[::step] if others == "average" else np.ones(1)
-        columns = {}
-        for name, column in self.columns.items():
-            if name in point:
-                kind = object if column.dtype == object else None
-                columns[name] = np.array([point[name]] * len(weights), kind)
-            elif others == "average":
-                columns[name] = column[::step]
-            else:
-                columns[name] = _typical(column, self.formula.kinds[name])
-        matrix = self.formula.matrix(columns, len(weights))
-        return np.asarray(weights @ matrix / weights.sum())
+    def _design(self, points: Sequence[Mapping[str, Any]], others: Others) -> NDArray[np.float64]:
+        """The formula's row at each point, the other columns averaged or typical."""
+        if others == "average":
+            step = max(1, self.num_docs // MAX_AVERAGED)
+            columns = {name: column[::step] for name, column in self.columns.items()}
+            return average_rows(self.formula, columns, self.weights[::step], points)
+        if others == "typical":
+            kinds = self.formula.kinds
+            typical = {name: _typical(column, kinds[name]) for name, column in self.columns.items()}
+            return average_rows(self.formula, typical, np.ones(1), points)
+        raise ConfigError(f"others is {others!r}; expected 'average' or 'typical'")
 
     def _predictions(
         self, design: NDArray[np.float64], points: Sequence[Mapping[str, Any]], level: float

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch_lntm.effects.numbers import Effect, Prediction
+from torch_lntm.effects.numbers import Effect, Estimated, Prediction
+
+#: Fewest and most decimals of the numbers of a table. Tables that need more are in powers of ten.
+MIN_DECIMALS, MAX_DECIMALS = 4, 7
+#: Standard errors below this share of their estimate are rounding.
+ROUNDING = 1e-10
 
 
 def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
@@ -16,17 +22,7 @@ def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
         rows: The coefficients.
         labels: ``num_topics`` names of the topics.
     """
-    width = max((len(row.term) for row in rows), default=0)
-    lines = []
-    for topic, of_topic in itertools.groupby(rows, lambda row: row.topic):
-        lines.append(f"\nTopic {labels[topic]}")
-        lines.append(f"  {'':{width}}  estimate     s.e.     {rows[0].level:.0%} interval      p")
-        lines += [
-            f"  {e.term:{width}}  {_short(e.estimate)}  {_short(e.standard_error, '')}  "
-            f"{_short(e.lower)} {_short(e.upper)}  {e.p_value:6.3f}"
-            for e in of_topic
-        ]
-    return "\n".join(lines)
+    return _tables(rows, [row.term for row in rows], labels, "", "estimate")
 
 
 def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str:
@@ -35,24 +31,71 @@ def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str
     Args:
         rows: The predictions.
         labels: ``num_topics`` names of the topics.
+
+    Returns:
+        The tables. A note follows them if the interval of a proportion leaves 0 to 1.
     """
     names = [", ".join(map(_value, row.values.values())) for row in rows]
     heading = ", ".join(rows[0].values)
-    width = max(len(heading), *map(len, names))
-    is_difference = any(isinstance(value, tuple) for value in rows[0].values.values())
-    kind, p = ("difference", "      p") if is_difference else ("proportion", "")
-    sign = "+" if is_difference else ""
+    if any(isinstance(value, tuple) for value in rows[0].values.values()):
+        return _tables(rows, names, labels, heading, "difference").lstrip("\n")
+    text = _tables(rows, names, labels, heading, "proportion", effects=False).lstrip("\n")
+    beyond = sum(row.lower < 0 or row.upper > 1 for row in rows)
+    if not beyond:
+        return text
+    return (
+        f"{text}\n\nNote: {beyond} of {len(rows)} intervals reach below 0 or above 1, where no "
+        "proportion lies. The regression\nis linear and does not know these bounds: read such "
+        "values as close to the bound."
+    )
+
+
+def _tables(
+    rows: Sequence[Effect | Prediction],
+    names: Sequence[str],
+    labels: Sequence[str],
+    heading: str,
+    kind: str,
+    effects: bool = True,
+) -> str:
+    """A table for each topic; the numbers of all tables have the same form.
+
+    Args:
+        rows: The numbers, topic by topic.
+        names: A name for each row.
+        labels: ``num_topics`` names of the topics.
+        heading: The head of the names.
+        kind: The head of the estimates.
+        effects: The numbers are effects: they have p values, and positive ones a sign.
+    """
+    form, sign = _form(rows), "+" if effects else ""
+    cells = [
+        [format(e.estimate, sign + form), format(e.standard_error, form)]
+        + [format(end, sign + form) for end in (e.lower, e.upper)]
+        for e in rows
+    ]
+    width = max(len(cell) for row in cells for cell in row)
+    first = max(len(heading), *map(len, names))
+    estimates = max(len(kind), width)
+    interval = f"{rows[0].level:.0%} interval"
+    head = f"  {heading:{first}}  {kind:>{estimates}}  {'s.e.':>{width}}"
+    head += f"  {interval:>{2 * width + 1}}" + ("       p" if effects else "")
     lines = []
-    for topic, of_topic in itertools.groupby(zip(names, rows, strict=True), lambda r: r[1].topic):
-        lines.append(f"\nTopic {labels[topic]}")
-        lines.append(f"  {heading:{width}}  {kind}     s.e.     {rows[0].level:.0%} interval{p}")
-        lines += [
-            f"  {name:{width}}    {_short(e.estimate, sign)}  {_short(e.standard_error, '')}  "
-            f"{_short(e.lower, sign)} {_short(e.upper, sign)}"
-            + (f"  {e.p_value:6.3f}" if is_difference else "")
-            for name, e in of_topic
-        ]
-    return "\n".join(lines).lstrip("\n")
+    together = zip(names, rows, cells, strict=True)
+    for topic, of_topic in itertools.groupby(together, lambda row: row[1].topic):
+        lines += [f"\nTopic {labels[topic]}", head]
+        for name, row, (estimate, error, lower, upper) in of_topic:
+            line = f"  {name:{first}}  {estimate:>{estimates}}  {error:>{width}}"
+            line += f"  {lower:>{width}} {upper:>{width}}"
+            lines.append(line + (f"  {row.p_value:6.3f}" if effects else ""))
+    return "\n".join(lines)
+
+
+def _form(rows: Sequence[Estimated]) -> str:
+    """The format in which the smallest standard error has two significant digits."""
+    errors = [e.standard_error for e in rows if e.standard_error > ROUNDING * abs(e.estimate)]
+    decimals = 1 - math.floor(math.log10(min(errors, default=1.0)))
+    return ".1e" if decimals > MAX_DECIMALS else f".{max(decimals, MIN_DECIMALS)}f"
 
 
 def _value(value: Any) -> str:
@@ -60,9 +103,3 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):
         return " − ".join(map(_value, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _short(value: float, sign: str = "+") -> str:
-    """A number in eight characters; those of columns in small units, such as days, are tiny."""
-    form = "8.1e" if 0 < abs(value) < 1e-3 else "8.4f"
-    return format(value, sign + form)

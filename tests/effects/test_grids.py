@@ -1,0 +1,122 @@
+"""Averages of a formula over documents at a grid of values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.formulas import count_evaluations
+from torch_lntm.corpus import Corpus
+from torch_lntm.effects import estimate, grids
+from torch_lntm.effects.grids import average_rows
+from torch_lntm.effects.result import Effects
+from torch_lntm.errors import CorpusError
+from torch_lntm.formulas import Formula
+from torch_lntm.models import ctm
+
+NUM_DOCS = 40
+TEXT = "~ party * age + bs(date, df=4) + C(blog)"
+
+
+@pytest.fixture(scope="module")
+def columns() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    days = np.datetime64("2004-01-01") + rng.integers(0, 300, NUM_DOCS)
+    return {
+        "party": rng.choice(np.array(["Left", "Middle", "Right"], object), NUM_DOCS),
+        "age": rng.integers(20, 24, NUM_DOCS).astype(float),
+        "date": days.astype(str).astype(object),
+        "blog": rng.integers(0, 3, NUM_DOCS),
+    }
+
+
+@pytest.fixture(scope="module")
+def formula(columns) -> Formula:
+    return Formula.fit(TEXT, columns, NUM_DOCS)[0]
+
+
+@pytest.fixture(scope="module")
+def effects(columns) -> Effects:
+    rng = np.random.default_rng(1)
+    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
+    theta = rng.dirichlet(np.ones(3), (3, NUM_DOCS))
+    return estimate(ctm(3, 4), theta, corpus, TEXT)
+
+
+def one_by_one(formula, columns, weights, points) -> np.ndarray:
+    """The formula evaluated at all documents anew for each point."""
+    rows = []
+    for point in points:
+        at = {
+            name: np.array([point[name]] * NUM_DOCS, object) if name in point else column
+            for name, column in columns.items()
+        }
+        at = {n: v.astype(columns[n].dtype) for n, v in at.items()}
+        rows.append(weights @ formula.matrix(at, NUM_DOCS) / weights.sum())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("max_rows", [1, 100, 100_000])
+@pytest.mark.parametrize(
+    "points",
+    [
+        [{}],
+        [{"party": party} for party in ("Right", "Left")],
+        [{"date": date, "blog": blog} for date in ("2004-02-01", "2004-05-05") for blog in (0, 2)],
+        [{"age": age, "party": "Left", "date": "2004-03-03", "blog": 1} for age in (1.5, 22.0)],
+    ],
+)
+def test_a_grid_at_once_is_what_single_points_are(
+    formula, columns, points, max_rows, monkeypatch
+) -> None:
+    monkeypatch.setattr(grids, "MAX_ROWS", max_rows)
+    weights = np.random.default_rng(2).uniform(0.5, 2.0, NUM_DOCS)
+    found = average_rows(formula, columns, weights, points)
+    expected = one_by_one(formula, columns, weights, points)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_whole_grid_is_one_evaluation(effects) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    import matplotlib.pyplot as plt
+
+    for ask in (
+        lambda: effects.predict("date"),
+        lambda: effects.predict("date", "party", others="typical"),
+        lambda: effects.difference("party", "Left", "Right"),
+        lambda: effects.plot("date", by="party", topics=[0]),
+    ):
+        with count_evaluations() as evaluations:
+            ask()
+        assert len(evaluations) == 1
+    plt.close("all")
+
+
+def test_documents_that_agree_are_evaluated_once(formula, columns, monkeypatch) -> None:
+    sizes = []
+    evaluate = Formula.evaluate
+
+    def counted(self, values, num_rows, *args):
+        sizes.append(num_rows)
+        return evaluate(self, values, num_rows, *args)
+
+    monkeypatch.setattr(Formula, "evaluate", counted)
+    points = [{"date": "2004-02-01", "blog": 0}, {"date": "2004-03-01", "blog": 0}]
+    average_rows(formula, columns, np.ones(NUM_DOCS), points)
+    kinds = len(set(zip(columns["party"], columns["age"], strict=True)))
+    assert kinds < NUM_DOCS
+    assert sizes == [2 * kinds]
+
+
+def test_refusals_name_the_value_of_the_grid(effects) -> None:
+    with pytest.raises(CorpusError, match="'party' is 'Green' in value 1"):
+        effects.predict(party=["Left", "Green"])
+    with pytest.raises(CorpusError, match=r"in 1 value\(s\), first in value 2 \(1999-01-01\)"):
+        effects.predict(date=["2004-02-01", "2004-03-01", "1999-01-01"])
+
+
+def test_refusals_of_numbers_name_the_value_of_the_grid(columns) -> None:
+    read = {name: columns[name] for name in ("age", "party")}
+    formula, _ = Formula.fit("~ log(age) + party", read, NUM_DOCS)
+    with pytest.raises(CorpusError, match=r"log\(age\) is nan in value 1"):
+        average_rows(formula, read, np.ones(NUM_DOCS), [{"age": 20.0}, {"age": -1.0}])
