@@ -185,7 +185,7 @@ def _read(path: Path, max_bytes: float | None) -> Store:
         arrays["word_index"],
         arrays["counts"],
         num_words,
-        _vocabulary(path / VOCABULARY, num_words, max_bytes) if about["vocabulary"] else None,
+        read_vocabulary(path / VOCABULARY, num_words, max_bytes) if about["vocabulary"] else None,
         metadata,
         covariates,
         about["preparation"],
@@ -271,7 +271,14 @@ def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) 
         release(words, counts)
 
 
-def _vocabulary(path: Path, num_words: int, max_bytes: float | None) -> tuple[str, ...] | None:
+def read_vocabulary(
+    path: Path, num_words: int, max_bytes: float | None = None
+) -> tuple[str, ...] | None:
+    """Reads a file with a word per line; the words, if there are as many as expected.
+
+    Raises:
+        FileError: The file is missing or damaged, or holds other words than a vocabulary.
+    """
     text = read_text(path, max_bytes=max_bytes)
     if not text.endswith("\n"):
         raise FileError(f"{path}: ends within a line; is it truncated?")

@@ -11,16 +11,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from torch_lntm.corpus.checks import check_vocabulary
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.corpus.store import read_vocabulary
+from torch_lntm.errors import ConfigError
 from torch_lntm.files import (
     as_json,
     as_lines,
     atomic_folder,
     read_bytes,
     read_consistent,
-    read_lines,
-    read_text,
 )
 from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, check_target, read_json
 from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
@@ -151,7 +149,9 @@ def read_model(folder: Path) -> TopicModel:
         raise ConfigError(f"{folder / MODEL}: lacks 'config' or 'vocabulary'; is it complete?")
     tensors = _read_tensors(folder / TENSORS)
     _check_sizes(folder, settings, tensors)
-    vocabulary = _read_vocabulary(folder / VOCABULARY, settings) if about["vocabulary"] else None
+    vocabulary = (
+        read_vocabulary(folder / VOCABULARY, settings["num_words"]) if about["vocabulary"] else None
+    )
     try:
         model = construct(str(name), **settings)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -206,16 +206,6 @@ def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tens
             f"{folder / TENSORS}: topics.logits is {found}; expected (num_words, num_topics) = "
             f"{sizes} by {MODEL}"
         )
-
-
-def _read_vocabulary(path: Path, settings: dict[str, Any]) -> tuple[str, ...] | None:
-    try:
-        if not read_text(path).endswith("\n"):
-            raise CorpusError(f"{path}: ends within a line; is it truncated?")
-        return check_vocabulary(read_lines(path), settings["num_words"])
-    except CorpusError as error:
-        prefix = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise ConfigError(f"{prefix}{error}") from error
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

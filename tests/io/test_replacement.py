@@ -1,0 +1,138 @@
+"""What is loaded while it is replaced is the old or the new, never a mixture."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from support.folders import make_model, make_result
+
+import torch_lntm as lntm
+from torch_lntm.corpus import mapped
+from torch_lntm.errors import ConfigError, FileError
+from torch_lntm.files import arrays, atomic_folder, read_consistent, reading
+from torch_lntm.io import load_model, load_run, save_model, save_run
+
+VOCABULARIES = (tuple("abcde"), tuple("vwxyz"))
+MODELS = tuple(make_model(vocabulary=words, seed=i) for i, words in enumerate(VOCABULARIES))
+
+
+def which(model):
+    """Which of the two models this is; fails for a mixture."""
+    i = VOCABULARIES.index(model.vocabulary)
+    assert torch.equal(model.topics.probs, MODELS[i].topics.probs)
+    return i
+
+
+def between_reads(monkeypatch, number, act):
+    """Lets something happen once, after so many files were opened."""
+    real, opened = reading.open_to_read, []
+
+    def open_to_read(path):
+        file = real(path)
+        opened.append(path)
+        if len(opened) == number:
+            act()
+        return file
+
+    for module in (arrays, mapped, reading):
+        monkeypatch.setattr(module, "open_to_read", open_to_read)
+    return opened
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_model_replaced_between_two_reads_is_the_new_model(
+    tmp_path, monkeypatch, number, exchange
+):
+    path = save_model(MODELS[0], tmp_path / "model")
+    if not exchange:
+        monkeypatch.setattr("torch_lntm.files.writing._renameat2", None)
+    opened = between_reads(monkeypatch, number, lambda: save_model(MODELS[1], path, overwrite=True))
+    assert which(load_model(path)) == 1
+    assert len(opened) == 6
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, number):
+    path = tmp_path / "run"
+
+    def save(i):
+        save_run(path, MODELS[i], make_result(seconds=i), {"i": i}, overwrite=True)
+
+    save(0)
+    between_reads(monkeypatch, number, lambda: save(1))
+    run = load_run(path)
+    assert (which(run.model), run.config["i"], run.metadata["seconds"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_corpus_replaced_between_two_reads_is_the_new_corpus(tmp_path, monkeypatch, number):
+    counts = np.arange(10).reshape(2, 5)
+    corpora = [
+        lntm.Corpus.from_matrix(counts, words).with_covariates({"x": [float(i), 0.0]})
+        for i, words in enumerate(VOCABULARIES)
+    ]
+    corpora[0].save(tmp_path / "corpus")
+    opened = between_reads(monkeypatch, number, lambda: corpora[1].save(tmp_path / "corpus"))
+    found = lntm.read_corpus(tmp_path / "corpus")
+    assert found.vocabulary == VOCABULARIES[1]
+    assert found.covariates["x"][0] == 1.0
+    assert len(opened) == 14
+
+
+def test_a_link_that_turns_to_another_model_between_two_reads(tmp_path, monkeypatch):
+    for i, model in enumerate(MODELS):
+        save_model(model, tmp_path / str(i))
+    link = tmp_path / "link"
+    link.symlink_to("0")
+
+    def turn():
+        (tmp_path / "new").symlink_to("1")
+        (tmp_path / "new").replace(link)
+
+    between_reads(monkeypatch, 2, turn)
+    assert which(load_model(link)) == 1
+
+
+def test_a_damaged_model_that_nobody_replaces_is_refused_at_once(tmp_path, monkeypatch):
+    path = save_model(MODELS[0], tmp_path / "model")
+    (path / "vocabulary.txt").unlink()
+    opened = between_reads(monkeypatch, 0, None)
+    with pytest.raises(ConfigError, match=r"vocabulary\.txt: no such file"):
+        load_model(path)
+    assert len(opened) == 2
+
+
+def test_a_folder_that_is_replaced_for_ever_is_refused(tmp_path):
+    def read(path):
+        with atomic_folder(path) as folder:
+            (folder / "a").touch()
+
+    read(tmp_path / "x")
+    with pytest.raises(FileError, match="x: is replaced again and again while it is read"):
+        read_consistent(tmp_path / "x", read)
+
+
+def test_loads_beside_a_writer_give_one_model_or_the_other(tmp_path):
+    path = save_model(MODELS[0], tmp_path / "model")
+    done = threading.Event()
+
+    def write():
+        while not done.is_set():
+            for model in reversed(MODELS):
+                save_model(model, path, overwrite=True)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = []
+        while len(found) < 150 or (len(set(found)) == 1 and len(found) < 100_000):
+            found.append(which(load_model(path)))
+    finally:
+        done.set()
+        writer.join()
+    assert set(found) == {0, 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
