@@ -141,4 +141,16 @@ def test_engines_and_evaluators_evaluate_no_formula_of_an_encoded_corpus(
     lntm.inference.transform(guide, encoded)
     lntm.evaluation.document_completion(model, guide, encoded)
     lntm.evaluation.log_likelihood(model, encoded[:4], num_samples=50, guide=guide)
+    lntm.report(guide, encoded, tmp_path / "encoded.html")
     assert evaluations == []
+
+
+@pytest.mark.slow
+def test_a_report_with_effects_evaluates_each_formula_once_for_each_grid(
+    corpus, model, evaluations, tmp_path
+) -> None:
+    guide = make_guide("taylor", model)
+    effects = lntm.effects.estimate(model, guide, corpus, "~ party * age", num_draws=3)
+    evaluations.clear()
+    lntm.report(guide, corpus, tmp_path / "page.html", effects=effects)
+    assert sorted(evaluations) == ["1 + party + age", *["1 + party + age + party:age"] * 2]

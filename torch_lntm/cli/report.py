@@ -50,6 +50,7 @@ class Report(DrawsPosteriors):
         if out is not None:
             refuse_existing(out, self.overwrite)
         run, _, corpus = self.load(str(self.run_folder))
+        corpus = run.model.encode(corpus)
         posterior = self.posterior_of(run)
         effects = None
         if self.effects is not None:

@@ -176,6 +176,7 @@ def render_page(
     require_whole(0, num_docs=num_docs)
     source = draw_source(posterior)
     model = source.model
+    corpus = model.encode(corpus)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(
         posterior,
