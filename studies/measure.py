@@ -19,10 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tqdm.auto import tqdm
-
 from studies.machine import ROOT, describe
 from torch_lntm.errors import ConfigError
+from torch_lntm.progress import tqdm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items=[i for i, on in zip(items, there, strict=True) if not on]
         )
         items[:] = [item for item, on in zip(items, there, strict=True) if on]
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is a terminal, whose text ``capsys`` reads."""
+    monkeypatch.setattr(type(sys.stderr), "isatty", lambda stream: True)
 
 
 @pytest.fixture

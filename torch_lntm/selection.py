@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, TooFewDocumentsError, require_whole
@@ -29,6 +28,7 @@ from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide
 from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 from torch_lntm.recipes import Recipe
 from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm.auto import trange
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects.composition import LEFT_OPEN
 from torch_lntm.errors import require_whole
 from torch_lntm.inference import JointChain
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def joint_draws(
     chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
     theta = torch.full((num_draws, corpus.num_docs, model.num_topics), 1.0 / model.num_topics)
     probs = torch.zeros_like(model.topics.double_probs)
-    for sweep in trange(warmup_steps + num_draws * thinning, disable=not progress):
+    for sweep in tqdm(range(warmup_steps + num_draws * thinning), disable=not progress):
         found = chain.sweep()
         draw, rest = divmod(sweep - warmup_steps + 1, thinning)
         if draw > 0 and rest == 0:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects.estimate import estimate
@@ -18,6 +17,7 @@ from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.guides import Guide
 from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 
 #: What fits a model to documents.
 Fit = Callable[[Corpus], tuple[TopicModel, Guide[Any]]]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.progress import tqdm
 
 #: Penalties C to choose from. Proportions are below 1, so that the good ones are large.
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)

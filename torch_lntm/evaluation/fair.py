@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning, require_whole, warn
@@ -36,6 +35,7 @@ from torch_lntm.evaluation.theta_chains import SHORT, ChainScores, chains_of, sc
 from torch_lntm.kernels import SparseWords
 from torch_lntm.models import Bursts, TopicModel, ctm, lda
 from torch_lntm.models.bursts import HIGHEST
+from torch_lntm.progress import tqdm
 
 Method = Literal["mean", "mode"]
 R = TypeVar("R")

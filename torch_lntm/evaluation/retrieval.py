@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import as_corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.checks import simplex
 from torch_lntm.kernels import probability_floor
+from torch_lntm.progress import tqdm
 
 #: Scores of all documents ``(num_rows, num_documents)`` for the queries at some positions.
 Similarity = Callable[[slice], Tensor]

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
@@ -17,6 +16,7 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.latents import GaussianFactorSpace
 from torch_lntm.models import IndependentFactorPrior, TopicModel
+from torch_lntm.progress import tqdm
 
 Estimate = Literal["mode", "mean"]
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -16,6 +15,7 @@ from torch_lntm.errors import IncompatibleGuideError, require_whole
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 
 #: Transitions of a chain before its first draw, and from one draw to the next.
 WARMUP_STEPS, THINNING = 100, 4

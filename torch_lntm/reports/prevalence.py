@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference import DocumentTopics, PosteriorSource, draw_source
+from torch_lntm.progress import tqdm
 from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]

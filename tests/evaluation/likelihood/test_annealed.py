@@ -387,7 +387,9 @@ def test_a_path_from_the_posterior_is_better_than_a_long_one_from_the_prior() ->
     assert float(errors[0].square().mean()) < 0.5 * float(errors[1].square().mean())
 
 
-def test_a_given_schedule_and_the_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_given_schedule_and_the_progress_bar(
+    terminal: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = make_model("ctm")
     corpus, _ = model.generate([3, 5, 0, 8], seed=0)
     named = log_likelihood(model, corpus, AIS(num_temperatures=9, schedule="linear"))

@@ -339,7 +339,7 @@ def test_wrong_vocabulary_guide_and_posterior() -> None:
     assert caught.value.documents == (1,)
 
 
-def test_progress_bar_counts_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_counts_documents(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
     model = make_model(3)
     log_likelihood(model, make_corpus(model, 9), max_docs=4, progress=True)
     assert "9/9" in capsys.readouterr().err

@@ -654,11 +654,12 @@ def test_models_and_corpora_that_cannot_be() -> None:
         fit_monte_carlo(ctm(3, 30), nothing)
 
 
-def test_a_progress_bar_says_how_the_chains_fare(capsys) -> None:
+def test_a_progress_bar_says_how_the_chains_fare(terminal, capsys) -> None:
     MonteCarloEM(make_model("ctm"), max_epochs=2).fit(Corpus.from_matrix(make_counts()))
     shown = capsys.readouterr().err
     assert "perplexity" in shown
     assert "acc." in shown
+    assert "mean eta" in shown  # "eta" alone reads as a time of arrival
     assert "±" in shown
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
@@ -25,6 +24,7 @@ from torch_lntm.evaluation.checks import (
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains import DocumentHMC, DocumentSamples
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 from torch_lntm.sampling.gibbs import gibbs
 
 #: Sweeps of Gibbs sampling from draw to draw.

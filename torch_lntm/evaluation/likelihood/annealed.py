@@ -11,7 +11,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
@@ -27,6 +26,7 @@ from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, Likeli
 from torch_lntm.guides import make_guide
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 from torch_lntm.sampling import ais
 from torch_lntm.sampling.bridge import Bridge
 from torch_lntm.sampling.importance import summarise_weights

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import NumericalError
@@ -17,6 +16,7 @@ from torch_lntm.guides import Guide, make_guide, require_guide
 from torch_lntm.latents import IdentifiedSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
+from torch_lntm.progress import tqdm
 
 
 @dataclass(frozen=True, eq=False)

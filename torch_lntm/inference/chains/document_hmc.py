@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
@@ -18,6 +17,7 @@ from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.interruption import ends_early
 from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
 
 #: What to do about chains that never move.
 _CURE = "use more warmup_steps or a smaller step_size"

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConvergenceWarning, warn
@@ -34,6 +33,7 @@ from torch_lntm.inference.em.tally import Tally, as_numbers, spread
 from torch_lntm.inference.em.variational_em import VariationalEM
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
+from torch_lntm.progress import tqdm
 from torch_lntm.sampling.step_sizes import DualAveraging
 
 TopicUpdate = Literal["exact", "gradient"]
@@ -150,7 +150,7 @@ class MonteCarloRun(ResumableFit):
                 record = self._epoch(bar)
                 bar.set_postfix_str(
                     f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
-                    f"{self.model.prior.latent} {record['latent_mean']:.1f} ± "
+                    f"mean {self.model.prior.latent} {record['latent_mean']:.1f} ± "
                     f"{record['latent_std']:.1f}"
                 )
                 yield record
@@ -237,7 +237,7 @@ class MonteCarloRun(ResumableFit):
         model.prior.widen()
         self.keep()
 
-    def _epoch(self, bar: tqdm[Any]) -> dict[str, Any]:
+    def _epoch(self, bar: tqdm) -> dict[str, Any]:
         """Visit every document once."""
         state = self.state
         tally = Tally()
@@ -294,7 +294,7 @@ class MonteCarloRun(ResumableFit):
         generator = np.random.default_rng([self.settings.seed, self.state.step])
         return np.array_split(generator.permutation(self.occupied), self.num_batches)
 
-    def _visits(self, bar: tqdm[Any], tally: Tally) -> Iterator[Statistics | None]:
+    def _visits(self, bar: tqdm, tally: Tally) -> Iterator[Statistics | None]:
         """Statistics of this process's part of each mini-batch of an epoch; None of no document."""
         everyone = self._mini_batches()
         # In the corpus's order: neighbours in memory.

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
@@ -30,6 +29,7 @@ from torch_lntm.inference.em.tempering import Annealing
 from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
 from torch_lntm.posteriors import Draws
+from torch_lntm.progress import tqdm
 
 Start = Literal["lda", "documents", "model"]
 B = TypeVar("B", DocumentBatch, tuple[Any, DocumentBatch], tuple[Any, DocumentBatch | None])
@@ -151,9 +151,7 @@ class VariationalRun(ResumableFit):
             **more,
         }
 
-    def _tracked(
-        self, description: str, epochs: int | None, num_docs: int | None = None
-    ) -> tqdm[Any]:
+    def _tracked(self, description: str, epochs: int | None, num_docs: int | None = None) -> tqdm:
         """A progress bar over documents, those of earlier epochs counted; None: until it ends."""
         num_docs, done = num_docs or self.shares.num_docs, self.state.step
         return tqdm(
@@ -381,7 +379,7 @@ class VariationalRun(ResumableFit):
 
     # -- E-steps ---------------------------------------------------------------------------------
 
-    def _counted(self, bar: tqdm[Any], batches: Iterator[B]) -> Iterator[B]:
+    def _counted(self, bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
         for item in batches:
             yield item
             batch = item[1] if isinstance(item, tuple) else item
