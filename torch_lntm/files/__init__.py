@@ -3,6 +3,7 @@
 from torch_lntm.files.arrays import checked_header, read_arrays, write_arrays
 from torch_lntm.files.reading import (
     at_line,
+    check_proportion,
     excerpt,
     iterate_lines,
     open_to_read,
@@ -13,6 +14,7 @@ from torch_lntm.files.reading import (
     read_text,
     read_text_pieces,
     readable_bytes,
+    unpacked_bytes,
 )
 from torch_lntm.files.writing import (
     as_json,
@@ -34,6 +36,7 @@ __all__ = [
     "atomic_folder",
     "atomic_write",
     "behind_links",
+    "check_proportion",
     "checked_header",
     "excerpt",
     "iterate_lines",
@@ -50,6 +53,7 @@ __all__ = [
     "readable_bytes",
     "shortened",
     "try_lock",
+    "unpacked_bytes",
     "unwritable",
     "write_arrays",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from torch_lntm.errors import FileError
-from torch_lntm.files.reading import open_to_read, readable_bytes, too_large
+from torch_lntm.files.reading import open_to_read, readable_bytes, too_large, unpacked_bytes
 from torch_lntm.files.writing import atomic_write
 
 
@@ -26,8 +27,8 @@ def read_arrays(
         path: The file.
         *names: Arrays that it must hold.
         optional: Arrays that it may hold.
-        max_bytes: The most bytes to read of these arrays together; ``readable_bytes()`` if not
-            given.
+        max_bytes: The most bytes to read of these arrays together. Defaults to the lesser of
+            ``readable_bytes()`` and half of ``unpacked_bytes``.
 
     Raises:
         FileError: The file is missing, damaged or too large, holds Python objects, or lacks an
@@ -36,6 +37,8 @@ def read_arrays(
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
         with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
+            if max_bytes in (None, math.inf):  # arrays grow more in use than texts do
+                limit = min(limit, unpacked_bytes(os.fstat(file.fileno()).st_size) // 2)
             found = [name.removesuffix(".npy") for name in archive.namelist()]
             missing = [name for name in names if name not in found]
             if missing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import itertools
+import math
 import os
 import stat
 import zlib
@@ -19,6 +20,10 @@ T = TypeVar("T")
 
 _PIECE = 1 << 20
 _ATTEMPTS = 100
+#: Bytes that a compressed file of up to _SMALL bytes may unpack to, and bytes for each byte beyond.
+_UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
+#: Lines, documents or values that any file may hold, however small it is.
+_FREE = 1 << 20
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
 
@@ -53,12 +58,44 @@ def readable_bytes() -> int:
     return available // 3
 
 
+def unpacked_bytes(packed: int) -> int:
+    """The most bytes that a compressed file of ``packed`` bytes may unpack to by default.
+
+    A small file that unpacks to gigabytes is damaged or hostile.
+    """
+    return _UNPACKED + _RATIO * max(0, packed - _SMALL)
+
+
+def check_proportion(path: Path, number: int, what: str, bytes_each: int = 1) -> None:
+    """Refuses things so many that only a hostile compressed file holds them, for their time.
+
+    Args:
+        path: The file. Folders and pipes, whose size is unknown, hold any number.
+        number: How many things were found so far.
+        what: The things, in the plural.
+        bytes_each: The fewest bytes on disk that a thing takes on average.
+
+    Raises:
+        FileError: There are too many for the size of the file.
+    """
+    if number <= _FREE:
+        return
+    about = os.stat(path)
+    if stat.S_ISREG(about.st_mode) and number > _FREE + about.st_size // bytes_each:
+        raise FileError(
+            f"{path}: {number} {what} and more are out of proportion to its {about.st_size} bytes; "
+            "check the file, or unpack it"
+        )
+
+
 def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
     """Yields the contents of a file piece by piece, decompressed where its name ends in ``.gz``.
 
     Args:
         path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
-        max_bytes: The most to read, after decompression; ``readable_bytes()`` if not given.
+        max_bytes: The most to read, after decompression. Defaults to ``readable_bytes()``.
+            Unless a finite bound is given, compressed files are also bounded by
+            ``unpacked_bytes``.
 
     Raises:
         FileError: The file is missing, not a regular file, unreadable, truncated or too large.
@@ -67,8 +104,11 @@ def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
     try:
         with open_to_read(path) as file:
             zipped = path.suffix.lower() == ".gz"
-            if not zipped and os.fstat(file.fileno()).st_size > limit:
+            on_disk = os.fstat(file.fileno()).st_size
+            if not zipped and on_disk > limit:
                 raise too_large(path, limit)
+            if zipped and max_bytes in (None, math.inf):
+                limit = min(limit, unpacked_bytes(on_disk))
             source = gzip.GzipFile(fileobj=file) if zipped else file
             size = 0
             while piece := source.read(_PIECE):
@@ -88,22 +128,21 @@ def read_text_pieces(
     Raises:
         FileError: As ``read_pieces``, and for bytes that are not text in ``encoding``.
     """
-    try:
-        decoder = codecs.getincrementaldecoder(encoding)()
-    except LookupError as error:
-        raise FileError(f"{path}: {error}; give one that Python knows, e.g. 'latin-1'") from error
+    decoder = _decoder(path, encoding)
     start, lines, first, held = b"", 0, True, ""
     old_mac: bool | None = None
     for piece in itertools.chain(read_pieces(path, max_bytes), [b""]):
         start = start or piece[:2]
         try:
             text = decoder.decode(piece, final=not piece)
-        except UnicodeDecodeError as error:
-            line = lines + error.object.count(b"\n", 0, error.start) + 1
+        except UnicodeError as error:
+            reason, before = str(error), 0
+            if isinstance(error, UnicodeDecodeError):
+                reason, before = error.reason, error.object.count(b"\n", 0, error.start)
             utf16 = start in (b"\xff\xfe", b"\xfe\xff")
             example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
-            message = f"not {encoding} text ({error.reason}); pass the file's encoding, {example}"
-            raise at_line(path, line, message) from error
+            message = f"not {encoding} text ({reason}); pass the file's encoding, {example}"
+            raise at_line(path, lines + before + 1, message) from error
         lines += piece.count(b"\n")
         if first and text:
             first = False
@@ -123,19 +162,38 @@ def read_text_pieces(
         yield text.replace("\r", "\n") if old_mac else text.replace("\r\n", "\n")
 
 
+def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
+    """A decoder of bytes to text.
+
+    Raises:
+        FileError: Python has no such encoding, or it is one of other things than texts.
+    """
+    try:
+        bytes(4).decode(encoding)  # refuses compressions and the like
+        return codecs.getincrementaldecoder(encoding)()
+    except (LookupError, ValueError) as error:
+        raise FileError(
+            f"{path}: encoding {encoding!r} cannot be used ({error}); give one of text that Python "
+            "knows, e.g. 'latin-1'"
+        ) from error
+
+
 def iterate_lines(
     path: Path, encoding: str = "utf-8", max_bytes: float | None = None
 ) -> Iterator[str]:
     """Yields the lines of a text file; a newline at the very end does not begin another line.
 
     Raises:
-        FileError: As ``read_text_pieces``, and for a line that does not fit into memory.
+        FileError: As ``read_text_pieces``, for a line that does not fit into memory, and for lines
+            out of proportion to the file's size.
     """
     limit = readable_bytes()
     pending: list[str] = []
-    size = 0
+    size = num_lines = 0
     for piece in read_text_pieces(path, encoding, max_bytes):
         *lines, last = piece.split("\n")
+        num_lines += len(lines)
+        check_proportion(path, num_lines, "lines")
         if lines:
             lines[0] = "".join([*pending, lines[0]])
             pending, size = [], 0
@@ -232,7 +290,8 @@ def too_large(path: Path, limit: float) -> FileError:
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
         f"{path}: holds more than {size} when read, the most that is allowed (by default a third "
-        "of the available memory); check the file, or raise max_bytes"
+        "of the available memory, and of a compressed file a multiple of its size); check the "
+        "file, unpack it, or raise max_bytes"
     )
 
 

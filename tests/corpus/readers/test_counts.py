@@ -10,6 +10,7 @@ import scipy.io
 import scipy.sparse as sp
 from support.corpora import COUNTS, LDAC, MTX, UCI, WORDS, dense, write
 
+from torch_lntm import files
 from torch_lntm.corpus import read_corpus
 from torch_lntm.corpus.readers import counts
 from torch_lntm.errors import CorpusError
@@ -319,3 +320,22 @@ def test_lines_of_old_macs(tmp_path, text):
     name = {LDAC: "a.ldac", MTX: "a.mtx", UCI: "docword.a.txt"}[text]
     corpus = read_corpus(write(tmp_path / name, text.replace("\n", "\r")))
     np.testing.assert_array_equal(dense(corpus), COUNTS)
+
+
+def test_count_lines_are_read_in_pieces_of_any_size(tmp_path, monkeypatch):
+    for name, text in (("a.ldac", LDAC), ("docword.a.txt", UCI), ("a.mtx", MTX)):
+        for end in ("\n", "\r\n"):
+            path = write(tmp_path / name, text.replace("\n", end))
+            for size in (1, 2, 3, 5, 8, 100):
+                monkeypatch.setattr(files.reading, "_PIECE", size)
+                np.testing.assert_array_equal(dense(read_corpus(path)), COUNTS)
+
+
+def test_ldac_lines_of_many_words_are_checked_to_their_end(tmp_path):
+    pairs = [f"{i}:1" for i in range(10_000)]
+    path = write(tmp_path / "a.ldac", f"10000 {' '.join(pairs)} \n")
+    assert read_corpus(path).num_tokens == 10_000
+    for wrong in ("x", "3", "3:", "1" * 19 + ":1", "3:4:5"):
+        write(path, f"10001 {' '.join(pairs)} {wrong}\n")
+        with pytest.raises(CorpusError, match=r"a\.ldac, line 1: expected 'M word:count"):
+            read_corpus(path)

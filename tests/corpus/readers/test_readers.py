@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.corpora import COUNTS, LDAC, MTX, UCI, dense, write
 
-from torch_lntm.corpus import read_corpus
+from torch_lntm.corpus import convert_corpus, read_corpus, readers
 from torch_lntm.errors import CorpusError
 
 
@@ -118,3 +118,24 @@ def test_a_large_corpus_is_read_in_seconds(shared_data):
     assert corpus.num_docs == 100_000
     assert corpus.labels[0] == "pos|9"
     assert seconds < 20  # about half a second, with room for a busy machine
+
+
+def test_the_working_folder_and_its_parent_are_read_as_folders_of_texts(tmp_path, monkeypatch):
+    write(tmp_path / "posts" / "a.txt", "cat dog")
+    write(tmp_path / "posts" / "b.txt", "cat bee")
+    write(tmp_path / "posts.labels.txt", "x\ny\n")
+    (tmp_path / "posts" / "empty").mkdir()
+    for folder, path in (("posts", "."), ("posts/empty", ".."), ("posts/empty", "../../posts/.")):
+        monkeypatch.chdir(tmp_path / folder)
+        corpus = read_corpus(path)
+        assert corpus.name == "posts"
+        assert corpus.num_docs == 2
+        assert corpus.labels == ("x", "y")
+    monkeypatch.chdir(tmp_path / "posts")
+    assert convert_corpus(".", tmp_path / "out").is_dir()
+
+
+def test_the_root_folder_has_no_name(tmp_path, monkeypatch):
+    # Its files are too many to read: only what lies beside it is looked for.
+    source = readers.open_source("/", None, None, None, readers.TextOptions())
+    assert (source.name, source.labels, source.format) == ("", None, "folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,8 +92,9 @@ def read_corpus(
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. If not given, it is the comma,
             semicolon, tab or bar under which the header has the column of the text.
-        max_bytes: The most bytes to read, after decompression; if not given, a third of the
-            available memory.
+        max_bytes: The most bytes to read, after decompression. Defaults to a third of the
+            available memory. Compressed files are then also bounded by their size: up to 10 MiB on
+            disk may unpack to 128 MiB, and each further byte to 100.
         **options: For texts, options of ``Corpus.from_texts``: ``stop_words``, ``min_df``,
             ``vectorizer`` and those of ``CountVectorizer``.
 
@@ -249,7 +251,8 @@ def _check_applicable(path: Path, format: str, options: TextOptions) -> None:
 
 def _name(path: Path) -> str:
     """A corpus's name: its file's without ``docword.`` and the format's endings."""
-    return Path(_unzipped(path.name)).stem.removeprefix("docword.")
+    named = Path(os.path.abspath(path)).name  # that of . and .. is their folder's
+    return Path(_unzipped(named)).stem.removeprefix("docword.")
 
 
 def _unzipped(name: str) -> str:
@@ -282,13 +285,18 @@ def _find_vocabulary(path: Path, format: str) -> Path | None:
     names = [f"{path.stem}.vocab.txt", f"{name}.vocab.txt"]
     if format != "npz":  # Corpus.save's format: another corpus's vocab.txt is not this one's
         names += [f"vocab.{name}.txt", "vocab.txt"]
-    return next(filter(Path.is_file, map(path.with_name, names)), None)
+    return _find_beside(path, names)
 
 
 def _find_labels(path: Path) -> Path | None:
     """The file of labels beside a corpus."""
-    names = [f"{path.stem}.labels.txt", f"{_name(path)}.labels.txt"]
-    return next(filter(Path.is_file, map(path.with_name, names)), None)
+    return _find_beside(path, [f"{path.stem}.labels.txt", f"{_name(path)}.labels.txt"])
+
+
+def _find_beside(path: Path, names: list[str]) -> Path | None:
+    """The first file of some names in a path's folder."""
+    beside = Path(os.path.abspath(path)).parent if path.name in ("", "..") else path.parent
+    return next(filter(Path.is_file, (beside / name for name in names)), None)
 
 
 def _read_vocabulary(path: Path, encoding: str) -> list[str]:

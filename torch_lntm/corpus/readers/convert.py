@@ -37,8 +37,8 @@ def convert_corpus(
     """Writes the corpus in a file or folder to a folder that ``read_corpus`` maps into memory.
 
     The source need not fit into memory. Held there are a part of the documents at a time, the
-    different words, and the metadata. Only the formats ``npz`` and ``json`` are read whole, because
-    nothing tells where in them a document is. Texts are gone through twice: for the words, and for
+    different words, and the metadata. Only the format ``npz`` is read whole, because nothing tells
+    where in it a document is. Texts are gone through twice: for the words, and for
     the counts. In files of coordinates (``uci`` and ``mtx``) the documents must be in order.
 
     Args:

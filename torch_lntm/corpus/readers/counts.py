@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from torch_lntm.corpus.archive import Archive
 from torch_lntm.corpus.columns import FrozenDict
 from torch_lntm.errors import FileError
-from torch_lntm.files import at_line, excerpt, read_pieces, readable_bytes
+from torch_lntm.files import at_line, check_proportion, excerpt, read_pieces, readable_bytes
 
 _NATURAL = rb"\d{1,18}"  # fits an int64
-_LDAC_LINE = re.compile(rb"\s*%s(?:\s+%s:%s)*\s*" % (_NATURAL, _NATURAL, _NATURAL))
+_LDAC_HEAD = re.compile(rb"\s*%s" % _NATURAL)
+# Some pairs at a time: a repetition without end takes 200 bytes of memory for each.
+_LDAC_PAIRS = re.compile(rb"(?:\s+%s:%s){1,4096}" % (_NATURAL, _NATURAL))
 _COORDINATES = rb"\s*%s\s+%s" % (_NATURAL, _NATURAL)
 _COORDINATE_LINES = {
     "pattern": re.compile(_COORDINATES + rb"\s*"),
@@ -120,7 +122,7 @@ def stream_ldac(path: Path, num_words: int | None, max_bytes: float | None) -> C
 def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterator[Entries]:
     expected = "expected 'M word:count word:count ...' with whole numbers from 0 up"
     for first_line, lines in _line_blocks(path, max_bytes):
-        _check_lines(path, lines, _LDAC_LINE, expected, first_line)
+        _check_lines(path, lines, _is_ldac, expected, first_line)
         num_pairs = np.array([line.count(b":") for line in lines])
         numbers = np.fromstring(b"\n".join(lines).replace(b":", b" "), np.int64, sep=" ")
         heads = np.cumsum(1 + 2 * num_pairs) - (1 + 2 * num_pairs)
@@ -141,6 +143,15 @@ def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterato
             )
             raise at_line(path, int(rows[i]) + 1, message)
         yield Entries(first_line - 1 + len(lines), rows, words, counts)
+
+
+def _is_ldac(line: bytes) -> bool:
+    """Whether a line is a number and pairs of numbers."""
+    end, match = 0, _LDAC_HEAD.match(line)
+    while match:
+        end = match.end()
+        match = _LDAC_PAIRS.match(line, end)
+    return end > 0 and not line[end:].strip()
 
 
 def stream_uci(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
@@ -214,7 +225,7 @@ def _entries(
 ) -> Entries:
     """The entries of some lines of coordinates."""
     expected = "expected 'document word count' with whole numbers from 0 up"
-    _check_lines(path, lines, _COORDINATE_LINES[kind], expected, first_line)
+    _check_lines(path, lines, _COORDINATE_LINES[kind].fullmatch, expected, first_line)
     dtype = np.float64 if kind == "real" else np.int64
     columns_per_line = 2 if kind == "pattern" else 3
     entries = np.fromstring(b"\n".join(lines), dtype, sep=" ").reshape(-1, columns_per_line)
@@ -236,24 +247,36 @@ def _entries(
 
 def _lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
     """The lines of a file without blank ones at its end; lines may end as on old Macs."""
-    limit = readable_bytes()
-    pending, end, blank = b"", b"", 0
+    blank = 0
+    for line in _raw_lines(path, max_bytes):
+        if not line.strip():
+            blank += 1
+            continue
+        yield from itertools.repeat(b"", blank)
+        blank = 0
+        yield line
+
+
+def _raw_lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
+    """The lines of a file, and what follows its last line end."""
+    limit, end = readable_bytes(), b""
+    pending: list[bytes] = []
+    size = num_lines = 0
     for piece in read_pieces(path, max_bytes):
         if not end:
             end = b"\n" if b"\n" in piece or b"\r" not in piece else b"\r"
-        *lines, pending = (pending + piece).split(end)
-        if len(pending) > limit:
+        *lines, last = piece.split(end)
+        num_lines += len(lines)
+        check_proportion(path, num_lines, "lines")
+        if lines:
+            lines[0] = b"".join([*pending, lines[0]])
+            pending, size = [], 0
+            yield from lines
+        pending.append(last)
+        size += len(last)
+        if size > limit:
             raise at_line(path, 1, "a line does not fit into memory; check the file")
-        for line in lines:
-            if not line.strip():
-                blank += 1
-                continue
-            yield from itertools.repeat(b"", blank)
-            blank = 0
-            yield line
-    if pending.strip():
-        yield from itertools.repeat(b"", blank)
-        yield pending.rstrip()
+    yield b"".join(pending).rstrip()
 
 
 def _blocks(lines: Iterator[bytes], first_line: int) -> Iterator[tuple[int, list[bytes]]]:
@@ -268,12 +291,16 @@ def _line_blocks(path: Path, max_bytes: float | None) -> Iterator[tuple[int, lis
 
 
 def _check_lines(
-    path: Path, lines: list[bytes], pattern: re.Pattern[bytes], expected: str, first_line: int
+    path: Path,
+    lines: list[bytes],
+    is_right: Callable[[bytes], object],
+    expected: str,
+    first_line: int,
 ) -> None:
-    """Raises for the first line that does not match."""
-    if not all(map(pattern.fullmatch, lines)):
+    """Raises for the first line that is not right."""
+    if not all(map(is_right, lines)):
         for line, text in enumerate(lines, first_line):
-            if not pattern.fullmatch(text):
+            if not is_right(text):
                 raise at_line(path, line, f"{expected}, got {excerpt(text)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,60 @@ from numpy.typing import NDArray
 
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.errors import FileError, import_extra
-from torch_lntm.files import open_to_read, readable_bytes
+from torch_lntm.files import check_proportion, open_to_read, readable_bytes, unpacked_bytes
 
 #: Entries, or numbers of a dense matrix, that are read at once.
 _ENTRIES = 1 << 20
 _ROWS = 1 << 14
 
 
-def _refuse_large(path: Path, size: int, max_bytes: float | None, what: str) -> None:
-    limit = readable_bytes() if max_bytes is None else max_bytes
-    if size > min(limit, readable_bytes()):
-        raise FileError(f"{path}: {what} take {size} bytes, more than is allowed; check the file")
+#: The most bytes of a chunk of HDF5, which is unpacked as a whole.
+_CHUNK = 128 << 20
+#: Texts that are read at once at least: HDF5 tells the length of a text only by reading it.
+_TEXTS = 64
+
+
+class _Budget:
+    """How much of a file may be read, which may say that it holds far more than it does.
+
+    Args:
+        path: The file.
+        max_bytes: The most bytes of metadata; if not given, or infinite, what a file of this size
+            may unpack to.
+    """
+
+    def __init__(self, path: Path, max_bytes: float | None) -> None:
+        self.path = path
+        self.on_disk = path.stat().st_size
+        unpacked = unpacked_bytes(self.on_disk)
+        self.num_entries = unpacked // 6  # an entry takes many bytes in use
+        given = max_bytes not in (None, math.inf)
+        self.left = min(max_bytes if given and max_bytes else unpacked, readable_bytes())
+
+    def take(self, size: int, what: str) -> None:
+        """Refuses what does not fit into the rest.
+
+        Raises:
+            FileError: It takes more bytes than are left.
+        """
+        self.left -= size
+        if self.left < 0:
+            raise FileError(
+                f"{self.path}: {what} take {size} bytes, more than is allowed; check the file"
+            )
+
+    def check(self, num_docs: int, num_entries: int) -> None:
+        """Refuses more documents or entries than a file of this size holds.
+
+        Raises:
+            FileError: There are more.
+        """
+        check_proportion(self.path, num_docs, "documents", 4)
+        if num_entries > self.num_entries:
+            raise FileError(
+                f"{self.path}: {num_entries} entries are out of proportion to its {self.on_disk} "
+                "bytes; check the file"
+            )
 
 
 # -------------------------------------------------------------------- AnnData
@@ -32,8 +76,8 @@ def stream_h5ad(path: Path, num_words: int | None, max_bytes: float | None) -> C
     h5py = import_extra("h5py", "files", "the format h5ad")
     open_to_read(path).close()  # says what is wrong with a path
     try:
-        file = h5py.File(path, "r")
-        return _AnnData(path, file, max_bytes).stream(num_words)
+        file = h5py.File(path, "r", rdcc_nbytes=_CHUNK)
+        return _AnnData(path, file, h5py.HardLink, _Budget(path, max_bytes)).stream(num_words)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         if isinstance(error, FileError):
             raise
@@ -46,15 +90,40 @@ class _AnnData:
     Args:
         path: The file.
         file: The same, open.
-        max_bytes: The most bytes to read of any part but ``X``.
+        hard_link: The class of links to what the file itself holds.
+        budget: How much of it may be read.
     """
 
-    def __init__(self, path: Path, file: Any, max_bytes: float | None) -> None:
-        self.path, self.file, self.max_bytes = path, file, max_bytes
+    def __init__(self, path: Path, file: Any, hard_link: type, budget: _Budget) -> None:
+        self.path, self.file, self.hard_link, self.budget = path, file, hard_link, budget
+
+    def _get(self, group: Any, name: str) -> Any:
+        """A part of a group, which must be in this file: HDF5 can refer to any file there is.
+
+        Raises:
+            FileError: It is elsewhere, or its chunks are too large.
+        """
+        for part in name.split("/"):
+            link = group.get(part, getlink=True)
+            if link is None:
+                raise KeyError(f"{part} is not in {group.name}")
+            if not isinstance(link, self.hard_link):
+                raise FileError(f"{self.path}: {name!r} is a link; write the file without links")
+            group = group[part]
+        if hasattr(group, "keys"):
+            return group
+        if group.is_virtual or group.external:
+            raise FileError(f"{self.path}: {group.name} is in other files; write it into this one")
+        if group.chunks and math.prod(group.chunks) * group.dtype.itemsize > _CHUNK:
+            raise FileError(
+                f"{self.path}: {group.name} has chunks of {group.chunks} values, each more than "
+                f"{_CHUNK >> 20} MiB; write the file with smaller ones"
+            )
+        return group
 
     def stream(self, num_words: int | None) -> CountStream:
         """The counts, and what is known of them."""
-        x = self.file["X"]
+        x = self._get(self.file, "X")
         kind = _text(x.attrs.get("encoding-type", "array"))
         sparse = hasattr(x, "keys")
         if sparse and kind != "csr_matrix":
@@ -66,23 +135,25 @@ class _AnnData:
         if len(shape) != 2:
             raise FileError(f"{self.path}: X has {len(shape)} dimensions; expected 2")
         num_docs, found_words = (int(size) for size in shape)
-        nnz = int(x["data"].shape[0]) if sparse else num_docs * found_words
+        nnz = int(self._get(x, "data").shape[0]) if sparse else num_docs * found_words
         if num_words is not None and num_words != found_words:
             raise FileError(
                 f"{self.path}: X has {found_words} columns, the vocabulary {num_words} words"
             )
         vocabulary = self._index("var")
         check_size(self.path, num_docs, found_words, nnz, len(vocabulary or ()))
+        self.budget.check(num_docs, nnz)
         pieces = self._sparse(x, num_docs, found_words) if sparse else self._dense(x)
         metadata = self._columns("obs", num_docs)
         return CountStream(pieces, num_docs, found_words, vocabulary, metadata)
 
     def _sparse(self, x: Any, num_docs: int, num_words: int) -> Iterator[Entries]:
-        offsets = self._array(x["indptr"]).astype(np.int64)
-        nnz = int(x["data"].shape[0])
+        offsets = self._array(self._get(x, "indptr")).astype(np.int64)
+        data, indices = self._get(x, "data"), self._get(x, "indices")
+        nnz = int(data.shape[0])
         if (
             offsets.shape != (num_docs + 1,)
-            or x["indices"].shape != (nnz,)
+            or indices.shape != (nnz,)
             or (np.diff(offsets, prepend=0) < 0).any()
             or offsets[0] != 0
             or offsets[-1] != nnz
@@ -93,16 +164,16 @@ class _AnnData:
             )
         for start in range(0, nnz, _ENTRIES):
             stop = min(start + _ENTRIES, nnz)
-            words = self._part(x["indices"], start, stop).astype(np.int64)
+            words = self._part(indices, start, stop).astype(np.int64)
             if ((words < 0) | (words >= num_words)).any():
                 raise FileError(f"{self.path}: X has indices that are not below {num_words}")
             rows = np.searchsorted(offsets, np.arange(start, stop), "right") - 1
-            counts = self._part(x["data"], start, stop)
+            counts = self._part(data, start, stop)
             # The last document may go on in the next part.
             yield Entries(int(rows[-1]), rows, words, counts)
 
     def _dense(self, x: Any) -> Iterator[Entries]:
-        num_rows = max(1, _ENTRIES // x.shape[1])
+        num_rows = max(1, _ENTRIES // max(1, x.shape[1]))
         for start in range(0, x.shape[0], num_rows):
             block = self._part(x, start, min(start + num_rows, x.shape[0]))
             rows, words = np.nonzero(block)
@@ -119,29 +190,36 @@ class _AnnData:
 
     def _array(self, dataset: Any) -> NDArray[Any]:
         """All of an array, texts as strings."""
-        size = dataset.size * max(dataset.dtype.itemsize, 1)
-        _refuse_large(self.path, size, self.max_bytes, f"the values of {dataset.name}")
-        if dataset.dtype.kind in "OS":
-            texts: NDArray[Any] = dataset.asstr()[()]
-            return texts
-        array: NDArray[Any] = dataset[()]
-        return array
+        size, what = dataset.size * max(dataset.dtype.itemsize, 1), f"the values of {dataset.name}"
+        self.budget.take(size, what)
+        if dataset.dtype.kind not in "OS" or dataset.ndim != 1:
+            array: NDArray[Any] = dataset[()]
+            return array
+        texts = np.empty(dataset.shape, object)
+        step = max(_TEXTS, _CHUNK // self.budget.on_disk)  # a text is at most the file
+        for start in range(0, dataset.size, step):
+            part = dataset.asstr()[start : start + step]
+            self.budget.take(sum(map(len, part)), what)
+            texts[start : start + step] = part
+        return texts
 
     def _index(self, table: str) -> list[str] | None:
         """The names of the rows of a table."""
-        group = self.file[table]
+        group = self._get(self.file, table)
         name = _text(group.attrs.get("_index", "_index"))
-        return [str(value) for value in self._array(group[name])] if name in group else None
+        if name not in group:
+            return None
+        return [str(value) for value in self._values(group, name)]
 
     def _columns(self, table: str, num_docs: int) -> dict[str, Any]:
         """The columns of a table, and its index as ``id``."""
-        group = self.file[table]
+        group = self._get(self.file, table)
         columns: dict[str, Any] = {}
         index = self._index(table)
         if index is not None:
             columns["id"] = index
         for name in map(_text, group.attrs.get("column-order", ())):
-            columns[name] = self._column(group[name])
+            columns[name] = self._column(self._get(group, name))
         for name, values in columns.items():
             if len(values) != num_docs:
                 raise FileError(
@@ -154,15 +232,18 @@ class _AnnData:
         if not hasattr(column, "keys"):
             return self._array(column)
         if "categories" in column:
-            codes, names = self._array(column["codes"]), self._array(column["categories"])
+            codes, names = self._values(column, "codes"), self._values(column, "categories")
             if codes.dtype.kind not in "iu" or (codes >= len(names)).any():
                 raise FileError(f"{self.path}: {column.name} has codes without a category")
             return [names[code] if code >= 0 else None for code in codes.tolist()]
-        values, missing = self._array(column["values"]), self._array(column["mask"])
+        values, missing = self._values(column, "values"), self._values(column, "mask")
         if values.shape != missing.shape:
             raise FileError(f"{self.path}: {column.name} has a mask of another length")
         pairs = zip(values.tolist(), missing.tolist(), strict=True)
         return [None if absent else value for value, absent in pairs]
+
+    def _values(self, group: Any, name: str) -> NDArray[Any]:
+        return self._array(self._get(group, name))
 
 
 def _text(value: Any) -> str:
@@ -179,11 +260,17 @@ def stream_parquet(path: Path, num_words: int | None, max_bytes: float | None) -
     time that it is listed. All other columns are metadata.
     """
     parquet = import_extra("pyarrow.parquet", "files", "the format parquet")
-    arrow_error = import_extra("pyarrow", "files", "the format parquet").ArrowException
+    arrow = import_extra("pyarrow", "files", "the format parquet")
     open_to_read(path).close()  # says what is wrong with a path
     try:
-        return _Parquet(path, parquet.ParquetFile(path), arrow_error).stream(num_words)
-    except (OSError, arrow_error) as error:
+        # Texts that repeat are read once: a short file may repeat a long one a million times.
+        schema = parquet.ParquetFile(path).schema
+        columns = (schema.column(i) for i in range(len(schema.names)))
+        texts = [c.path for c in columns if c.physical_type == "BYTE_ARRAY"]
+        flat = [name for name in texts if "." not in name or name.startswith("words.")]
+        file = parquet.ParquetFile(path, read_dictionary=flat)
+        return _Parquet(path, file, arrow, _Budget(path, max_bytes)).stream(num_words)
+    except (OSError, ValueError, arrow.ArrowException) as error:
         if isinstance(error, FileError):
             raise
         raise FileError(f"{path}: not a complete Parquet file ({error})") from error
@@ -195,11 +282,12 @@ class _Parquet:
     Args:
         path: The file.
         file: The same, open.
-        error: What its reader raises.
+        arrow: The module of its reader.
+        budget: How much of it may be read.
     """
 
-    def __init__(self, path: Path, file: Any, error: type[Exception]) -> None:
-        self.path, self.file, self.error = path, file, error
+    def __init__(self, path: Path, file: Any, arrow: Any, budget: _Budget) -> None:
+        self.path, self.file, self.arrow, self.budget = path, file, arrow, budget
         self.names = list(file.schema_arrow.names)
         self.metadata: dict[str, list[Any]] = {
             name: [] for name in self.names if name not in ("words", "counts")
@@ -213,41 +301,70 @@ class _Parquet:
                 f"columns {', '.join(self.names[:20])}; write texts as .jsonl or .csv instead: "
                 "data_frame.to_json('posts.jsonl', orient='records', lines=True)"
             )
-        kind = str(self.file.schema_arrow.field("words").type)
+        self._check_sizes()
+        kind = self.file.schema_arrow.field("words").type
+        values = getattr(kind, "value_type", None)
+        types = self.arrow.types
+        if values is None or types.is_dictionary(kind):
+            raise FileError(f"{self.path}: 'words' must be lists of words or columns, got {kind}")
         vocabulary = None
-        if "string" in kind:
+        if types.is_dictionary(values) or "string" in str(values):
             words: set[str] = set()
             for batch in self._batches(["words"]):
-                words.update(batch.column(0).flatten().unique().to_pylist())
+                words.update(self._texts(batch.column(0).flatten().unique()))
             if None in words:
                 raise FileError(f"{self.path}: a word of 'words' is missing")
             vocabulary = sorted(words)
             num_words = len(vocabulary)
-        elif "int" not in kind:
+        elif not types.is_integer(values):
             raise FileError(f"{self.path}: 'words' must be lists of words or columns, got {kind}")
         num_docs = self.file.metadata.num_rows
         pieces = self._pieces(vocabulary, num_words)
         return CountStream(pieces, num_docs, num_words, vocabulary, self.metadata)
 
+    def _check_sizes(self) -> None:
+        """Refuses a file that would take all memory or time."""
+        about = self.file.metadata
+        entries = values = 0
+        for group in map(about.row_group, range(about.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                self.budget.take(column.total_uncompressed_size, "the values")
+                if column.path_in_schema.startswith("words."):
+                    entries += column.num_values
+                elif not column.path_in_schema.startswith("counts."):
+                    values += column.num_values
+        self.budget.check(about.num_rows, entries)
+        check_proportion(self.path, values, "values")
+
     def _batches(self, columns: list[str]) -> Iterator[Any]:
         try:
             yield from self.file.iter_batches(_ROWS, columns=columns)
-        except (OSError, self.error) as error:
+        except (OSError, ValueError, self.arrow.ArrowException) as error:
             raise FileError(f"{self.path}: cannot be read, is it complete? ({error})") from error
+
+    def _texts(self, column: Any) -> list[Any]:
+        """The values of a column, of which those that repeat are the same objects."""
+        if not self.arrow.types.is_dictionary(column.type):
+            self.budget.take(column.nbytes, "the values")
+            return list(column.to_pylist())
+        self.budget.take(column.dictionary.nbytes, "the values")
+        texts = column.dictionary.to_pylist()
+        return [None if i is None else texts[i] for i in column.indices.to_pylist()]
 
     def _pieces(self, vocabulary: list[str] | None, num_words: int | None) -> Iterator[Entries]:
         column = {word: i for i, word in enumerate(vocabulary or ())}
         num_docs = 0
         for batch in self._batches(self.names):
             for name, values in self.metadata.items():
-                values += batch.column(name).to_pylist()
+                values += self._texts(batch.column(name))
             lists = batch.column("words")
             sizes = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
             flat = lists.flatten()
-            if vocabulary is not None:
-                words = np.fromiter((column[w] for w in flat.to_pylist()), np.int64, len(flat))
-            elif flat.null_count:
+            if vocabulary is None and flat.null_count:
                 raise FileError(f"{self.path}: a word of 'words' is missing")
+            if vocabulary is not None:
+                place = np.array([column.get(w, -1) for w in flat.dictionary.to_pylist()], np.int64)
+                words = place[flat.indices.to_numpy(zero_copy_only=False)]
             else:
                 words = flat.to_numpy(zero_copy_only=False).astype(np.int64)
             if words.size and (words.min() < 0 or words.max() >= (num_words or np.inf)):
@@ -266,9 +383,9 @@ class _Parquet:
         flat = lists.flatten()
         if (theirs != sizes).any() or flat.null_count:
             raise FileError(f"{self.path}: 'counts' must be as many as 'words' in each document")
-        counts: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
-        if counts.dtype.kind not in "biuf":
+        if not (self.arrow.types.is_integer(flat.type) or self.arrow.types.is_floating(flat.type)):
             raise FileError(f"{self.path}: 'counts' must be numbers, got {flat.type}")
+        counts: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
         return counts
 
 

@@ -6,16 +6,25 @@ import csv
 import io
 import itertools
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
-from torch_lntm.files import at_line, excerpt, iterate_lines, read_text, readable_bytes
+from torch_lntm.files import (
+    at_line,
+    check_proportion,
+    excerpt,
+    iterate_lines,
+    read_text,
+    read_text_pieces,
+    readable_bytes,
+)
 
 _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
@@ -23,6 +32,16 @@ _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
 # A table of few values may have this many cells, any table so many a value.
 _FREE_CELLS, _CELLS_PER_VALUE = 10**6, 100
+#: Documents after which their number is checked again.
+_DOCUMENTS = 1 << 16
+#: The most fields of records, and characters of a JSON object: both cost far more than their bytes.
+_MOST_FIELDS, _MOST_CHARACTERS = 10_000, 32 << 20
+_TOO_LONG = f"an object of more than {_MOST_CHARACTERS} characters"
+_JSON = json.JSONDecoder()
+#: Characters of a JSON number or constant at least; where fewer are left, the rest may be missing.
+_LONGEST_SIGN = 32
+#: Held where Python's limit on the fields of CSV is lifted.
+_CSV_LIMIT = threading.RLock()
 #: Lines in which the header of delimited records ends.
 _HEADER_LINES = 1000
 #: How many fields an error message names.
@@ -77,7 +96,10 @@ class TextStream:
         """
         text_field = self.options.text_field or "text"
         columns = _Columns(self.path, self.options)
-        for place, record in TEXT_READERS[self.format](self.path, self.options):
+        records = TEXT_READERS[self.format](self.path, self.options)
+        for num_docs, (place, record) in enumerate(records, 1):
+            if num_docs % _DOCUMENTS == 0:
+                check_proportion(self.path, num_docs, "documents", 4)
             text = record.get(text_field)
             if text is None and text_field in record:
                 text = ""  # as an empty field of csv
@@ -163,25 +185,109 @@ def read_jsonl(path: Path, options: TextOptions) -> Iterator[Record]:
 
 
 def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
-    """An array of JSON objects."""
-    max_bytes = None if options.max_bytes == math.inf else options.max_bytes  # it is read whole
-    found = _parse(path, 1, read_text(path, options.encoding, max_bytes))
-    if not isinstance(found, list):
+    """An array of JSON objects, of which a part is in memory at a time."""
+    text = _JsonText(path, read_text_pieces(path, options.encoding, options.max_bytes))
+    if (sign := text.next_sign()) != "[":
+        got = "a dict" if sign == "{" else excerpt(text.rest)
         raise FileError(
-            f"{path}: expected an array of JSON objects, got a {type(found).__name__}; "
+            f"{path}: expected an array of JSON objects, got {got}; "
             "of one object per line, give format='jsonl'"
         )
-    for i, record in enumerate(found, 1):
-        yield f"record {i}", _object(path, f"record {i}", record)
+    for i in itertools.count(1):
+        text.skip()
+        if i == 1 and text.next_sign() == "]":
+            break
+        yield f"record {i}", _object(path, f"record {i}", text.next_value())
+        if (sign := text.next_sign()) == "]":
+            break
+        if sign != ",":
+            raise text.error("expected a comma or the end of the array")
+    text.skip()
+    if text.next_sign():
+        raise text.error("expected nothing behind the array")
+
+
+class _JsonText:
+    """A JSON text that is read value by value.
+
+    Args:
+        path: Its file.
+        pieces: The text, piece by piece.
+    """
+
+    def __init__(self, path: Path, pieces: Iterator[str]) -> None:
+        self._path, self._pieces = path, pieces
+        self._held, self._at, self._line = "", 0, 1
+
+    @property
+    def rest(self) -> str:
+        """The text in memory that was not read yet."""
+        return self._held[self._at :]
+
+    def skip(self) -> None:
+        """Moves behind the next character."""
+        self._at += 1
+
+    def next_sign(self) -> str:
+        """Moves to the next character that is not blank; empty at the end."""
+        while True:
+            while self._at < len(self._held):
+                if (sign := self._held[self._at]) not in " \t\n\r":
+                    return sign
+                self._at += 1
+            if not self._grow():
+                return ""
+
+    def next_value(self) -> Any:
+        """The next value, read from memory as soon as it is there as a whole."""
+        self.next_sign()
+        while True:
+            try:
+                value, self._at = _JSON.raw_decode(self._held, self._at)
+            except (ValueError, RecursionError) as error:
+                if not self._is_cut(error) or not self._grow():
+                    raise self.error(error) from error
+            else:
+                return value
+
+    def error(self, error: Exception | str) -> FileError:
+        """The error for a place in the text."""
+        at = getattr(error, "pos", self._at)
+        line = self._line + self._held.count("\n", 0, at)
+        return _no_json(self._path, line, getattr(error, "msg", error), self.rest)
+
+    def _is_cut(self, error: Exception) -> bool:
+        """Whether more of the text may mend an error."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False
+        return error.pos > len(self._held) - _LONGEST_SIGN or error.msg.startswith("Unterminated")
+
+    def _grow(self) -> bool:
+        """Reads on, twice as far as now; returns whether there was anything."""
+        rest = self.rest
+        if len(rest) > _MOST_CHARACTERS:
+            raise self.error(_TOO_LONG)
+        more, size = [], 0
+        most = min(len(rest), _MOST_CHARACTERS - len(rest))
+        while size <= most and (piece := next(self._pieces, "")):
+            more.append(piece)
+            size += len(piece)
+        self._line += self._held.count("\n", 0, self._at)
+        self._held, self._at = "".join([rest, *more]), 0
+        return size > 0
 
 
 def _parse(path: Path, line: int, text: str) -> Any:
+    if len(text) > _MOST_CHARACTERS:
+        raise _no_json(path, line, _TOO_LONG, text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", error)
-        line += getattr(error, "lineno", 1) - 1
-        raise at_line(path, line, f"not JSON ({reason}): {excerpt(text)}") from error
+        raise _no_json(path, line, getattr(error, "msg", error), text) from error
+
+
+def _no_json(path: Path, line: int, reason: object, text: str) -> FileError:
+    return at_line(path, line, f"not JSON ({reason}): {excerpt(text)}")
 
 
 def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
@@ -192,16 +298,27 @@ def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
 
 def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
     """Delimited records under a header; a quoted field may go over several lines."""
-    limit = csv.field_size_limit(2**31 - 1)  # the default refuses long documents
+    lines = _csv_lines(path, options)
+    first = list(itertools.islice(lines, _HEADER_LINES))
     try:
-        lines = _csv_lines(path, options)
-        first = list(itertools.islice(lines, _HEADER_LINES))
         delimiter = options.delimiter or _find_delimiter(first, options.text_field or "text")
         yield from _csv_records(path, itertools.chain(first, lines), delimiter)
     except TypeError as error:
         raise CorpusError(f"delimiter must be one character, got {options.delimiter!r}") from error
-    finally:
-        csv.field_size_limit(limit)
+
+
+def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next record, whose fields may be as long as documents are; None at the end.
+
+    Python has one limit for the whole process. It is lifted for this row alone, so that nobody else
+    meets another limit than their own.
+    """
+    with _CSV_LIMIT:
+        limit = csv.field_size_limit(2**31 - 1)
+        try:
+            return next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _csv_lines(path: Path, options: TextOptions) -> Iterator[str]:
@@ -215,7 +332,7 @@ def _find_delimiter(lines: list[str], text_field: str) -> str:
     """The character under which the header has the field of the text; a comma if none does."""
     for delimiter in _DELIMITERS:
         try:
-            header = next(csv.reader(lines, delimiter=delimiter), [])
+            header = _next_row(csv.reader(lines, delimiter=delimiter)) or []
         except csv.Error:
             continue
         if text_field in header:
@@ -228,13 +345,10 @@ def _csv_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[R
     header: list[str] | None = None
     line = 1
     try:
-        for row in reader:
+        while (row := _next_row(reader)) is not None:
             if header is None and row:
                 header = [name if name.strip() else f"column_{i}" for i, name in enumerate(row, 1)]
-                twice = sorted({name for name in header if header.count(name) > 1})
-                if twice:
-                    message = f"columns must have different names, got {', '.join(twice)} twice"
-                    raise at_line(path, line, f"{message}; rename or remove one")
+                _check_header(path, line, header)
             elif header is not None and row and len(row) != len(header):
                 message = f"expected {len(header)} fields as in the header, got {len(row)}"
                 raise at_line(
@@ -252,6 +366,23 @@ def _csv_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[R
         ) from error
     if header is None:
         raise FileError(f"{path}: is empty; expected a header and a record for each document")
+
+
+def _check_header(path: Path, line: int, header: list[str]) -> None:
+    """Refuses names that occur twice, and more columns than documents have."""
+    twice = sorted(name for name, times in Counter(header).items() if times > 1)
+    if twice:
+        message = f"columns must have different names, got {_listed(twice)} twice"
+        raise at_line(path, line, f"{message}; rename or remove one")
+    _check_fields(path, f"line {line}", header)
+
+
+def _check_fields(path: Path, place: str, fields: Sized) -> None:
+    if len(fields) > _MOST_FIELDS:
+        raise FileError(
+            f"{path}, {place}: expected at most {_MOST_FIELDS} fields, got {len(fields)}; leave "
+            "out those that say nothing of documents"
+        )
 
 
 class _Columns:
@@ -274,6 +405,8 @@ class _Columns:
             if name not in self._columns and name != text_field:
                 self._columns[name] = [None] * num_docs
         self._num_values += len(record)
+        _check_fields(self._path, place, self._columns)
+        check_proportion(self._path, self._num_values, "values")
         most = max(_FREE_CELLS, _CELLS_PER_VALUE * self._num_values)
         if len(self._columns) * num_docs > most:
             raise FileError(

@@ -1,0 +1,353 @@
+"""Small files that would take all memory or time, or read other files, are refused."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from io import BytesIO
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+from support.corpora import dense, random_counts, write
+
+from torch_lntm.corpus import convert_corpus, read_corpus
+from torch_lntm.corpus.readers import texts
+from torch_lntm.errors import CorpusError, FileError
+from torch_lntm.files import reading
+
+MIB = 1 << 20
+
+
+def zipped(head: bytes, repeated: bytes, times: int, tail: bytes = b"") -> bytes:
+    """A gzipped text of ``times`` MiB of something that repeats."""
+    piece = gzip.compress(repeated * (MIB // len(repeated)))
+    return gzip.compress(head) + piece * times + gzip.compress(tail)
+
+
+def npz(num_entries: int) -> bytes:
+    """A corpus of one document that holds one word, in very many entries."""
+    file = BytesIO()
+    arrays = {
+        "data": np.ones(num_entries, np.uint8),
+        "indices": np.zeros(num_entries, np.uint8),
+        "indptr": np.array([0, num_entries]),
+        "shape": np.array([1, 5]),
+    }
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            held = BytesIO()
+            np.save(held, array)
+            archive.writestr(f"{name}.npy", held.getvalue())
+    return file.getvalue()
+
+
+def parquet(words: pa.Array, num_entries: int) -> bytes:
+    """One document of a word that repeats."""
+    repeated = words.take(pa.array(np.zeros(num_entries, np.int32)))
+    file = BytesIO()
+    lists = pa.ListArray.from_arrays(pa.array([0, num_entries], pa.int32()), repeated)
+    pq.write_table(pa.table({"words": lists}), file, compression="zstd")
+    return file.getvalue()
+
+
+def h5ad(num_entries: int, chunk: int) -> bytes:
+    """One document of a word that repeats, in compressed chunks."""
+    held = BytesIO()
+    with h5py.File(held, "w") as file:
+        x = file.create_group("X")
+        x.attrs["encoding-type"], x.attrs["shape"] = "csr_matrix", (1, 5)
+        for name in ("data", "indices"):
+            packed = x.create_dataset(
+                name, (num_entries,), np.uint8, chunks=(chunk,), compression=1
+            )
+            packed[:] = np.ones(num_entries, np.uint8)
+        x["indptr"] = np.array([0, num_entries])
+        file.create_group("obs"), file.create_group("var")
+    return held.getvalue()
+
+
+BOMBS = {
+    "line.txt.gz": (lambda: zipped(b"", b"wood ", 300), "holds more than 134217728 bytes"),
+    "documents.txt.gz": (lambda: zipped(b"", b"ab\n", 100), "lines and more are out of prop"),
+    "blank.csv.gz": (lambda: zipped(b"text\n", b"\n", 100), "lines and more are out of prop"),
+    "blank.jsonl.gz": (lambda: zipped(b"", b"\n", 100), "lines and more are out of prop"),
+    "header.csv.gz": (lambda: zipped(b"text,", b"a,", 40, b"b\n"), "different names, got a twice"),
+    "cells.csv.gz": (
+        lambda: zipped(
+            f"a,text,{','.join(map(str, range(98)))}".encode(), b"\n1,ab" + b",1" * 98, 100
+        ),
+        "values and more are out of proportion",
+    ),
+    "lists.jsonl.gz": (lambda: zipped(b'{"a":[', b"[],", 100), "object of more than 33554432"),
+    "lists.json.gz": (lambda: zipped(b'[{"a":[', b"[],", 100), "object of more than 33554432"),
+    "records.json.gz": (
+        lambda: zipped(b"[", b'{"text":"ab"},', 100),
+        "documents and more are out of proportion",
+    ),
+    "line.ldac.gz": (lambda: zipped(b"1 ", b"1:1 ", 120), "announces 1 words and holds 31457280"),
+    "lines.ldac.gz": (lambda: zipped(b"", b"0\n", 100), "lines and more are out of proportion"),
+    "docword.line.txt.gz": (lambda: zipped(b"", b"1 ", 120), "expected the number D"),
+    "line.mtx.gz": (lambda: zipped(b"", b"1 ", 120), "expected .%%MatrixMarket"),
+    "many.npz": (lambda: npz(34 << 20), "holds more than 67108864 bytes"),
+    "some.npz": (lambda: npz(30 << 20), "num_tokens=31457280"),
+    "words.parquet": (lambda: parquet(pa.array(["wood"]), 25_000_000), "25000000 entries are"),
+    "columns.parquet": (lambda: parquet(pa.array([0]), 25_000_000), "25000000 entries are out"),
+    "some.parquet": (lambda: parquet(pa.array(["wood"]), 20_000_000), "num_tokens=20000000"),
+    "chunk.h5ad": (lambda: h5ad(130 * MIB, 130 * MIB), "chunks of .136314880,. values"),
+    "many.h5ad": (lambda: h5ad(24 * MIB, MIB), "25165824 entries are out of proportion"),
+}
+#: Reads files and says of each what came out, its CPU seconds, and the peak of memory.
+READ = """
+import sys, time
+from torch_lntm.corpus import read_corpus
+for path in sys.argv[1:]:
+    start = time.process_time()
+    try:
+        said = repr(read_corpus(path))
+    except Exception as error:
+        said = f"{type(error).__name__} {error}"
+    about = open("/proc/self/status").read() if sys.platform == "linux" else "VmHWM: 0"
+    peak = about.split("VmHWM:")[1].split()[0]
+    print(time.process_time() - start, peak, said.replace("\\n", " ")[:300])
+"""
+
+
+@pytest.mark.slow
+def test_small_files_are_read_or_refused_in_bounded_time_and_memory(tmp_path):
+    paths = []
+    for name, (make, _) in BOMBS.items():
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(make())
+        assert paths[-1].stat().st_size < 10_000_000
+    ran = subprocess.run(
+        [sys.executable, "-c", READ, *map(str, paths)], capture_output=True, text=True, check=True
+    )
+    lines = ran.stdout.splitlines()
+    assert len(lines) == len(BOMBS)
+    for line, (_, expected) in zip(lines, BOMBS.values(), strict=True):
+        seconds, kilobytes, said = line.split(maxsplit=2)
+        assert float(seconds) < 15, line
+        assert int(kilobytes) < 2_500_000, line
+        assert said.startswith(("FileError", "CorpusError", "Corpus(")), line
+        assert re.search(expected, said), line
+
+
+def test_the_same_sizes_are_read_from_files_that_are_not_compressed(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_UNPACKED", 4000)
+    monkeypatch.setattr(reading, "_FREE", 100)
+    text = "wood stone\n" * 500
+    with pytest.raises(FileError, match="holds more than 4000 bytes"):
+        read_corpus(write(tmp_path / "a.txt.gz", text))
+    monkeypatch.setattr(reading, "_UNPACKED", 10**6)
+    with pytest.raises(FileError, match=r"500 lines and more are out of proportion to its \d+ b"):
+        read_corpus(write(tmp_path / "a.txt.gz", text))
+    assert read_corpus(write(tmp_path / "a.txt", text)).num_docs == 500
+
+
+def test_a_bound_that_is_given_counts_instead(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_UNPACKED", 100)
+    path = write(tmp_path / "a.txt.gz", "wood stone\n" * 100)
+    assert read_corpus(path, max_bytes=10_000).num_docs == 100
+    with pytest.raises(FileError, match="holds more than 100 bytes"):
+        read_corpus(path)
+    with pytest.raises(FileError, match="holds more than 100 bytes"):
+        convert_corpus(path, tmp_path / "out")
+
+
+def test_large_compressed_files_may_unpack_to_a_hundred_times_their_size():
+    assert reading.unpacked_bytes(0) == reading.unpacked_bytes(10 * MIB) == 128 * MIB
+    assert reading.unpacked_bytes(20 * MIB) == 1128 * MIB
+
+
+def test_a_json_array_is_read_in_pieces_of_any_size(tmp_path, monkeypatch):
+    records = [{"text": f"wörd {i} \\u20ac", "n": i, "x": [1.5, "a]", {}]} for i in range(20)]
+    path = write(tmp_path / "a.json", "\n" + json.dumps(records, indent=1) + " ")
+    expected = read_corpus(path)
+    assert expected.metadata["n"].tolist() == list(range(20))
+    assert expected.metadata["x"][3] == "1.5|a]|{}"
+    for size in (1, 2, 3, 7, 50, 1000):
+        monkeypatch.setattr(reading, "_PIECE", size)
+        assert read_corpus(path).fingerprint() == expected.fingerprint()
+    for damage in ('{"text": tru}', '{"text": "a" 3}', '{"text": "a}', "{,}"):
+        write(path, '[{"text": "wood"},\n' + damage + ', {"text": "' + "a " * 500 + '"}]')
+        with pytest.raises(FileError, match=r"a\.json, line 2: not JSON"):
+            read_corpus(path)
+    for end, what in (("", "comma or the end"), ("] 3", "nothing behind"), ("3]", "comma or")):
+        write(path, '[{"text": "wood"}' + end)
+        with pytest.raises(FileError, match=f"line 1: not JSON .expected .*{what}"):
+            read_corpus(path)
+
+
+def test_a_json_object_has_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "_MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(reading, "_PIECE", 64)
+    for name, form in (("a.json", "[%s]"), ("a.jsonl", "%s\n")):
+        short, long = ('{"text": "%s"}' % ("wood " * times) for times in (190, 220))
+        assert read_corpus(write(tmp_path / name, form % short)).num_tokens == 190
+        with pytest.raises(FileError, match=r"line 1: not JSON .an object of more than"):
+            read_corpus(write(tmp_path / name, form % long))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_records_have_at_most_ten_thousand_fields(tmp_path, name):
+    def of(number):
+        names = ["text", *(f"c{i}" for i in range(number - 1))]
+        values = ["wood", *["1"] * (number - 1)]
+        if name == "a.jsonl":
+            return json.dumps(dict(zip(names, values, strict=True)))
+        return ",".join(names) + "\n" + ",".join(values) + "\n"
+
+    assert len(read_corpus(write(tmp_path / name, of(10_000))).metadata) == 9_999
+    with pytest.raises(FileError, match=r"at most 10000 fields, got 1000[12]"):
+        read_corpus(write(tmp_path / name, of(10_002)))
+
+
+# ------------------------------------------------------------------ CSV
+
+
+def test_csv_files_are_read_side_by_side_and_leave_no_limit_behind(tmp_path):
+    path = write(tmp_path / "a.csv", "text\n" + f"{'wood ' * 40_000}\n" * 3)
+    limit = csv.field_size_limit()
+    first, second = (iter(texts.TextStream(path, "csv", texts.TextOptions())) for _ in "ab")
+    next(first), next(second)
+    assert csv.field_size_limit() == limit
+    assert len(list(first)) == 2
+    assert csv.field_size_limit() == limit
+    assert len(list(second)) == 2
+    found: list[int] = []
+    readers = [
+        threading.Thread(target=lambda: found.append(read_corpus(path).num_tokens))
+        for _ in range(6)
+    ]
+    for thread in readers:
+        thread.start()
+    for thread in readers:
+        thread.join()
+    assert found == [120_000] * 6
+    assert csv.field_size_limit() == limit
+
+
+# ------------------------------------------------------------------ AnnData
+
+
+@pytest.fixture
+def table(tmp_path):
+    """An AnnData file of 12 documents, open for writing, beside a file with a secret."""
+    (tmp_path / "secret.txt").write_bytes(b"top secret!!")
+    with h5py.File(tmp_path / "other.h5", "w") as other:
+        other["s"] = np.frombuffer(b"top secret!!", np.uint8)
+    counts = sp.csr_array(random_counts(12, 5))
+    with h5py.File(tmp_path / "a.h5ad", "w") as file:
+        x = file.create_group("X")
+        x.attrs["encoding-type"], x.attrs["shape"] = "csr_matrix", counts.shape
+        x["data"], x["indices"], x["indptr"] = counts.data, counts.indices, counts.indptr
+        file.create_group("var")
+        file.create_group("obs").attrs["column-order"] = ["s"]
+        yield file, tmp_path
+
+
+def test_anndata_reads_no_external_storage(table):
+    file, folder = table
+    storage = [(str(folder / "secret.txt"), 0, 12)]
+    file["obs"].create_dataset("s", (12,), np.uint8, external=storage)
+    file.close()
+    with pytest.raises(FileError, match=r"/obs/s is in other files; write it into this one"):
+        read_corpus(folder / "a.h5ad")
+
+
+def test_anndata_reads_no_virtual_data(table):
+    file, folder = table
+    layout = h5py.VirtualLayout((12,), np.uint8)
+    layout[:] = h5py.VirtualSource(folder / "other.h5", "s", (12,))
+    file["obs"].create_virtual_dataset("s", layout)
+    file.close()
+    with pytest.raises(FileError, match=r"/obs/s is in other files"):
+        read_corpus(folder / "a.h5ad")
+
+
+@pytest.mark.parametrize("name", ["s", "outside/s", "soft", "X/data", "X", "obs"])
+def test_anndata_follows_no_links(table, name):
+    file, folder = table
+    other = h5py.ExternalLink(str(folder / "other.h5"), "/" if "outside" in name else "s")
+    obs = file["obs"]
+    obs.attrs["column-order"] = [name]
+    if name == "outside/s":
+        obs["outside"] = other
+    elif name == "soft":
+        obs["soft"] = h5py.SoftLink("/obs/elsewhere")
+        obs["elsewhere"] = other
+    else:
+        where = obs if name == "s" else file
+        if name != "s":
+            del file[name]
+        where[name] = other
+    file.close()
+    for read in (read_corpus, lambda path: convert_corpus(path, folder / "out")):
+        with pytest.raises(FileError, match="is a link; write the file without links"):
+            read(folder / "a.h5ad")
+
+
+def test_anndata_whose_texts_repeat_a_long_one_is_refused(table, monkeypatch):
+    file, folder = table
+    file["obs"]["s"] = ["x" * 1000] * 12
+    file.close()
+    assert read_corpus(folder / "a.h5ad").metadata["s"][11] == "x" * 1000
+    monkeypatch.setattr(reading, "_UNPACKED", 5000)
+    with pytest.raises(FileError, match="the values of /obs/s take 12000 bytes"):
+        read_corpus(folder / "a.h5ad")
+
+
+@pytest.mark.parametrize("shape", [(12, 0), (0, 5)])
+def test_anndata_of_an_empty_matrix_is_refused(table, shape):
+    file, folder = table
+    del file["X"]
+    file["X"] = np.zeros(shape)
+    file["obs"].attrs["column-order"] = []
+    file.close()
+    with pytest.raises(CorpusError, match=f"the corpus is empty: {shape[0]} documents, {shape[1]}"):
+        read_corpus(folder / "a.h5ad")
+
+
+# ------------------------------------------------------------------ Parquet
+
+
+def test_a_parquet_file_that_repeats_a_long_text_holds_it_once(tmp_path):
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 3000), pa.array(["x" * 1_000_000]))
+    words = pa.array([["a", "b"]] * 3000)
+    pq.write_table(pa.table({"words": words, "long": texts}), tmp_path / "a.parquet")
+    corpus = read_corpus(tmp_path / "a.parquet")
+    assert len({id(value) for value in corpus.metadata["long"]}) == 1
+    np.testing.assert_array_equal(dense(corpus), np.ones((3000, 2)))
+
+
+def test_a_parquet_column_whose_name_is_not_unicode_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"words": [["a"]], "nameless": [1]}), path)
+    path.write_bytes(path.read_bytes().replace(b"nameless", b"name\xff\xfess"))
+    with pytest.raises(FileError, match="not a complete Parquet file"):
+        read_corpus(path)
+
+
+# ------------------------------------------------------------------ encodings
+
+
+@pytest.mark.parametrize("encoding", ["zlib_codec", "rot13", "undefined", "punycode", "a\0b", "no"])
+def test_encodings_of_other_things_than_texts_are_refused(tmp_path, encoding):
+    path = write(tmp_path / "a.txt", "wood")
+    with pytest.raises(FileError, match=r"a\.txt: encoding .* cannot be used"):
+        read_corpus(path, encoding=encoding)
+
+
+def test_utf_16_without_its_mark_is_refused_in_words(tmp_path):
+    with pytest.raises(FileError, match=r"a\.txt, line 1: not utf-16 text \(.*BOM"):
+        read_corpus(write(tmp_path / "a.txt", "wood"), encoding="utf-16")
