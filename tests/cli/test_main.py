@@ -245,6 +245,31 @@ def test_where_nothing_can_be_written_is_said_before_the_fit(counts, capsys):
     assert error.endswith("choose another path")
 
 
+@pytest.mark.parametrize("command", [["fit"], ["convert"], ["transform", "run"]])
+def test_a_link_to_itself_is_told_before_any_work(run_folder, counts, command, monkeypatch, capsys):
+    Path("loop.csv").symlink_to("loop.csv")
+    monkeypatch.setattr(lntm.inference.VariationalEM, "fit", None)
+    monkeypatch.setattr(lntm.inference, "transform", None)
+    out = ["loop.csv"] if command == ["convert"] else ["--out", "loop.csv", "--overwrite"]
+    assert main([*command, counts, *out]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: loop.csv: cannot be written (Too many levels of symbolic links")
+    assert error.endswith("a symbolic link leads back to itself; remove it, or choose another path")
+
+
+def test_runs_and_tables_may_have_names_as_long_as_the_system_takes(counts, capsys):
+    run, table = "r" * 255, "t" * 251 + ".csv"
+    assert main(["fit", counts, "--out", run, *QUICK]) == 0
+    assert main(["transform", run, counts, "--out", table]) == 0
+    assert Path(table).read_text().count("\n") == 41
+    corpus = "c" * 240 + ".npz"
+    Path(counts).rename(corpus)
+    assert main(["fit", corpus, *QUICK]) == 0
+    (folder,) = Path("runs").iterdir()
+    assert str(folder) in capsys.readouterr().out
+    assert lntm.load_run(folder).metadata["corpus"]["name"] == "c" * 240
+
+
 def test_words_that_cannot_be_written_are_found_before_the_fit(workplace, monkeypatch, capsys):
     matrix = np.ones((5, 2), dtype=int)
     corpus = lntm.Corpus.from_matrix(matrix, ["a", "c"])

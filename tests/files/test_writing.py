@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -138,3 +140,135 @@ def test_the_forgetful_disk_notices_what_is_not_synced(root, monkeypatch, step):
     disk = ForgetfulDisk(root, monkeypatch)
     write_folder(root / "x")
     assert {content(tree) for tree in disk.finally_left} != {NEW}
+
+
+# ------------------------------------------------------------------ places and names
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ü" * 127, "n" * 201, "n" * 251 + ".csv"])
+def test_names_as_long_as_the_system_takes(tmp_path, name):
+    write(tmp_path / name, b"new")
+    assert (tmp_path / name).read_bytes() == b"new"
+    (tmp_path / name).unlink()
+    write_folder(tmp_path / name)
+    write_folder(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path):
+    with pytest.raises(FileError, match=r"cannot be written .*: its name is too long; choose"):
+        write(tmp_path / ("n" * 256), b"new")
+
+
+@pytest.mark.parametrize("target", ["real", "missing"])
+def test_a_link_to_a_file_is_written_through(tmp_path, target):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(target)
+    write(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / target).read_bytes() == b"new"
+    assert {path.name for path in tmp_path.iterdir()} == {"link", "real", target}
+
+
+@pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
+def test_a_link_to_itself_is_told(tmp_path, writer):
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(FileError, match=r"link: cannot be written .* leads back to itself; remove"):
+        writer(tmp_path / "link")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+# ------------------------------------------------------------------ leftovers
+
+HEX = "0123456789abcdef" * 2
+
+
+def killed(root, statement, **replaced):
+    """Runs a writer in another process, which is killed where a function is replaced."""
+    lines = [
+        "import os, pathlib, torch_lntm.files.writing as w",
+        f"path = pathlib.Path({str(root / 'x')!r})",
+        *(f"w.{name} = lambda *a: os.kill(os.getpid(), 9)" for name in replaced),
+        f"with {statement} as made:",
+        "    made.write(b'new') if hasattr(made, 'write') else (made / 'a').write_bytes(b'new')",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], check=False)
+    assert done.returncode == -9
+
+
+@pytest.mark.parametrize("step", ["_sync_tree", "_take_place", "_remove"])
+def test_what_a_killed_writer_of_a_folder_left_is_removed_by_the_next(root, step):
+    make((("a", b"old"),), root / "x")
+    killed(root, "w.atomic_folder(path)", **{step: None})
+    assert len(list(root.iterdir())) == 2
+    assert (root / "x" / "a").read_bytes() == (b"new" if step == "_remove" else b"old")
+    write_folder(root / "x")
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+def test_what_a_killed_writer_of_a_file_left_is_removed_by_the_next(root):
+    killed(root, "w.atomic_write(path)", **{"os.replace": None})
+    assert [path.name.startswith(".x.") for path in root.iterdir()] == [True]
+    write(root / "x", b"new")
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+def test_a_writer_that_is_alive_is_left_alone(root):
+    with atomic_folder(root / "x") as one:
+        (one / "a").write_bytes(b"one")
+        write_folder(root / "x")
+        with atomic_write(root / "y") as file:
+            write(root / "y", b"two")
+            file.write(b"one")
+    assert (root / "x" / "a").read_bytes() == b"one"
+    assert (root / "y").read_bytes() == b"one"
+    assert sorted(path.name for path in root.iterdir()) == ["x", "y"]
+
+
+def test_a_hidden_name_that_is_taken_for_a_leftover_at_once_is_given_up(root, monkeypatch):
+    taken = []
+
+    def try_lock(descriptor):
+        if taken:
+            return True
+        (path,) = root.iterdir()
+        taken.append(path)
+        return False
+
+    monkeypatch.setattr(writing, "try_lock", try_lock)
+    with atomic_folder(root / "x") as folder:
+        assert folder != taken[0]
+        taken[0].rmdir()
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("name", [f".xy.{HEX}.new", f".x.{HEX}", ".x.new", f".x.{HEX}.new.txt"])
+def test_what_is_no_leftover_stays(root, name):
+    (root / name).write_bytes(b"precious")
+    write(root / "x", b"new")
+    assert (root / name).read_bytes() == b"precious"
+
+
+def test_an_old_folder_is_kept_until_another_has_its_place(root):
+    old = make((("a", b"old"),), root / f".x.{HEX}.old")
+    write_folder(root / "x")
+    assert (old / "a").read_bytes() == b"old"
+    write_folder(root / "x")
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_that_cannot_be_synced_in_its_place_gives_it_back(root, monkeypatch, exchange):
+    make((("a", b"old"),), root / "x")
+
+    def fail(folder):
+        if folder == root:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(writing, "_sync_folder", fail)
+    if not exchange:
+        monkeypatch.setattr(writing, "_renameat2", None)
+    with pytest.raises(FileError, match=r"x: cannot be written .Input/output error"):
+        write_folder(root / "x")
+    assert (root / "x" / "a").read_bytes() == b"old"
+    assert [path.name for path in root.iterdir()] == ["x"]
