@@ -25,6 +25,7 @@ from torch_lntm.evaluation import (
 from torch_lntm.guides import Guide
 from torch_lntm.inference import StepwiseEM, transform
 from torch_lntm.models import TopicModel
+from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
 from torch_lntm.recipes import AUTO, Ingredients, Recipe, find_device, guide_of
 from torch_lntm.reports import TopicSummary, summarise_topics, topic_shares
@@ -33,7 +34,9 @@ ScoreMethod = Literal["completion", "importance", "ais"]
 E = TypeVar("E", bound="TopicModelEstimator")
 
 
-class TopicModelEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TopicModelEstimator(
+    VersionedPickle, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """A topic model as a scikit-learn transformer from word counts to topic proportions.
 
     A subclass names the model and lists its parameters. Wherever ``X`` is taken, it is

@@ -27,6 +27,7 @@ from torch_lntm.models.sites import (
     prior_factor,
 )
 from torch_lntm.models.topics import Topics
+from torch_lntm.pickles import VersionedPickle
 
 
 class Construction(NamedTuple):
@@ -59,7 +60,7 @@ class _Program(nn.Module):
         return self.model._documents(*args)
 
 
-class TopicModel(nn.Module):
+class TopicModel(VersionedPickle, nn.Module):
     """A topic model: documents' theta from a prior, words from the topics.
 
     Calling the model with a batch runs it as a Pyro program with the prior's sites (``"eta"``;
