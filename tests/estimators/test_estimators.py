@@ -163,6 +163,51 @@ def test_ctrl_c_leaves_a_fitted_estimator(monkeypatch):
     assert estimator.transform(counts(5)).shape == (5, 2)
 
 
+def test_ctrl_c_ends_a_search_of_scikit_learn(monkeypatch):
+    maximise = lntm.inference.Statistics.maximise
+    calls = []
+
+    def interrupted(self, model):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        maximise(self, model)
+
+    monkeypatch.setattr(lntm.inference.Statistics, "maximise", interrupted)
+    options = {"start_epochs": 1, "stepwise_epochs": 1, "tolerance": 0.0}
+    estimator = lntm.CorrelatedTopicModel(2, posterior="taylor", max_iter=3, options=options)
+    search = GridSearchCV(estimator, {"n_components": [2, 3]}, cv=2)
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(counts(40))
+    assert len(calls) == 4
+    assert not hasattr(search, "cv_results_")
+
+
+@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
+def test_partial_fit_goes_on_from_a_fit_in_inference_mode(posterior):
+    X = counts(40)
+    estimators = [
+        lntm.CorrelatedTopicModel(3, posterior=posterior, max_iter=2, random_state=0)
+        for _ in range(2)
+    ]
+    with torch.inference_mode():
+        estimators[0].fit(X).partial_fit(X)
+    estimators[1].fit(X).partial_fit(X)
+    for estimator in estimators:
+        estimator.partial_fit(X)
+    np.testing.assert_array_equal(estimators[0].components_, estimators[1].components_)
+
+
+def test_topics_have_the_shares_of_the_fit():
+    X = counts(40)
+    estimator = ESTIMATORS["ctm"]().fit(X)
+    shares = [topic.share for topic in estimator.topics(vocabulary=list("abcdefgh"))]
+    assert sum(shares) == pytest.approx(1.0)
+    by_documents = {topic.topic: topic.share for topic in estimator.topics(X)}
+    np.testing.assert_allclose(shares, [by_documents[k] for k in range(3)], atol=0.05)
+    assert estimator.partial_fit(X).topics()[0].share is None
+
+
 @pytest.mark.slow
 def test_auto_takes_an_accelerator(accelerator):
     X = counts(12)
@@ -177,7 +222,7 @@ def test_auto_takes_an_accelerator(accelerator):
     assert estimator.topic_correlation_.shape == (3, 3)
 
 
-def test_progress_is_shown_when_it_is_asked_for(capsys):
+def test_progress_is_shown_when_it_is_asked_for(terminal, capsys):
     ESTIMATORS["ctm"](verbose=1).fit(counts())
     assert "doc" in capsys.readouterr().err
     ESTIMATORS["ctm"]().fit(counts())
@@ -231,6 +276,8 @@ def test_documents_without_words_get_the_priors_proportions(fitted):
         (TEXTS, "expected counts, got texts; put a CountVectorizer"),
         (np.array(TEXTS), "expected counts, got texts"),
         (pd.Series(TEXTS), "expected counts, got texts"),
+        (pd.DataFrame({"n": [1], "text": TEXTS[:1]}), "got a data frame with texts in .* 'text'; "),
+        ([{"text": text} for text in TEXTS], "expected counts, got dictionaries; put a Count"),
         (np.ones(8), "Expected 2D array"),
         ([["a"] * 8], "could not convert|Unable to convert|dtype"),
     ],

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.corpus.checks import check_vocabulary
@@ -24,6 +28,7 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.guides import Guide
 from torch_lntm.inference import StepwiseEM, transform
+from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import TopicModel
 from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
@@ -32,6 +37,30 @@ from torch_lntm.reports import TopicSummary, summarise_topics, topic_shares
 
 ScoreMethod = Literal["completion", "importance", "ais"]
 E = TypeVar("E", bound="TopicModelEstimator")
+
+
+def is_compared() -> bool:
+    """Whether a search or a cross-validation of scikit-learn is calling."""
+    return any(
+        frame.f_globals.get("__name__", "").startswith("sklearn.model_selection")
+        for frame, _ in traceback.walk_stack(None)
+    )
+
+
+def _texts_in(X: Any) -> str | None:
+    """What was given instead of counts, in words; None if it may be counts."""
+    columns = getattr(X, "columns", ())
+    for name, kind in zip(columns, X.dtypes if len(columns) else (), strict=True):
+        if str(kind).lower() in ("object", "str", "string") and isinstance(
+            next(iter(X[name])), str
+        ):
+            return f"a data frame with texts in the column {name!r}"
+    if getattr(X, "ndim", 1) != 1 or not hasattr(X, "__iter__"):
+        return None
+    first = next(iter(X), None)
+    if isinstance(first, Mapping):
+        return "dictionaries"
+    return "texts" if isinstance(first, str) else None
 
 
 class TopicModelEstimator(
@@ -90,7 +119,8 @@ class TopicModelEstimator(
         """Fit the model to documents.
 
         Ctrl-C ends the fit at the last finished iteration; the estimator is fitted then, and
-        ``stop_reason_`` is ``"interrupted"``.
+        ``stop_reason_`` is ``"interrupted"``. It ends a search or a cross-validation of
+        scikit-learn as a whole, since these would take an early end for a result.
 
         Args:
             X: The documents.
@@ -105,8 +135,11 @@ class TopicModelEstimator(
         """
         corpus = self._corpus(X, "fit", reset=True)
         seed = self._seed()
-        recipe, made = self._make(corpus, seed)
-        result = made.engine.fit(corpus)
+        # Tensors of inference mode could not be updated by partial_fit outside of it.
+        with torch.inference_mode(False), whole_or_nothing() if is_compared() else nullcontext():
+            recipe, made = self._make(corpus, seed)
+            result = made.engine.fit(corpus)
+            self._shares: Tensor | None = topic_shares(made.model.theta(result.means), corpus)
         self.recipe_, self.model_ = recipe, made.model
         self.history_, self.stop_reason_ = result.history, result.stop_reason
         self.n_iter_ = max(1, result.history[-1]["iteration"]) if result.history else 1
@@ -144,7 +177,9 @@ class TopicModelEstimator(
                     "does not have; call fit"
                 )
             return self.fit(X)
-        stepwise.update(self._known(X, "partial_fit"))
+        with torch.inference_mode(False):
+            stepwise.update(self._known(X, "partial_fit"))
+        self._shares = None
         return self
 
     @classmethod
@@ -303,7 +338,9 @@ class TopicModelEstimator(
         """The topics in words: the most probable ones, and the topics they come with.
 
         Args:
-            X: Documents; with them topics have shares, and the largest comes first.
+            X: Documents whose shares the topics have, the largest first. By default topics keep
+                their order, and have the shares of the documents of :meth:`fit` unless
+                :meth:`partial_fit` has learned from others since.
             n_words: Words of each topic.
             vocabulary: The words of the columns, as at construction, where the model was not told
                 them: in a pipeline, the vectorizer before it.
@@ -312,14 +349,15 @@ class TopicModelEstimator(
             The topics, which :func:`~torch_lntm.reports.format_topics` prints.
         """
         check_is_fitted(self, "model_")
-        shares = None
+        shares = getattr(self, "_shares", None)
         if X is not None:
             corpus = self._known(X, "topics")
             shares = topic_shares(transform(self._guide(), corpus).theta, corpus)
         model = self.model_
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))
-        return summarise_topics(model, shares, num_words=n_words)
+        found = summarise_topics(model, shares, num_words=n_words)
+        return sorted(found, key=lambda topic: topic.topic) if X is None else found
 
     @property
     def _n_features_out(self) -> int:
@@ -351,11 +389,10 @@ class TopicModelEstimator(
             else:
                 X = self.model_.encode(X)
             return X
-        one_axis = getattr(X, "ndim", 1) == 1 and hasattr(X, "__iter__")
-        if one_axis and isinstance(next(iter(X), None), str):
+        if found := _texts_in(X):
             raise ConfigError(
-                "expected counts, got texts; put a CountVectorizer before the model: "
-                f"make_pipeline(CountVectorizer(), {type(self).__name__}())"
+                f"expected counts, got {found}; put a CountVectorizer before the model, and give "
+                f"it the texts: make_pipeline(CountVectorizer(), {type(self).__name__}())"
             )
         if not reset and not hasattr(self, "feature_names_in_"):
             self._check_order(getattr(X, "columns", None))
