@@ -166,34 +166,38 @@ class Selection:
             rows = [asdict(row) | {"perplexity": row.perplexity} for row in self.rows]
             about = {"about": self.about, "recommended": self.recommended.num_topics}
             return json.dumps({**about, "because": self.because, "rows": rows}, indent=2)
-        names = self._criteria
         if format == "csv":
-            header = ["topics", "perplexity", "behind", "behind_se"]
-            table = [header + [part for name in names for part in (name, f"{name}_se")]]
-            for row in self.rows:
-                pairs = [row.behind, *(row.criteria.get(name) for name in names)]
-                cells = [str(row.num_topics), f"{row.perplexity:.6g}"]
-                for pair in pairs:
-                    numbers = astuple(pair) if pair is not None else ()
-                    cells += [f"{number:.6g}" for number in numbers] or ["", ""]
-                table.append(cells)
-            return to_csv(table)
+            return to_csv(self._csv_rows())
         check_text(format)
-        lines = [f"{name}: {CRITERIA[name]}" for name in names]
+        lines = [f"{name}: {CRITERIA[name]}" for name in self._criteria]
         lines += ["behind: nats per token that completion is worse than the best's", ""]
-        titles = ["topics", "perplexity", "behind", *names]
-        lines.append(
-            "  ".join([f"{titles[0]:>6}", f"{titles[1]:>10}"] + [f"{t:>17}" for t in titles[2:]])
-        )
+        return "\n".join([*lines, *self._text_rows(), "", self.because])
+
+    def _numbers(self, row: SelectionRow) -> list[Criterion | None]:
+        """The numbers of a row, in the order of the columns."""
+        return [row.behind, *(row.criteria.get(name) for name in self._criteria)]
+
+    def _csv_rows(self) -> list[list[str]]:
+        names = ["behind", *self._criteria]
+        table = [["topics", "perplexity", *(name + end for name in names for end in ("", "_se"))]]
         for row in self.rows:
-            pairs = [row.behind, *(row.criteria.get(name) for name in names)]
+            cells = [str(row.num_topics), f"{row.perplexity:.6g}"]
+            for number in self._numbers(row):
+                cells += ["", ""] if number is None else [f"{v:.6g}" for v in astuple(number)]
+            table.append(cells)
+        return table
+
+    def _text_rows(self) -> list[str]:
+        titles = ["behind", *self._criteria]
+        lines = ["  ".join(["topics", f"{'perplexity':>10}", *(f"{t:>17}" for t in titles)])]
+        for row in self.rows:
             cells = [
-                "–" if p is None else f"{p.value:8.4f} ± {p.standard_error:.4f}".replace("-", "−")
-                for p in pairs
+                "–" if n is None else f"{n.value:8.4f} ± {n.standard_error:.4f}".replace("-", "−")
+                for n in self._numbers(row)
             ]
             begin = [f"{row.num_topics:>6}", f"{row.perplexity:10.1f}"]
             lines.append("  ".join([*begin, *(f"{cell:>17}" for cell in cells)]))
-        return "\n".join([*lines, "", self.because])
+        return lines
 
     def plot(self) -> Figure:
         """One panel for each criterion over the number of topics, the recommended one marked.
@@ -223,6 +227,7 @@ class _Fit(NamedTuple):
     log_predictive: Tensor
     held_out_tokens: Tensor
     likelihood: LikelihoodEstimate | None
+    seconds: float
 
 
 def select(
@@ -275,47 +280,70 @@ def select(
     corpus = as_corpus(corpus)
     require_whole(2, top_n=top_n)
     require_whole(1, num_seeds=num_seeds)
-    sizes = sorted(set(num_topics))
-    if not sizes:
-        raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
-    require_whole(2, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
+    sizes = _checked_sizes(num_topics)
     recipe = Recipe(recipe) if isinstance(recipe, str) else recipe
     train, test = corpus.split(test_fraction, seed)
     hold_out = test.hold_out_words(observed_fraction, seed)
     annealing = AIS() if likelihood is True else likelihood
-    fits: dict[int, list[_Fit]] = {}
-    seconds: dict[int, float] = {}
+
+    def fitted(size: int, own_seed: int) -> _Fit:
+        """The fit of a number of topics from a seed, judged on the held-out documents."""
+        chosen = recipe.for_corpus(train, size)
+        model, guide, engine = chosen.recipe.make(
+            train.num_words,
+            train.vocabulary,
+            seed=own_seed,
+            device=device,
+            options={"progress": False, **chosen.options, **(options or {}), "num_topics": size},
+            model_options=model_options,
+        )
+        with whole_or_nothing():
+            seconds = engine.fit(train).seconds
+        found = document_completion(model, guide, hold_out)
+        likely = annealing.estimate(model, test, seed=seed) if annealing else None
+        return _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely, seconds)
+
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
-    interrupted = False
+    fits: dict[int, list[_Fit]] = {}
     try:
         for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
-            chosen = recipe.for_corpus(train, size)
-            given = {"progress": False, **chosen.options, **(options or {}), "num_topics": size}
-            model, guide, engine = chosen.recipe.make(
-                train.num_words,
-                train.vocabulary,
-                seed=own_seed,
-                device=device,
-                options=given,
-                model_options=model_options,
-            )
-            with whole_or_nothing():
-                result = engine.fit(train)
-            found = document_completion(model, guide, hold_out)
-            likely = annealing.estimate(model, test, seed=seed) if annealing else None
-            fit = _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely)
+            fit = fitted(size, own_seed)
             fits.setdefault(size, []).append(fit)
-            seconds[size] = seconds.get(size, 0.0) + result.seconds
     except KeyboardInterrupt:
         if not fits:
             raise
-        interrupted = True
-    sizes = list(fits)
-    bursty = fits[sizes[0]][0].model.bursts is not None
-    predictive = {size: _mean([f.log_predictive for f in fits[size]]) for size in sizes}
-    tokens = fits[sizes[0]][0].held_out_tokens
-    best = max(sizes, key=lambda size: float(predictive[size].sum()))
-    rows = [
+    interrupted = sum(map(len, fits.values())) < len(runs)
+    about = (
+        f"{recipe.model}, {len(train)} documents fitted from "
+        f"{'up to ' if interrupted else ''}{num_seeds} seeds each, "
+        f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
+    )
+    if fits[sizes[0]][0].model.bursts is not None:
+        about += ", completion with the documents' own words"
+    if annealing:
+        about += f"; likelihood with {annealing.num_chains} chains a document"
+    return Selection(_judged(fits, train, top_n), about, interrupted)
+
+
+def _checked_sizes(num_topics: Sequence[int]) -> list[int]:
+    """The numbers of topics, each once, ascending."""
+    sizes = sorted(set(num_topics))
+    if not sizes:
+        raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
+    require_whole(2, **{f"num_topics[{j}]": size for j, size in enumerate(sizes)})
+    return sizes
+
+
+def _judged(
+    fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int
+) -> tuple[SelectionRow, ...]:
+    """The criteria of every number of topics, and how far each is behind the best."""
+    predictive = {
+        size: _mean([f.log_predictive for f in of_size]) for size, of_size in fits.items()
+    }
+    tokens = next(iter(fits.values()))[0].held_out_tokens
+    best = max(predictive, key=lambda size: float(predictive[size].sum()))
+    return tuple(
         SelectionRow(
             size,
             {
@@ -325,18 +353,10 @@ def select(
             Criterion(*per_token(predictive[best] - predictive[size], tokens))
             if size != best
             else Criterion(0.0, 0.0),
-            round(seconds[size], 3),
+            round(sum(fit.seconds for fit in fits[size]), 3),
         )
-        for size in sizes
-    ]
-    about = (
-        f"{recipe.model}, {len(train)} documents fitted from "
-        f"{'up to ' if interrupted else ''}{num_seeds} seeds each, "
-        f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
-        + (", completion with the documents' own words" if bursty else "")
-        + (f"; likelihood with {annealing.num_chains} chains a document" if annealing else "")
+        for size in fits
     )
-    return Selection(tuple(rows), about, interrupted)
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -133,14 +133,7 @@ def correlation_graph(
     linked = sorted({k for edge in edges for k in edge})
     single = [k for k in range(size) if k not in linked]
 
-    weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
-    areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
-    numbers, words = zip(*(name.partition(" ")[::2] for name in names), strict=True)
-    lines = [name_lines(text, _LETTERS) for text in words]
-    # Inches: the circles' radii, and from their middles to those of circle and name together.
-    radii = np.sqrt(areas) / 2 / 72
-    below = np.array([_LINE * len(one) for one in lines]) / 2
-    room = np.stack([np.full(size, TOPIC_WIDTH / 2), radii + below + 0.03], -1)
+    topics = _Topics.of(names, shares)
     width = max(1.75 * np.sqrt(len(linked)), 1.4 * np.sqrt(len(single)), 3.5)
     height = None
     if ax is not None:
@@ -148,10 +141,10 @@ def correlation_graph(
         ax.figure.canvas.figure.draw_without_rendering()
         window = ax.get_window_extent()
         width, height = window.width / ax.figure.dpi, window.height / ax.figure.dpi
-    points = place_topics(correlation, linked, single, room, float(width), height)
-    points[:, 1] += below
+    points = place_topics(correlation, linked, single, topics.room, float(width), height)
+    edge_of = [points - topics.room, points + topics.room]
+    points[:, 1] += topics.below
     curves = [route(points, i, j) for i, j in edges]
-    edge_of = [points - room - [0, 1] * below[:, None], points + room - [0, 1] * below[:, None]]
     left, right = _limits(0, *edge_of, *curves)
     low, high = _limits(1, *edge_of, *curves)
     if ax is None:
@@ -159,18 +152,7 @@ def correlation_graph(
     limit = max([LEAST_LIMIT, *(abs(correlation[edge]) for edge in edges)])
     for edge, curve in zip(edges, curves, strict=True):
         _draw_line(ax, curve, correlation[edge], limit)
-    ax.scatter(
-        points[:, 0],
-        points[:, 1],
-        s=areas,
-        color="#e9e9e9",
-        edgecolor=NEUTRAL,
-        linewidth=0.8,
-        zorder=2,
-    )
-    for k, (x, y) in enumerate(points.tolist()):
-        ax.text(x, y, numbers[k], ha="center", va="center", fontsize=8, zorder=4)
-        _write_name(ax, (x, y), lines[k], 72 * radii[k])
+    _draw_topics(ax, points, topics)
     _explain_lines(ax, limit, negative, bool(edges), min_correlation)
     ax.set_xlim(left, right)
     ax.set_ylim(low, high)
@@ -182,6 +164,65 @@ def correlation_graph(
     return ax
 
 
+class _Topics(NamedTuple):
+    """The topics of the graph.
+
+    Attributes:
+        numbers: Their numbers.
+        names: The lines of their names.
+        areas: ``(num_topics,)`` square points of their circles.
+        below: ``(num_topics,)`` inches from the middle of circle and name up to the circle's.
+        room: ``(num_topics, 2)`` half the inches that circle and name take, across and down.
+    """
+
+    numbers: tuple[str, ...]
+    names: list[tuple[str, ...]]
+    areas: np.ndarray
+    below: np.ndarray
+    room: np.ndarray
+
+    @classmethod
+    def of(cls, names: Sequence[str], shares: Sequence[float] | Tensor | None) -> _Topics:
+        """Topics of some names and shares."""
+        size = len(names)
+        weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
+        areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
+        numbers, words = zip(*(name.partition(" ")[::2] for name in names), strict=True)
+        lines = [name_lines(text, _LETTERS) for text in words]
+        below = np.array([_LINE * len(one) for one in lines]) / 2
+        radii = np.sqrt(areas) / 2 / 72
+        room = np.stack([np.full(size, TOPIC_WIDTH / 2), radii + below + 0.03], -1)
+        return cls(numbers, lines, areas, below, room)
+
+
+def _draw_topics(ax: Axes, points: np.ndarray, topics: _Topics) -> None:
+    """Circles with the topics' numbers, and their names below."""
+    ax.scatter(
+        points[:, 0],
+        points[:, 1],
+        s=topics.areas,
+        color="#e9e9e9",
+        edgecolor=NEUTRAL,
+        linewidth=0.8,
+        zorder=2,
+    )
+    for k, (x, y) in enumerate(points.tolist()):
+        ax.text(x, y, topics.numbers[k], ha="center", va="center", fontsize=8, zorder=4)
+        ax.annotate(
+            "\n".join(topics.names[k]),
+            (x, y),
+            xytext=(0, -np.sqrt(topics.areas[k]) / 2 - 2),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=7.5,
+            linespacing=1.0,
+            zorder=3,
+            # Lines end behind it: none goes through a name.
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
+        )
+
+
 def _draw_line(ax: Axes, curve: np.ndarray, correlation: float, limit: float) -> None:
     """The line of a correlation, as wide as the correlation is strong."""
     ax.plot(
@@ -191,23 +232,6 @@ def _draw_line(ax: Axes, curve: np.ndarray, correlation: float, limit: float) ->
         linewidth=_width(abs(correlation) / limit),
         alpha=0.8,
         zorder=1,
-    )
-
-
-def _write_name(ax: Axes, place: tuple[float, float], lines: Sequence[str], radius: float) -> None:
-    """The name of a topic below its circle of some points."""
-    ax.annotate(
-        "\n".join(lines),
-        place,
-        xytext=(0, -radius - 2),
-        textcoords="offset points",
-        ha="center",
-        va="top",
-        fontsize=7.5,
-        linespacing=1.0,
-        zorder=3,
-        # Lines end behind it: none goes through a name.
-        bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
     )
 
 
