@@ -480,7 +480,7 @@ def test_reports(accelerator: torch.device, family: str) -> None:
         guide = make_guide(DEFAULTS[family], model)
         documents = lntm.inference.transform(guide, CORPUS[:4])
         mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
-        shares = report.topic_shares(documents.theta, CORPUS[:4])
+        shares = report.topic_shares(guide, CORPUS[:4])
         scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
         host = {
             "theta": documents.theta,

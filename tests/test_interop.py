@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
@@ -45,15 +44,6 @@ def test_topics_as_gensim_gives_them():
     assert [p for _, p in pairs] == pytest.approx([0.4, 0.3])
     words = interop.show_topics(make_model(vocabulary=None), 1, formatted=False)[0][1]
     assert words[0][0] == "#0"
-
-
-def test_draws_are_those_of_the_posteriors(known):
-    guide, corpus, _ = known
-    draws = interop.theta_draws(guide, corpus, 6, seed=2)
-    expected = guide.posterior(corpus.batch()).theta_samples(6, seed=2).numpy()
-    assert draws.shape == (6, 5, 3)
-    assert draws == pytest.approx(expected, abs=1e-6)
-    assert draws.sum(-1) == pytest.approx(np.ones((6, 5)), abs=1e-12)
 
 
 def test_pyldavis_accepts_its_arguments(known, theta):
@@ -195,7 +185,5 @@ def test_without_pandas_an_error_says_what_to_install():
 
 def test_a_corpus_of_other_words_is_refused(known):
     other = lntm.Corpus.from_matrix(torch.ones(2, 3, dtype=torch.int64))
-    with pytest.raises(ConfigError, match="3 words"):
-        interop.theta_draws(known[0], other)
     with pytest.raises(ConfigError, match="3 words"):
         interop.to_pyldavis(known[0], other)

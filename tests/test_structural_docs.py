@@ -17,8 +17,7 @@ SHORTER = {
     "stm(20,": "stm(3,",
     "num_permutations=99": "num_permutations=1, num_draws=2",
     "[10, 20, 50], num_seeds=3": "[2, 3], num_seeds=1",
-    "chain_draws(model, corpus)": "chain_draws(model, corpus, num_draws=2, warmup_steps=5)",
-    'DocumentHMC(model), corpus, "~ party")': 'DocumentHMC(model), corpus, "~ party", num_draws=2)',
+    "DocumentHMC(model), corpus)": "DocumentHMC(model), corpus, 2, warmup_steps=5)",
     "joint_draws(model, corpus)": "joint_draws(model, corpus, num_draws=2, warmup_steps=5)",
     "topics=[3]": "topics=[1]",
 }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, import_extra, require_whole
 from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference import DocumentHMC, draw_source, transform
+from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
 from torch_lntm.reports import representative_documents
 from torch_lntm.reports.tables import words_of
@@ -25,7 +25,6 @@ __all__ = [
     "from_anndata",
     "get_topics",
     "show_topics",
-    "theta_draws",
     "to_anndata",
     "to_octis",
     "to_pyldavis",
@@ -66,29 +65,6 @@ def show_topics(
         (k, " + ".join(f'{probability:.3f}*"{word}"' for word, probability in topic))
         for k, topic in enumerate(pairs)
     ]
-
-
-def theta_draws(
-    posterior: Guide[Any] | DocumentHMC, corpus: Corpus, num_samples: int = 25, seed: int = 0
-) -> NDArray[np.float64]:
-    """Draws of the documents' topic proportions from their posteriors.
-
-    Estimators of effects take them as they are, such as ``topica.estimate_effect(draws, X)``.
-
-    Args:
-        posterior: A guide over the model; or chains, ``DocumentHMC(model)``.
-        corpus: Documents over the model's vocabulary.
-        num_samples: Draws, S.
-        seed: Seed of the draws; that of chains is their own.
-
-    Returns:
-        ``(num_samples, num_docs, num_topics)``; rows add up to 1.
-
-    Raises:
-        ConfigError: Neither of both, a corpus over other words, or no draws.
-    """
-    draws = draw_source(posterior).draw_all(corpus, num_samples, seed).double().numpy()
-    return draws / draws.sum(-1, keepdims=True)
 
 
 # -------------------------------------------------------------------- views and benchmarks

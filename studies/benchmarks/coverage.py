@@ -13,7 +13,7 @@ from each corpus. The table gives the share of intervals that hold it, over corp
 * `documents`: draws from every document's own posterior, their `"Local"`;
 * `coefficients`: the default of `effects.estimate`, which draws the prior mean's coefficients too;
 * `chains`: draws of chains, under a model that was fitted by chains;
-* `joint`: draws of one chain over documents, topics and prior together, `effects.joint_draws`.
+* `joint`: draws of one chain over documents, topics and prior together, `inference.joint_draws`.
 
 All have the same regression, with HC3 standard errors and t intervals. stm's and topica's defaults
 are classical standard errors, which here differ little: half of the documents have either value.
@@ -39,10 +39,10 @@ from studies.measure import Cells, Study, check_numbers
 from studies.tables import table
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, estimate, joint_draws
+from torch_lntm.effects import Effects, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
-from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
 from torch_lntm.models import Covariates, StructuralPrior, TopicModel, Topics, stm
 
 #: Draws behind the true effects.

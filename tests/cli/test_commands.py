@@ -22,7 +22,9 @@ from torch_lntm.cli import commands, main
 def test_topics(run_folder, capsys):
     capsys.readouterr()
     assert main(["topics", run_folder, "--num-words", "2"]) == 0
-    assert capsys.readouterr().out.startswith("topic   share   top words")
+    head = capsys.readouterr().out.splitlines()[:2]
+    assert head[0] == "share: posterior mean of the proportion, averaged over the documents"
+    assert head[1].startswith("topic   share   top words")
     assert main(["topics", run_folder, "--format", "json", "--num-words", "2"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {record["topic"] for record in records} == {0, 1, 2}

@@ -25,11 +25,12 @@ def test_fit_prints_topics_scores_and_the_folder(counts, capsys):
     shares = run.metadata["topic_shares"]
     assert sum(shares) == pytest.approx(1.0)
     lines = out.splitlines()
-    first = int(lines[1].split()[0])
+    assert lines[0].startswith("share: posterior mean of the proportion")
+    first = int(lines[2].split()[0])
     assert first == int(np.argmax(shares))
-    assert lines[1].split()[1] == f"{max(shares):.1%}"
+    assert lines[2].split()[1] == f"{max(shares):.1%}"
     top = run.model.topics.probs[first].detach().topk(4).indices.tolist()
-    assert lines[1].split()[2:] == [f"w{v}" for v in top]
+    assert lines[2].split()[2:] == [f"w{v}" for v in top]
     assert "completion perplexity" in out
     assert "50% of tokens observed" in out
     assert "unigram frequencies of 36 training documents" in out

@@ -11,7 +11,7 @@ from support.commands import fit_quickly
 from support.pages import Page
 
 from torch_lntm.cli import main
-from torch_lntm.inference import DocumentHMC
+from torch_lntm.inference.chains.chains import Chains
 
 ROWS = [
     ("1", "the cat and the dog chase the mouse <i>", "left"),
@@ -59,18 +59,18 @@ def test_report_of_a_run_quotes_its_texts(posts, capsys):
 @pytest.mark.filterwarnings("ignore:.*never moved")
 @pytest.mark.filterwarnings("ignore:chains accepted")
 def test_a_run_that_was_fitted_by_chains_is_reported_by_chains(posts, capsys, monkeypatch):
-    hmc = ("--posterior", "hmc", "--max-epochs", "4", "--no-progress", "--num-topics", "2")
+    hmc = ("--posterior", "hmc", "--max-epochs", "13", "--no-progress", "--num-topics", "2")
     assert main(["fit", posts, "--out", "run", *hmc]) == 0
-    run, batches = DocumentHMC.run, []
+    init, batches = Chains.__init__, []
 
-    def counted(self, batch, *args, **options):
+    def counted(self, model, settings, batch, *args, **options):
         batches.append(batch.num_docs)
-        return run(self, batch, *args, **options)
+        init(self, model, settings, batch, *args, **options)
 
-    monkeypatch.setattr(DocumentHMC, "run", counted)
-    few = ("--num-docs", "0", "--num-samples", "3", "--no-progress")
+    monkeypatch.setattr(Chains, "__init__", counted)
+    few = ("--num-docs", "0", "--num-draws", "3", "--no-progress")
     for options, used in (
-        ((), "chains of each document (Hamiltonian Monte Carlo)"),
+        ((), "chains of each document (Hamiltonian Monte Carlo), which continue the fit's"),
         (("--draws", "guide"), "the posterior taylor"),
     ):
         capsys.readouterr()
@@ -83,7 +83,7 @@ def test_a_run_that_was_fitted_by_chains_is_reported_by_chains(posts, capsys, mo
         settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
         assert settings["documents' posteriors on this page"] == used
         assert settings["posterior"] == "hmc"
-        [effects] = [text for text in page.said("p") if text.startswith("Effects(")]
+        [effects] = [text for text in page.said("p") if text.startswith("A regression of")]
         assert ("by chains" in effects) == (not options)
         assert main(["effects", "run", "--formula", "~ party", "--num-draws", "3", *options]) == 0
         assert ("by chains" in capsys.readouterr().err) == (not options)

@@ -57,11 +57,12 @@ def test_effects(run, capsys):
     assert Path("party.png").read_bytes().startswith(b"\x89PNG")
     assert main(["effects", run, "--predict", "party"]) == 0
     assert "by chains of each document" in err
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in printed if line] == ["Topic", "party", "Left", "Right"] * 2
+    printed = capsys.readouterr().out.partition("\n\nNote:")[0].splitlines()
+    words = [line.split()[0] for line in printed if line]
+    assert words == ["Topic", "party", "Left", "Right"] * 2
     assert main(["effects", run, "--draws", "chains", "--num-draws", "3", "--no-progress"]) == 0
-    assert (
-        "by chains of each document (Hamiltonian Monte Carlo) (3 draws)" in capsys.readouterr().err
+    assert "(Hamiltonian Monte Carlo), which continue the fit's (3 draws)" in (
+        capsys.readouterr().err
     )
     assert main(["effects", run, "--draws", "joint", "--num-draws", "3", "--no-progress"]) == 0
     assert "the topics' words (3 draws)" in capsys.readouterr().err

@@ -11,11 +11,11 @@ import torch
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import Effects, JointDraws, chain_draws, estimate
-from torch_lntm.effects.composition import PosteriorDraws
+from torch_lntm.effects import Effects, estimate
 from torch_lntm.effects.result import frame_of
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, MissingColumnError
 from torch_lntm.guides import make_guide
+from torch_lntm.inference import DocumentHMC, ThetaDraws, theta_draws
 from torch_lntm.models import TopicModel
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 60
@@ -78,11 +78,11 @@ def hand_made(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
 def test_without_the_coefficients_draws_are_the_posteriors_own(model, guide, corpus) -> None:
     rows = np.arange(NUM_DOCS)
     ready = model.encode(corpus)
-    draws = PosteriorDraws(guide, ready, rows, 4, 0, coefficients=False)
+    draws = theta_draws(guide, ready, 4, rows=rows)
     expected = theta_of(model, guide, corpus, 4)
     # A second pass starts where the first ended, and its solver comes nearer to the mode.
     for tolerance in (1e-12, 1e-4):
-        found = torch.cat([part.theta for part in draws], 1)
+        found = torch.cat([part.theta for part in draws.take()], 1)
         torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
@@ -110,7 +110,7 @@ def test_draws_have_the_joint_covariance_of_documents_and_coefficients(model, co
     # The shift of all topics is not determined; contrasts do not see it.
     covariance = np.linalg.pinv(joint, rcond=1e-9, hermitian=True)[size:, size:]
     expected = project @ covariance @ project.T
-    draws = PosteriorDraws(guide, ready, few, 20_000, 0, coefficients=True)
+    draws = theta_draws(guide, ready, 20_000, rows=few, coefficients=True)
     theta = torch.cat([part.theta for part in draws], 1)
     eta = (theta.log() - theta.log().mean(-1, keepdim=True)).flatten(1).numpy()
     found = np.cov(eta.T)
@@ -124,7 +124,7 @@ def test_draws_have_the_joint_covariance_of_documents_and_coefficients(model, co
 def test_a_prior_without_such_a_mean_has_documents_alone(corpus) -> None:
     model = lntm.models.lda(NUM_TOPICS, NUM_WORDS, dtype="float64")
     found = estimate(model, make_guide("vb", model), corpus, "~ party", num_draws=5)
-    assert len(found.propagated) == 1
+    assert len(found.sources_of_uncertainty) == 1
     plain = lntm.models.ctm(NUM_TOPICS, NUM_WORDS, dtype="float64")
     found = estimate(plain, make_guide("taylor", plain), corpus, "~ party", num_draws=5)
     assert "coefficients of their prior mean" in repr(found)
@@ -133,9 +133,10 @@ def test_a_prior_without_such_a_mean_has_documents_alone(corpus) -> None:
 @pytest.mark.stat
 def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
     corpus = corpus[:20]
-    draws = chain_draws(model, corpus, num_draws=100, thinning=2, max_docs=15, seed=1)
+    sampler = DocumentHMC(model, seed=1)
+    draws = theta_draws(sampler, corpus, 100, thinning=2, max_docs=15).theta
     assert draws.shape == (100, 20, NUM_TOPICS)
-    assert draws.dtype == torch.float32
+    assert draws.dtype == torch.float64
     batch = model.encode(corpus).batch(dtype=torch.float64)
     z = model.prior.space(batch).draw(lntm.noise.document_keys(0, batch.index, 10_000))
     theta = torch.softmax(model.prior.space(batch).logits(z), -1)
@@ -151,8 +152,6 @@ def test_chains_draw_from_the_exact_posteriors(model, corpus) -> None:
     # Of at most 60 means, one is 5.5 standard errors off in 400,000 runs.
     off = (draws.double().mean(0) - exact).abs() / error
     assert float(off[usable].max()) < 5.5
-    with pytest.raises(ConfigError, match="thinning is 0"):
-        chain_draws(model, corpus, thinning=0)
 
 
 def test_chains_take_the_guides_place(model, corpus) -> None:
@@ -160,7 +159,7 @@ def test_chains_take_the_guides_place(model, corpus) -> None:
     sampler = lntm.inference.DocumentHMC(model, seed=1)
     found = estimate(model, sampler, few, "~ age", num_draws=5)
     assert "by chains of each document (Hamiltonian Monte Carlo) (5 draws)" in repr(found)
-    given = estimate(model, chain_draws(model, few, num_draws=5, seed=1), few, "~ age")
+    given = estimate(model, theta_draws(sampler, few, 5).theta, few, "~ age")
     torch.testing.assert_close(
         found.pooled.coefficients, given.pooled.coefficients, rtol=1e-5, atol=1e-7
     )
@@ -172,16 +171,24 @@ def test_chains_take_the_guides_place(model, corpus) -> None:
 def test_joint_draws_say_what_they_hold(model, corpus) -> None:
     theta = torch.full((3, NUM_DOCS, NUM_TOPICS), 1 / 3)
     theta[:, ::2, 0] += torch.tensor([0.1, 0.2, 0.3])[:, None]
+    said = ("the documents' proportions and their prior", "the topics' words")
     all_of_it, prior_alone = (
-        repr(estimate(model, JointDraws(theta, model, topics), corpus, "~ party"))
-        for topics in (True, False)
+        repr(
+            estimate(
+                model,
+                ThetaDraws.of(theta, model, sources_of_uncertainty=sources, fixed=fixed),
+                corpus,
+                "~ party",
+            )
+        )
+        for sources, fixed in ((said, ()), (said[:1], said[1:]))
     )
     assert "their prior; the topics' words (3 draws)" in all_of_it
     assert "not in them" not in all_of_it
     assert "not in them: what the fit leaves open of the topics' words, which" in prior_alone
     short = repr(estimate(model, theta, corpus, "~ party"))
     assert "the topics' words and of the prior's covariance, which is much" in short
-    assert "effects.joint_draws" in short
+    assert "inference.joint_draws" in short
 
 
 # -------------------------------------------------------------------- coefficients

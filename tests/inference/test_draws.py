@@ -1,4 +1,4 @@
-"""Draws of documents' proportions, by a guide and by chains, for whoever takes either."""
+"""Draws of documents' proportions, by guides, by new chains, by a fit's chains, or given."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from support.known import make_model
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, IncompatibleGuideError
-from torch_lntm.inference import DocumentHMC, KeptChainDraws, chain_draws, draw_source
-from torch_lntm.inference.chains.chains import Chains
+from torch_lntm.errors import ConfigError, ConvergenceWarning, IncompatibleGuideError
+from torch_lntm.guides import make_guide
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, enough_draws, theta_draws
+from torch_lntm.inference.chains.chains import Chains, latents_at
+from torch_lntm.inference.chains.kept import signatures
+from torch_lntm.inference.draws import theta as theta_module
 
 
 @pytest.fixture(scope="module")
@@ -23,61 +26,113 @@ def known():
     return model, Corpus.from_matrix(counts, model.vocabulary)
 
 
-def test_a_guides_draws_are_its_posteriors(known) -> None:
+@pytest.fixture(scope="module")
+def fitted():
+    """A model fitted by chains, its documents, of which one is empty, and the result."""
+    counts = np.random.default_rng(1).poisson(1.0, (40, 12))
+    counts[5] = 0
+    corpus = Corpus.from_matrix(counts)
+    model = lntm.models.ctm(3, 12, dtype="float64", seed=0)
+    engine = MonteCarloEM(model, max_epochs=14, num_chains=2, seed=3, progress=False)
+    return model, corpus, engine.fit(corpus)
+
+
+def begun(monkeypatch) -> list[int]:
+    """Numbers of documents whose chains begin or continue, from now on."""
+    sizes: list[int] = []
+    make = Chains.__init__
+
+    def counted(self, model, settings, batch, *args, **options) -> None:
+        sizes.append(batch.num_docs)
+        make(self, model, settings, batch, *args, **options)
+
+    monkeypatch.setattr(Chains, "__init__", counted)
+    return sizes
+
+
+# -------------------------------------------------------------------- guides
+
+
+def test_draws_of_a_guide_are_draws_of_its_posteriors(known) -> None:
     model, corpus = known
     guide = lntm.guides.TaylorGuide(model)
-    source = draw_source(guide, model)
-    found = source.draw_all(corpus, 4, seed=3, max_docs=3)
+    draws = theta_draws(guide, corpus, 4, model=model, seed=3, max_docs=3)
     expected = guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(4, 3)
-    torch.testing.assert_close(found, expected)
-    assert source.described == "the posterior taylor"
+    torch.testing.assert_close(draws.theta, expected)
+    assert draws.described == "the posterior taylor"
+    assert draws.fixed == ("the topics' words", "the prior's covariance")
+    few = theta_draws(guide, corpus, 4, rows=np.array([6, 1]), seed=3)
+    torch.testing.assert_close(few.theta, expected[:, [6, 1]], rtol=1e-6, atol=1e-6)
 
 
-def test_chains_draws_are_thinned_after_warm_up(known) -> None:
+# -------------------------------------------------------------------- new chains
+
+
+def test_draws_of_new_chains_are_thinned_after_the_warm_up(known) -> None:
     model, corpus = known
-    sampler = DocumentHMC(model, num_chains=2, seed=5)
-    source = draw_source(sampler, warmup_steps=6, thinning=3)
-    found = source.draw_all(corpus, 5, max_docs=4)
-    # Three draws of each chain are needed for five, every third of nine transitions.
-    ran = sampler.run(corpus.batch(dtype=torch.float64), 9, 6, progress=False).theta()
-    torch.testing.assert_close(found, ran[:, 2::3].flatten(0, 1)[:5])
-    assert source.name == "hmc"
-    one = chain_draws(model, corpus, num_draws=2, thinning=3, warmup_steps=6, seed=5)
-    ran = DocumentHMC(model, seed=5).run(corpus.batch(dtype=torch.float64), 6, 6, progress=False)
-    torch.testing.assert_close(one, ran.theta()[0, 2::3].float())
-
-
-def test_chains_that_are_kept_run_once(known, monkeypatch) -> None:
-    model, corpus = known
-    sampler, run, sizes = DocumentHMC(model, seed=5), DocumentHMC.run, []
-
-    def counted(self: DocumentHMC, batch, *args, **options):
-        sizes.append(batch.num_docs)
-        return run(self, batch, *args, **options)
-
-    monkeypatch.setattr(DocumentHMC, "run", counted)
-    kept = KeptChainDraws(sampler)
-    assert draw_source(kept, model) is kept
-    first = kept.draw_all(corpus, 3)
-    assert torch.equal(draw_source(kept).draw_all(corpus, 3), first)
-    assert sum(sizes) == len(corpus)
-    assert torch.equal(draw_source(sampler).draw_all(corpus, 3), first)
-    kept.draw_all(corpus, 4)
-    assert sum(sizes) == 3 * len(corpus)
-    assert kept.described == draw_source(sampler).described
-
-
-def test_documents_whose_chains_are_stuck_are_told(known, monkeypatch) -> None:
-    model, corpus = known
-    source = draw_source(DocumentHMC(model), warmup_steps=1, thinning=1)
+    sampler = DocumentHMC(model, num_chains=2, mass_matrix="prior", seed=5)
+    draws = theta_draws(sampler, corpus, 5, warmup_steps=6, thinning=3, max_docs=4)
+    # Three draws of each of two chains make five: every third of nine transitions.
     batch = corpus.batch(dtype=torch.float64)
-    assert bool(source.draw(batch, 30, 0).converged.all())
-    source = draw_source(DocumentHMC(model, step_size=1e6), warmup_steps=0, thinning=1)
-    with pytest.warns(lntm.errors.ConvergenceWarning, match="never moved"):
-        assert not bool(source.draw(batch, 5, 0).converged.any())
+    means = make_guide(None, model).posterior(batch).mean
+    start = latents_at(model, batch, means, 2, 5)
+    ran = sampler.run(batch, 9, 6, initial_params=start, progress=False).theta()
+    torch.testing.assert_close(draws.theta, ran[:, 2::3].flatten(0, 1)[:5])
+    assert draws.name == "hmc"
 
 
-def test_ctrl_c_leaves_no_draws_that_are_missing(known, monkeypatch) -> None:
+@pytest.mark.stat
+def test_new_chains_and_a_fits_chains_agree_on_the_shares_of_topics() -> None:
+    corpus = lntm.lee_corpus()[:150]
+    model = lntm.models.ctm(4, corpus.num_words, seed=0)
+    result = MonteCarloEM(model, max_epochs=20, seed=1, progress=False).fit(corpus)
+    on = theta_draws(result.posterior, corpus, 200).theta.double()
+    anew = theta_draws(DocumentHMC(model, seed=7), corpus, 100).theta.double()
+    # Standard errors by batches of 20 draws, which are nearly independent. Of 4 differences of
+    # 5.5 of them, with some 5 degrees of freedom, none is expected in 100 runs.
+    shares = [draws.mean(1).unflatten(0, (-1, 20)).mean(1) for draws in (on, anew)]
+    error = sum(x.var(0) / len(x) for x in shares).sqrt()
+    assert ((shares[0].mean(0) - shares[1].mean(0)).abs() < 5.5 * error + 1e-3).all()
+
+
+def test_draws_are_made_once_and_shared(known, monkeypatch) -> None:
+    model, corpus = known
+    sizes = begun(monkeypatch)
+    sampler = DocumentHMC(model, seed=5)
+    draws = theta_draws(sampler, corpus, 3, warmup_steps=5)
+    assert sizes == []
+    filled = np.flatnonzero(corpus.lengths)
+    most = draws.take(filled).theta
+    assert torch.equal(draws.theta[:, torch.from_numpy(filled)], most)
+    assert sum(sizes) == len(corpus)
+    assert torch.equal(theta_draws(draws, corpus).theta, draws.theta)
+    assert sum(sizes) == len(corpus)
+    assert draws.take(num_draws=4).theta.shape == (4, 7, 3)
+    assert sum(sizes) == 2 * len(corpus)
+    assert draws.take(np.array([4, 0])).theta.shape == (3, 2, 3)
+    assert sum(sizes) == 2 * len(corpus) + 2
+
+
+def test_draws_of_large_corpora_are_made_again_and_are_the_same(known, monkeypatch) -> None:
+    model, corpus = known
+    monkeypatch.setattr(theta_module, "MAX_KEPT", 3 * 7 * 3 - 1)
+    sizes = begun(monkeypatch)
+    draws = theta_draws(DocumentHMC(model, seed=5), corpus, 3, warmup_steps=5)
+    assert torch.equal(draws.theta, draws.theta)
+    assert sum(sizes) == 2 * len(corpus)
+
+
+def test_documents_whose_chains_are_stuck_are_told(known) -> None:
+    model, corpus = known
+    for part in theta_draws(DocumentHMC(model), corpus, 30, warmup_steps=1, thinning=1):
+        assert bool(part.converged.all())
+    stuck = theta_draws(DocumentHMC(model, step_size=1e6), corpus, 5, warmup_steps=0)
+    with pytest.warns(ConvergenceWarning, match="7 document.s. never moved in 20 transitions"):
+        (part,) = list(stuck)
+    assert not bool(part.converged.any())
+
+
+def test_ctrl_c_ends_the_draws(known, monkeypatch) -> None:
     model, corpus = known
     move, calls = Chains.move, iter(range(100))
 
@@ -88,17 +143,136 @@ def test_ctrl_c_leaves_no_draws_that_are_missing(known, monkeypatch) -> None:
 
     monkeypatch.setattr(Chains, "move", pressed)
     with pytest.raises(KeyboardInterrupt):
-        chain_draws(model, corpus, num_draws=4, thinning=1, warmup_steps=6)
+        _ = theta_draws(DocumentHMC(model), corpus, 4, thinning=1, warmup_steps=6).theta
+
+
+# -------------------------------------------------------------------- a fit's chains
+
+
+def test_a_fits_chains_continue_where_they_ended(fitted, monkeypatch) -> None:
+    model, corpus, result = fitted
+    kept = result.posterior
+    rows = np.flatnonzero(corpus.lengths)
+    assert kept.find(corpus)[5] == -1
+    assert (kept.find(corpus)[rows] >= 0).all()
+    step = kept.step_size[:, torch.from_numpy(kept.find(corpus)[rows])]
+    batch = corpus.batch(rows, dtype=torch.float64)
+    chains = kept.resume(batch, kept.find(corpus)[rows])
+    at = torch.from_numpy(rows)
+    torch.testing.assert_close(
+        model.theta(chains.latents["eta"]), model.theta(result.chains["eta"][:, at])
+    )
+    torch.testing.assert_close(chains.step_size, step.double())
+    seen = []
+    for _ in range(6 + 2 * 2):
+        chains.move()
+        seen.append(model.theta(chains.latents["eta"]))
+    torch.testing.assert_close(chains.step_size, step.double())
+    # Two draws of each of two chains make three: after 8 and 10 transitions.
+    expected = torch.stack([seen[7], seen[9]], 1).flatten(0, 1)[:3]
+    draws = theta_draws(kept, corpus, 3, model=model, rows=rows, max_docs=11)
+    torch.testing.assert_close(draws.theta, expected)
+    assert "which continue the fit's" in draws.described
+
+
+def test_a_fits_chains_find_their_documents_in_any_corpus(fitted) -> None:
+    _, corpus, result = fitted
+    order = np.random.default_rng(0).permutation(len(corpus))[:25]
+    new = Corpus.from_matrix(np.eye(12, dtype=int)[:2])
+    kept = result.posterior
+    found = kept.find(corpus[order])
+    same = signatures(corpus)[np.where(found >= 0, found, 5)]
+    assert (same[found >= 0] == signatures(corpus[order])[found >= 0]).all()
+    assert (found == -1).tolist() == (order == 5).tolist()
+    assert kept.find(new).tolist() == [-1, -1]
+
+
+def test_documents_differ_in_their_signatures_by_counts_and_by_words() -> None:
+    counts = np.array([[1, 2, 0], [2, 1, 0], [1, 2, 1], [0, 0, 0], [1, 2, 0], [3, 0, 0]])
+    found = signatures(Corpus.from_matrix(counts, allow_empty=True)).tolist()
+    assert found[0] == found[4]
+    assert len(set(found)) == 5
+
+
+def test_documents_that_a_fit_did_not_have_get_new_chains(fitted, monkeypatch) -> None:
+    _, corpus, result = fitted
+    counts = corpus.to_scipy().toarray()
+    counts[3], counts[8] = 7, 9
+    changed = Corpus.from_matrix(counts, allow_empty=True)
+    sizes = begun(monkeypatch)
+    parts = list(theta_draws(result.posterior, changed, 4))
+    assert sizes == [37, 3]
+    assert sorted(np.concatenate([part.rows for part in parts]).tolist()) == list(range(40))
+    assert sorted(parts[1].rows.tolist()) == [3, 5, 8]
+
+
+def test_chains_that_are_still_in_their_warm_up_are_not_continued(fitted) -> None:
+    _, corpus, _ = fitted
+    model = lntm.models.ctm(3, 12, seed=0)
+    early = MonteCarloEM(model, max_epochs=2, warmup_epochs=2, progress=False).fit(corpus)
+    assert early.posterior.num_docs == 0
+    assert (early.posterior.find(corpus) == -1).all()
+    assert theta_draws(early.posterior, corpus, 2).theta.isfinite().all()
+
+
+def test_chains_whose_steps_are_too_long_are_told(fitted) -> None:
+    from dataclasses import replace
+
+    _, corpus, result = fitted
+    kept = replace(result.posterior, step_size=result.posterior.step_size * 6)
+    few = corpus[:30][np.flatnonzero(corpus[:30].lengths)]
+    with pytest.warns(ConvergenceWarning) as told:
+        _ = theta_draws(kept, few, 20).theta
+    assert any("of their proposals, where 0.8 was aimed at" in str(w.message) for w in told)
+
+
+# -------------------------------------------------------------------- numbers, arrays, refusals
+
+
+@pytest.mark.parametrize(
+    ("num_docs", "draws"), [(0, 50), (300, 50), (5000, 50), (6250, 40), (10_000, 25), (10**6, 25)]
+)
+def test_fewer_draws_are_enough_for_more_documents(num_docs, draws) -> None:
+    assert enough_draws(num_docs) == draws
+
+
+def test_the_number_of_draws_follows_from_the_number_of_documents(known, monkeypatch) -> None:
+    model, corpus = known
+    guide = lntm.guides.TaylorGuide(model)
+    assert theta_draws(guide, corpus).num_draws == 50
+    monkeypatch.setattr(theta_module, "ALL_DRAWS", 210)
+    assert theta_draws(guide, corpus).num_draws == 30
+    assert theta_draws(guide, corpus, rows=np.array([0])).num_draws == 50
+
+
+def test_draws_that_exist_are_taken_as_they_are(known) -> None:
+    model, corpus = known
+    theta = torch.rand(4, 3, 3, generator=torch.Generator().manual_seed(0))
+    draws = ThetaDraws.of(theta, model, np.array([1, 4, 6]))
+    assert torch.equal(draws.theta, theta)
+    assert torch.equal(draws.take(np.array([6, 4]), 2).theta, theta[:2, [2, 1]])
+    assert torch.equal(theta_draws(draws, corpus, 9, rows=np.array([1])).theta, theta[:, :1])
+    assert repr(draws) == "ThetaDraws(4 draws of 3 documents, 3 topics, by the draws given)"
+    with pytest.raises(ConfigError, match="do not hold all of the 2 documents"):
+        _ = draws.take(np.array([1, 2])).theta
+    with pytest.raises(ConfigError, match=r"expected \(num_draws, num_docs, 3\)"):
+        ThetaDraws.of(theta[0], model)
+    for bad in (-0.1, float("nan")):
+        with pytest.raises(ConfigError, match="must be finite and not negative"):
+            ThetaDraws.of(torch.full((2, 3, 3), bad), model)
 
 
 def test_what_cannot_draw_is_refused(known) -> None:
     model, corpus = known
     with pytest.raises(ConfigError, match="expected a guide"):
-        draw_source(model)
+        theta_draws(model, corpus)
     other = make_model(dtype="float64")
     with pytest.raises(IncompatibleGuideError, match=r"make one for this: DocumentHMC\(model\)"):
-        draw_source(DocumentHMC(other), model)
+        theta_draws(DocumentHMC(other), corpus, model=model)
     with pytest.raises(IncompatibleGuideError, match="was made for another model"):
-        draw_source(lntm.guides.TaylorGuide(other), model)
-    with pytest.raises(ConfigError, match="num_samples is 0"):
-        draw_source(DocumentHMC(model)).draw_all(corpus, 0)
+        theta_draws(lntm.guides.TaylorGuide(other), corpus, model=model)
+    for wrong in ({"num_draws": 0}, {"thinning": 0}, {"max_docs": 0}, {"warmup_steps": -1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            theta_draws(DocumentHMC(model), corpus, **wrong)
+    with pytest.raises(ConfigError, match="9 words"):
+        theta_draws(DocumentHMC(model), Corpus.from_matrix(np.ones((2, 9), int)))

@@ -63,7 +63,7 @@ def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
     config = {"num_topics": 3, "posterior": "taylor", "start": "lda", "progress": False}
     made = save_run(tmp_path / "run", make_model(), make_result(), config, evaluation=scores)
     run = load_run(made)
-    few = {"num_samples": 2, "num_docs": 1}
+    few = {"num_draws": 2, "num_docs": 1}
     path = lntm.report(run, corpus, **few)
     assert path == made / "report.html"
     page = Page(path.read_text(encoding="utf-8"))

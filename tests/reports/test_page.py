@@ -17,7 +17,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, synthetic_topics
 from torch_lntm.effects import Prediction
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.inference import draw_source
+from torch_lntm.inference import theta_draws
 from torch_lntm.reports import Score
 from torch_lntm.reports.figures import effect_charts
 from torch_lntm.reports.page import render_page
@@ -269,7 +269,7 @@ def test_a_page_by_chains_says_so_and_has_their_numbers(known):
     guide, corpus = known
     few = corpus[:12]
     sampler = lntm.inference.DocumentHMC(guide.model, seed=4)
-    page = Page(render_page(sampler, few, by=[], num_docs=0, num_samples=5))
+    page = Page(render_page(sampler, few, by=[], num_docs=0, num_draws=5))
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     chains = "chains of each document (Hamiltonian Monte Carlo)"
     assert settings["documents' posteriors on this page"] == chains
@@ -277,14 +277,14 @@ def test_a_page_by_chains_says_so_and_has_their_numbers(known):
     cited = " ".join(page.said("li"))
     assert "Neal (2011)" in cited
     assert "Ahmed" not in cited
-    theta = lntm.inference.chain_draws(guide.model, few, num_draws=5, seed=4)
+    theta = theta_draws(sampler, few, 5).theta
     share = f"{100 * float(theta.double().mean((0, 1))[0]):.1f} %"
     assert share in page.said("td")
 
 
 def test_a_page_replaces_no_file_unless_asked(known, tmp_path):
     guide, corpus = known
-    options = {"by": [], "num_docs": 0, "num_samples": 2}
+    options = {"by": [], "num_docs": 0, "num_draws": 2}
     path = lntm.report(guide, corpus[:5], tmp_path / "page.html", **options)
     assert path == tmp_path / "page.html"
     assert Page(path.read_text(encoding="utf-8")).said("h1")
@@ -317,13 +317,13 @@ def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine
             model, start="documents", max_epochs=4, seed=6, progress=False
         )
     result = fit.fit(corpus)
-    few = {"num_samples": 3, "num_docs": 0, "by": []}
+    few = {"num_draws": 3, "num_docs": 0, "by": []}
     page = Page(
         lntm.report(result, corpus, tmp_path / "page.html", **few).read_text(encoding="utf-8")
     )
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     used = settings["documents' posteriors on this page"]
-    assert used == draw_source(result.posterior).described
+    assert used == theta_draws(result.posterior, corpus).described
     assert ("taylor" in used) == (engine == "variational")
     assert settings["stopped"] == result.stop_reason.replace("_", " ")
     assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]

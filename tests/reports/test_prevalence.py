@@ -11,6 +11,7 @@ from support.known import make_model
 import torch_lntm as lntm
 from torch_lntm.corpus import synthetic_topics
 from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.inference import theta_draws
 from torch_lntm.reports import summarise_corpus
 from torch_lntm.reports.figures import correlation_lines
 from torch_lntm.reports.prevalence import correlation_intervals
@@ -37,7 +38,9 @@ def theta(known):
 
 @pytest.mark.parametrize("max_docs", [None, 5])
 def test_means_and_intervals_are_rubins(known, theta, max_docs):
-    found = summarise_corpus(*known, ["party"], num_samples=SAMPLES, seed=3, max_docs=max_docs)
+    guide, corpus = known
+    draws = theta_draws(guide, corpus, SAMPLES, seed=3, max_docs=max_docs)
+    found = summarise_corpus(draws, corpus, ["party"])
     members = {"a": [0, 2, 6, 8], "b": [1, 3, 5, 7, 9], "c": [11]}
     (prevalence,) = found.prevalence
     assert prevalence.grouping.names == ("a", "b", "c") or prevalence.grouping.names[0] == "b"
@@ -66,7 +69,7 @@ def test_means_and_intervals_are_rubins(known, theta, max_docs):
 
 def test_groups_that_differ_more_clearly_have_a_larger_difference(known):
     guide, corpus = known
-    found = summarise_corpus(guide, corpus, num_samples=2).overall
+    found = summarise_corpus(guide, corpus, num_draws=2).overall
     unlike = lntm.reports.Prevalence(
         found.grouping,
         np.array([5, 5]),
@@ -79,7 +82,7 @@ def test_groups_that_differ_more_clearly_have_a_larger_difference(known):
 
 
 def test_errors_of_correlations_lose_the_information_that_is_missing(known, theta):
-    found = summarise_corpus(*known, num_samples=SAMPLES, seed=3).correlation_error
+    found = summarise_corpus(*known, num_draws=SAMPLES, seed=3).correlation_error
     filled = [d for d in range(12) if d != 4]
     z = []
     for draw in theta:
@@ -106,8 +109,8 @@ def test_what_cannot_be_summarised_is_said(known):
     guide, corpus = known
     with pytest.raises(ConfigError, match="level is 95"):
         summarise_corpus(guide, corpus, level=95)
-    with pytest.raises(ConfigError, match="num_samples"):
-        summarise_corpus(guide, corpus, num_samples=1)
+    with pytest.raises(ConfigError, match="at least 2 draws"):
+        summarise_corpus(guide, corpus, num_draws=1)
     with pytest.raises(CorpusError, match="county"):
         summarise_corpus(guide, corpus, ["county"])
     empty = lntm.Corpus.from_matrix(np.zeros((2, 4), int), corpus.vocabulary, allow_empty=True)

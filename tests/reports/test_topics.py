@@ -11,7 +11,14 @@ from support.known import TOPICS, make_corpus, make_factor_model, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.reports import format_topics, summarise_topics, topic_shares
+from torch_lntm.inference import ThetaDraws
+from torch_lntm.reports import (
+    format_topics,
+    summarise_corpus,
+    summarise_topics,
+    topic_shares,
+    topics,
+)
 
 
 def test_topics_by_share_with_words_and_partners():
@@ -88,8 +95,47 @@ def test_what_cannot_be_told_is_said(wrong):
         wrong(make_model())
 
 
-def test_shares_leave_empty_documents_out():
+def test_shares_are_posterior_means_of_the_documents_with_words():
+    model, corpus = make_model(dtype="float64"), make_corpus()
+    guide = lntm.guides.TaylorGuide(model)
+    kept = torch.tensor([d for d in range(9) if d != 4])
+    posterior = guide.posterior(corpus.batch(dtype=torch.float64))
+    means = posterior.theta_samples(50, 0)[:, kept].mean((0, 1))
+    shares = topic_shares(guide, corpus)
+    torch.testing.assert_close(shares, means)
+    assert float(shares.sum()) == pytest.approx(1.0)
+    # The proportions at the modes are others: these documents have few words.
+    modes = posterior.theta_mode()[kept].mean(0)
+    assert float((shares - modes).abs().max()) > 0.01
+    given = ThetaDraws.of(torch.eye(3).expand(2, 3, 3), model)
+    third = torch.full((3,), 1 / 3, dtype=torch.float64)
+    torch.testing.assert_close(topic_shares(given, corpus[[0, 1, 2]]), third)
+
+
+@pytest.mark.parametrize("by_chains", [False, True])
+def test_a_fit_and_its_report_say_the_same_shares(by_chains):
+    corpus = lntm.lee_corpus()[:120]
+    model = lntm.models.ctm(3, corpus.num_words, seed=0)
+    if by_chains:
+        engine = lntm.inference.MonteCarloEM(model, max_epochs=14, num_chains=2, progress=False)
+    else:
+        guide = lntm.guides.TaylorGuide(model)
+        engine = lntm.inference.VariationalEM(model, guide, progress=False)
+    result = engine.fit(corpus)
+    printed = topic_shares(result, corpus).numpy()
+    overall = summarise_corpus(result.posterior, corpus, seed=9).overall
+    # Monte-Carlo errors of both are some 0.1 percentage points.
+    assert printed == pytest.approx(overall.mean[0], abs=6e-3)
+    assert (printed > overall.lower[0]).all()
+    assert (printed < overall.upper[0]).all()
+
+
+def test_shares_of_many_documents_are_of_the_last_draws_of_all_chains(monkeypatch):
     corpus = make_corpus()
-    theta = torch.rand(9, 3, generator=torch.Generator().manual_seed(0))
-    kept = [d for d in range(9) if d != 4]
-    torch.testing.assert_close(topic_shares(theta, corpus), theta[kept].double().mean(0))
+    model = lntm.models.ctm(3, 4, vocabulary=corpus.vocabulary, dtype="float64", seed=0)
+    engine = lntm.inference.MonteCarloEM(model, max_epochs=3, num_chains=2, progress=False)
+    result = engine.fit(corpus)
+    monkeypatch.setattr(topics, "_SHARE_DRAWS", 16)
+    kept = torch.tensor([d for d in range(9) if d != 4])
+    last = model.theta(result.chains["eta"][:, kept])
+    torch.testing.assert_close(topic_shares(result, corpus), last.mean((0, 1)))

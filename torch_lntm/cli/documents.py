@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch_lntm.corpus import Corpus
     from torch_lntm.guides import Guide
-    from torch_lntm.inference import KeptChainDraws
+    from torch_lntm.inference import DrawSource, KeptChains
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
@@ -350,23 +350,47 @@ class DrawsPosteriors(OnDocuments):
     """Commands that draw from the documents' posteriors.
 
     Attributes:
-        draws: What to draw from: guide, the approximation that the run's posterior names, or of a
-            run of posterior hmc its model's usual one; chains, which approximate nothing and take
-            longer; auto, chains for a run of posterior hmc and else the guide.
+        draws: Source of the draws. guide: the approximation that the run's posterior names, or the
+            model's usual one after posterior hmc. chains: chains of each document, which
+            approximate nothing and take longer; after posterior hmc they continue the fit's. auto:
+            chains after posterior hmc, the guide otherwise.
+        num_draws: Draws of each document's posterior; 25 to 50, fewer for larger corpora, if not
+            given.
     """
 
     draws: Literal["auto", "guide", "chains"] = "auto"
+    num_draws: int | None = None
 
-    def posterior_of(self, run: Run) -> Guide[Any] | KeptChainDraws:
-        """What to draw from, of a run that was loaded; says so where it takes long."""
+    def posterior_of(self, run: Run, corpus: Corpus) -> DrawSource:
+        """Source of the draws of a run that was loaded; says how long chains take."""
         if self.draws == "guide":
             return run.guide()
-        sampler = lntm.inference.DocumentHMC(run.model, seed=self.seed)
-        posterior = sampler if self.draws == "chains" else run.posterior(self.seed)
-        if not isinstance(posterior, lntm.inference.DocumentHMC):
-            return posterior
-        say("draws by chains of each document; --draws guide is faster, and approximate")
-        return lntm.inference.KeptChainDraws(posterior)
+        if self.draws == "auto" or run.config.get("posterior") in lntm.recipes.SAMPLERS:
+            chains = run.posterior(self.seed)
+        else:
+            chains = lntm.inference.DocumentHMC(run.model, seed=self.seed)
+        if isinstance(chains, lntm.guides.Guide):
+            return chains
+        drawn = lntm.inference.theta_draws(
+            chains, corpus, self.num_draws, progress=self.shows_progress
+        )
+        how = "new chains of each document"
+        if isinstance(chains, lntm.inference.KeptChains):
+            how = f"the fit's chains{_expected_time(chains, run, corpus, drawn.num_draws)}"
+        say(f"{drawn.num_draws} draws by {how}; --draws guide is faster, and approximate")
+        return drawn
+
+
+def _expected_time(chains: KeptChains, run: Run, corpus: Corpus, num_draws: int) -> str:
+    """How long chains take to continue, in words, by what the fit took."""
+    from torch_lntm.inference.draws.chains import transitions_of
+
+    seconds = run.metadata.get("seconds")
+    made = chains.num_transitions * chains.num_docs
+    if not isinstance(seconds, int | float) or not made:
+        return ""
+    found = seconds / made * len(corpus) * transitions_of(chains, num_draws)
+    return f", about {found / 60:.0f} minutes" if found > 90 else f", about {found:.0f} s"
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

@@ -136,12 +136,14 @@ class Fit(ChoosesWords, OnDocuments):
         test_fraction: Share of the documents to hold out for evaluation; 0 for none.
         num_words: Top words to print of each topic.
         checkpoint_seconds: Time between checkpoints.
+        keep_chains: Keep where the chains of posterior hmc ended, so that report and effects
+            continue them; done for up to 100 MB, 4 bytes a document, topic and chain, if not given.
     """
 
     positionals = ("corpus",)
     shared = True
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "output": ("out", "overwrite", "num_words", "checkpoint_seconds"),
+        "output": ("out", "overwrite", "num_words", "checkpoint_seconds", "keep_chains"),
         "reading documents": OnDocuments.groups["reading documents"],
         "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
         "model": (
@@ -197,6 +199,7 @@ class Fit(ChoosesWords, OnDocuments):
     test_fraction: float = 0.1
     num_words: int = 10
     checkpoint_seconds: float = 60.0
+    keep_chains: bool | None = None
 
     def run(self) -> int:
         """Run it; returns the exit code."""
@@ -302,7 +305,7 @@ class Fit(ChoosesWords, OnDocuments):
             self._warn_of_small(task.train)
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
-            shares = lntm.reports.topic_shares(model.theta(result.means), task.train)
+            shares = lntm.reports.topic_shares(result, task.train)
             metadata = {
                 "corpus": {
                     "name": corpus.name,
@@ -429,6 +432,7 @@ class Fit(ChoosesWords, OnDocuments):
                 metadata=metadata,
                 split=split,
                 evaluation=None if scores is None else lntm.reports.score_records(scores),
+                keep_chains=self.keep_chains,
                 overwrite=self.overwrite,
             )
         except (ConfigError, OSError) as error:

@@ -27,7 +27,6 @@ class Report(DrawsPosteriors):
         title: Title of the page.
         num_words: Top words of each topic.
         num_docs: Documents to show of each topic.
-        num_samples: Draws of each document's posterior, for the intervals.
         overwrite: Replace a file that is there already.
     """
 
@@ -41,7 +40,6 @@ class Report(DrawsPosteriors):
     title: str | None = None
     num_words: int = 12
     num_docs: int = 4
-    num_samples: int = 50
     overwrite: bool = False
 
     def run(self) -> int:
@@ -51,15 +49,15 @@ class Report(DrawsPosteriors):
             refuse_existing(out, self.overwrite)
         run, _, corpus = self.load(str(self.run_folder))
         corpus = run.model.encode(corpus)
-        posterior = self.posterior_of(run)
+        draws = self.posterior_of(run, corpus)
         effects = None
         if self.effects is not None:
             effects = lntm.effects.estimate(
                 run.model,
-                posterior,
+                draws,
                 corpus,
                 self.effects,
-                num_draws=self.num_samples,
+                num_draws=self.num_draws,
                 seed=self.seed,
                 progress=self.shows_progress,
             )
@@ -68,14 +66,14 @@ class Report(DrawsPosteriors):
             corpus,
             out,
             overwrite=self.overwrite,
-            draws=posterior,
+            draws=draws,
             by=None if self.by is None else [c.strip() for c in self.by.split(",") if c.strip()],
             texts=self.texts(),
             effects=effects,
             title=self.title,
             num_words=self.num_words,
             num_docs=self.num_docs,
-            num_samples=self.num_samples,
+            num_draws=self.num_draws,
             seed=self.seed,
             progress=self.shows_progress,
         )

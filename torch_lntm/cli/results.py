@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run
 
 #: What may differ when a killed fit is continued.
-CHANGEABLE = ("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds")
+CHANGEABLE = (
+    *("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds"),
+    "keep_chains",
+)
 
 
 def same_run(path: Path, corpus: Corpus, fixed: dict[str, Any]) -> Run | None:

@@ -37,12 +37,12 @@ class Effects(DrawsPosteriors):
             variances.
         clusters: Column of groups within which documents may depend on each other.
         weights: Column of the documents' weights.
-        draws: What to draw from: guide, the approximation that the run's posterior names, or of a
-            run of posterior hmc its model's usual one; chains, which approximate nothing and take
-            longer; joint, one chain over documents, topics and prior together, whose intervals hold
-            what the fit leaves open of all, as they must where documents are short; auto, chains
-            for a run of posterior hmc and else the guide.
-        num_draws: Draws of each document's posterior.
+        draws: Source of the draws. guide: the approximation that the run's posterior names, or the
+            model's usual one after posterior hmc. chains: chains of each document, which
+            approximate nothing and take longer; after posterior hmc they continue the fit's.
+            joint: one chain over documents, topics and prior together, whose intervals hold what
+            the fit leaves open of all, as they must where documents are short. auto: chains after
+            posterior hmc, the guide otherwise.
         level: Probability of the intervals.
         predict: Column to print expected proportions at the values of, instead of coefficients.
         print_as: How to print them.
@@ -60,7 +60,6 @@ class Effects(DrawsPosteriors):
     clusters: str | None = None
     weights: str | None = None
     draws: Literal["auto", "guide", "chains", "joint"] = "auto"  # type: ignore[assignment]
-    num_draws: int = 50
     level: float = 0.95
     predict: str | None = None
     print_as: Literal["text", "json", "csv"] = "text"
@@ -73,20 +72,20 @@ class Effects(DrawsPosteriors):
         if self.corpus is not None and self.corpus.lstrip().startswith("~"):
             raise ConfigError(f"{self.corpus!r} is a formula; give it by --formula")
         run, _, corpus = self.load(str(self.run_folder))
-        posterior: Any
+        draws: Any
         if self.draws == "joint":
-            posterior = lntm.effects.joint_draws(
+            draws = lntm.inference.joint_draws(
                 run.model,
                 corpus,
-                num_draws=self.num_draws,
+                num_draws=self.num_draws or 50,
                 seed=self.seed,
                 progress=self.shows_progress,
             )
         else:
-            posterior = self.posterior_of(run)
+            draws = self.posterior_of(run, corpus)
         effects = lntm.effects.estimate(
             run.model,
-            posterior,
+            draws,
             corpus,
             self.formula or _own_formula(run.model),
             topics=None if self.topics is None else whole_numbers("topics", self.topics),

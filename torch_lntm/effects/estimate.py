@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
-from torch_lntm.effects.composition import GivenDraws, PosteriorDraws
-from torch_lntm.effects.joint import JointDraws
 from torch_lntm.effects.regression import Part, StandardErrors, regress
 from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.formulas import Formula
-from torch_lntm.guides import require_guide
-from torch_lntm.inference import DocumentHMC, KeptChainDraws, PosteriorSource, draw_source
+from torch_lntm.inference import DrawSource, ThetaDraws, theta_draws
 from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 
@@ -26,7 +23,7 @@ from torch_lntm.models.model import require_model
 @torch.no_grad()
 def estimate(
     model: TopicModel,
-    posterior: PosteriorSource | JointDraws | Tensor | NDArray[Any],
+    draws: DrawSource | Tensor | NDArray[Any],
     corpus: Corpus,
     formula: str,
     *,
@@ -34,7 +31,7 @@ def estimate(
     standard_errors: StandardErrors = "HC3",
     clusters: Any = None,
     weights: Any = None,
-    num_draws: int = 50,
+    num_draws: int | None = None,
     coefficients: bool = True,
     seed: int = 0,
     progress: bool = False,
@@ -51,9 +48,11 @@ def estimate(
 
     Args:
         model: The fitted model: one with covariates (``models.stm``), or any other.
-        posterior: A guide of the model; or chains, ``DocumentHMC(model)``, which approximate
-            nothing and take longer; or :func:`joint_draws`, whose intervals hold all that the fit
-            leaves open; or draws of theta ``(num_draws, num_docs, num_topics)``.
+        draws: Source of the documents' proportions: ``result.posterior`` of a fit; a guide of the
+            model; new chains, ``DocumentHMC(model)``, which approximate nothing and take longer;
+            :class:`~torch_lntm.inference.ThetaDraws`, such as those of ``inference.joint_draws``,
+            whose intervals hold all that the fit leaves open; or an array
+            ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
             words take no part.
         formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
@@ -65,10 +64,11 @@ def estimate(
             ``(num_docs,)`` values. Standard errors are then robust to any dependence within them.
         weights: Weights of the documents in the regression, positive: the name of a column of
             numbers, or ``(num_docs,)`` numbers.
-        num_draws: Draws of each document; not used where draws are given.
+        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora; and to
+            all of draws that exist already.
         coefficients: Whether to draw the prior mean's coefficients too, where the prior has them.
-        seed: Seed of the draws; that of chains is their own.
-        progress: Show a progress bar of the chains on standard error.
+        seed: Seed of a guide's draws. Chains have their own.
+        progress: Show progress bars on standard error.
 
     Returns:
         The effects: a table, predictions, differences and plots.
@@ -80,7 +80,8 @@ def estimate(
     """
     require_model(model)
     require_whole(0, seed=seed)
-    require_whole(2, num_draws=num_draws)
+    if num_draws is not None:
+        require_whole(2, num_draws=num_draws)
     corpus = model.encode(as_corpus(corpus))
     chosen = _topics(model, topics)
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
@@ -88,27 +89,26 @@ def estimate(
     _check_rank(formula, fitted.names, matrix[rows])
     weighing = _weights(corpus, weights)
     groups, num_groups = _clusters(corpus, clusters, rows)
-    draws: GivenDraws | PosteriorDraws
-    if isinstance(posterior, (Tensor, np.ndarray)):
-        given = _checked(torch.as_tensor(posterior), model, corpus)
-        draws = GivenDraws(given, rows, ("the documents' proportions, by the draws given",))
-    elif isinstance(posterior, JointDraws):
-        given, model = _checked(posterior.theta, model, corpus), posterior.model
-        draws = GivenDraws(given, rows, posterior.propagated, posterior.left_open)
-    elif isinstance(posterior, DocumentHMC | KeptChainDraws):
-        source = draw_source(posterior, model)
-        theta = source.draw_all(corpus, num_draws, seed, progress=progress)
-        said = f"the documents' proportions, by {source.described}"
-        draws = GivenDraws(theta, rows, (said,))
-    else:
-        guide = require_guide(posterior, model)
-        draws = PosteriorDraws(guide, corpus, rows, num_draws, seed, coefficients)
+    if isinstance(draws, Tensor | np.ndarray):
+        draws = _given(torch.as_tensor(draws), model, corpus)
+    drawn = theta_draws(
+        draws,
+        corpus,
+        num_draws,
+        model=model,
+        rows=rows,
+        seed=seed,
+        coefficients=coefficients,
+        progress=progress,
+    )
+    if drawn.num_draws < 2:
+        raise ConfigError(f"{drawn!r}; expected at least 2 draws")
 
     def parts() -> Iterator[Part]:
-        for part in draws:
+        for part in drawn:
             yield Part(
                 torch.from_numpy(matrix[part.rows]),
-                part.theta[..., chosen],
+                part.theta[..., chosen].double(),
                 torch.from_numpy(weighing[part.rows]),
                 None if groups is None else torch.from_numpy(groups[part.rows]),
             )
@@ -119,10 +119,10 @@ def estimate(
         pooled=regress(parts, standard_errors, num_groups),
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
         weights=weighing[rows],
-        propagated=draws.propagated,
-        left_open=draws.left_open,
+        sources_of_uncertainty=drawn.sources_of_uncertainty,
+        fixed=drawn.fixed,
         method=standard_errors if num_groups is None else f"{num_groups} clusters",
-        model=model,
+        model=drawn.model,
         mean_length=float(corpus.lengths[rows].mean()),
     )
 
@@ -137,8 +137,8 @@ def _topics(model: TopicModel, topics: Sequence[int] | None) -> list[int]:
     return chosen
 
 
-def _checked(theta: Tensor, model: TopicModel, corpus: Corpus) -> Tensor:
-    """Draws that were given.
+def _given(theta: Tensor, model: TopicModel, corpus: Corpus) -> ThetaDraws:
+    """Draws that were given as an array.
 
     Raises:
         ConfigError: Another shape, or they are no proportions.
@@ -149,9 +149,7 @@ def _checked(theta: Tensor, model: TopicModel, corpus: Corpus) -> Tensor:
             f"draws of shape {tuple(theta.shape)}; expected (num_draws, {expected[0]}, "
             f"{expected[1]}), at least 2 draws"
         )
-    if not bool(torch.isfinite(theta).all()) or bool((theta < 0).any()):
-        raise ConfigError("draws of theta must be finite and not negative")
-    return theta
+    return ThetaDraws.of(theta, model)
 
 
 def _check_rank(formula: str, names: Sequence[str], matrix: NDArray[np.float64]) -> None:

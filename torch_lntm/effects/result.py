@@ -42,8 +42,8 @@ class Effects:
         pooled: The coefficients and their covariances.
         columns: ``(num_docs,)`` values of the formula's columns.
         weights: ``(num_docs,)`` weights of the documents.
-        propagated: What the intervals hold beside the regression, in words.
-        left_open: What the fit leaves open and they do not hold.
+        sources_of_uncertainty: Sources of uncertainty in the intervals beside the regression.
+        fixed: Quantities that the fit estimates and that the intervals take as known.
         method: How the standard errors of a regression were found.
         model: The model.
         mean_length: Tokens of a document, on average.
@@ -54,8 +54,8 @@ class Effects:
     pooled: Pooled
     columns: Mapping[str, NDArray[Any]]
     weights: NDArray[np.float64]
-    propagated: tuple[str, ...]
-    left_open: tuple[str, ...]
+    sources_of_uncertainty: tuple[str, ...]
+    fixed: tuple[str, ...]
     method: str
     model: TopicModel
     mean_length: float
@@ -84,22 +84,22 @@ class Effects:
     @property
     def _held(self) -> str:
         return (
-            f"the regression ({self.method}); {'; '.join(self.propagated)} "
+            f"the regression ({self.method}); {'; '.join(self.sources_of_uncertainty)} "
             f"({self.pooled.num_draws} draws)"
         )
 
     @property
     def _missing(self) -> list[str]:
         """What is not in the intervals, and what that does where documents are short."""
-        if not self.left_open:
+        if not self.fixed:
             return []
-        text = f"not in them: what the fit leaves open of {' and of '.join(self.left_open)}"
+        text = f"not in them: what the fit leaves open of {' and of '.join(self.fixed)}"
         if self.mean_length >= SHORT_DOCUMENT:
             return [text]
         return [
             f"{text}, which is much in documents of {self.mean_length:.0f} tokens",
             "so intervals are too narrow, and effects by approximate posteriors too small; "
-            "lntm.effects.joint_draws, or torch-lntm effects --draws joint, holds it",
+            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, holds it",
         ]
 
     # -- coefficients ----------------------------------------------------------------------------

@@ -352,7 +352,7 @@ class TopicModelEstimator(
         shares = getattr(self, "_shares", None)
         if X is not None:
             corpus = self._known(X, "topics")
-            shares = topic_shares(transform(self._guide(), corpus).theta, corpus)
+            shares = topic_shares(self._guide(), corpus)
         model = self.model_
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))

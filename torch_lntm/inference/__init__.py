@@ -3,6 +3,7 @@
 from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.documents import (
     DocumentTopics,
@@ -12,11 +13,12 @@ from torch_lntm.inference.documents import (
     transform,
 )
 from torch_lntm.inference.draws import (
+    DrawnDocuments,
     DrawSource,
-    KeptChainDraws,
-    PosteriorSource,
-    chain_draws,
-    draw_source,
+    ThetaDraws,
+    enough_draws,
+    joint_draws,
+    theta_draws,
 )
 from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
 from torch_lntm.inference.em.processes import Processes
@@ -37,23 +39,25 @@ __all__ = [
     "DocumentSamples",
     "DocumentTopics",
     "DrawSource",
+    "DrawnDocuments",
     "FitResult",
     "JointChain",
-    "KeptChainDraws",
+    "KeptChains",
     "MonteCarloEM",
     "MonteCarloResult",
-    "PosteriorSource",
     "Processes",
     "SourceActivity",
     "Statistics",
     "StepwiseEM",
+    "ThetaDraws",
     "VariationalEM",
-    "chain_draws",
-    "draw_source",
+    "enough_draws",
     "expected_statistics",
     "has_sources",
+    "joint_draws",
     "sampled_statistics",
     "source_prior",
+    "theta_draws",
     "to_arviz",
     "transform",
 ]

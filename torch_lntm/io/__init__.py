@@ -4,6 +4,7 @@ A model's folder holds ``model.json`` (the constructor's name and settings), ``m
 (the parameters) and ``vocabulary.txt``. A run's folder holds these and ``config.json`` (what was
 asked for), ``metadata.json`` (what came of it, and under which versions), ``history.jsonl`` (a
 record per iteration) and, where documents were held out, ``split.npz`` and ``evaluation.json``.
+A fit by chains leaves ``chains.safetensors``, from which reports and effects continue.
 """
 
 from torch_lntm.io.folders import check_target

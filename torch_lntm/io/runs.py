@@ -15,8 +15,10 @@ from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.errors import ConfigError
 from torch_lntm.files import as_json, atomic_folder, read_consistent, read_text
 from torch_lntm.guides import Guide
-from torch_lntm.inference import DocumentHMC, FitResult
+from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
+from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
 from torch_lntm.io.folders import (
+    CHAINS,
     CONFIG,
     EVALUATION,
     HISTORY,
@@ -33,6 +35,7 @@ from torch_lntm.recipes import SAMPLERS, guide_of
 #: What of a run's configuration a report does not tell: it is of no interest, or told already.
 _UNTOLD = (
     *("out", "overwrite", "progress", "threads", "num_words", "checkpoint_seconds"),
+    "keep_chains",
     *("model", "num_topics"),
 )
 
@@ -72,21 +75,25 @@ class Run:
         """
         return guide_of(self.config.get("posterior"), self.model, **settings)
 
-    def posterior(self, seed: int = 0) -> Guide[Any] | DocumentHMC:
-        """What gives the documents' posteriors as the fit did, for reports and effects.
+    def posterior(self, seed: int = 0) -> Guide[Any] | DocumentHMC | KeptChains:
+        """Source of draws of the documents' proportions, as by the fit, for reports and effects.
 
-        That is :meth:`guide`, or chains of each document where the model was fitted to samples:
-        approximations would be less than the fit knew.
+        A run that was fitted by a guide has its :meth:`guide`. A run that was fitted by chains has
+        these where they ended, or new chains where the folder holds none.
 
         Args:
             seed: Seed of the chains.
 
         Raises:
-            ConfigError: See :meth:`guide`.
+            ConfigError: The file of the chains is damaged; or see :meth:`guide`.
             IncompatibleGuideError: See :meth:`guide`.
         """
-        sampled = self.config.get("posterior") in SAMPLERS
-        return DocumentHMC(self.model, seed=seed) if sampled else self.guide()
+        if self.config.get("posterior") not in SAMPLERS:
+            return self.guide()
+        kept = self.path / CHAINS
+        if kept.is_file():
+            return read_chains(kept, self.model, seed, _identity(self.metadata))
+        return DocumentHMC(self.model, seed=seed)
 
     def settings(self) -> dict[str, Any]:
         """How the model was fitted, by name, as a report lists it."""
@@ -128,6 +135,7 @@ def save_run(
     metadata: Mapping[str, Any] | None = None,
     split: Split[Corpus] | None = None,
     evaluation: Sequence[Mapping[str, Any]] | None = None,
+    keep_chains: bool | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write a run's folder, which appears complete or not at all.
@@ -141,6 +149,9 @@ def save_run(
         split: Which documents were trained on and which held out.
         evaluation: Scores on the documents held out, as :func:`torch_lntm.reports.score_records`
             gives them.
+        keep_chains: Keep where the chains of the fit ended, so that reports and effects continue
+            them. It takes 4 bytes for each document, topic and chain. Defaults to fits of up to
+            100 MB.
         overwrite: Replace a model or run that is there already.
 
     Returns:
@@ -175,7 +186,17 @@ def save_run(
             split.save(folder / SPLIT)
         if evaluation is not None:
             (folder / EVALUATION).write_bytes(as_json(list(evaluation)))
+        chains = result.posterior
+        if isinstance(chains, KeptChains) and chains.num_docs:
+            small = chains_size(chains) <= MAX_KEPT_BYTES
+            if small if keep_chains is None else keep_chains:
+                write_chains(folder / CHAINS, chains, _identity(about))
     return Path(path)
+
+
+def _identity(metadata: Mapping[str, Any]) -> str:
+    """What tells a run from others: a folder may be replaced between two readings of its files."""
+    return " ".join(str(metadata.get(name)) for name in ("date", "seconds", "objective"))
 
 
 def load_run(path: str | Path) -> Run:

@@ -16,7 +16,8 @@ from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
-from torch_lntm.inference import FitResult, PosteriorSource, draw_source
+from torch_lntm.inference import DrawSource, FitResult, theta_draws
+from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
 from torch_lntm.reports import figures
@@ -61,12 +62,12 @@ class EstimatedEffects(Protocol):
 
 
 def report(
-    fit: FitResult | Run | PosteriorSource,
+    fit: FitResult | Run | DrawSource,
     corpus: Corpus,
     path: str | Path | None = None,
     *,
     overwrite: bool = False,
-    draws: PosteriorSource | None = None,
+    draws: DrawSource | None = None,
     scores: Sequence[Score] | None = None,
     settings: Mapping[str, Any] | None = None,
     **options: Any,
@@ -122,7 +123,7 @@ def report(
 
 
 def render_page(
-    posterior: PosteriorSource,
+    draws: DrawSource,
     corpus: Corpus,
     *,
     by: Sequence[str] | None = None,
@@ -133,9 +134,8 @@ def render_page(
     title: str | None = None,
     num_words: int = 12,
     num_docs: int = 4,
-    num_samples: int = 50,
+    num_draws: int | None = None,
     seed: int = 0,
-    max_docs: int | None = None,
     progress: bool = False,
 ) -> str:
     """The HTML of :func:`report`.
@@ -144,9 +144,7 @@ def render_page(
     escaped, and the page's security policy runs no script but its own.
 
     Args:
-        posterior: A guide over the fitted model; or chains, ``DocumentHMC(model)``, which
-            approximate nothing and take longer, or ``KeptChainDraws`` of them, which effects by
-            the same chains then take too.
+        draws: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
         corpus: The documents to report on, over the model's vocabulary.
         by: Columns of the metadata to show prevalence by; if not given, the first six that put
             documents into groups.
@@ -159,9 +157,9 @@ def render_page(
         title: The page's title; by default it names the corpus.
         num_words: Top words of each topic.
         num_docs: Documents for each topic.
-        num_samples: Draws of each document's posterior.
-        seed: Seed of the draws; that of chains is their own.
-        max_docs: Documents per batch, which bounds memory; by default what fits.
+        num_draws: Draws of each document's posterior. Defaults to 25 to 50, fewer for larger
+            corpora.
+        seed: Seed of a guide's draws. Chains have their own.
         progress: Show a progress bar on standard error.
 
     Returns:
@@ -174,20 +172,11 @@ def render_page(
     """
     require_whole(1, num_words=num_words)
     require_whole(0, num_docs=num_docs)
-    source = draw_source(posterior)
-    model = source.model
+    model = require_source(draws).model
     corpus = model.encode(corpus)
+    drawn = theta_draws(draws, corpus, num_draws, seed=seed, progress=progress)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
-    summary = summarise_corpus(
-        posterior,
-        corpus,
-        columns,
-        level=LEVEL,
-        num_samples=num_samples,
-        seed=seed,
-        max_docs=max_docs,
-        progress=progress,
-    )
+    summary = summarise_corpus(drawn, corpus, columns, level=LEVEL)
     overall = summary.overall
     shares, reach = overall.mean[0], overall.upper[0]
     topics = summarise_topics(model, shares.tolist(), num_words=num_words, num_correlated=3)
@@ -203,7 +192,7 @@ def render_page(
         model=model,
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        posterior=source.described,
+        posterior=drawn.described,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
         names=names,
@@ -219,9 +208,7 @@ def render_page(
         intervals=correlation_intervals(
             model.topic_correlation(), summary.correlation_error, LEVEL
         ),
-        documents=represent_topics(
-            source, corpus, summary.documents, num_docs, texts, level=LEVEL, seed=seed
-        ),
+        documents=represent_topics(drawn, corpus, summary.documents, num_docs, texts, level=LEVEL),
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         chart_width=figures.CHART,
         line_height=figures.LINE_HEIGHT,
@@ -235,17 +222,17 @@ def render_page(
         coefficients=[] if effects is None else effects.table(LEVEL),
         scores=scores,
         settings=settings or {},
-        citations=citations(model.name, source.name, model.bursts is not None),
+        citations=citations(model.name, drawn.name, model.bursts is not None),
         level=LEVEL,
-        num_samples=num_samples,
+        num_draws=drawn.num_draws,
         version=__version__,
         today=date.today().isoformat(),
     )
 
 
 def _known_of(
-    fit: FitResult | Run | PosteriorSource,
-) -> tuple[PosteriorSource, Sequence[Score], Mapping[str, Any]]:
+    fit: FitResult | Run | DrawSource,
+) -> tuple[DrawSource, Sequence[Score], Mapping[str, Any]]:
     """The posterior, the scores and the settings of a fit."""
     if isinstance(fit, Run):
         saved = fit.path / EVALUATION

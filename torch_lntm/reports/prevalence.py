@@ -12,9 +12,8 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.inference import DocumentTopics, PosteriorSource, draw_source
-from torch_lntm.progress import tqdm
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
@@ -86,14 +85,13 @@ class CorpusSummary:
 
 @torch.no_grad()
 def summarise_corpus(
-    posterior: PosteriorSource,
+    draws: DrawSource,
     corpus: Corpus,
     by: Sequence[str] = (),
     *,
     level: float = 0.95,
-    num_samples: int = 50,
+    num_draws: int | None = None,
     seed: int = 0,
-    max_docs: int | None = None,
     progress: bool = False,
 ) -> CorpusSummary:
     """How prevalent topics are, overall and by columns of the metadata, and how they correlate.
@@ -109,60 +107,48 @@ def summarise_corpus(
     variance over draws of the z of the drawn logits. Each correlation is taken alone.
 
     Args:
-        posterior: A guide over the fitted model; or chains, ``DocumentHMC(model)``, which
-            approximate nothing and take longer.
+        draws: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
         corpus: The documents.
         by: Columns of the metadata.
         level: Probability that each interval is to cover.
-        num_samples: Draws of each document.
-        seed: Seed of the draws; that of chains is their own.
-        max_docs: Documents per batch, which bounds memory; by default what fits.
+        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora.
+        seed: Seed of a guide's draws. Chains have their own.
         progress: Show a progress bar on standard error.
 
     Returns:
         The summary, on the CPU.
 
     Raises:
-        ConfigError: Neither of both, a level that is no probability, fewer than two draws, a corpus
-            over other words or without any.
+        ConfigError: ``draws`` cannot draw, the level is no probability, there are fewer than 2
+            draws, or the corpus has other words or none.
         MissingColumnError: The metadata have no such column.
     """
-    source = draw_source(posterior)
-    model = source.model
-    corpus = model.encode(corpus)
-    require_whole(2, num_samples=num_samples)
-    require_whole(0, seed=seed)
-    require_whole(1, max_docs=max_docs)
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
+    drawn = theta_draws(draws, corpus, num_draws, seed=seed, progress=progress)
+    if drawn.num_draws < 2:
+        raise ConfigError(f"{drawn!r}; expected at least 2 draws")
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give some that do")
+    model, filled = drawn.model, torch.from_numpy(corpus.lengths > 0)
     whole = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     groupings = [whole, *(group_documents(name, corpus.metadata[name]) for name in by)]
-    tallies = [_Tally(grouping, corpus, num_samples, model.num_topics) for grouping in groupings]
-    logits = _LogitMoments(num_samples, model.num_topics)
-    max_docs = max_docs or source.docs_at_once(corpus, num_samples)
-    theta, converged, first = [], [], 0
-    with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
-        for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
-            found = source.draw(batch, num_samples, seed)
-            draws_of_theta = found.theta.double().cpu()
-            rows = slice(first, first + batch.num_docs)
-            for tally in tallies:
-                tally.add(draws_of_theta, rows)
-            filled = torch.from_numpy(corpus.lengths[rows] > 0)
-            logits.add(draws_of_theta[:, filled])
-            theta.append(draws_of_theta.mean(0).to(model.dtype))
-            converged.append(found.converged.cpu())
-            first += batch.num_docs
-            bar.update(batch.num_docs)
+    tallies = [
+        _Tally(grouping, corpus, drawn.num_draws, model.num_topics) for grouping in groupings
+    ]
+    logits = _LogitMoments(drawn.num_draws, model.num_topics)
+    theta = torch.full((len(corpus), model.num_topics), 1.0 / model.num_topics, dtype=model.dtype)
+    converged = torch.ones(len(corpus), dtype=torch.bool)
+    for part in drawn:
+        rows, draws_of_theta = torch.from_numpy(part.rows), part.theta.double()
+        for tally in tallies:
+            tally.add(draws_of_theta, rows)
+        logits.add(draws_of_theta[:, filled[rows]])
+        theta[rows] = draws_of_theta.mean(0).to(model.dtype)
+        converged[rows] = part.converged
     overall, *others = (tally.result(level) for tally in tallies)
     documents = DocumentTopics(
-        torch.cat(theta),
-        torch.cat(converged),
-        corpus.lengths,
-        "mean",
-        metadata=dict(corpus.metadata),
+        theta, converged, corpus.lengths, "mean", metadata=dict(corpus.metadata)
     )
     return CorpusSummary(documents, overall, tuple(others), logits.error())
 
@@ -170,17 +156,15 @@ def summarise_corpus(
 class _Tally:
     """Sums over documents of the draws of their proportions, by group."""
 
-    def __init__(
-        self, grouping: Grouping, corpus: Corpus, num_samples: int, num_topics: int
-    ) -> None:
+    def __init__(self, grouping: Grouping, corpus: Corpus, num_draws: int, num_topics: int) -> None:
         self.grouping = grouping
         self.codes = torch.from_numpy(np.where(corpus.lengths > 0, grouping.codes, -1))
         num_groups = len(grouping.names)
-        self.first = torch.zeros(num_samples, num_groups, num_topics, dtype=torch.float64)
+        self.first = torch.zeros(num_draws, num_groups, num_topics, dtype=torch.float64)
         self.second = torch.zeros(num_groups, num_topics, dtype=torch.float64)
 
-    def add(self, theta: Tensor, rows: slice) -> None:
-        """Add the draws ``(num_samples, num_docs, num_topics)`` of some documents."""
+    def add(self, theta: Tensor, rows: Tensor) -> None:
+        """Add the draws ``(num_draws, num_docs, num_topics)`` of some documents."""
         groups = torch.arange(len(self.grouping.names))
         member = (self.codes[rows] == groups[:, None]).double()
         self.first += member @ theta
@@ -207,13 +191,13 @@ class _Tally:
 class _LogitMoments:
     """Second moments over documents of the draws of the centred logits of theta."""
 
-    def __init__(self, num_samples: int, num_topics: int) -> None:
+    def __init__(self, num_draws: int, num_topics: int) -> None:
         self.num_docs = 0
-        self.first = torch.zeros(num_samples, num_topics, dtype=torch.float64)
-        self.second = torch.zeros(num_samples, num_topics, num_topics, dtype=torch.float64)
+        self.first = torch.zeros(num_draws, num_topics, dtype=torch.float64)
+        self.second = torch.zeros(num_draws, num_topics, num_topics, dtype=torch.float64)
 
     def add(self, theta: Tensor) -> None:
-        """Add the draws ``(num_samples, num_docs, num_topics)`` of some documents."""
+        """Add the draws ``(num_draws, num_docs, num_topics)`` of some documents."""
         logits = theta.clamp_min(torch.finfo(torch.float32).tiny).log()
         logits -= logits.mean(-1, keepdim=True)
         self.num_docs += logits.shape[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import DocumentTopics, DrawSource
+from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.labels import representative_documents
 from torch_lntm.reports.tables import words_of
@@ -47,25 +47,23 @@ class Representative:
 
 
 def represent_topics(
-    source: DrawSource,
+    draws: ThetaDraws,
     corpus: Corpus,
     found: DocumentTopics,
     num_docs: int,
     texts: Iterable[str] | None = None,
     *,
     level: float = 0.95,
-    seed: int = 0,
 ) -> list[list[Representative]]:
     """The documents with the largest share of each topic, with intervals and excerpts.
 
     Args:
-        source: Where draws of the documents' proportions come from.
+        draws: Draws of the documents' proportions.
         corpus: The documents.
         found: Their proportions.
         num_docs: Documents for each topic.
         texts: The documents' texts in the order of the corpus, which are read once.
         level: Probability that each interval is to cover under the posterior.
-        seed: Seed of the draws.
 
     Returns:
         For each topic its documents, the largest share first.
@@ -73,20 +71,15 @@ def represent_topics(
     Raises:
         ConfigError: There are fewer texts than documents, or more.
     """
-    model = source.model
-    corpus = model.encode(corpus)
+    model = draws.model
     chosen = representative_documents(found, num_docs=num_docs) if num_docs else []
     wanted = sorted({one.document for one in chosen})
     quoted = None if texts is None else _quote(texts, set(wanted), len(corpus))
     ends: dict[int, tuple[Tensor, Tensor]] = {}
-    max_docs = source.docs_at_once(corpus, _DRAWS)
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2])
-    for first in range(0, len(wanted), max_docs):
-        rows = wanted[first : first + max_docs]
-        (batch,) = corpus.batches(order=rows, device=model.device, dtype=model.dtype)
-        theta = source.draw(batch, _DRAWS, seed).theta.cpu()
-        lower, upper = torch.quantile(theta, tails.to(theta), dim=0)
-        ends |= {d: (lower[i], upper[i]) for i, d in enumerate(rows)}
+    for part in draws.take(np.array(wanted, np.int64), _DRAWS) if wanted else ():
+        lower, upper = torch.quantile(part.theta, tails.to(part.theta), dim=0)
+        ends |= {d: (lower[i], upper[i]) for i, d in enumerate(part.rows.tolist())}
     shown: list[list[Representative]] = [[] for _ in range(model.num_topics)]
     for one in chosen:
         d, k = one.document, one.topic

@@ -13,9 +13,8 @@ from scipy.special import gammaln
 
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
-from torch_lntm.effects import chain_draws, joint_draws
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
-from torch_lntm.inference import JointChain
+from torch_lntm.inference import DocumentHMC, JointChain, ThetaDraws, joint_draws, theta_draws
 from torch_lntm.inference.chains.joint import CONCENTRATION, _improved
 from torch_lntm.models import (
     Covariates,
@@ -130,19 +129,24 @@ def test_draws_are_reproduced_and_leave_the_model_alone() -> None:
     corpus = make_corpus()
     model = lntm.models.stm(3, corpus, "~ x", seed=1)
     before = copy.deepcopy(model.state_dict())
-    first = joint_draws(model, corpus, num_draws=4, thinning=2, warmup_steps=5, seed=3).theta
+    draws = joint_draws(model, corpus, num_draws=4, thinning=2, warmup_steps=5, seed=3)
+    first = draws.theta
     again = joint_draws(model, corpus, num_draws=4, thinning=2, warmup_steps=5, seed=3).theta
-    assert first.shape == (4, 40, 3)
+    assert draws.rows.tolist() == [d for d in range(40) if d != 3]  # it has no words
+    assert first.shape == (4, 39, 3)
     assert torch.equal(first, again)
     assert not torch.equal(
         first, joint_draws(model, corpus, num_draws=4, warmup_steps=5, seed=4).theta
     )
-    torch.testing.assert_close(first.sum(-1), torch.ones(4, 40))
-    assert torch.equal(first[:, 3], torch.full((4, 3), 1 / 3))
+    torch.testing.assert_close(first.sum(-1), torch.ones(4, 39))
+    assert draws.fixed == ()
+    assert draws.sources_of_uncertainty[1] == "the topics' words"
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
     known = joint_draws(model, corpus, num_draws=2, warmup_steps=5, topics=False)
     assert torch.equal(known.model.topics.logits, model.topics.logits)
+    assert known.fixed == ("the topics' words",)
+    assert known.sources_of_uncertainty == ("the documents' proportions and their prior",)
     moved = joint_draws(model, corpus, num_draws=2, warmup_steps=5).model
     assert not torch.equal(moved.topics.logits, model.topics.logits)
     assert moved.vocabulary == model.vocabulary
@@ -168,13 +172,14 @@ def test_unknown_topics_and_prior_make_effects_less_certain() -> None:
     model = lntm.models.stm(3, corpus, "~ x", dtype="float64")
     guide = lntm.guides.LaplaceGuide(model)
     lntm.inference.VariationalEM(model, guide, progress=False).fit(corpus)
-    x = torch.from_numpy(corpus.metadata["x"] == 1)
 
-    def variance(theta: torch.Tensor) -> float:
+    def variance(draws: ThetaDraws) -> float:
+        theta, x = draws.theta, torch.from_numpy(corpus.metadata["x"][draws.rows] == 1)
         return float((theta[:, x].mean(1) - theta[:, ~x].mean(1)).var(0).sum())
 
-    joint = joint_draws(model, corpus, num_draws=60, thinning=3, warmup_steps=100).theta
-    alone = chain_draws(model, corpus, num_draws=60, thinning=3, warmup_steps=100)
+    joint = joint_draws(model, corpus, num_draws=60, thinning=3, warmup_steps=100)
+    rows = np.flatnonzero(corpus.lengths)
+    alone = theta_draws(DocumentHMC(model), corpus, 60, rows=rows, thinning=3)
     assert variance(joint) > 1.5 * variance(alone)
 
 

@@ -16,7 +16,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, Progress, latents_at, warn_of_stuck
-from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.batches import CorpusBatches
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
@@ -463,7 +463,8 @@ class MonteCarloRun(ResumableFit):
         """The result at the present state."""
         state, num_chains = self.state, self.settings.chains.num_chains
         num_docs = self.corpus.num_docs
-        wanted = ("means", "moved")
+        step_size = _ADAPTATION + "log_average"
+        wanted = ("means", "moved", step_size)
         tables = self.rows.collect(
             {n: x for n, x in state.documents.items() if n in wanted or n.startswith(_CHAIN)},
             self.processes,
@@ -498,9 +499,27 @@ class MonteCarloRun(ResumableFit):
             objective_name=f"log likelihood at draws of {self.model.prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
-            posterior=DocumentHMC(self.model, seed=self.settings.seed),
+            posterior=self._kept_chains(chains, tables.get(step_size), moved),
             chains=chains,
             moved=moved,
+        )
+
+    def _kept_chains(
+        self, chains: dict[str, Tensor], log_step_size: Tensor | None, moved: Tensor
+    ) -> KeptChains:
+        """The chains, to be continued where they have gone on after their warm-up."""
+        settings, state = self.settings, self.state
+        usable = moved.all(0)
+        if log_step_size is None or state.step <= settings.warmup_epochs:
+            log_step_size, usable = torch.zeros(moved.mT.shape), torch.zeros_like(usable)
+        return KeptChains.of(
+            self.model,
+            settings.chains,
+            self.corpus,
+            chains,
+            log_step_size.mT.exp(),
+            usable,
+            state.step * settings.num_transitions,
         )
 
     def _warn(self, moved: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.guides import Guide
-from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.em.loop import StopReason
 from torch_lntm.inference.em.statistics import Statistics
 
@@ -36,8 +36,9 @@ class FitResult:
         statistics: Those of the last E-step, or of Monte-Carlo EM their running average, from
             which :class:`~torch_lntm.inference.StepwiseEM` goes on; None where the fit ended
             before it had any.
-        posterior: What gives the documents' posteriors as the fit did: its guide, or of Monte-Carlo
-            EM chains of each document.
+        posterior: Source of draws of the documents' proportions, for
+            :func:`~torch_lntm.inference.theta_draws`, reports and effects: the fit's guide, or the
+            chains of Monte-Carlo EM where they ended.
     """
 
     history: list[dict[str, Any]]
@@ -47,7 +48,7 @@ class FitResult:
     objective_name: str
     seconds: float
     statistics: Statistics | None = field(default=None, kw_only=True)
-    posterior: Guide[Any] | DocumentHMC = field(kw_only=True)
+    posterior: Guide[Any] | KeptChains = field(kw_only=True)
 
     def __repr__(self) -> str:
         last = self.history[-1] if self.history else {"iteration": 0, "objective": math.nan}

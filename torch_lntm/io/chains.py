@@ -1,0 +1,106 @@
+"""Chains in run folders: where those of a fit ended, for reports and effects to continue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import KeptChains
+from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.models import TopicModel
+
+#: Size in bytes above which chains are kept only if asked for.
+MAX_KEPT_BYTES = 100e6
+#: Most leapfrog steps of a transition that a file may ask for: more would take for ever.
+MAX_STEPS = 1000
+#: Prefix of the tensors of the latent variables.
+_LATENT = "latent."
+#: Settings of the chains that are written beside the tensors.
+_SETTINGS = ("mass_matrix", "num_steps", "target_accept", "jitter")
+
+
+def chains_size(chains: KeptChains) -> int:
+    """Size in bytes of the file of chains."""
+    dim = sum(value.shape[-1] for value in chains.latents.values())
+    return chains.num_docs * (8 + 4 * chains.settings.num_chains * (dim + 1))
+
+
+def write_chains(path: Path, chains: KeptChains, run: str) -> None:
+    """Write the states of chains in float32, with the identity of their run."""
+    columns = torch.from_numpy(chains.columns)
+    tensors = {
+        _LATENT + site: value[:, columns].float().contiguous()
+        for site, value in chains.latents.items()
+    }
+    tensors["step_size"] = chains.step_size[:, columns].float().contiguous()
+    tensors["documents"] = torch.from_numpy(chains.documents)
+    about = {name: getattr(chains.settings, name) for name in _SETTINGS}
+    about |= {"num_transitions": chains.num_transitions, "run": run}
+    path.write_bytes(safetensors.torch.save(tensors, {"chains": json.dumps(about)}))
+
+
+def read_chains(path: Path, model: TopicModel, seed: int, run: str) -> KeptChains:
+    """Read the states of chains.
+
+    Args:
+        path: The file.
+        model: The model of the same run.
+        seed: Seed of the next transitions.
+        run: Identity of the run.
+
+    Raises:
+        ConfigError: The file is damaged, or belongs to another model or run.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads((file.metadata() or {})["chains"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about["run"] != run:
+            raise ValueError("it is of another run")
+        return _checked(tensors, about, model, seed)
+    except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: not a complete file of the model's chains ({error}); delete it, and new "
+            "chains take their place"
+        ) from error
+
+
+def _checked(
+    tensors: dict[str, Tensor], about: dict[str, Any], model: TopicModel, seed: int
+) -> KeptChains:
+    """The chains of a file.
+
+    Raises:
+        ValueError: A tensor or a setting has a value that chains cannot have.
+    """
+    documents, step_size = tensors.pop("documents"), tensors.pop("step_size")
+    latents = {name.removeprefix(_LATENT): value for name, value in tensors.items()}
+    shape = (*step_size.shape, model.latent_dim)
+    if documents.dtype != torch.int64 or documents.shape != step_size.shape[1:]:
+        raise ValueError(f"documents is {tuple(documents.shape)} {documents.dtype}")
+    if bool((documents.diff() <= 0).any()):
+        raise ValueError("documents do not ascend")
+    if tuple(latents[model.prior.latent].shape) != shape:
+        raise ValueError(f"{model.prior.latent} is not {shape}")
+    for name, value in [*latents.items(), ("step_size", step_size)]:
+        if value.shape[:2] != shape[:2] or not bool(value.isfinite().all()):
+            raise ValueError(f"{name} is {tuple(value.shape)}, or holds NaN or infinity")
+    settings = {name: about[name] for name in _SETTINGS}
+    if about["num_steps"] > MAX_STEPS:
+        raise ValueError(f"num_steps is {about['num_steps']}")
+    return KeptChains(
+        model,
+        HMCSettings.of(model, num_chains=shape[0], step_size=None, seed=seed, **settings),
+        latents,
+        step_size.clamp_min(1e-30),
+        documents.numpy(),
+        torch.arange(shape[1]).numpy(),
+        int(about["num_transitions"]),
+    )
