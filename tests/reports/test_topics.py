@@ -139,3 +139,28 @@ def test_shares_of_many_documents_are_of_the_last_draws_of_all_chains(monkeypatc
     kept = torch.tensor([d for d in range(9) if d != 4])
     last = model.theta(result.chains["eta"][:, kept])
     torch.testing.assert_close(topic_shares(result, corpus), last.mean((0, 1)))
+
+
+def test_shares_after_a_fit_to_many_documents_are_corrected_by_some_of_them(monkeypatch):
+    corpus = lntm.lee_corpus()
+    model = lntm.models.ctm(4, corpus.num_words, seed=0)
+    guide = lntm.guides.TaylorGuide(model)
+    engine = lntm.inference.VariationalEM(model, guide, max_iterations=2, progress=False)
+    result = engine.fit(corpus)
+    exact = topic_shares(result, corpus)
+    torch.testing.assert_close(exact, topic_shares(guide, corpus), rtol=0, atol=1e-3)
+    monkeypatch.setattr(topics, "_SHARE_DOCS", 100)
+    asked = []
+    make = lntm.inference.draws.guides._GuideDraws.make
+    monkeypatch.setattr(
+        lntm.inference.draws.guides._GuideDraws,
+        "make",
+        lambda self, rows, n: asked.append(len(rows)) or make(self, rows, n),
+    )
+    some = topic_shares(result, corpus)
+    assert asked == [100]
+    assert float(some.sum()) == pytest.approx(1.0)
+    modes = model.theta(result.means).double().mean(0)
+    # Differences of 100 documents from their modes have standard deviations below 0.05.
+    assert float((some - exact).abs().max()) < 5 * 0.05 / 10
+    assert float((some - modes).abs().max()) > 0

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
@@ -17,8 +18,9 @@ from torch_lntm.inference import DrawSource, FitResult, MonteCarloResult, theta_
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.tables import TableFormat, check_text, signed, to_csv, words_of
 
-#: Draws of all documents together that shares are means of, at least, and most of one document.
-_SHARE_DRAWS, _MOST_DRAWS = 10_000, 50
+#: Draws of all documents together that shares are means of, at least; most draws of a document;
+#: most documents of which posterior means are found after a fit by a guide.
+_SHARE_DRAWS, _MOST_DRAWS, _SHARE_DOCS = 10_000, 50, 2000
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,33 @@ def topic_shares(source: FitResult | DrawSource, corpus: Corpus) -> Tensor:
         ``(num_topics,)`` float64, summing to 1.
     """
     rows = np.flatnonzero(corpus.lengths)
-    num_draws = min(max(1, math.ceil(_SHARE_DRAWS / len(rows))), _MOST_DRAWS)
-    means = None
-    if isinstance(source, FitResult):
-        model, means = source.posterior.model, source.means
-        if isinstance(source, MonteCarloResult) and len(source.moved) >= num_draws:
-            last = source.chains[model.prior.latent][:, torch.from_numpy(rows)]
-            return model.theta(last.to(model.device)).double().mean((0, 1)).cpu()
-        source = source.posterior
+    if not isinstance(source, FitResult):
+        return _mean_of_draws(source, corpus, rows)
+    posterior, model = source.posterior, source.posterior.model
+
+    def proportions(latent: Tensor, rows: NDArray[np.int64]) -> Tensor:
+        part = latent[..., torch.from_numpy(rows), :].to(model.device)
+        return model.theta(part).double().cpu()
+
+    if isinstance(source, MonteCarloResult):
+        if len(rows) * len(source.moved) < _SHARE_DRAWS:
+            return _mean_of_draws(posterior, corpus, rows)
+        return proportions(source.chains[model.prior.latent], rows).mean((0, 1))
+    # Proportions at the modes are known of all documents. How far they are from posterior means is
+    # found from some.
+    some = rows
+    if len(rows) > _SHARE_DOCS:
+        some = np.sort(np.random.default_rng(0).choice(rows, _SHARE_DOCS, replace=False))
+    shift = _mean_of_draws(posterior, corpus, some, source.means)
+    shift -= proportions(source.means, some).mean(0)
+    return proportions(source.means, rows).mean(0) + shift
+
+
+def _mean_of_draws(
+    source: DrawSource, corpus: Corpus, rows: NDArray[np.int64], means: Tensor | None = None
+) -> Tensor:
+    """Posterior means of the proportions ``(num_topics,)``, averaged over some documents."""
+    num_draws = min(math.ceil(_SHARE_DRAWS / len(rows)), _MOST_DRAWS)
     total = torch.zeros((), dtype=torch.float64)
     for part in theta_draws(source, corpus, num_draws, rows=rows, means=means):
         total = total + part.theta.double().mean(0).sum(0)

@@ -29,6 +29,8 @@ WARMUP_STEPS, RESUMED_STEPS = 100, 6
 THINNING, RESUMED_THINNING = 4, 2
 #: Documents whose chains run at once, at most: more of them are no faster.
 _CHAINS_AT_ONCE = 1000
+#: Transitions without a move of a chain that is stuck; after fewer it may be unlucky.
+FEWEST_TRANSITIONS = 10
 #: Advice on chains that never move.
 _STUCK = "their draws are all alike; use more warmup_steps, or take the draws of a guide"
 
@@ -152,6 +154,7 @@ def _drawn(
         ConvergenceWarning: Some chains never moved, or chains accepted few proposals.
     """
     all_moved, all_index, acceptance = [], [], []
+    too_few = group.sampled < FEWEST_TRANSITIONS
     for batch in batches:
         chains = group.begin(batch)
         drawn = []
@@ -165,7 +168,9 @@ def _drawn(
         all_index.append(batch.index.cpu())
         acceptance.append(chains.mean_acceptance.cpu())
         theta = torch.stack(drawn, 1).flatten(0, 1)[:num_draws]
-        yield DrawnDocuments(batch.positions.numpy(), theta, all_moved[-1].all(0))
+        yield DrawnDocuments(batch.positions.numpy(), theta, all_moved[-1].all(0) | too_few)
+    if too_few:
+        return
     moved = torch.cat(all_moved, 1)
     warn_of_stuck(moved, torch.cat(all_index), group.sampled, _STUCK)
     mean, target = float(torch.cat(acceptance, 1)[moved].mean()), settings.target_accept
