@@ -51,11 +51,7 @@ def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArr
         CorpusError: A value is missing or of another kind.
     """
     values = values if values.dtype.kind in "bif" else values.astype(object)
-    if len(rows := np.flatnonzero(_is_missing(values))):
-        raise CorpusError(
-            f"column {name!r} lacks a value in {len(rows)} {each}s, the first of them {each} "
-            f"{rows[0]}; leave these out (in Python: corpus[rows]), or fill the values in"
-        )
+    refuse_missing(name, values, each)
     if (kind == "number") != (values.dtype.kind in "bif"):
         raise CorpusError(
             f"column {name!r} holds {values[0]!r:.40}; expected {_EXPECTED[kind]}, as in the "
@@ -66,26 +62,38 @@ def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArr
     return values.astype(np.float64) if values.dtype.kind == "b" else values
 
 
-def odd_value(values: Iterable[Any]) -> tuple[str, int]:
+def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> None:
+    """Refuse a column that lacks values.
+
+    Raises:
+        CorpusError: It names the first document without a value.
+    """
+    if values.dtype.kind == "f":
+        missing = np.isnan(values)
+    else:
+        missing = np.array([value is None for value in values], bool)
+    if missing.any():
+        raise CorpusError(
+            f"column {name!r} lacks a value in {missing.sum()} {each}s, the first of them {each} "
+            f"{missing.argmax()}; leave these out (in Python: corpus[rows]), or fill the values in"
+        )
+
+
+def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:
     """The kind that most values of a column of text have, and the first value of another kind.
 
     Returns:
-        ``"number"``, ``"date"`` or ``"text"``, and a position; 0 if no value is of another kind.
+        The kind, and the value's position; None if all values are of that kind.
     """
     kinds = [_kind_of_text(str(value)) for value in values]
-    most = next((kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds)), "text")
-    return most, next((row for row, kind in enumerate(kinds) if kind != most), 0)
+    often = (kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds))
+    most = next(often, "text")
+    return most, next((row for row, kind in enumerate(kinds) if kind != most), None)
 
 
 def shown(value: float, kind: Kind) -> str:
     """A number of a column as the column has it."""
     return str(np.datetime64(round(value), "D")) if kind == "date" else f"{value:g}"
-
-
-def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    return np.array([value is None for value in values], bool)
 
 
 def _kind_of_text(value: str) -> Kind:

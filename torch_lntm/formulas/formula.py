@@ -73,7 +73,7 @@ class Formula:
         blank = cls(text, (), kinds, {}, {})
         values = {name: blank.read(name, column) for name, column in columns.items()}
         try:
-            matrix = blank._evaluate(parsed, values, num_docs, {}, {})
+            matrix = blank._evaluate(parsed, values, num_docs)
         except ConfigError:
             blank._refuse_texts(parsed, values)
             raise
@@ -147,11 +147,10 @@ class Formula:
             CorpusError: A number of the matrix is not finite, or too large to compute with.
             ConfigError: As for :meth:`matrix`.
         """
-        levels = {name: list(levels) for name, levels in self.levels.items()}
-        transforms = _decode(self.transforms)
-        matrix = self._evaluate(check_formula(self.text), values, num_rows, levels, transforms)
-        # What had no state would have been fitted to the new documents.
-        if tuple(map(str, matrix.columns)) != self.names or set(transforms) != set(self.transforms):
+        matrix = self._evaluate(check_formula(self.text), values, num_rows)
+        # A function without a state would have been fitted to the new documents.
+        transforms = set(matrix.model_spec.transform_state)
+        if tuple(map(str, matrix.columns)) != self.names or transforms != set(self.transforms):
             raise ConfigError(
                 f"formula {self.text!r} does not give the columns that it was fitted to; was it "
                 "saved with another version of formulaic?"
@@ -202,11 +201,11 @@ class Formula:
             if len(levels) == num_docs >= MANY_LEVELS:
                 warn(
                     f"formula {self.text!r}: {name} is another text in every document, such as "
-                    f"{levels[odd]!r}, and gets a coefficient for each; leave it out, or if "
+                    f"{levels[0]!r}, and gets a coefficient for each; leave it out, or if "
                     "these are dates, write them as in 2004-09-30",
                     CorpusWarning,
                 )
-            elif most != "text" and odd_value([levels[odd]])[0] != most:
+            elif most != "text" and odd is not None:
                 row = columns[name].tolist().index(levels[odd])
                 warn(
                     f"formula {self.text!r}: {name} holds {most}s, and {levels[odd]!r} in document "
@@ -241,21 +240,14 @@ class Formula:
         for expression, names in numeric_factors(parsed):
             for name in names:
                 if self.kinds[name] == "text":
-                    row = odd_value(values[name])[1]
+                    row = odd_value(values[name])[1] or 0
                     raise ConfigError(
                         f"formula {self.text!r}: {expression} needs numbers or dates as in "
                         f"2004-09-30, and column {name!r} is {values[name][row]!r:.60} in document "
                         f"{row}; write every value so, and leave out documents that have none"
                     )
 
-    def _evaluate(
-        self,
-        parsed: Any,
-        values: Mapping[str, NDArray[Any]],
-        num_docs: int,
-        levels: dict[str, Any],
-        transforms: dict[str, Any],
-    ) -> Any:
+    def _evaluate(self, parsed: Any, values: Mapping[str, NDArray[Any]], num_docs: int) -> Any:
         """The matrix of a parsed formula as a data frame; it holds what the formula learned."""
         formulaic = import_extra("formulaic", "formula", "a formula")
         pandas = import_extra("pandas", "formula", "a formula")
@@ -267,10 +259,10 @@ class Formula:
             na_action="ignore",
             output="pandas",
             encoder_state={
-                name: (Factor.Kind.CATEGORICAL, {"categories": known})
-                for name, known in levels.items()
+                name: (Factor.Kind.CATEGORICAL, {"categories": list(levels)})
+                for name, levels in self.levels.items()
             },
-            transform_state=transforms,
+            transform_state=_decode(self.transforms),
         )
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.formulas.columns import find_column, refuse_missing
 
 #: The name of the array in a batch's covariates.
 CONTENT = "content"
@@ -134,18 +135,6 @@ class Groups:
 
 def _values(corpus: Corpus, column: str) -> NDArray[Any]:
     """The values of a column, none of them missing; text as text."""
-    if column not in corpus.metadata:
-        raise MissingColumnError(column, corpus.metadata)
-    values = np.asarray(corpus.metadata[column])
-    if values.dtype.kind == "f":
-        missing = np.isnan(values)
-    else:
-        missing = np.array([value is None for value in values], bool)
-    if missing.any():
-        raise CorpusError(
-            f"content: column {column!r} lacks a value in {int(missing.sum())} documents, the "
-            f"first of them document {int(missing.argmax())}; leave these out (in Python: "
-            "corpus[rows]), or "
-            "fill the values in"
-        )
+    values = find_column(column, corpus.metadata)
+    refuse_missing(column, values)
     return values
