@@ -214,7 +214,7 @@ def test_chains_and_guides_have_the_means_of_a_grid() -> None:
     model, counts = lda_of_two(), counts_of()
     _, expected = grid_of_two_topics(model, counts)
     batch = make_batch(counts)
-    samples = DocumentHMC(model, num_chains=4, seed=1).run(batch, 1500, warmup_steps=300)
+    samples = DocumentHMC(model, num_chains=40, seed=1).run(batch, 150, warmup_steps=100)
     found = samples.mean()[:, 0].numpy()
     assert np.abs(found - expected).max() < 0.02
     ep = make_guide("ep", model).posterior(batch)

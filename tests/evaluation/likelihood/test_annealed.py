@@ -227,8 +227,8 @@ def test_batch_chains_seed_and_device(
 ) -> None:
     for kind, start in (("ctm", "posterior"), ("ctm", "prior"), ("lda", "prior")):
         model = make_model(kind, 4)
-        corpus, latents = model.generate(some_lengths(12), seed=0)
-        settings = AIS(num_chains=4, num_temperatures=8, start=start)
+        corpus, latents = model.generate(some_lengths(6), seed=0)
+        settings = AIS(num_chains=3, num_temperatures=6, start=start)
         base = quietly(model, corpus, settings, seed=3)
         again = quietly(model, corpus, settings, seed=3)
         assert torch.equal(base.log_likelihood, again.log_likelihood)
