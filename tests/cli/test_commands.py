@@ -331,6 +331,9 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     rows = rows_of(out)
     assert [row["tokens"] for row in rows] == ["3", "0", "2"]
     assert "wrote 3 documents to standard output: 1 empty" in err
+    feed("cat dog")
+    assert main(["transform", "run", "-", "--out", "-"]) == 0
+    assert "wrote 1 document to standard output: 0 empty" in capsys.readouterr().err
     assert main(["evaluate", "run"]) == 1
     assert "does not say what its corpus was; give CORPUS" in capsys.readouterr().err
     feed('{"text": 3}')

@@ -157,7 +157,8 @@ class Transform(OnDocuments):
             with atomic_write(out) as file:
                 file.write(_as_csv(found).encode("utf-8", "backslashreplace"))
         say(
-            f"wrote {len(corpus)} documents to {'standard output' if self.out == '-' else out}: "
+            f"wrote {len(corpus)} document{'s' * (len(corpus) != 1)} to "
+            f"{'standard output' if self.out == '-' else out}: "
             f"{int((found.lengths == 0).sum())} empty, with the prior's theta, and "
             f"{int((~found.converged).sum())} not converged"
         )
