@@ -462,3 +462,18 @@ def test_a_column_of_long_texts_is_left_out_of_npz(run_folder, counts, monkeypat
     with np.load("x.npz", allow_pickle=False) as arrays:
         assert "metadata.body" not in arrays
         assert arrays["metadata.short"].tolist() == ["ab"] * 40
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("vocabulary", "text_field", "encoding") for value in (5, {})),
+        *(("token_pattern", ["a"]), ("min_df", "5"), ("lowercase", 0)),
+    ],
+)
+def test_a_configuration_of_other_types_is_refused(run_folder, counts, name, value, capsys):
+    path = Path(run_folder) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    assert main(["transform", run_folder, counts, "--out", "-"]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: run/config.json: {name!r} is {value!r}; expected ")

@@ -146,6 +146,15 @@ def test_a_damaged_file_is_named(folder, name, damage):
         load_run(folder)
 
 
+@pytest.mark.parametrize("name", ["versions", "corpus"])
+@pytest.mark.parametrize("value", ["x", 5, None, []])
+def test_metadata_of_other_types_are_refused(folder, name, value):
+    path = folder / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ConfigError, match=rf"metadata\.json: {name} is .*; expected an object"):
+        load_run(folder)
+
+
 def test_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         load_run(tmp_path / "nowhere")

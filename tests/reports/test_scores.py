@@ -10,7 +10,14 @@ from support.known import make_corpus, make_model
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
-from torch_lntm.reports import Score, completion_scores, format_scores, read_scores, write_scores
+from torch_lntm.reports import (
+    Score,
+    completion_scores,
+    format_scores,
+    read_scores,
+    score_records,
+    write_scores,
+)
 
 
 def test_scores_show_the_digits_their_errors_allow(tmp_path):
@@ -65,3 +72,30 @@ def test_coherence_and_diversity_are_of_the_top_words():
         assert score.value == pytest.approx(float(values.mean()))
     # (ant, bee), (dog, cat), (ant, cat): four different words among six.
     assert lntm.reports.diversity_score(model, 2).value == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("value", value) for value in ("x", None, [1, 2], {}, True, 10**400)),
+        *(("standard_error", value) for value in ("x", {"a": 1})),
+        *(("documents", value) for value in ("", [3])),
+        *((name, value) for name in ("metric", "unit", "method") for value in (5, None, [], True)),
+        ("colour", "red"),
+    ],
+)
+def test_scores_of_a_file_are_of_their_types(tmp_path, name, value):
+    record = score_records([Score("x", 1.0, None, "y", "z", 3, 4)])[0]
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps([record]))
+    assert read_scores(path) == [Score("x", 1.0, None, "y", "z", 3, 4)]
+    path.write_text(json.dumps([record | {name: value}]))
+    with pytest.raises(ConfigError, match=r"evaluation\.json: not a list of scores \(.*\)"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize("content", [5, None, "x", [5], ["x"], [[]], {"a": 1}])
+def test_files_of_other_things_are_no_scores(tmp_path, content):
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=r"a\.json: not a list of scores"):
+        read_scores(tmp_path / "a.json")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError, CorpusError
@@ -225,6 +225,7 @@ class OnDocuments(ReadsDocuments):
 
         Options that were given here count more than the fit's.
         """
+        _check_reading(run)
         same = self.corpus == run.config.get("corpus")
         self._inherit(run, same)
         names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
@@ -391,6 +392,22 @@ def _expected_time(chains: KeptChains, run: Run, corpus: Corpus, num_draws: int)
         return ""
     found = seconds / made * len(corpus) * transitions_of(chains, num_draws)
     return f", about {found / 60:.0f} minutes" if found > 90 else f", about {found:.0f} s"
+
+
+def _check_reading(run: Run) -> None:
+    """Refuse a configuration whose options of reading are of other types than the command line's.
+
+    Raises:
+        ConfigError: An option is.
+    """
+    kinds = get_type_hints(ReadsDocuments) | get_type_hints(ChoosesWords)
+    for name in (*READING_OPTIONS, *TOKEN_OPTIONS, *PRUNING_OPTIONS):
+        value = run.config.get(name)
+        if not isinstance(value, kinds[name]):
+            raise ConfigError(
+                f"{run.path / 'config.json'}: {name!r} is {value!r:.60}; expected {kinds[name]}. "
+                "Was the file edited?"
+            )
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:

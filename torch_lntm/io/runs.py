@@ -222,8 +222,11 @@ def _read_run(folder: Path) -> Run:
     numbers = isinstance(shares, list) and all(isinstance(share, int | float) for share in shares)
     if not numbers or len(shares) != model.num_topics:
         raise ConfigError(f"{folder / METADATA}: topic_shares are not a number per topic")
-    if not isinstance(metadata.get("corpus", {}), dict):
-        raise ConfigError(f"{folder / METADATA}: corpus is not an object")
+    for name in ("corpus", "versions"):
+        if not isinstance(metadata.get(name, {}), dict):
+            raise ConfigError(
+                f"{folder / METADATA}: {name} is {metadata[name]!r:.60}; expected an object"
+            )
     config = read_json(folder / CONFIG)
     return Run(folder, model, config, metadata, _read_history(folder / HISTORY))
 

@@ -173,6 +173,23 @@ def read_scores(path: str | Path) -> list[Score]:
     path = Path(path)
     records = parse_json(path, read_text(path))
     try:
-        return [Score(**record) for record in records]
-    except TypeError as error:
+        return [_score(**record) for record in records]
+    except (TypeError, OverflowError) as error:
         raise ConfigError(f"{path}: not a list of scores ({error})") from error
+
+
+def _score(**record: Any) -> Score:
+    """A score of a record from a file.
+
+    Raises:
+        TypeError: A value is missing, unknown, or of another type.
+        OverflowError: A number is too large.
+    """
+    numbers = ("value", "standard_error", "documents", "tokens")
+    for name, value in record.items():
+        fits = isinstance(value, int | float) if name in numbers else isinstance(value, str)
+        if isinstance(value, bool) or not (fits or (value is None and name in numbers[1:])):
+            raise TypeError(f"{name} is {value!r:.60}")
+        if name in numbers[:2] and value is not None:
+            float(value)
+    return Score(**record)
