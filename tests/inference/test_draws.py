@@ -113,6 +113,20 @@ def test_draws_are_made_once_and_shared(known, monkeypatch) -> None:
     assert sum(sizes) == 2 * len(corpus) + 2
 
 
+def test_draws_for_one_pass_stay_in_no_memory(known, monkeypatch) -> None:
+    model, corpus = known
+    sizes = begun(monkeypatch)
+    draws = theta_draws(DocumentHMC(model), corpus, 3, warmup_steps=5, keep=False)
+    assert torch.equal(draws.theta, draws.theta)
+    assert sum(sizes) == 2 * len(corpus)
+    kept = draws.take()
+    assert torch.equal(kept.theta, kept.theta)
+    assert sum(sizes) == 3 * len(corpus)
+    once = theta_draws(kept, corpus, keep=False)
+    assert torch.equal(once.theta, kept.theta)
+    assert sum(sizes) == 3 * len(corpus)
+
+
 def test_draws_of_large_corpora_are_made_again_and_are_the_same(known, monkeypatch) -> None:
     model, corpus = known
     monkeypatch.setattr(theta_module, "MAX_KEPT", 3 * 7 * 3 - 1)

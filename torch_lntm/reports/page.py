@@ -16,6 +16,7 @@ from torch_lntm import __version__
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.files import atomic_write
+from torch_lntm.guides import Guide
 from torch_lntm.inference import DrawSource, FitResult, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
@@ -113,6 +114,7 @@ def report(
     page = render_page(
         posterior if draws is None else draws,
         corpus,
+        instead_of_chains=isinstance(draws, Guide) and not isinstance(posterior, Guide),
         scores=own_scores if scores is None else scores,
         settings=own_settings if settings is None else settings,
         **options,
@@ -132,6 +134,7 @@ def render_page(
     scores: Sequence[Score] = (),
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
+    instead_of_chains: bool = False,
     num_words: int = 12,
     num_docs: int = 4,
     num_draws: int | None = None,
@@ -155,6 +158,7 @@ def render_page(
         scores: Numbers to show, such as those on documents held out.
         settings: What to list as the settings, by name.
         title: The page's title; by default it names the corpus.
+        instead_of_chains: Say that a guide drew the proportions and that chains fitted the model.
         num_words: Top words of each topic.
         num_docs: Documents for each topic.
         num_draws: Draws of each document's posterior. Defaults to 25 to 50, fewer for larger
@@ -174,7 +178,8 @@ def render_page(
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
     corpus = model.encode(corpus)
-    drawn = theta_draws(draws, corpus, num_draws, seed=seed, progress=progress)
+    # One pass over all documents needs no draws in memory.
+    drawn = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(drawn, corpus, columns, level=LEVEL)
     overall = summary.overall
@@ -193,6 +198,7 @@ def render_page(
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
         posterior=drawn.described,
+        instead_of_chains=instead_of_chains,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
         names=names,

@@ -125,7 +125,7 @@ def summarise_corpus(
     """
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    drawn = theta_draws(draws, corpus, num_draws, seed=seed, progress=progress)
+    drawn = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
     if drawn.num_draws < 2:
         raise ConfigError(f"{drawn!r}; expected at least 2 draws")
     if not corpus.num_tokens:

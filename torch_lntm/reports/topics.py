@@ -173,6 +173,6 @@ def _mean_of_draws(
     """Posterior means of the proportions ``(num_topics,)``, averaged over some documents."""
     num_draws = min(math.ceil(_SHARE_DRAWS / len(rows)), _MOST_DRAWS)
     total = torch.zeros((), dtype=torch.float64)
-    for part in theta_draws(source, corpus, num_draws, rows=rows, means=means):
+    for part in theta_draws(source, corpus, num_draws, rows=rows, means=means, keep=False):
         total = total + part.theta.double().mean(0).sum(0)
     return total / len(rows)

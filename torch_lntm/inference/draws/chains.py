@@ -44,6 +44,7 @@ def chain_draws(
     warmup_steps: int = WARMUP_STEPS,
     thinning: int | None = None,
     max_docs: int | None = None,
+    keep: bool = True,
     progress: bool = False,
 ) -> ThetaDraws:
     """Draws by chains of each document; see :func:`theta_draws`.
@@ -59,6 +60,7 @@ def chain_draws(
         warmup_steps: Transitions of a new chain before its first draw.
         thinning: Transitions from one draw to the next. Defaults to 4, and to 2 after a fit.
         max_docs: Documents whose chains run at once. Defaults to what fits into memory.
+        keep: Keep the draws in memory for later passes.
         progress: Show a progress bar on standard error.
     """
     model, settings = chains.model, chains.settings
@@ -109,6 +111,7 @@ def chain_draws(
         name="hmc",
         described=described,
         sources_of_uncertainty=(f"the documents' proportions, by {described}",),
+        keep=keep,
     )
 
 

@@ -32,6 +32,7 @@ def guide_draws(
     *,
     means: Tensor | None = None,
     max_docs: int | None = None,
+    keep: bool = True,
     progress: bool = False,
 ) -> ThetaDraws:
     """Draws from the posteriors that a guide solves; see :func:`theta_draws`.
@@ -45,6 +46,7 @@ def guide_draws(
         coefficients: Draw the coefficients of the prior's mean too, where the prior has any.
         means: ``(num_docs, latent_dim)`` where the solver starts; its own choice by default.
         max_docs: Documents computed together. Defaults to what fits into memory.
+        keep: Keep the draws in memory for later passes.
         progress: Show a progress bar on standard error.
     """
     maker = _GuideDraws(guide, corpus, seed, max_docs, progress)
@@ -65,6 +67,7 @@ def guide_draws(
         described=f"the posterior {name}",
         sources_of_uncertainty=tuple(sources),
         num_made=None if maker.shifts is None else num_draws,
+        keep=keep,
     )
 
 

@@ -36,6 +36,7 @@ def theta_draws(
     warmup_steps: int = WARMUP_STEPS,
     thinning: int | None = None,
     max_docs: int | None = None,
+    keep: bool = True,
     progress: bool = False,
 ) -> ThetaDraws:
     """Draws of the documents' topic proportions from their posteriors.
@@ -63,6 +64,7 @@ def theta_draws(
         thinning: Transitions of a chain from one draw to the next. Defaults to 4, and to 2 of a
             fit's chains.
         max_docs: Documents computed together, which bounds memory. Defaults to what fits.
+        keep: Keep the draws in memory for later passes over them, up to 256 MB of float32.
         progress: Show a progress bar on standard error.
 
     Returns:
@@ -79,7 +81,7 @@ def theta_draws(
         require_whole(1, num_draws=num_draws)
     source = require_source(source, model)
     if isinstance(source, ThetaDraws):
-        return source.take(source.rows if rows is None else rows, num_draws)
+        return source.take(rows, num_draws, keep=keep)
     make: Callable[..., ThetaDraws]
     if isinstance(source, DocumentHMC | KeptChains):
         make = partial(chain_draws, source, warmup_steps=warmup_steps, thinning=thinning)
@@ -90,7 +92,7 @@ def theta_draws(
         rows = np.arange(corpus.num_docs)
     if num_draws is None:
         num_draws = enough_draws(len(rows))
-    return make(corpus, rows, num_draws, max_docs=max_docs, progress=progress)
+    return make(corpus, rows, num_draws, max_docs=max_docs, keep=keep, progress=progress)
 
 
 def require_source(source: DrawSource, model: TopicModel | None = None) -> DrawSource:

@@ -54,7 +54,8 @@ class ThetaDraws:
     Reports, effects and other libraries take them. Iteration yields the documents in parts
     (:class:`DrawnDocuments`), so that large corpora need little memory; :attr:`theta` is the whole
     array. The draws are made at the first pass. Later passes read them from memory where they
-    have at most 67 million numbers, and make the same draws again otherwise. For example::
+    have at most 67 million numbers (``keep``), and make the same draws again otherwise. For
+    example::
 
         draws = lntm.inference.theta_draws(result.posterior, corpus, num_draws=25)
         draws.theta  # (25, num_docs, num_topics)
@@ -70,6 +71,7 @@ class ThetaDraws:
         sources_of_uncertainty: Quantities that vary between draws, in words.
         fixed: Quantities that the fit estimates and that the draws take as known, in words.
         num_made: Number of draws that there are, where they cannot be made anew.
+        keep: Keep the draws in memory for later passes, unless they are too many.
 
     Attributes:
         model: The model. Draws of topics, as by :func:`joint_draws`, have their mean in it.
@@ -93,13 +95,14 @@ class ThetaDraws:
         sources_of_uncertainty: tuple[str, ...],
         fixed: tuple[str, ...] = FIXED,
         num_made: int | None = None,
+        keep: bool = True,
     ) -> None:
         require_whole(1, num_draws=num_draws)
         self.model, self.rows = model, rows
         self.num_draws = num_draws if num_made is None else min(num_draws, num_made)
         self.name, self.described = name, described
         self.sources_of_uncertainty, self.fixed = sources_of_uncertainty, fixed
-        self._make, self._num_made = make, num_made
+        self._make, self._num_made, self._keep = make, num_made, keep
         self._kept: list[DrawnDocuments] | None = None
 
     @classmethod
@@ -165,6 +168,7 @@ class ThetaDraws:
             sources_of_uncertainty=said,
             fixed=fixed,
             num_made=len(theta),
+            keep=False,
         )
 
     def __iter__(self) -> Iterator[DrawnDocuments]:
@@ -182,7 +186,8 @@ class ThetaDraws:
     @property
     def _is_kept(self) -> bool:
         """Whether the draws stay in memory after the first pass."""
-        return self.num_draws * len(self.rows) * self.model.num_topics <= MAX_KEPT
+        numbers = self.num_draws * len(self.rows) * self.model.num_topics
+        return self._keep and numbers <= MAX_KEPT
 
     def _select(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
         """The draws of most of the documents, from all draws."""
@@ -197,7 +202,9 @@ class ThetaDraws:
                 at = torch.from_numpy(taken)
                 yield DrawnDocuments(part.rows[taken], part.theta[:, at], part.converged[at])
 
-    def take(self, rows: Positions | None = None, num_draws: int | None = None) -> ThetaDraws:
+    def take(
+        self, rows: Positions | None = None, num_draws: int | None = None, *, keep: bool = True
+    ) -> ThetaDraws:
         """Draws of other documents of the same corpus, or another number of draws.
 
         Draws that exist as an array, or by joint chains, have no others: the result then has at
@@ -206,6 +213,7 @@ class ThetaDraws:
         Args:
             rows: ``(num_docs,)`` positions of the documents. Defaults to the same documents.
             num_draws: Draws of each document. Defaults to the same number.
+            keep: Keep them in memory for later passes, unless they are too many.
 
         Raises:
             ConfigError: ``num_draws`` is below 1.
@@ -214,7 +222,7 @@ class ThetaDraws:
         num_draws = self.num_draws if num_draws is None else num_draws
         make = self._make
         if num_draws == self.num_draws and self._is_kept and 2 * len(rows) > len(self.rows):
-            make = self._select
+            make, keep = self._select, False
         return ThetaDraws(
             make,
             self.model,
@@ -225,6 +233,7 @@ class ThetaDraws:
             sources_of_uncertainty=self.sources_of_uncertainty,
             fixed=self.fixed,
             num_made=self._num_made,
+            keep=keep,
         )
 
     @property

@@ -1,0 +1,137 @@
+"""The chains of a fit in its run's folder: they come back as they were, or a line says why not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+
+import torch_lntm as lntm
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import DocumentHMC, MonteCarloEM, theta_draws
+from torch_lntm.io import load_run, runs, save_run
+from torch_lntm.io.chains import chains_size
+
+CONFIG = {"posterior": "hmc"}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A model fitted by two chains of each document, its documents, and the result."""
+    counts = np.random.default_rng(1).poisson(1.0, (30, 8))
+    counts[4] = 0
+    corpus = Corpus.from_matrix(counts)
+    model = lntm.models.iftm(3, 8, 2, seed=0)
+    return (
+        model,
+        corpus,
+        MonteCarloEM(model, max_epochs=12, num_chains=2, progress=False).fit(corpus),
+    )
+
+
+@pytest.fixture
+def run(fitted, tmp_path) -> Path:
+    model, _, result = fitted
+    return save_run(tmp_path / "run", model, result, CONFIG)
+
+
+def rewritten(path: Path, **changes: object) -> None:
+    """Replace tensors of a file of chains, and settings in its head."""
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["chains"])
+    tensors = safetensors.torch.load_file(path)
+    for name, value in changes.items():
+        (tensors if isinstance(value, torch.Tensor) else about)[name] = value
+    path.write_bytes(safetensors.torch.save(tensors, {"chains": json.dumps(about)}))
+
+
+def test_a_run_continues_its_chains_as_the_result_does(fitted, run) -> None:
+    _, corpus, result = fitted
+    loaded = load_run(run).posterior()
+    assert loaded.num_docs == result.posterior.num_docs == 29
+    assert loaded.num_transitions == 36
+    assert chains_size(loaded) == 29 * (8 + 2 * 4 * (3 + 2 + 1))
+    expected = theta_draws(result.posterior, corpus, 5).theta
+    torch.testing.assert_close(theta_draws(loaded, corpus, 5).theta, expected)
+    other = theta_draws(load_run(run).posterior(seed=1), corpus, 5).theta
+    assert not torch.allclose(other, expected, atol=1e-3)
+
+
+def test_a_report_of_a_run_continues_its_chains(fitted, run) -> None:
+    page = lntm.report(load_run(run), fitted[1], num_docs=0).read_text(encoding="utf-8")
+    assert page.count("which continue the fit") >= 2
+
+
+@pytest.mark.parametrize("keep_chains", [None, True, False])
+def test_large_states_are_kept_only_if_asked_for(
+    fitted, tmp_path, monkeypatch, keep_chains
+) -> None:
+    model, _, result = fitted
+    for limit, kept in ((1e9, keep_chains is not False), (1e3, keep_chains is True)):
+        monkeypatch.setattr(runs, "MAX_KEPT_BYTES", limit)
+        path = save_run(
+            tmp_path / "run", model, result, CONFIG, keep_chains=keep_chains, overwrite=True
+        )
+        assert (path / "chains.safetensors").exists() == kept
+        assert isinstance(load_run(path).posterior(), DocumentHMC) != kept
+
+
+def test_a_fit_by_a_guide_has_no_chains_to_keep(fitted, tmp_path) -> None:
+    model, corpus, _ = fitted
+    guide = lntm.guides.TaylorGuide(model)
+    result = lntm.inference.VariationalEM(model, guide, max_iterations=0, progress=False).fit(
+        corpus
+    )
+    path = save_run(tmp_path / "run", model, result, {"posterior": "taylor"}, keep_chains=True)
+    assert not (path / "chains.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"step_size": torch.full((2, 29), torch.nan)},
+        {"step_size": torch.ones(2, 28)},
+        {"documents": torch.arange(28)},
+        {"documents": torch.arange(29).flip(0)},
+        {"documents": torch.arange(29).float()},
+        {"latent.eta": torch.zeros(2, 29, 4)},
+        {"latent.eta": torch.full((2, 29, 3), torch.inf)},
+        {"latent.source": torch.zeros(2, 28, 2)},
+        {"mass_matrix": "nope"},
+        {"num_steps": 10**9},
+        {"num_steps": "8"},
+        {"target_accept": 2.0},
+        {"num_transitions": None},
+        {"run": "another"},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_chains_that_cannot_be_are_refused_with_the_file(run, damage) -> None:
+    path = run / "chains.safetensors"
+    rewritten(path, **damage)
+    with pytest.raises(ConfigError, match=r"chains.safetensors: .*new chains take their place"):
+        load_run(run).posterior()
+    path.unlink()
+    assert isinstance(load_run(run).posterior(), DocumentHMC)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
+def test_a_file_that_is_cut_or_garbage_is_refused(run, content) -> None:
+    (run / "chains.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"chains\.safetensors"):
+        load_run(run).posterior()
+
+
+def test_chains_of_a_folder_that_was_replaced_are_refused(fitted, run) -> None:
+    model, _, result = fitted
+    loaded = load_run(run)
+    save_run(run, model, replace(result, seconds=9.0), CONFIG, overwrite=True)
+    with pytest.raises(ConfigError, match="it is of another run"):
+        loaded.posterior()
