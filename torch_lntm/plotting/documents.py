@@ -10,7 +10,7 @@ import torch
 
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError
-from torch_lntm.plotting.style import NEGATIVE, library
+from torch_lntm.plotting.style import NEGATIVE, library, rule
 from torch_lntm.posteriors import Posterior
 
 if TYPE_CHECKING:
@@ -74,10 +74,5 @@ def document_proportions(
     ax.set_ylim(-0.6, len(shown) - 0.4)
     ax.set_title(f"Document {int(position)}", fontsize=10)
     ax.set_xlabel(f"topic proportion: posterior mean and {level:.0%} interval")
-    ax.grid(False)
-    ax.grid(axis="x", color="#dddddd", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.tick_params(axis="y", length=0)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
+    rule(ax, "x")
     return ax

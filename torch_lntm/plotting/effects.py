@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.plotting.style import NAME_LETTERS, NEUTRAL, library
+from torch_lntm.plotting.style import GRID, NAME_LETTERS, NEUTRAL, library, rule
 from torch_lntm.reports.groups import is_skewed, written
 from torch_lntm.reports.layout import shortened
 
@@ -83,20 +83,18 @@ def plot_effects(
         ax.set_yticks(range(len(values)), [shortened(str(value), NAME_LETTERS) for value in values])
         ax.set_xlabel(said)
         ax.set_ylabel(name)
-        ax.grid(axis="x", alpha=0.3)
         for between in np.arange(1, len(values)) - 0.5:
-            ax.axhline(between, color="#dddddd", linewidth=0.8, zorder=0)
+            ax.axhline(between, color=GRID, linewidth=0.8, zorder=0)
         ax.set_ylim(len(values) - 0.5, -0.5)
     else:
         ax.set_xlabel(name)
         ax.set_ylabel(said)
-        ax.grid(axis="y", alpha=0.3)
         if kind == "date":
             ax.tick_params(axis="x", rotation=30)
         elif is_skewed(np.array(series[0].values, np.float64)):
             ax.set_xscale("log")
             ax.xaxis.set_major_formatter(lambda x, _: written(x))
-    ax.spines[["top", "right"]].set_visible(False)
+    rule(ax, "x" if kind == "text" else "y")
     if len(series) > 1:
         ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from torch_lntm.plotting.style import NEGATIVE, POSITIVE, library
+from torch_lntm.plotting.style import NEGATIVE, POSITIVE, library, rule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,8 +51,7 @@ def plot_selection(
         ax.set_title(name, fontsize=10)
         ax.set_xlabel("topics")
         ax.set_xticks(num_topics)
-        ax.grid(axis="y", color="#dddddd", linewidth=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
+        rule(ax, "y")
     for ax in axes.flat[len(criteria) :]:
         ax.set_visible(False)
     found: Figure = figure

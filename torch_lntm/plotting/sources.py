@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, library
+from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, library, rule
 from torch_lntm.reports.labels import topic_labels
 from torch_lntm.reports.layout import shortened
 
@@ -107,14 +107,9 @@ def plot_loadings(
     ax.set_xlim(-limit, limit)
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlabel("change of a topic's logit per unit of the source", fontsize=9)
-    ax.grid(False)
-    ax.grid(axis="x", color="#dddddd", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.tick_params(axis="y", length=0)
+    rule(ax, "x")
     ax.tick_params(axis="x", labelsize=8.5)
     ax.locator_params(axis="x", nbins=7)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
     if figure is not None:
         # As wide as the longest name needs, beside bars of a fixed width.
         widest = max(label.get_window_extent().width for label in ax.get_yticklabels())
