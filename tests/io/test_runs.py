@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,12 +19,13 @@ from support.folders import (
 from support.pages import Page
 
 import torch_lntm as lntm
-from torch_lntm.corpus import Corpus
+from torch_lntm.cli import main
+from torch_lntm.corpus import Corpus, read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.inference import DocumentHMC
+from torch_lntm.inference import DocumentHMC, transform
 from torch_lntm.io import UnfinishedRun, load_run, save_run
 from torch_lntm.io.folders import SPLIT, check_target
-from torch_lntm.reports import Score
+from torch_lntm.reports import Score, read_scores
 
 
 def test_a_run_comes_back_as_it_was(tmp_path, corpus):
@@ -216,3 +218,32 @@ def test_the_present_folder_is_no_place_to_write(tmp_path, monkeypatch):
         check_target(Path(), overwrite=False)
     with pytest.raises(CorpusError, match="present folder"):
         Corpus.from_matrix([[1]]).save(Path())
+
+
+FITS = Path(__file__).parent / "format_1_fits"
+EXPECTED = json.loads((FITS / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_runs_of_the_first_format_are_read(name):
+    """Run folders that version 0.1.0 wrote, with what it found by them."""
+    run, expected = load_run(FITS / name), EXPECTED[name]
+    corpus = read_corpus(FITS / "posts.csv", min_df=1)
+    assert run.metadata["versions"]["torch_lntm"] == "0.1.0"
+    assert run.metadata["corpus"]["fingerprint"] == corpus.fingerprint()
+    assert len(run.history) == expected["iterations"]
+    assert run.history[-1]["objective"] == expected["objective"]
+    assert run.split(corpus).test_index.tolist() == expected["test_index"]
+    scores = [[score.metric, score.value] for score in read_scores(FITS / name / "evaluation.json")]
+    assert scores == expected["scores"]
+    theta = transform(run.guide(), corpus).theta[:6]
+    torch.testing.assert_close(theta, torch.tensor(expected["theta"]), rtol=0, atol=1e-3)
+
+
+def test_a_run_of_the_first_format_serves_the_command_line(tmp_path, capsys):
+    shutil.copytree(FITS / "stm", tmp_path / "run")
+    posts, run = str(FITS / "posts.csv"), str(tmp_path / "run")
+    assert main(["topics", run]) == 0
+    assert main(["transform", run, posts, "--out", str(tmp_path / "theta.npz")]) == 0
+    assert main(["effects", run, posts, "--num-draws", "5"]) == 0
+    assert "party[right]" in capsys.readouterr().out
