@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch_lntm.corpus import mapped
 from torch_lntm.errors import ConfigError, FileError
 from torch_lntm.files import arrays, atomic_folder, read_consistent, reading
 from torch_lntm.io import load_model, load_run, save_model, save_run
+from torch_lntm.reports import Score, read_scores
 
 VOCABULARIES = (tuple("abcde"), tuple("vwxyz"))
 MODELS = tuple(make_model(vocabulary=words, seed=i) for i, words in enumerate(VOCABULARIES))
@@ -66,6 +68,24 @@ def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, 
     between_reads(monkeypatch, number, lambda: save(1))
     run = load_run(path)
     assert (which(run.model), run.config["i"], run.metadata["seconds"]) == (1, 1, 1)
+
+
+def test_a_run_takes_no_split_or_scores_of_another(tmp_path):
+    corpus = lntm.Corpus.from_matrix(np.ones((8, 5), int), VOCABULARIES[0])
+    score = [asdict(Score("perplexity", 2.0, None, "per token", "importance"))]
+    for seconds in (1.0, 2.0):
+        split = corpus.split(0.25, seed=int(seconds))
+        result = make_result(seconds=seconds)
+        given = {"split": split, "evaluation": score, "overwrite": True}
+        save_run(tmp_path / "run", MODELS[0], result, {}, **given)
+        if seconds == 1.0:
+            run = load_run(tmp_path / "run")
+            assert run.split(corpus).test_index.tolist() == split.test_index.tolist()
+            assert run.read("evaluation.json", read_scores) == [Score(**score[0])]
+    with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
+        run.split(corpus)
+    with pytest.raises(ConfigError, match="run: holds another run by now; load it again"):
+        lntm.report(run, corpus, num_samples=2)
 
 
 @pytest.mark.parametrize("number", range(1, 8))

@@ -246,4 +246,4 @@ def test_a_run_of_the_first_format_serves_the_command_line(tmp_path, capsys):
     assert main(["topics", run]) == 0
     assert main(["transform", run, posts, "--out", str(tmp_path / "theta.npz")]) == 0
     assert main(["effects", run, posts, "--num-draws", "5"]) == 0
-    assert "party[right]" in capsys.readouterr().out
+    assert "bs(age, df=4)[4]" in capsys.readouterr().out

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.errors import ConfigError
@@ -31,6 +31,8 @@ from torch_lntm.io.folders import (
 from torch_lntm.io.models import check_saveable, read_model, write_model
 from torch_lntm.models import TopicModel
 from torch_lntm.recipes import SAMPLERS, guide_of
+
+T = TypeVar("T")
 
 #: What of a run's configuration a report does not tell: it is of no interest, or told already.
 _UNTOLD = (
@@ -118,12 +120,32 @@ class Run:
             CorpusError: It is another corpus, or the file is damaged.
             ConfigError: The file is missing though documents were held out.
         """
-        path = self.path / SPLIT
-        if not path.exists() and self.config.get("test_fraction"):
+        found = self.read(SPLIT, lambda path: load_split(path, corpus))
+        if found is None and self.config.get("test_fraction"):
             raise ConfigError(
-                f"{path}: no such file, but documents were held out; is the folder complete?"
+                f"{self.path / SPLIT}: no such file, but documents were held out; is the folder "
+                "complete?"
             )
-        return load_split(path, corpus) if path.exists() else None
+        return found
+
+    def read(self, name: str, reader: Callable[[Path], T]) -> T | None:
+        """What a function reads from a file of the run's folder; None if there is no such file.
+
+        Args:
+            name: The file's name.
+            reader: Reads the file.
+
+        Raises:
+            ConfigError: The folder holds another run than when this one was loaded, or see the
+                function.
+        """
+
+        def read(folder: Path) -> T | None:
+            if _identity(read_json(folder / METADATA)) != _identity(self.metadata):
+                raise ConfigError(f"{folder}: holds another run by now; load it again")
+            return reader(folder / name) if (folder / name).exists() else None
+
+        return read_consistent(self.path, read)
 
 
 def save_run(

@@ -241,8 +241,7 @@ def _known_of(
 ) -> tuple[DrawSource, Sequence[Score], Mapping[str, Any]]:
     """The posterior, the scores and the settings of a fit."""
     if isinstance(fit, Run):
-        saved = fit.path / EVALUATION
-        return fit.posterior(), read_scores(saved) if saved.exists() else (), fit.settings()
+        return fit.posterior(), fit.read(EVALUATION, read_scores) or (), fit.settings()
     if isinstance(fit, FitResult):
         return fit.posterior, (), fit.settings()
     return fit, (), {}
