@@ -13,7 +13,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import AIS, document_completion, log_likelihood
-from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
+from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.recipes import Recipe
 from torch_lntm.selection import CRITERIA, Criterion, Selection, SelectionRow
 

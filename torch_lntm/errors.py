@@ -128,6 +128,10 @@ class UnreliableEstimateWarning(LNTMWarning):
     """An estimate whose standard error cannot be trusted, or is large."""
 
 
+class UnsharedFitWarning(LNTMWarning):
+    """A launcher started several processes, which do not share the fit."""
+
+
 class SavingWarning(LNTMWarning):
     """A file such as a checkpoint could not be written; the computation goes on."""
 

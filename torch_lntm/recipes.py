@@ -19,7 +19,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import GUIDES, Guide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.inference.em.monte_carlo_em import MAX_EPOCHS
+from torch_lntm.inference.em.monte_carlo import MAX_EPOCHS
 from torch_lntm.models import CONSTRUCTORS, TopicModel, find_constructor
 
 Engine = VariationalEM | MonteCarloEM

@@ -12,7 +12,7 @@ from torch_lntm.effects import permutation_test
 from torch_lntm.errors import ConfigError, ConvergenceWarning
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.inference.em.phases import VariationalRun
+from torch_lntm.inference.em.variational import VariationalRun
 
 TOPICS = torch.tensor([[0.3, 0.3, 0.3, 0.05, 0.05], [0.05, 0.05, 0.3, 0.3, 0.3]])
 

@@ -9,7 +9,8 @@ from support.known import make_corpus, make_model
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains import chains
-from torch_lntm.inference.em import loop, phases
+from torch_lntm.inference.em import loop
+from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import lda
 
@@ -72,14 +73,14 @@ def test_ctrl_c_during_a_copy_leaves_no_record_of_what_was_undone(make, engine, 
 
 def test_ctrl_c_in_a_later_restart_leaves_the_statistics_of_the_best(monkeypatch):
     """Stepwise EM begins with their M-step, which must not go to another restart's topics."""
-    model, record = make_model(), phases.VariationalRun._record
+    model, record = make_model(), VariationalRun._record
 
     def interrupted(self, objective, **more):
         if self.state.restart == 1 and self.state.phase == "stepwise":
             raise KeyboardInterrupt
         return record(self, objective, **more)
 
-    monkeypatch.setattr(phases.VariationalRun, "_record", interrupted)
+    monkeypatch.setattr(VariationalRun, "_record", interrupted)
     result = variational(model).fit(make_corpus())
     assert result.stop_reason == "interrupted"
     assert [r["phase"] for r in result.history][-1] == "score"

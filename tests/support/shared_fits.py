@@ -14,7 +14,7 @@ from support.fits import break_at, fit_monte_carlo, make_corpus, new_model
 
 from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
 from torch_lntm.guides import make_guide
-from torch_lntm.inference import FitResult, Processes, VariationalEM
+from torch_lntm.inference import FitResult, Processes, Statistics, VariationalEM
 from torch_lntm.models import TopicModel
 
 #: Few documents for many processes, one of them empty: some steps leave a process without any.
@@ -192,15 +192,24 @@ def left_alone() -> str:
 
 
 def sums(values: np.ndarray) -> dict[str, Any]:
-    """Sums over processes of float64 numbers beside float32 numbers, by rank, and agreement."""
+    """Sums over processes, by rank; all but the first have statistics of a mini-batch.
+
+    Args:
+        values: ``(num_processes, num_words)``. Words whose value is 0 do not occur.
+    """
     processes = Processes()
+    own = torch.from_numpy(values[processes.rank])
+
+    def statistics() -> Statistics | None:
+        if processes.first:
+            return None
+        counts = own.float()[:, None].mT
+        return Statistics(1.0, 2.0, {"sum": own[:3], "other": own[:1, None]}, counts, -0.5, 1)
+
     with processes.working(torch.device("cpu")):
-        mine = torch.from_numpy(values[processes.rank])
-        total = processes.total("both", lambda: {"wide": mine, "narrow": mine.float()})
-        again = processes.total("some", lambda: {"": mine} if processes.rank else None)
-    return {
-        **{name: x.numpy() for name, x in total.items()},
-        "others": again[""].numpy(),
-        "told": processes.gather({"rank": processes.rank}),
-        "first": processes.of_first(float(processes.rank), 5.0),
-    }
+        total = processes.total({"wide": own, "narrow": own.float()})
+        added = processes.add_up(statistics, torch.float32, own != 0)
+        again = processes.add_up(statistics, torch.float64)
+    found = vars(added) | {"again": again.word_counts, "told": processes.gather(processes.rank)}
+    found |= total | found.pop("sums")
+    return {n: x.numpy() if isinstance(x, torch.Tensor) else x for n, x in found.items()}

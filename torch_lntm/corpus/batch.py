@@ -295,8 +295,22 @@ class DocumentBatch:
         shift = torch.repeat_interleave(starts - row_offsets[:-1], sizes, output_size=total)
         return torch.arange(total, device=self.device) + shift, row_offsets
 
-    def select(self, rows: Tensor, num_entries: int | None = None) -> DocumentBatch:
-        """Some of the documents; arguments as for :meth:`entries`."""
+    def select(
+        self,
+        rows: Tensor,
+        num_entries: int | None = None,
+        *,
+        positions: Tensor | None = None,
+        num_tokens: float | None = None,
+    ) -> DocumentBatch:
+        """Some of the documents.
+
+        Args:
+            rows: As for :meth:`entries`.
+            num_entries: As for :meth:`entries`.
+            positions: Their :attr:`positions` on the CPU, if the caller knows them.
+            num_tokens: Their :attr:`num_tokens`, if the caller knows it.
+        """
         entries, row_offsets = self.entries(rows, num_entries)
         part = replace(
             self,
@@ -306,8 +320,10 @@ class DocumentBatch:
             index=self.index[rows],
             covariates=FrozenDict({name: x[rows] for name, x in self.covariates.items()}),
         )
-        if rows.device.type == "cpu" and self._knows_positions:
-            part.__dict__["positions"] = self.positions[rows]
+        if positions is None and rows.device.type == "cpu" and self._knows_positions:
+            positions = self.positions[rows]
+        known = {"positions": positions, "num_tokens": num_tokens}
+        part.__dict__.update({name: x for name, x in known.items() if x is not None})
         return part
 
     def split(self, max_docs: int) -> list[DocumentBatch]:

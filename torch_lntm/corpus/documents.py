@@ -90,6 +90,11 @@ class Documents:
         lengths.setflags(write=False)
         return lengths
 
+    @property
+    def nonempty(self) -> NDArray[np.int64]:
+        """Ascending positions of the documents with at least one token."""
+        return np.flatnonzero(self.lengths)
+
     @cached_property
     def word_totals(self) -> NDArray[np.int64]:
         """``(num_words,)`` tokens of each word in all documents."""

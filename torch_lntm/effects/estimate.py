@@ -85,7 +85,7 @@ def estimate(
     corpus = model.encode(as_corpus(corpus))
     chosen = _topics(model, topics)
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
-    rows = np.flatnonzero(corpus.lengths)
+    rows = corpus.nonempty
     _check_rank(formula, fitted.names, matrix[rows])
     weighing = _weights(corpus, weights)
     groups, num_groups = _clusters(corpus, clusters, rows)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,9 +73,9 @@ def residual_dispersion(
     require_whole(1, max_documents=max_documents)
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)
     require_guide(guide, model)
-    occupied = np.flatnonzero(corpus.lengths)
-    step = max(1, math.ceil(len(occupied) / max_documents))
-    rows = occupied[::step]
+    nonempty = corpus.nonempty
+    step = max(1, math.ceil(len(nonempty) / max_documents))
+    rows = nonempty[::step]
     topics, concentration = model.topics.double_probs, model.concentration
     at_once = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
@@ -101,11 +100,11 @@ def residual_dispersion(
     squares, cells = torch.cat(sums, 1)
     # Each document has proportions of its own, and its share of what all have in common.
     shared = model.num_words + model.topics.num_free
-    freedom = cells - (model.num_topics - 1) - shared / len(occupied)
+    freedom = cells - (model.num_topics - 1) - shared / len(nonempty)
     total = float(freedom.sum())
     if total <= 0:
         raise TooFewDocumentsError(
-            f"{len(occupied)} documents have fewer degrees of freedom than the model has "
+            f"{len(nonempty)} documents have fewer degrees of freedom than the model has "
             f"parameters with {model.num_topics} topics; take fewer topics"
         )
     value = float(squares.sum()) / total

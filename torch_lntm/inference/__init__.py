@@ -20,17 +20,17 @@ from torch_lntm.inference.draws import (
     joint_draws,
     theta_draws,
 )
-from torch_lntm.inference.em.monte_carlo_em import MonteCarloEM
-from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.monte_carlo import MonteCarloEM
 from torch_lntm.inference.em.result import FitResult, MonteCarloResult
+from torch_lntm.inference.em.schedule import ANNEALING, Annealing
 from torch_lntm.inference.em.statistics import (
     Statistics,
     expected_statistics,
     sampled_statistics,
 )
-from torch_lntm.inference.em.stepwise_em import StepwiseEM
-from torch_lntm.inference.em.tempering import ANNEALING, Annealing
-from torch_lntm.inference.em.variational_em import VariationalEM
+from torch_lntm.inference.em.stepwise import StepwiseEM
+from torch_lntm.inference.em.variational import VariationalEM
 
 __all__ = [
     "ANNEALING",

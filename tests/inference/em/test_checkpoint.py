@@ -19,7 +19,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
-from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
+from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, lda
 
@@ -35,8 +35,9 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         step=7,
         updates=11,
         seconds=1.5,
-        history=[{"phase": "em", "objective": -1.0, "unconverged": None}],
+        history=[{"phase": "em", "iteration": 1, "objective": -1.0, "unconverged": None}],
         word_counts=words(),
+        theta=torch.rand(4, 3),
         statistics=Statistics(4.0, 9.0, {"latent_sum": torch.rand(3).double()}, words(), -3.0, 1),
         best={"prior.loc": torch.rand(3)},
         optimizer={"step": torch.tensor(3.0), "exp_avg": torch.rand(5, 3)},
@@ -44,7 +45,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "fit.safetensors"
     parameters = {"topics.logits": torch.rand(5, 3)}
     write_checkpoint(path, state, parameters, {"seed": 1})
-    found, again = read_checkpoint(path, {"seed": 1}, torch.device("cpu"))
+    found, again = read_checkpoint(path, {"seed": 1}, parameters)
     assert again.keys() == parameters.keys()
     assert torch.equal(again["topics.logits"], parameters["topics.logits"])
     assert found.word_counts is not None

@@ -49,7 +49,7 @@ def test_documents_without_covariances_are_many_at_once() -> None:
 
 @pytest.mark.parametrize("num_docs", [3, 16, 20])
 def test_samples_stand_for_all_documents(num_docs) -> None:
-    """Of documents that are alike, a sample has the sum of all, whichever turn it is."""
+    """Of documents that are alike, a sample has the sum of all, whatever its offset."""
     model = lntm.models.ctm(3, 4, dtype="float64")
     guide = make_guide("taylor", model)
     corpus = lntm.Corpus.from_matrix(np.ones((num_docs, 4)))
@@ -57,7 +57,7 @@ def test_samples_stand_for_all_documents(num_docs) -> None:
     effort: Effort = {"tolerance": 1e-9, "max_iterations": 50}
     expected = guide.posterior(batch, **effort).outer_sum()
     sample = CovarianceSample(guide, corpus, np.arange(num_docs), 8)
-    for turn in range(min(num_docs, 8)):
-        _, moments = sample.solve(batch, None, turn, effort)
+    for offset in range(min(num_docs, 8)):
+        _, moments = sample.solve(batch, None, offset, effort)
         assert moments is not None
         torch.testing.assert_close(moments.outer_sum(), expected)

@@ -12,13 +12,14 @@ import torch
 from support.fits import assert_same, break_at, fit, make_corpus
 from support.pairs import make_model
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import NumericalError, SavingWarning
 from torch_lntm.guides import EPGuide, TaylorGuide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.loop import ResumableFit
-from torch_lntm.inference.em.memory import DocumentRows
-from torch_lntm.inference.em.processes import Processes
 from torch_lntm.models import ctm, lda
 
 
@@ -31,8 +32,9 @@ class Counting(ResumableFit):
         self.model = make_model("ctm")
         self.model.prior.set_(loc=torch.zeros(4))
         self.state = FitState(documents={n: torch.zeros(2) for n in ("means", "scratch")})
-        self.rows = DocumentRows(np.arange(3))
         self.processes = Processes(alone=True)
+        self.corpus = Corpus.from_matrix(np.ones((2, 15)))
+        self.shard = DocumentShard(self.model, self.corpus, np.arange(2), self.processes)
         self.breaks = breaks
         self.num_identities = 0
 
@@ -48,6 +50,9 @@ class Counting(ResumableFit):
             self.state.step = step
             objective = math.nan if self.breaks.get("nan_at") == step else -1.0 / step
             yield {"phase": "em", "iteration": step, "objective": objective}
+
+    def result(self, stop_reason):
+        raise NotImplementedError
 
     def identity(self):
         self.num_identities += 1

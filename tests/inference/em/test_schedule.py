@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from torch_lntm.inference.em.schedule import (
-    Forgetting,
+    StepSizes,
     batch_documents,
     step_documents,
     unit_documents,
@@ -41,32 +41,32 @@ def test_steps_are_as_small_as_topics_allow() -> None:
 
 def test_weights_are_those_of_the_memory_that_is_replaced() -> None:
     """By steps so small that each replaces its share of the memory."""
-    forgetting, step = Forgetting(unit=10.0, exponent=0.3, turn=50.0), 1e-3
+    step_sizes, step = StepSizes(unit=10.0, exponent=0.3, averaging_start=50.0), 1e-3
     for seen, size in ((0.0, 5.0), (20.0, 10.0), (45.0, 25.0), (100.0, 40.0)):
         units = np.arange(seen, seen + size, step) / 10.0 + step / 20.0
         memory = np.minimum(units, 5.0) ** 0.3 + np.maximum(units - 5.0, 0.0)
         left = np.prod(1.0 - step / 10.0 / memory)
-        assert forgetting.weight(seen, size) == pytest.approx(1.0 - left, rel=3e-4)
+        assert step_sizes.weight(seen, size) == pytest.approx(1.0 - left, rel=3e-4)
 
 
-@pytest.mark.parametrize("turn", [math.inf, 700.0])
-def test_what_is_forgotten_does_not_depend_on_the_mini_batches(turn: float) -> None:
-    forgetting = Forgetting(50.0, 0.3, turn)
+@pytest.mark.parametrize("averaging_start", [math.inf, 700.0])
+def test_what_is_forgotten_does_not_depend_on_the_mini_batches(averaging_start: float) -> None:
+    step_sizes = StepSizes(50.0, 0.3, averaging_start)
     left = []
     for size in (1, 5, 40, 400):
         parts = range(600, 1000, size)
-        left.append(math.prod(1.0 - forgetting.weight(n, size) for n in parts))
+        left.append(math.prod(1.0 - step_sizes.weight(n, size) for n in parts))
     assert left == pytest.approx([left[0]] * 4)
 
 
 def test_an_average_weighs_all_documents_alike() -> None:
-    """Past the turn: what is kept of each of two mini-batches of one size is the same."""
-    forgetting = Forgetting(unit=10.0, exponent=0.3, turn=10.0)
-    weights = [forgetting.weight(7.0 * n, 7.0) for n in range(2, 40)]
+    """While averaging, what is kept of each of two mini-batches of one size is the same."""
+    step_sizes = StepSizes(unit=10.0, exponent=0.3, averaging_start=10.0)
+    weights = [step_sizes.weight(7.0 * n, 7.0) for n in range(2, 40)]
     for first, second in itertools.pairwise(weights):
         assert first * (1.0 - second) == pytest.approx(second)
 
 
 def test_weights_are_weights_whatever_the_sizes() -> None:
     for unit, seen, size in ((50.0, 0.0, 5.0), (50.0, 50.0, 1.0), (0.5, 1e7, 1e5), (400.0, 1e9, 1)):
-        assert 0.0 < Forgetting(unit, 0.3, 300.0).weight(seen, size) <= 1.0
+        assert 0.0 < StepSizes(unit, 0.3, 300.0).weight(seen, size) <= 1.0

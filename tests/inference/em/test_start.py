@@ -7,19 +7,21 @@ import pytest
 import torch
 from support.fits import fit, make_corpus
 from support.pairs import FAMILIES, make_model
-from support.problems import make_batch
+from tqdm.auto import tqdm
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
-from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentShard
 from torch_lntm.inference.em.start import (
     BACKGROUND_SHARE,
     FIRST_SWEEPS,
     SEED_DOCUMENTS,
+    START_EXPONENT,
     SWEEPS,
     RunningTopics,
+    Start,
     document_topics,
-    lda_epoch,
     start_concentration,
 )
 
@@ -56,33 +58,27 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
     """Fixed-point sweeps of theta, and counts averaged by step size, in plain loops."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(1.0, (5, 15)).astype(float)
+    corpus = Corpus.from_matrix(counts)
     model = make_model("ctm", topic_smoothing=0.0).to(device)
-    theta = np.full((5, 4), 0.25)
     average = rng.gamma(1.0, size=(4, 15))
     topics = average / average.sum(1, keepdims=True)
-    num_tokens, exponent = counts.sum(), 0.3
-    batch = make_batch(counts, device)
-    order = torch.tensor([3, 0, 4])
-    rest = torch.tensor([1, 2])
-
-    kept = torch.from_numpy(theta.copy())
-    rows = DocumentRows(np.arange(6))
-    word_counts = torch.from_numpy(average.T.copy()).to(device).mT
-    updates, objective = lda_epoch(
-        model,
-        [(part.words, part.over(part.words)) for part in (batch.select(order), batch.select(rest))],
-        DocumentTables({"theta": kept}, rows, model.device),
-        word_counts,
-        num_tokens,
+    theta = rng.dirichlet(np.ones(4), 5)
+    processes = Processes(alone=True)
+    shard = DocumentShard(model, corpus, corpus.nonempty, processes)
+    start = Start(model, shard, processes, name="lda", seed=0)
+    start.order, start.step_docs, start.concentration = np.array([3, 0, 4, 1, 2]), 3, 0.3
+    state = FitState(
+        step=int(not first),
         updates=6,
-        exponent=exponent,
-        concentration=0.3,
-        first=first,
-        processes=Processes(alone=True),
+        word_counts=torch.from_numpy(average.T.copy()).to(device).mT,
+        theta=torch.from_numpy(theta.copy()),
     )
-    assert updates == 8
+    num_tokens = counts.sum()
+    with torch.no_grad(), tqdm(disable=True) as bar:
+        objective = start._epoch(state, bar)
+    assert state.updates == 8
     expected_objective = 0.0
-    for update, rows in ((7, order.tolist()), (8, rest.tolist())):
+    for update, rows in ((7, [3, 0, 4]), (8, [1, 2])):
         found = np.zeros_like(average)
         for d in rows:
             for _ in range(FIRST_SWEEPS if first else SWEEPS):
@@ -92,11 +88,11 @@ def test_an_epoch_is_what_its_docstring_says(first: bool, device) -> None:
                 theta[d] /= theta[d].sum()
             found += tokens
             expected_objective += counts[d] @ np.log(joint.sum(0))
-        step = update**-exponent
+        step = update**-START_EXPONENT
         average = (1 - step) * average + step * num_tokens / counts[rows].sum() * found
         topics = average / average.sum(1, keepdims=True)
-    np.testing.assert_allclose(kept.numpy(), theta, rtol=1e-9)
-    np.testing.assert_allclose(word_counts.tolist(), average, rtol=1e-9)
+    np.testing.assert_allclose(state.theta.numpy(), theta, rtol=1e-9)
+    np.testing.assert_allclose(state.word_counts.tolist(), average, rtol=1e-9)
     np.testing.assert_allclose(model.topics.probs.tolist(), topics, rtol=1e-9)
     assert objective == pytest.approx(expected_objective, rel=1e-9)
 

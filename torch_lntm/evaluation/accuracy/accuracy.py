@@ -144,7 +144,7 @@ def posterior_accuracy(
 
 def _sample_documents(corpus: Corpus, num_docs: int, seed: int) -> np.ndarray:
     """Positions of some documents with tokens, ascending."""
-    documents = np.flatnonzero(corpus.lengths)
+    documents = corpus.nonempty
     if not len(documents):
         raise ConfigError("the corpus has no document with tokens")
     if len(documents) > num_docs:

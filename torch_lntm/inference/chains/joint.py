@@ -83,7 +83,7 @@ class JointChain:
                 f"{type(model.topics).__name__} have no Dirichlet prior, by which a joint chain "
                 "draws topics; take them as known by topics=False"
             )
-        self.rows = np.flatnonzero(corpus.lengths)
+        self.rows = corpus.nonempty
         if not len(self.rows):
             raise CorpusError("no document has words")
         self.model = copy.deepcopy(model)

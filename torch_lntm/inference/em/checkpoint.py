@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,18 @@ from torch_lntm.files import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 
-#: Written into every checkpoint; a file with another is of another version of this library.
-FORMAT_VERSION = 4
+#: Written into every checkpoint. Files of other formats are refused.
+FORMAT_VERSION = 5
+#: Types of the numbers, texts and lists of :class:`FitState`, and of every record of its history.
+_STATE_TYPES = {
+    "restart": int,
+    "phase": str,
+    "step": int,
+    "updates": int,
+    "seconds": int | float,
+    "history": list,
+}
+_RECORD_TYPES = {"phase": str, "iteration": int, "objective": int | float}
 
 
 @dataclass
@@ -31,11 +43,10 @@ class FitState:
 
     Attributes:
         documents: Tables with a row for each document of the corpus, or for each stored count:
-            ``theta`` ``(num_docs, num_topics)``, the proportions of the start; ``means``
-            ``(num_docs, latent_dim)``, posterior means; ``sites`` ``(nnz, num_topics)``, where the
-            guide starts from more than means; and what Monte-Carlo EM keeps of its chains. Where
-            several processes share a fit each has the rows of its own documents, and a checkpoint
-            has them all.
+            ``means`` ``(num_docs, latent_dim)``, posterior means; ``sites`` ``(nnz, num_topics)``,
+            if the guide starts from more than means; and what Monte-Carlo EM keeps of its chains.
+            If several processes share a fit, each has the rows of its own documents, and a
+            checkpoint has them all.
         restart: Which restart.
         phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``; of Monte-Carlo EM
             ``"warm-up"``, ``"sampling"`` or ``"averaging"``.
@@ -44,6 +55,8 @@ class FitState:
         seconds: Time spent.
         history: One record per epoch and iteration.
         word_counts: ``(num_topics, num_words)`` running average of the start.
+        theta: ``(num_docs, num_topics)`` proportions of all documents in the start, in every
+            process.
         statistics: Those that the next M-step starts from.
         best: Parameters and ``means`` of the best restart so far.
         optimizer: State of the topics' optimiser, where they have one.
@@ -57,6 +70,7 @@ class FitState:
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
     word_counts: Tensor | None = None
+    theta: Tensor | None = None
     statistics: Statistics | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
     optimizer: dict[str, Tensor] = field(default_factory=dict)
@@ -126,19 +140,32 @@ def write_checkpoint(
         statistics["num_unconverged"] = int(statistics["num_unconverged"])
         record["statistics"] = statistics
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    text = json.dumps(record)
+    metadata = {"record": text, "checksum": _checksum(text, contiguous)}
     with atomic_write(path) as file:
-        file.write(safetensors.torch.save(contiguous, {"record": json.dumps(record)}))
+        file.write(safetensors.torch.save(contiguous, metadata))
+
+
+def _checksum(record: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of all that a checkpoint holds."""
+    checksum = zlib.crc32(record.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), checksum)
+        checksum = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def read_checkpoint(
-    path: Path, identity: dict[str, Any], device: torch.device
+    path: Path, identity: dict[str, Any], model: Mapping[str, Tensor]
 ) -> tuple[FitState, dict[str, Tensor]]:
     """Read what :func:`write_checkpoint` wrote.
 
     Args:
         path: The file.
         identity: The present fit's description.
-        device: Where the parameters and statistics go.
+        model: The parameters of the model to fit, by name. The file's must have their shapes and
+            go to their device.
 
     Returns:
         The state, and the model's parameters that belong to it.
@@ -148,48 +175,80 @@ def read_checkpoint(
     """
     try:
         with safe_open(path, framework="pt") as file:
-            record = json.loads((file.metadata() or {})["record"])
+            metadata = file.metadata() or {}
             # The handle is no mapping: it has keys() but cannot be iterated.
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        if record.get("format_version") != FORMAT_VERSION:
+        record = _typed(json.loads(metadata["record"]), {}, "the record")
+        version = record.get("format_version")
+        if version != FORMAT_VERSION:
             raise ConfigError(
-                f"{path} is a checkpoint of another version of torch_lntm; delete it to start the "
-                "fit anew"
+                f"{path} is a checkpoint of another version of torch_lntm (format {version!r:.20}; "
+                f"this version reads format {FORMAT_VERSION}); delete it to start the fit anew"
             )
-        found = record["identity"]
+        if metadata["checksum"] != _checksum(metadata["record"], tensors):
+            raise ValueError("its checksum is wrong")
+        found = _typed(record["identity"], {}, "the identity")
         different = [name for name in identity if found.get(name) != identity[name]]
         if different:
             raise ConfigError(
                 f"{path} is the checkpoint of another fit (it differs in {', '.join(different)}); "
                 "delete it, or choose another file"
             )
-
-        # Word counts are word by word in memory; sums over words depend on that in the last bit.
-        for name in ("word_counts", "statistics.word_counts"):
-            if name in tensors:
-                tensors[name] = tensors[name].mT.contiguous().mT
-
-        def part(prefix: str) -> dict[str, Any]:
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-        state = FitState(
-            documents=part("documents."),
-            best=part("best."),
-            optimizer=part("optimizer."),
-            **record["state"],
-        )
-        if "word_counts" in tensors:
-            state.word_counts = tensors["word_counts"].to(device)
-        if record["statistics"] is not None:
-            state.statistics = Statistics(
-                sums={name: value.to(device) for name, value in part("sums.").items()},
-                word_counts=tensors["statistics.word_counts"].to(device),
-                **record["statistics"],
-            )
-        return state, {name: value.to(device) for name, value in part("model.").items()}
+        return _state_of(record, tensors, model)
+    except ConfigError:
+        raise
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(
             f"{path}: not a complete checkpoint ({error}); delete it to start the fit anew"
         ) from error
+
+
+def _state_of(
+    record: dict[str, Any], tensors: dict[str, Tensor], model: Mapping[str, Tensor]
+) -> tuple[FitState, dict[str, Tensor]]:
+    """The state and the parameters of a checkpoint's record and tensors, checked."""
+    # Word counts are word by word in memory; sums over words depend on that in the last bit.
+    for name in ("word_counts", "statistics.word_counts"):
+        if name in tensors:
+            tensors[name] = tensors[name].mT.contiguous().mT
+
+    def part(prefix: str) -> dict[str, Any]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    shapes = {name: value.shape for name, value in model.items()}
+    parameters = part("model.")
+    if {name: value.shape for name, value in parameters.items()} != shapes:
+        raise ValueError(f"its parameters are not {', '.join(shapes)} of the model's shapes")
+    device = next(iter(model.values())).device
+    state = FitState(
+        documents=part("documents."),
+        best=part("best."),
+        optimizer=part("optimizer."),
+        theta=tensors.get("theta"),
+        **_typed(record["state"], _STATE_TYPES, "the state"),
+    )
+    for row in state.history:
+        _typed(row, _RECORD_TYPES, "a record of the history")
+    if "word_counts" in tensors:
+        state.word_counts = tensors["word_counts"].to(device)
+    if record["statistics"] is not None:
+        state.statistics = Statistics(
+            sums={name: value.to(device) for name, value in part("sums.").items()},
+            word_counts=tensors["statistics.word_counts"].to(device),
+            **record["statistics"],
+        )
+    return state, {name: value.to(device) for name, value in parameters.items()}
+
+
+def _typed(value: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """A value from JSON, if it is an object with items of some types.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} is no object")
+    for name, kind in types.items():
+        if not isinstance(value[name], kind):
+            raise TypeError(f"{name} of {what} is no {getattr(kind, '__name__', 'number')}")
+    return value

@@ -80,7 +80,7 @@ class CovarianceSample:
         self,
         batch: DocumentBatch,
         init: Tensor | None,
-        turn: int,
+        offset: int,
         effort: Effort,
         **temperatures: Any,
     ) -> tuple[Posterior, SampledMoments | None]:
@@ -89,7 +89,7 @@ class CovarianceSample:
         Args:
             batch: The documents.
             init: Where the guide starts.
-            turn: Which of the ``stride`` samples to take, counted round and round.
+            offset: Number of the sample to take, modulo ``stride``.
             effort: The solver's settings.
             **temperatures: Those of annealing.
         """
@@ -97,13 +97,14 @@ class CovarianceSample:
         if self.stride == 1:
             return self._guide.posterior(batch, init, **settings), None
         modes = self._guide.means(batch, init, **settings)
-        # Of the documents, every stride-th: with the last of a turn missing, they are fewer.
-        sampled = -(-(self._num_docs - turn % self.stride) // self.stride)
+        # Every stride-th document. The last stride may have too few documents for one more.
+        offset %= self.stride
+        sampled = -(-(self._num_docs - offset) // self.stride)
         moments = SampledMoments(modes, self._num_docs / max(sampled, 1))
-        in_turn = self._rank[batch.positions.numpy()] % self.stride == turn % self.stride
+        in_sample = self._rank[batch.positions.numpy()] % self.stride == offset
         # From the modes one step is enough.
         settings["max_iterations"] = 1
-        for part in torch.from_numpy(in_turn).nonzero().squeeze(-1).split(self._max_sampled):
+        for part in torch.from_numpy(in_sample).nonzero().squeeze(-1).split(self._max_sampled):
             rows = part.to(batch.device)
             sample = self._guide.posterior(batch.select(rows), modes.mean[rows], **settings)
             moments.add(sample, rows)

@@ -1,26 +1,31 @@
-"""The loop under both engines: steps that can be interrupted, saved and continued."""
+"""The loop under the engines: steps that can be interrupted, saved and continued."""
 
 from __future__ import annotations
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
-from torch_lntm.inference.em.memory import DocumentRows, placed
-from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentShard, DocumentTables, placed
+from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import ends_early
 from torch_lntm.models import TopicModel
 
-StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
+#: Documents whose prior means are found at once.
+MAX_FILLED_DOCS = 1024
 
 
 class ResumableFit(ABC):
@@ -28,24 +33,30 @@ class ResumableFit(ABC):
 
     Attributes:
         model: The model, fitted in place.
-        state: All that the fit needs to go on from the end of a step.
-        rows: Which rows of the state's tables belong to which documents of the corpus.
+        corpus: The documents.
+        shard: The documents that belong to this process.
         processes: The processes that share the fit.
+        state: All that the fit needs to go on from the end of a step.
     """
 
     model: TopicModel
-    state: FitState
-    rows: DocumentRows
+    corpus: Corpus
+    shard: DocumentShard
     processes: Processes
+    state: FitState
     #: Tables of documents that Ctrl-C need not go back to, because no result is made of them.
     not_returned_to: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:
-        """Do one step after the other, from the present state on, and yield a record at each end.
+        """Make one step after the other, from the present state on, and yield a record at each end.
 
         A record is JSON-able and has at least ``phase``, ``iteration`` and ``objective``.
         """
+
+    @abstractmethod
+    def result(self, stop_reason: StopReason) -> FitResult:
+        """The result at the present state."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -57,6 +68,64 @@ class ResumableFit(ABC):
 
     def resumed(self) -> None:  # noqa: B027
         """Take note that the state and the parameters have been read from a checkpoint."""
+
+    @property
+    def documents(self) -> DocumentTables:
+        """The state's tables, to be read and written by batches."""
+        return DocumentTables(self.state.documents, self.shard.rows, self.model.device)
+
+    @property
+    def averages(self) -> bool:
+        """Whether the present phase moves its statistics, instead of making them anew."""
+        return False
+
+    # -- sums and means ----------------------------------------------------------------------------
+
+    def add_up_batch(
+        self, batch: DocumentBatch | None, make: Callable[[], Statistics | None]
+    ) -> Statistics:
+        """Statistics of a mini-batch; its words' counts alone travel between processes.
+
+        Args:
+            batch: This process's documents of the mini-batch; None if it has none.
+            make: Makes their statistics; None if there are none.
+        """
+        model, occurs = self.model, None
+        if not self.processes.alone:
+            num_columns = model.topics.num_groups * model.num_words
+            occurs = torch.zeros(num_columns, dtype=torch.bool, device=model.device)
+            if batch is not None:
+                occurs[model.topics.place(batch).word_index] = True
+        return self.processes.add_up(make, model.dtype, occurs)
+
+    def collect(self, *names: str) -> dict[str, Tensor]:
+        """Some of the state's tables, if it has them, as :meth:`DocumentRows.collect` does."""
+        found = {name: self.state.documents[name] for name in names if name in self.state.documents}
+        return self.shard.rows.collect(found, self.processes)
+
+    def with_prior_means(self, means: Tensor | None) -> Tensor:
+        """The documents' means for a result, with the prior's where they have no posterior.
+
+        Args:
+            means: ``(num_docs, latent_dim)`` means of all non-empty documents in the first process,
+                overwritten; None if there are none yet.
+
+        Returns:
+            ``(num_docs, latent_dim)``; ``(0, latent_dim)`` in the processes but the first.
+        """
+        corpus, model = self.corpus, self.model
+        rows = np.flatnonzero(corpus.lengths == 0)
+        if means is None:
+            rows = np.arange(corpus.num_docs)
+            height = corpus.num_docs if self.processes.first else 0
+            means = torch.zeros(height, model.latent_dim, dtype=model.dtype)
+        if len(rows) and self.processes.first:
+            for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, dtype=model.dtype):
+                centre = model.prior.space(model.check_batch(batch)).centre
+                means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)
+        return means
+
+    # -- state -------------------------------------------------------------------------------------
 
     def keep(self) -> None:
         """Remember the end of this step, which Ctrl-C goes back to."""
@@ -76,16 +145,11 @@ class ResumableFit(ABC):
         self._kept = self.snapshot(), state
 
     def _kept_statistics(self) -> Statistics | None:
-        """The statistics, copied where the next step will change them in place."""
+        """The statistics, copied if the next step will change them in place."""
         statistics = self.state.statistics
         if statistics is None or not self.averages:
             return statistics
         return replace(statistics, word_counts=statistics.word_counts.clone())
-
-    @property
-    def averages(self) -> bool:
-        """Whether the present phase moves its statistics, instead of making them anew."""
-        return False
 
     def restore(self) -> None:
         """Go back to what was kept last, which ends the fit."""
@@ -99,8 +163,8 @@ class ResumableFit(ABC):
     def run(self, checkpoint: Path | None, checkpoint_seconds: float) -> StopReason:
         """Run all steps; on Ctrl-C return to the end of the last finished one.
 
-        Where several processes share the fit, all of them run it. They start from the parameters
-        of the first, whose clock counts and which alone writes the checkpoint.
+        If several processes share the fit, all of them run it. They start from the parameters of
+        the first, whose clock counts and which alone writes the checkpoint.
 
         Args:
             checkpoint: A file to save the state in; if it exists the fit continues from there.
@@ -127,7 +191,7 @@ class ResumableFit(ABC):
             for record in steps:
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
-                self.state.seconds, due = processes.of_first(before + now - began, waited)
+                self.state.seconds, due = processes.gather([before + now - began, waited])[0]
                 record = {**record, "seconds": round(self.state.seconds, 3)}
                 if not math.isfinite(record["objective"]):
                     raise NumericalError(
@@ -148,7 +212,7 @@ class ResumableFit(ABC):
         finally:
             steps.close()
             self.state.seconds = before + time.monotonic() - began
-        [self.state.seconds] = processes.of_first(self.state.seconds)
+        self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
 
     def _resume(self, checkpoint: Path, identity: dict[str, Any]) -> None:
@@ -161,12 +225,14 @@ class ResumableFit(ABC):
                 f"{checkpoint} is not there for process {found.index(False)} of {len(found)}; put "
                 "it on a file system that all processes see"
             )
+        device, rows = self.model.device, self.shard.rows
         self.state, parameters = self.processes.together(
-            lambda: read_checkpoint(checkpoint, identity, self.model.device)
+            lambda: read_checkpoint(checkpoint, identity, self.model.state_dict())
         )
-        self.state.documents = placed(self.rows.select(self.state.documents), self.model.device)
-        best = self.rows.select(self._best_documents())
-        self.state.best |= placed(best, self.model.device)
+        self.state.documents = placed(rows.select(self.state.documents), device)
+        self.state.best |= placed(rows.select(self._best_documents()), device)
+        if self.state.theta is not None:
+            self.state.theta = placed({"": self.state.theta}, device)[""]
         self.model.load_state_dict(parameters)
         self.resumed()
 
@@ -177,8 +243,8 @@ class ResumableFit(ABC):
     def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
         state = replace(
             self.state,
-            documents=self.rows.collect(self.state.documents, self.processes),
-            best=self.state.best | self.rows.collect(self._best_documents(), self.processes),
+            documents=self.collect(*self.state.documents),
+            best=self.state.best | self.shard.rows.collect(self._best_documents(), self.processes),
         )
         if not self.processes.first:
             return

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from torch_lntm.guides import Guide
 from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.em.loop import StopReason
 from torch_lntm.inference.em.statistics import Statistics
+
+StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class FitResult:
             ``"interrupted"``, by Ctrl-C.
         num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
         means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
-            documents have the prior mean. Starting points for ``guide.posterior(batch, init)``.
+            documents have the prior mean. Starting points for ``guide.posterior(batch, init)``. If
+            several processes shared the fit, the first has all documents' means and the others
+            have no rows.
         objective_name: What the objective is.
         seconds: Time the fit took, that of interrupted runs it continued included.
         statistics: Those of the last E-step, or of Monte-Carlo EM their running average, from
@@ -84,7 +87,8 @@ class MonteCarloResult(FitResult):
     Attributes:
         chains: ``(num_chains, num_docs, dim)`` the last draws, on the CPU, by the names of the
             sites: ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty
-            documents.
+            documents. As ``means`` and ``moved``, those of all documents in the first process, and
+            of none in the others that shared the fit.
         moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal since its step size
             was frozen (since it started, before).
     """

@@ -1,9 +1,11 @@
-"""Starting values for variational EM: the start decides the optimum that EM ends in."""
+"""The start of a fit, which decides the optimum that EM ends in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterator
 from itertools import islice
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,9 +13,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.inference.em.memory import DocumentTables
-from torch_lntm.inference.em.processes import Processes
-from torch_lntm.inference.em.statistics import known
+from torch_lntm.inference.em.checkpoint import FitState
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import (
+    DocumentRows,
+    DocumentShard,
+    DocumentTables,
+    document_bar,
+    new_table,
+)
+from torch_lntm.inference.em.schedule import num_epochs, step_documents
+from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.kernels import (
     ExpectedCounts,
     expected_counts,
@@ -21,6 +31,10 @@ from torch_lntm.kernels import (
     probability_floor,
 )
 from torch_lntm.models import TopicModel
+from torch_lntm.models.priors.prior import MIN_PROPORTION
+from torch_lntm.posteriors import Draws
+
+StartName = Literal["lda", "documents", "model"]
 
 #: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
 SEED_DOCUMENTS = 3
@@ -30,12 +44,14 @@ BACKGROUND_SHARE = 0.5
 PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
 #: Updates of theta per visit of a batch, the first time and later.
 FIRST_SWEEPS, SWEEPS = 8, 2
-#: The number that all words' counts are to be multiplied by, at which it is.
+#: Scale of the running word counts below which the counts themselves are multiplied by it.
 MIN_SCALE = 1e-12
+#: Step size of an update: (updates + 1)^-exponent.
+START_EXPONENT = 0.3
+#: Updates of the topics that the start aims at, and bounds on its epochs.
+START_UPDATES, START_EPOCHS = 1200, (3, 40)
 #: Steps between which processes tell each other that all goes well, or of Ctrl-C.
 STEPS_TOGETHER = 64
-#: Documents whose prior means are found at once.
-MAX_FILLED_DOCS = 1024
 
 
 def document_topics(
@@ -129,67 +145,161 @@ class RunningTopics:
         self._scale = 1.0
 
 
-@torch.no_grad()
-def lda_epoch(
-    model: TopicModel,
-    steps: Iterable[tuple[Tensor, DocumentBatch]],
-    documents: DocumentTables,
-    word_counts: Tensor,
-    num_tokens: float,
-    updates: int,
-    exponent: float,
-    concentration: float,
-    first: bool,
-    processes: Processes,
-) -> tuple[int, float]:
-    """One pass of stepwise EM for the topics, with documents' theta at their mode.
+class Start:
+    """The start of a fit: topics, then the prior, then the documents' means.
 
-    A cheap stand-in for the full model: theta has a symmetric Dirichlet prior, its mode (on the
-    softmax scale) is the fixed point theta ∝ topic_counts + concentration, and the topics' counts
-    are a running average over batches with step size (updates + 1)^−exponent (Cappé & Moulines
-    2009). The noise of the steps acts as annealing: it ends in better topics than many more full
-    sweeps.
+    A cheap stand-in for the full model finds the topics by stepwise EM. In it theta has a symmetric
+    Dirichlet prior. Its mode on the softmax scale is the fixed point theta ∝ topic_counts +
+    concentration. The topics' word counts are a running average over batches with step size
+    (updates + 1)^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as annealing: it
+    leads to better topics than many more full sweeps do.
 
-    Steps are so small that several processes would take longer to add up their parts than one takes
-    for all. So each of them makes every step itself.
+    The steps are so small that several processes would take longer to add up their parts than one
+    process takes for all. So every process makes every step. The prior and the means then come from
+    the proportions, of each process's own documents.
 
     Args:
-        model: Its topics are written, at the end of the epoch.
-        steps: All documents once, in batches over some words alone, with the positions of these
-            words.
-        documents: Their table ``theta`` ``(num_docs, num_topics)``, proportions, is overwritten.
-        word_counts: ``(num_topics, num_words)`` running average, stored word by word, overwritten.
-        num_tokens: Tokens of the corpus.
-        updates: Steps taken before.
-        exponent: Decay of the step size, in (0, 1].
-        concentration: Pseudo-tokens of each topic in a document.
-        first: This is the first pass, in which the documents' theta need more sweeps.
-        processes: The processes of the fit, which go on with the first one's counts.
+        model: The model. Its topics are set at the end of every epoch, its prior after the last.
+        shard: The documents of this process.
+        processes: The processes of the fit, which continue from the first one's counts.
+        name: ``"lda"``, or ``"documents"`` for one epoch.
+        epochs: Epochs of ``"lda"``. Defaults to enough for 1,200 updates, within 3 to 40.
+        seed: Seed of the order of documents, and of the documents that the topics begin with.
 
-    Returns:
-        The new number of steps, and the log likelihood met on the way, nats.
+    Attributes:
+        order: Positions of the non-empty documents, in the order of their visits.
+        step_docs: Documents of a step.
+        epochs: Number of epochs.
     """
-    objective: float | Tensor = 0.0
-    sweeps = FIRST_SWEEPS if first else SWEEPS
-    running = RunningTopics(word_counts, model.topics.start_smoothing)
-    remaining, last = iter(steps), updates - STEPS_TOGETHER
-    while updates == last + STEPS_TOGETHER:
-        last = updates
-        with processes.same():
-            for words, batch in islice(remaining, STEPS_TOGETHER):
+
+    def __init__(
+        self,
+        model: TopicModel,
+        shard: DocumentShard,
+        processes: Processes,
+        *,
+        name: StartName,
+        epochs: int | None = None,
+        seed: int,
+    ) -> None:
+        self.model, self.shard, self.processes, self.seed = model, shard, processes, seed
+        self.corpus = corpus = shard.corpus
+        self.order = random_order(corpus, seed)
+        num_docs, length = len(self.order), corpus.num_tokens / len(self.order)
+        self.step_docs = step_documents(num_docs, length, model.num_topics)
+        self.concentration = start_concentration(model.num_topics, length)
+        self.epochs = 1
+        if name == "lda":
+            steps = math.ceil(num_docs / self.step_docs)
+            self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
+
+    def run(self, state: FitState, progress: bool) -> Iterator[float]:
+        """Make the epochs that ``state`` does not have yet.
+
+        Args:
+            state: The state of the fit, whose ``step`` counts the epochs. After the last epoch it
+                has the table of ``means`` of this process's documents.
+            progress: Show a progress bar.
+
+        Yields:
+            The log likelihood met in each epoch, nats per token.
+        """
+        if state.step == 0:
+            self._begin(state)
+        with document_bar("start", self.epochs, len(self.order), state.step, progress) as bar:
+            # The caller may have gone on to another phase, with other steps.
+            for epoch in range(state.step, self.epochs):
+                objective = self._epoch(state, bar) / self.corpus.num_tokens
+                state.step = epoch + 1
+                bar.set_postfix_str(f"{objective:.4f} nats/token")
+                if state.step == self.epochs:
+                    # Before the caller keeps the state, which must have a prior and means.
+                    self._finish(state)
+                yield objective
+
+    def _begin(self, state: FitState) -> None:
+        """Set topics made of documents, and even proportions."""
+        model, num_topics = self.model, self.model.num_topics
+        topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
+        topics = topics.to(model.device)
+        model.topics.set_(topics)
+        # Word by word in memory, as the kernels produce it and the topics keep it.
+        counts = topics.mT * (self.corpus.num_tokens / num_topics)
+        state.word_counts = counts.to(model.dtype).contiguous().mT
+        even = torch.tensor(1.0 / num_topics, dtype=model.dtype)
+        state.theta = new_table(even.expand(self.corpus.num_docs, num_topics), model.device)
+
+    def _epoch(self, state: FitState, bar: Any) -> float:
+        """One pass over all documents; returns the log likelihood met on the way, nats."""
+        model, processes, num_tokens = self.model, self.processes, self.corpus.num_tokens
+        assert state.word_counts is not None
+        objective: float | Tensor = 0.0
+        sweeps = SWEEPS if state.step else FIRST_SWEEPS
+        running = RunningTopics(state.word_counts, model.topics.start_smoothing)
+        theta, steps = self._proportions(state), self._steps()
+
+        def advance() -> bool:
+            """Make the next steps; returns whether there may be more."""
+            nonlocal objective
+            before = state.updates
+            for words, batch in islice(steps, STEPS_TOGETHER):
                 processes.poll()
-                found = _lda_counts(running.probs(words), batch, documents, sweeps, concentration)
+                found = _lda_counts(running.probs(words), batch, theta, sweeps, self.concentration)
                 assert found.word_counts is not None
-                objective += known(found.log_likelihood.sum())
-                updates += 1
-                scale = num_tokens / batch.num_tokens
-                running.blend_(words, found.word_counts, float(updates) ** -exponent, scale)
-    running.settle()
-    # Other machines may have rounded otherwise.
-    processes.share({"word_counts": word_counts})
-    model.topics.start_from_counts(word_counts)
-    [objective] = processes.of_first(float(objective))
-    return updates, objective
+                objective += as_float_if_ready(found.log_likelihood.sum())
+                state.updates += 1
+                weight = float(state.updates) ** -START_EXPONENT
+                running.blend_(words, found.word_counts, weight, num_tokens / batch.num_tokens)
+                bar.update(batch.num_docs)
+            return state.updates == before + STEPS_TOGETHER
+
+        while processes.together(advance):
+            pass
+        running.settle()
+        # Other machines may have rounded otherwise.
+        processes.share({"word_counts": state.word_counts})
+        model.topics.start_from_counts(state.word_counts)
+        return float(processes.gather(float(objective))[0])
+
+    def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
+        """All documents in batches: the words that occur ``(n,)``, and the documents over these."""
+        parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
+        batches = self.shard.whole_batches(parts)
+        return self.shard.keep("start", ((b.words, b.over(b.words)) for b in batches))
+
+    def _proportions(self, state: FitState) -> DocumentTables:
+        """The table ``theta``, of which every process has the rows of all documents."""
+        assert state.theta is not None
+        rows = DocumentRows(self.corpus.row_offsets)
+        return DocumentTables({"theta": state.theta}, rows, self.model.device)
+
+    def _finish(self, state: FitState) -> None:
+        """Set the prior, and the means of this process's documents, from the proportions."""
+        prior, theta = self.model.prior, self._proportions(state)
+        documents = DocumentTables(state.documents, self.shard.rows, self.model.device)
+
+        def sums() -> dict[str, Tensor]:
+            total: dict[str, Tensor] = {}
+            order = self.shard.local_part(self.order)
+            parts = np.split(order, range(self.step_docs, len(order), self.step_docs))
+            for batch in self.shard.whole_batches(parts):
+                proportions = theta.read("theta", batch)
+                latents = prior.start_latents(proportions)
+                documents.write("means", batch, latents)
+                logits = proportions.clamp_min(MIN_PROPORTION).log()
+                weights = logits.new_ones(1, len(logits), dtype=torch.float64)
+                moments = Draws({prior.latent: latents[None]}, logits[None], weights)
+                found = prior.statistics(moments, batch)
+                total = {name: total[name] + x if total else x for name, x in found.items()}
+            return total
+
+        prior.start(float(len(self.order)), **self.processes.total(self.processes.together(sums)))
+        state.theta = None
+
+
+def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
+    """Positions of the non-empty documents of a corpus, in a random order."""
+    return np.random.default_rng(seed).permutation(corpus.nonempty)
 
 
 def _lda_counts(
@@ -209,14 +319,3 @@ def _lda_counts(
     weights = found.topic_counts + concentration
     documents.write("theta", batch, weights / weights.sum(-1, keepdim=True))
     return found
-
-
-def fill_prior_means(
-    model: TopicModel, corpus: Corpus, rows: NDArray[np.int64], means: Tensor
-) -> None:
-    """Write the prior mean of some documents' latent variable into their rows of ``means``."""
-    if not len(rows):
-        return
-    for batch in corpus.batches(MAX_FILLED_DOCS, order=rows, dtype=model.dtype):
-        centre = model.prior.space(model.check_batch(batch)).centre
-        means[batch.positions] = centre.expand(batch.num_docs, -1).to(means)

@@ -97,8 +97,8 @@ class Statistics:
         model.prior.m_step(self.num_docs, **sums)
 
 
-def added(parts: Iterable[Statistics | None]) -> Statistics | None:
-    """Statistics of several sets of documents, some of which may be empty; None if all are."""
+def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:
+    """The sum of the statistics of several sets of documents; None if there is no set but None."""
     total: Statistics | None = None
     for found in parts:
         if found is not None:
@@ -106,7 +106,7 @@ def added(parts: Iterable[Statistics | None]) -> Statistics | None:
     return total
 
 
-def known(number: Tensor) -> Any:
+def as_float_if_ready(number: Tensor) -> Any:
     """A number as Python's where the host has it; else the tensor that will have it."""
     return number if number.is_cuda else number.item()
 
@@ -141,8 +141,8 @@ def expected_statistics(
         num_tokens=batch.num_tokens,
         sums=sums,
         word_counts=guide.word_counts(batch, posterior, **temperatures),
-        objective=known(moments.objective() if moments else posterior.objective.sum()),
-        num_unconverged=known((~posterior.converged).sum()),
+        objective=as_float_if_ready(moments.objective() if moments else posterior.objective.sum()),
+        num_unconverged=as_float_if_ready((~posterior.converged).sum()),
     )
 
 
@@ -197,6 +197,6 @@ def sampled_statistics(
         num_tokens=batch.num_tokens,
         sums=sums,
         word_counts=expected_word_counts(theta, topics, rows, shares=shares),
-        objective=known((weights * log_likelihood).sum()),
+        objective=as_float_if_ready((weights * log_likelihood).sum()),
         num_unconverged=num_unconverged,
     )

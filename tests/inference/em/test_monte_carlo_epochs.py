@@ -16,9 +16,8 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import MonteCarloEM
-from torch_lntm.inference.em import phases
-from torch_lntm.inference.em.monte_carlo_run import MonteCarloRun
-from torch_lntm.inference.em.start import lda_epoch
+from torch_lntm.inference.em.monte_carlo import MonteCarloRun
+from torch_lntm.inference.em.start import Start
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
     CONSTRUCTORS,
@@ -41,9 +40,9 @@ def test_every_epoch_has_mini_batches_of_its_own(monkeypatch) -> None:
     corpus = make_corpus(20)
     visit, batches = MonteCarloRun._visit, []
 
-    def recorded(self: MonteCarloRun, batch: Any, tally: Any) -> Any:
+    def recorded(self: MonteCarloRun, batch: Any, *args: Any) -> Any:
         batches.append(tuple(batch.index.tolist()))
-        return visit(self, batch, tally)
+        return visit(self, batch, *args)
 
     monkeypatch.setattr(MonteCarloRun, "_visit", recorded)
     model = ctm(3, corpus.num_words, dtype="float64")
@@ -69,14 +68,16 @@ def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) 
 def test_ctrl_c_in_the_start_leaves_the_topics_of_its_last_finished_epoch(monkeypatch) -> None:
     corpus, epochs = make_corpus(20), []
 
-    def stopping(*args: Any, **kwargs: Any) -> tuple[int, float]:
+    epoch = Start._epoch
+
+    def stopping(self: Start, *args: Any) -> float:
         if len(epochs) == 2:
             raise KeyboardInterrupt
-        found = lda_epoch(*args, **kwargs)
-        epochs.append(args[0].topics.probs.clone())
+        found = epoch(self, *args)
+        epochs.append(self.model.topics.probs.clone())
         return found
 
-    monkeypatch.setattr(phases, "lda_epoch", stopping)
+    monkeypatch.setattr(Start, "_epoch", stopping)
     model = ctm(3, 30, dtype="float64")
     result = MonteCarloEM(model, progress=False).fit(corpus)
     assert result.stop_reason == "interrupted"

@@ -11,8 +11,8 @@ from support.fits import make_corpus
 
 from torch_lntm.guides import EPGuide, TaylorGuide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.inference.em.phases import VariationalRun
 from torch_lntm.inference.em.statistics import Statistics
+from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import ctm, lda
 
 

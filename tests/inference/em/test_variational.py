@@ -27,7 +27,7 @@ from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, 
 from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em import covariances
-from torch_lntm.inference.em.phases import VariationalRun
+from torch_lntm.inference.em.variational import VariationalRun
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, iftm, lda
 
 EXACT = {"tolerance": 1e-12, "max_iterations": 300}
@@ -141,12 +141,12 @@ def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
 
 def test_kept_sites_leave_little_to_do(monkeypatch) -> None:
     """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
-    monkeypatch.setattr("torch_lntm.inference.em.phases.Statistics.maximise", lambda *_: None)
+    monkeypatch.setattr("torch_lntm.inference.em.variational.Statistics.maximise", lambda *_: None)
     monkeypatch.setattr(EPGuide, "em_effort", {"tolerance": 1e-3, "max_iterations": 100})
     corpus = make_corpus()
     for kept in (True, False):
         if not kept:
-            monkeypatch.setattr("torch_lntm.inference.em.phases.MAX_KEPT_NUMBERS", 0)
+            monkeypatch.setattr("torch_lntm.inference.em.variational.MAX_KEPT_NUMBERS", 0)
         model = lda(3, 30, dtype="float64")
         guide = EPGuide(model)
         solved = recorded(guide)

@@ -1,4 +1,4 @@
-"""Tables of documents: rows follow the documents, in whatever batch they come."""
+"""Documents of a fit: their batches, also from a copy on a GPU, and the rows of their tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import torch
 from support.fits import make_corpus
 from support.pretend import PretendDevice
 
-from torch_lntm.inference.em import memory
-from torch_lntm.inference.em.memory import DocumentRows, DocumentTables
-from torch_lntm.inference.em.processes import Processes
+from torch_lntm.inference.em import documents as rooms
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import (
+    CorpusBatches,
+    DocumentRows,
+    DocumentTables,
+    new_table,
+)
 
 CPU = torch.device("cpu")
 
@@ -86,24 +91,10 @@ def test_tables_of_some_documents_hold_their_rows_alone() -> None:
     assert all(torch.equal(chosen[name], table) for name, table in documents.tables.items())
 
 
-def test_every_process_has_the_whole_table_of_the_start() -> None:
-    corpus = make_corpus(12)
-    rows = DocumentRows(corpus.row_offsets, np.array([1, 2, 7]))
-    documents = DocumentTables({}, rows, CPU)
-    documents.add("theta", torch.zeros(()).expand(12, 2))
-    batch = corpus.batch([11, 2])
-    documents.write("theta", batch, torch.tensor([[0.1, 0.9], [0.2, 0.8]]))
-    assert torch.equal(documents.read("theta", batch), torch.tensor([[0.1, 0.9], [0.2, 0.8]]))
-    table = documents.tables["theta"]
-    assert table[11].tolist() == torch.tensor([0.1, 0.9]).tolist()
-    assert rows.select(documents.tables)["theta"] is table
-    assert torch.equal(rows.collect(documents.tables, Processes(alone=True))["theta"], table)
-
-
 @pytest.mark.parametrize("room", [True, False])
 def test_tables_are_on_the_device_where_there_is_room(room: bool, monkeypatch) -> None:
     corpus = make_corpus(6)
-    monkeypatch.setattr(memory, "fits", lambda size, device: room)
+    monkeypatch.setattr(rooms, "fits", lambda size, device: room)
     with PretendDevice() as pretend:
         device = torch.device("cuda")
         documents = DocumentTables({}, DocumentRows(corpus.row_offsets), device)
@@ -111,7 +102,7 @@ def test_tables_are_on_the_device_where_there_is_room(room: bool, monkeypatch) -
         before = pretend.total.waits
         rows = torch.full((2, 3), 2.0, device=device)
         documents.write("means", batch, rows)
-        documents.add("theta", torch.tensor(0.25).expand(6, 2))
+        documents.tables["theta"] = new_table(torch.tensor(0.25).expand(6, 2), device)
         sites = torch.full((batch.nnz, 1), 3.0, device=device)
         documents.write("sites", batch, sites)
         found = documents.read("means", batch), documents.read("sites", batch)
@@ -123,10 +114,47 @@ def test_tables_are_on_the_device_where_there_is_room(room: bool, monkeypatch) -
         homes = {name: table.device.type for name, table in documents.tables.items()}
         assert homes == dict.fromkeys(("means", "theta", "sites"), "cuda" if room else "cpu")
         assert float(documents.tables["means"].sum()) == 12.0
-        placed = memory.placed({"a": torch.ones(2)}, device)
+        placed = rooms.placed({"a": torch.ones(2)}, device)
         assert placed["a"].device.type == ("cuda" if room else "cpu")
         collected = DocumentRows(corpus.row_offsets).collect(documents.tables, Processes())
         assert all(table.device.type == "cpu" for table in collected.values())
     # Theta's value and the corpus's offsets are copied there. Otherwise two tables each need the
     # zero that they begin with, and rows there and back.
     assert waits == (2 if room else 6)
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+PARTS = [np.array([3, 7, 8]), np.array([0]), np.array([11, 5])]
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_batches_are_the_corpus_s(copied: bool, monkeypatch) -> None:
+    corpus = make_corpus(12, empty=(5,))
+    corpus = corpus.with_covariates({"x": np.arange(12.0)[:, None]})
+    monkeypatch.setattr(rooms, "fits", lambda size, device: copied)
+    with PretendDevice() as device:
+        source = CorpusBatches(corpus, torch.device("cuda"), torch.float64)
+        first = list(source.of(PARTS))
+        before = device.total.waits
+        found = list(source.of(iter(PARTS)))
+        waits = device.total.waits - before
+        _ = [(batch.positions, batch.num_tokens) for batch in found]
+        assert device.total.waits == before + waits + (0 if copied else 3)
+        for batch, again, rows in zip(first, found, PARTS, strict=True):
+            expected = corpus.batch(rows, dtype=torch.float64)
+            assert batch.device.type == "cuda"
+            for name in ("row_offsets", "word_index", "counts", "index", "positions"):
+                assert torch.equal(getattr(batch, name).cpu(), getattr(expected, name))
+                assert torch.equal(getattr(again, name).cpu(), getattr(expected, name))
+            assert torch.equal(batch.covariates["x"].cpu(), expected.covariates["x"])
+            assert batch.num_tokens == expected.num_tokens
+            assert batch.corpus_size == 12
+    # From the copy the host waits until the positions are there, and never again.
+    assert waits == (1 if copied else 15)
+
+
+def test_no_batches_of_no_parts() -> None:
+    with PretendDevice():
+        source = CorpusBatches(make_corpus(3), torch.device("cuda"), torch.float32)
+        assert list(source.of([])) == []

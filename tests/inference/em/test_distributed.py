@@ -13,9 +13,9 @@ from support import shared_fits
 from support.processes import GONE, in_processes
 from support.shared_fits import fitted
 
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, UnsharedFitWarning
 from torch_lntm.inference import Annealing, Processes
-from torch_lntm.inference.em.shares import owners
+from torch_lntm.inference.em.documents import assign_owners
 
 MONTE_CARLO: dict[str, Any] = {
     "start": "documents",
@@ -59,13 +59,29 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any], rtol: float = 
             assert found[name] == value
 
 
+#: What the first process alone has a row for each document of.
+OF_DOCUMENTS = {"means": 0, "moved": 1, "eta": 1, "source": 1, "theta": 1}
+
+
+def assert_follows(other: dict[str, Any], first: dict[str, Any]) -> None:
+    """Another process of a fit left what the first did, but has no rows of documents."""
+    for name in OF_DOCUMENTS.keys() & first.keys():
+        axis, shape = OF_DOCUMENTS[name], list(first[name].shape)
+        assert shape[axis] == shared_fits.NUM_DOCS
+        shape[axis] = 0
+        assert list(other[name].shape) == shape
+    assert "means" in other
+    shared = [{n: x for n, x in found.items() if n not in OF_DOCUMENTS} for found in (other, first)]
+    assert_equal(*shared)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "cases"), [(2, CASES), (3, CASES[::3])])
 def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
     results = in_processes(size, shared_fits.fits, cases)
     for i, case in enumerate(cases):
         for other in results[1:]:
-            assert_equal(other[i], results[0][i])
+            assert_follows(other[i], results[0][i])
         assert_equal(results[0][i], fitted(*case), rtol=1e-8)
 
 
@@ -73,7 +89,7 @@ def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
 def test_float32_agrees_as_far_as_float32_does() -> None:
     case = ("ctm", "taylor", {"dtype": "float32"})
     found = in_processes(2, fitted, *case)
-    assert_equal(found[1], found[0])
+    assert_follows(found[1], found[0])
     expected = fitted(*case)
     for record, other in zip(found[0]["history"], expected["history"], strict=True):
         assert record["objective"] == pytest.approx(other["objective"], rel=1e-5)
@@ -138,7 +154,7 @@ def test_processes_may_each_fit_alone() -> None:
 @pytest.mark.slow
 def test_ctrl_c_in_one_process_ends_all_at_the_same_step() -> None:
     found = in_processes(2, shared_fits.interrupted, 12)
-    assert_equal(found[1], found[0])
+    assert_follows(found[1], found[0])
     assert found[0]["stop_reason"] == "interrupted"
     # 8 updates an epoch, three epochs of the start: the twelfth posterior is in the second epoch.
     records = [(r["phase"], r["iteration"]) for r in found[0]["history"]]
@@ -156,7 +172,7 @@ def test_what_happens_to_one_process_in_the_start_reaches_all() -> None:
         assert found == ["documents 1, 7 left the numbers", True, (1, 7)]
 
     first, second = in_processes(2, shared_fits.starts, 70, "Ctrl-C")
-    assert_equal(second[0], first[0])
+    assert_follows(second[0], first[0])
     assert first[0]["stop_reason"] == "interrupted"
     assert [r["phase"] for r in first[0]["history"]] == ["start"] * 8
 
@@ -164,7 +180,7 @@ def test_what_happens_to_one_process_in_the_start_reaches_all() -> None:
     brief = {"stepwise_epochs": 0, "max_iterations": 0}
     work = functools.partial(shared_fits.starts, **brief)
     first, second = in_processes(2, work, 100, "rounding")
-    assert_equal(second[0], first[0])
+    assert_follows(second[0], first[0])
     alone = fitted("ctm", "taylor", {"start_epochs": 20, **brief})
     topics, expected = (found["model.topics.logits"] for found in (first[0], alone))
     np.testing.assert_array_equal(topics, expected)
@@ -178,19 +194,26 @@ def test_who_is_left_alone_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_sums_keep_float64_beside_float32() -> None:
+def test_sums_are_float64_and_word_counts_of_the_type_asked_for() -> None:
+    """The first process has no documents of the mini-batch, and one word in three never occurs."""
     values = np.random.default_rng(0).standard_normal((3, 200))
     values *= 10.0 ** np.arange(-6, 14).repeat(10)
+    values[:, ::3] = 0.0
     found = in_processes(3, shared_fits.sums, values)
-    exact = values.sum(0)
+    exact, single = values.sum(0), values.astype(np.float32)
     for rank in range(3):
-        np.testing.assert_allclose(found[rank]["wide"], exact, rtol=1e-14, atol=2.0**-42)
-        np.testing.assert_allclose(
-            found[rank]["narrow"], values.astype(np.float32).sum(0), rtol=1e-6, atol=1e-6
-        )
-        np.testing.assert_allclose(found[rank]["others"], values[1:].sum(0), rtol=1e-15)
-        assert found[rank]["told"] == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
-        assert found[rank]["first"] == [0.0, 5.0]
+        np.testing.assert_allclose(found[rank]["wide"], exact, rtol=1e-14, atol=1e-12)
+        np.testing.assert_allclose(found[rank]["narrow"], single.sum(0, np.float64), rtol=1e-14)
+        np.testing.assert_allclose(found[rank]["sum"], values[1:, :3].sum(0), rtol=1e-14)
+        np.testing.assert_allclose(found[rank]["other"], values[1:, :1].sum(0)[None], rtol=1e-14)
+        expected = single[1:].sum(0)[None]
+        np.testing.assert_array_equal(found[rank]["word_counts"], expected, strict=True)
+        again = single[1:].sum(0, np.float64)[None]
+        np.testing.assert_array_equal(found[rank]["again"], again, strict=True)
+        scalars = [found[rank][n] for n in ("num_docs", "num_tokens", "objective")]
+        assert scalars == [2.0, 4.0, -1.0]
+        assert found[rank]["num_unconverged"] == 2
+        assert found[rank]["told"] == [0, 1, 2]
 
 
 def test_one_process_has_nothing_to_add_up() -> None:
@@ -198,12 +221,21 @@ def test_one_process_has_nothing_to_add_up() -> None:
     assert processes.alone
     assert processes.first
     assert repr(processes) == "Processes(rank 0 of 1)"
-    value = torch.ones(3)
-    assert processes.total("any", lambda: {"x": value})["x"] is value
+    value = torch.ones(3, dtype=torch.float64)
+    assert processes.total({"x": value})["x"] is value
     assert processes.gather("text") == ["text"]
-    assert processes.of_first(2.0) == [2.0]
     with pytest.raises(ConfigError, match="mine"):
         processes.together(lambda: (_ for _ in ()).throw(ConfigError("mine")))
+
+
+def test_processes_that_a_launcher_started_but_nobody_joined_are_warned_of(monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.warns(UnsharedFitWarning, match=r"WORLD_SIZE is 4, .*init_process_group\(\)"):
+        assert Processes().alone
+    assert Processes(alone=True).alone  # as asked for: without a warning
+    for other in ("1", "", "all"):
+        monkeypatch.setenv("WORLD_SIZE", other)
+        assert Processes().alone
 
 
 class Some(Processes):
@@ -219,7 +251,7 @@ def test_documents_are_dealt_out_evenly_in_every_group(size: int, num_docs: int)
     rng = np.random.default_rng(0)
     sizes = np.ceil(rng.lognormal(4.0, 1.0, num_docs)).astype(np.int64)
     step, turn = np.arange(num_docs) // 128, np.arange(num_docs) % 8
-    found = owners(sizes, Some(size), step, turn)
+    found = assign_owners(sizes, Some(size), step, turn)
     assert np.ptp(np.bincount(found, minlength=size)) <= 1
     for s in range(step.max() + 1):
         assert np.ptp(np.bincount(found[step == s], minlength=size)) <= 2
@@ -227,10 +259,10 @@ def test_documents_are_dealt_out_evenly_in_every_group(size: int, num_docs: int)
     if num_docs >= 100 * size:
         assert counts.max() < 1.05 * counts.mean()
     # By their numbers alone documents would be spread less evenly.
-    whole = np.bincount(owners(sizes, Some(size)), sizes, size)
+    whole = np.bincount(assign_owners(sizes, Some(size)), sizes, size)
     assert whole.max() - whole.min() <= 2 * sizes.max()
 
 
 def test_no_more_processes_than_documents() -> None:
     with pytest.raises(ConfigError, match="4 processes for 3 documents with words; use fewer"):
-        owners(np.ones(3, dtype=np.int64), Some(4))
+        assign_owners(np.ones(3, dtype=np.int64), Some(4))

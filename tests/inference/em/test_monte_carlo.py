@@ -41,7 +41,7 @@ from torch_lntm.inference import (
     MonteCarloEM,
     VariationalEM,
 )
-from torch_lntm.inference.em import monte_carlo_run
+from torch_lntm.inference.em import monte_carlo, visits
 from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
 
@@ -179,21 +179,21 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
 
 def watch_epochs(monkeypatch: Any, watch: Callable[[Any, dict[str, Any]], None]) -> None:
     """Call a function of the run and of the record at the end of every epoch."""
-    epoch = monte_carlo_run.MonteCarloRun._epoch
+    epoch = monte_carlo.MonteCarloRun._epoch
 
     def watched(self: Any, bar: Any) -> dict[str, Any]:
         record = epoch(self, bar)
         watch(self, record)
         return record
 
-    monkeypatch.setattr(monte_carlo_run.MonteCarloRun, "_epoch", watched)
+    monkeypatch.setattr(monte_carlo.MonteCarloRun, "_epoch", watched)
 
 
 @pytest.mark.slow
 def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None:
     """With one batch an epoch the prior's mean is a mixture of the epochs' draws."""
     # So that a mini-batch is a unit of the schedule.
-    monkeypatch.setattr(monte_carlo_run, "unit_documents", lambda num_docs, length: num_docs)
+    monkeypatch.setattr(monte_carlo, "unit_documents", lambda num_docs, length: num_docs)
     corpus = make_corpus(40, empty=(5,))
     occupied = torch.from_numpy(np.flatnonzero(corpus.lengths))
     means, locs = [], []
@@ -321,14 +321,14 @@ def test_the_tutorial_s_model_finds_its_topics(update) -> None:
 
 def test_a_parameter_that_leaves_the_real_numbers_is_named(monkeypatch) -> None:
     """At the end of the epoch, also on a GPU, which is not asked at every visit."""
-    sampled = monte_carlo_run.sampled_statistics
+    sampled = visits.sampled_statistics
 
     def damaged(model: Any, batch: Any, *args: Any) -> Any:
         found = sampled(model, batch, *args)
         found.word_counts[0, 0] = torch.nan
         return found
 
-    monkeypatch.setattr(monte_carlo_run, "sampled_statistics", damaged)
+    monkeypatch.setattr(visits, "sampled_statistics", damaged)
     with pytest.raises(NumericalError, match=r"topics\.logits is not finite"):
         fit_monte_carlo(ctm(3, 30), make_corpus(40), max_epochs=2, batch_size=10)
 
@@ -446,13 +446,13 @@ def test_a_chain_that_never_moves_is_reported_and_left_out(monkeypatch) -> None:
 
 def count_epochs(monkeypatch) -> Callable[[], int]:
     """Returns the number of epochs that have begun."""
-    epoch, begun = monte_carlo_run.MonteCarloRun._epoch, []
+    epoch, begun = monte_carlo.MonteCarloRun._epoch, []
 
     def counted(self: Any, bar: Any) -> Any:
         begun.append(self)
         return epoch(self, bar)
 
-    monkeypatch.setattr(monte_carlo_run.MonteCarloRun, "_epoch", counted)
+    monkeypatch.setattr(monte_carlo.MonteCarloRun, "_epoch", counted)
     return lambda: len(begun)
 
 
@@ -521,18 +521,18 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
     corpus = Corpus.from_matrix(make_counts((30, 1, 0, 8, 60, 3, 12)))
     options = {"batch_size": 3, "max_epochs": 5, "warmup_epochs": 3, **options, **more}
     with pytest.MonkeyPatch.context() as patch:
-        visits = 0
-        visit = monte_carlo_run.MonteCarloRun._visit
+        num_visits = 0
+        visit = monte_carlo.MonteCarloRun._visit
 
         def counted(self: Any, *args: Any) -> Any:
-            nonlocal visits
-            visits += 1
-            if interrupt_at is not None and visits > interrupt_at:
+            nonlocal num_visits
+            num_visits += 1
+            if interrupt_at is not None and num_visits > interrupt_at:
                 raise error
             return visit(self, *args)
 
         error = options.pop("error", KeyboardInterrupt)
-        patch.setattr(monte_carlo_run.MonteCarloRun, "_visit", counted)
+        patch.setattr(monte_carlo.MonteCarloRun, "_visit", counted)
         return model, fit_monte_carlo(model, corpus, **options)
 
 

@@ -16,9 +16,9 @@ from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import (
     Statistics,
-    added,
     expected_statistics,
     sampled_statistics,
+    sum_statistics,
 )
 from torch_lntm.models import TopicModel
 
@@ -92,7 +92,7 @@ class StepwiseEM:
         """
         corpus = self.model.encode(as_corpus(documents, allow_empty=True))
         rng = np.random.default_rng([self.seed, self.num_updates])
-        order = rng.permutation(np.flatnonzero(corpus.lengths))
+        order = rng.permutation(corpus.nonempty)
         if not len(order):
             return
         stride = default_stride(self.guide, min(MAX_STEP_DOCS, len(order)))
@@ -116,7 +116,7 @@ class StepwiseEM:
             posterior, moments = covariances.solve(part, None, self.num_updates, effort)
             return expected_statistics(self.guide, part, posterior, moments)
 
-        total = added(map(expect, batch.split(covariances.max_docs)))
+        total = sum_statistics(map(expect, batch.split(covariances.max_docs)))
         assert total is not None
         return total
 

@@ -1,0 +1,628 @@
+"""Monte-Carlo EM: the documents' posteriors as chains that persist from epoch to epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError, ConvergenceWarning, require, require_whole, warn
+from torch_lntm.inference.chains.chains import warn_of_stuck
+from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.inference.chains.kept import KeptChains
+from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit
+from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, ResumableFit
+from torch_lntm.inference.em.result import MonteCarloResult, StopReason
+from torch_lntm.inference.em.schedule import (
+    PhaseSchedule,
+    StepSizes,
+    batch_documents,
+    unit_documents,
+)
+from torch_lntm.inference.em.start import Start, StartName
+from torch_lntm.inference.em.statistics import Statistics, sum_statistics
+from torch_lntm.inference.em.visits import ADAPTATION, CHAIN, EpochStats, Visits, as_numbers, spread
+from torch_lntm.models import TopicModel
+from torch_lntm.models.registry import record_settings
+from torch_lntm.progress import tqdm
+
+TopicUpdate = Literal["exact", "gradient"]
+#: Makes the statistics of this process's documents of a mini-batch; None if it has none of them.
+Visit = Callable[[EpochStats], Statistics | None]
+
+#: Epochs after which the learning rate is half of what it began with.
+LEARNING_DELAY = 10.0
+#: The running statistics forget soon while chains and topics still depend on where they started.
+FORGETTING_EXPONENT = 0.3
+#: Tokens per word of the vocabulary below which the search ends early: a higher objective would
+#: cost other documents more than it gains.
+WORD_TOKENS = 20
+#: Transitions without a move, since the step sizes were frozen or before, of a chain that is stuck.
+FEWEST_TRANSITIONS = 10
+#: Epochs of a fit at most, unless asked otherwise, and of its warm-up.
+MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
+
+
+@dataclass(frozen=True)
+class MonteCarloSettings:
+    """The settings of :class:`MonteCarloEM`, whose docstring has them, and those of its chains."""
+
+    chains: HMCSettings
+    num_transitions: int
+    max_epochs: int
+    min_gain: float
+    warmup_epochs: int
+    batch_size: int | None
+    topic_update: TopicUpdate
+    learning_rate: float
+    start: StartName
+    progress: bool
+
+    @property
+    def seed(self) -> int:
+        """Seed of the start, of the order of documents and of the chains."""
+        return self.chains.seed
+
+
+class MonteCarloEM:
+    """Fit a topic model by Monte-Carlo EM, the algorithm of the *ZhuSuan LNTM tutorial*.
+
+    Every document has chains of its own that go on from epoch to epoch. A mini-batch is visited by
+    some Hamiltonian transitions of its chains (the E-step; see
+    :class:`~torch_lntm.inference.DocumentHMC`) and an M-step follows from where they end. The first
+    epoch moves chains only, with one M-step at its end. After it, statistics are a running average
+    over mini-batches (*Cappé & Moulines 2009*), each standing for the corpus times
+    num_docs/batch. It forgets fast at first, by documents, so that it hardly matters how many a
+    mini-batch has. Once five epochs have gained little, or three quarters of ``max_epochs`` have
+    gone by, its memory grows with every visit, for a third as many epochs as there were. The
+    prior's parameters are at their closed-form maximisers. So are the topics, whose word counts
+    have the topic of each word summed out. Normal topics take the tutorial's step instead: one of
+    Adam a mini-batch, along the gradient of its word counts times num_docs/batch less the prior's
+    (or, ``topic_update="exact"``, they too are at their maximiser).
+    Where the model was given no ``pseudo_variance``, it has 10 from now on: draws vary more than
+    modes, and M-steps are not to shrink them.
+
+    Acceptance and step size belong to each chain of each document. They do not depend on how
+    many documents share a mini-batch, and the chains depend on it through the M-steps alone.
+    Step sizes adapt in the first epochs and are frozen after them. A chain that has not moved
+    since then, in 10 transitions or more, takes no part in the statistics; one that has not at
+    the end is reported.
+
+    Args:
+        model: The model to fit, in place.
+        num_chains: Chains of each document.
+        num_transitions: Transitions of each chain at a visit.
+        num_steps: Leapfrog steps of a transition; by default the latent space's ``leapfrogs``, 8,
+            or 16 under Dirichlet priors, whose chains mix more slowly.
+        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
+            every visit, from their last means, which costs several times as much as it gains.
+        target_accept: Mean acceptance probability that adaptation aims at.
+        max_epochs: Visits of every document at most. Four take about as long as variational EM,
+            and predict about as well or, where documents are short, far better.
+        min_gain: Nats a token by which the log likelihood at the draws must have risen in each of
+            the last five epochs, on average, for the search to go on. Where it has not in five
+            after the warm-up, what is left is averaging, and the result is ``"converged"``. Of a
+            corpus with fewer than 20 tokens a word the search ends then in any case, since it
+            would go on to fit these documents at the cost of others; the result is then
+            ``"stopped_early"``. With 0 there are ``max_epochs`` epochs.
+        warmup_epochs: Epochs in which step sizes adapt; by default 10, or half of ``max_epochs`` if
+            that is less.
+        batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less
+            time a document. By default 320, or a quarter of the corpus if that is less; from 4,000
+            documents on 8 % of it, up to 3,200; and more where documents are so short that these
+            have fewer than 9,600 tokens.
+        topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
+            M-steps take twice the time of an epoch and predict about as well.
+        learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is
+            learning_rate / (1 + e/10).
+        start: ``"lda"``, topics, prior and chains from the start of
+            :class:`~torch_lntm.inference.VariationalEM`, but the prior as wide as its ``widen``
+            makes it; ``"documents"``, the same from less; ``"model"``, the model as it is and
+            chains from prior draws.
+        seed: Seed of the start, of the order of documents and of the chains.
+        progress: Show a progress bar on standard error.
+
+    Raises:
+        IncompatibleGuideError: The model's prior has no latent space to sample in.
+        ConfigError: A setting that cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        *,
+        num_chains: int = 1,
+        num_transitions: int = 3,
+        num_steps: int | None = None,
+        mass_matrix: str = "prior",
+        target_accept: float = 0.8,
+        max_epochs: int = MAX_EPOCHS,
+        min_gain: float = 0.003,
+        warmup_epochs: int | None = None,
+        batch_size: int | None = None,
+        topic_update: TopicUpdate | None = None,
+        learning_rate: float = 0.1,
+        start: StartName = "lda",
+        seed: int = 0,
+        progress: bool = True,
+    ) -> None:
+        kernel = DocumentHMC(
+            model,
+            num_chains=num_chains,
+            mass_matrix=mass_matrix,
+            num_steps=space_type_of(model).leapfrogs if num_steps is None else num_steps,
+            target_accept=target_accept,
+            seed=seed,
+        )
+        require_whole(
+            1,
+            num_transitions=num_transitions,
+            max_epochs=max_epochs,
+            warmup_epochs=warmup_epochs,
+            batch_size=batch_size,
+        )
+        require(0, min_gain=min_gain)
+        if start not in get_args(StartName):
+            raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
+        topic_update = TopicAscent.check(model, topic_update)
+        if not 0 < learning_rate < math.inf:
+            raise ConfigError(f"learning_rate is {learning_rate}; expected a positive number")
+        self.model = model
+        self.settings = MonteCarloSettings(
+            chains=kernel.settings,
+            num_transitions=num_transitions,
+            max_epochs=max_epochs,
+            min_gain=min_gain,
+            warmup_epochs=warmup_epochs or min((max_epochs + 1) // 2, WARMUP_EPOCHS),
+            batch_size=batch_size,
+            topic_update=topic_update,
+            learning_rate=learning_rate,
+            start=start,
+            progress=progress,
+        )
+
+    @torch.no_grad()
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+        processes: Processes | None = None,
+    ) -> MonteCarloResult:
+        """Fit the model to a corpus, in several processes as :meth:`VariationalEM.fit` does.
+
+        Ctrl-C ends the fit at the parameters and draws of the last finished epoch, with
+        ``stop_reason`` ``"interrupted"``.
+
+        Args:
+            corpus: The documents, or a matrix of counts; empty ones take no part.
+            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
+                there, to the same result as without the interruption, in any number of processes,
+                also with more epochs unless it averages already or their warm-up, which is half of
+                up to 20 epochs, would be longer. It is left in place.
+            checkpoint_seconds: Least time between two saves.
+            processes: The processes that share the fit; by default those of the default group of
+                ``torch.distributed``, or this one alone.
+
+        Returns:
+            The result; the fitted parameters are in the model.
+
+        Raises:
+            CorpusError: The corpus has no tokens.
+            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
+                another fit, or there are more processes than documents.
+            NumericalError: A parameter, or a density where chains start, left the real numbers;
+                names the parameter or the documents.
+            ProcessError: A process of the fit is gone, or did not answer in its group's time.
+        """
+        processes = processes or Processes()
+        corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
+        run = MonteCarloRun(self.model, self.settings, corpus, processes)
+        path = None if checkpoint is None else Path(checkpoint)
+        with processes.working(self.model.device):
+            return run.result(run.run(path, checkpoint_seconds))
+
+
+class MonteCarloRun(ResumableFit):
+    """One fit: settings applied to the documents of a corpus.
+
+    Args:
+        model: The model, fitted in place.
+        settings: The settings.
+        corpus: The documents; at least one is not empty.
+        processes: The processes that share the fit. Defaults to this one alone.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        settings: MonteCarloSettings,
+        corpus: Corpus,
+        processes: Processes | None = None,
+    ) -> None:
+        self.processes = processes or Processes(alone=True)
+        self.model = model
+        record_settings(model, model.prior.expect_draws())
+        self.settings = settings
+        self.corpus = corpus
+        self.num_docs = num_docs = len(corpus.nonempty)
+        length = corpus.num_tokens / num_docs
+        batch_size = settings.batch_size or batch_documents(num_docs, length)
+        self.num_batches = math.ceil(num_docs / batch_size)
+        self.unit = unit_documents(num_docs, length)
+        # Chains stay with their process, whichever mini-batches their documents come in.
+        self.shard = DocumentShard(model, corpus, corpus.nonempty, self.processes)
+        self._positions = torch.from_numpy(self.shard.order).to(model.device)
+        self.visits = Visits(
+            model,
+            settings.chains,
+            settings.num_transitions,
+            settings.warmup_epochs,
+            from_prior=settings.start == "model",
+        )
+        self.phases = PhaseSchedule(
+            settings.max_epochs,
+            settings.warmup_epochs,
+            settings.min_gain,
+            overfits=corpus.num_tokens < WORD_TOKENS * corpus.num_words,
+        )
+        self.state = FitState(phase="warm-up")
+        self.ascent: TopicAscent | None = None
+        if settings.topic_update == "gradient":
+            self.ascent = TopicAscent(model, settings.learning_rate)
+
+    # -- epochs ----------------------------------------------------------------------------------
+
+    def steps(self) -> Generator[dict[str, Any]]:
+        """See :meth:`ResumableFit.steps`; an epoch is a step."""
+        settings, state, num_docs = self.settings, self.state, self.shard.num_docs
+        if not state.step:
+            self._start()
+        with tqdm(
+            total=self._last_epoch * num_docs,
+            initial=state.step * num_docs,
+            disable=not (settings.progress and self.processes.first)
+            or state.step >= self._last_epoch,
+            smoothing=0.1,
+            bar_format="{desc} |{bar}| {elapsed}<{remaining}{postfix}",
+        ) as bar:
+            while state.step < self._last_epoch:
+                if state.step == settings.warmup_epochs:
+                    # Whoever moves with the frozen step size will show it.
+                    state.documents["moved"] = torch.zeros_like(state.documents["moved"])
+                state.phase = self.phases.next_phase(state.phase, state.history)
+                bar.total = self._last_epoch * num_docs
+                bar.set_description_str(f"{state.phase}, epoch {state.step + 1}/{self._last_epoch}")
+                record = self._epoch(bar)
+                bar.set_postfix_str(
+                    f"perplexity {record['perplexity']:.1f}, acc. {record['acceptance']:.2f}, "
+                    f"mean {self.model.prior.latent} {record['latent_mean']:.1f} ± "
+                    f"{record['latent_std']:.1f}"
+                )
+                yield record
+
+    @property
+    def _last_epoch(self) -> int:
+        """The last epoch, as far as is known."""
+        return self.phases.last_epoch(self.state.phase, self.state.history)
+
+    @property
+    def averages(self) -> bool:
+        """See :attr:`ResumableFit.averages`."""
+        return True
+
+    def end_reason(self) -> StopReason:
+        """See :meth:`ResumableFit.end_reason`."""
+        return self.phases.stop_reason(self.state.phase, self.state.history)
+
+    def _start(self) -> None:
+        """Topics, prior and means from a start, or the means alone from the model."""
+        settings, model, state = self.settings, self.model, self.state
+        if settings.start == "model":
+            for batch in self.corpus.batches(
+                MAX_FILLED_DOCS, order=self.shard.order, device=model.device, dtype=model.dtype
+            ):
+                centre = model.prior.space(model.check_batch(batch)).centre
+                self.documents.write("means", batch, centre.expand(batch.num_docs, -1))
+            return
+        start = Start(model, self.shard, self.processes, name=settings.start, seed=settings.seed)
+        started = FitState()
+        for _ in start.run(started, settings.progress and self.processes.first):
+            self.keep()
+        state.documents |= started.documents
+        self.shard.forget()
+        model.prior.widen()
+        self.keep()
+
+    def _epoch(self, bar: tqdm) -> dict[str, Any]:
+        """Visit every document once."""
+        state, processes = self.state, self.processes
+        stats, visits = EpochStats(self.num_batches), self._visits(bar)
+        objective: float | Tensor = 0.0
+        num_tokens, unconverged = 0.0, 0
+        with self.model.topics.updated_often():
+            if state.step == 0:
+                # Chains move for a whole epoch before the first M-step.
+                found = processes.add_up(
+                    lambda: sum_statistics(visit(stats) for _, visit in visits), torch.float64
+                )
+                objective, num_tokens = found.objective, found.num_tokens
+                unconverged = int(found.num_unconverged)
+                self._begin_average(found)
+            else:
+                for batch, visit in visits:
+                    found = self.add_up_batch(batch, partial(visit, stats))
+                    objective += found.objective
+                    num_tokens += found.num_tokens
+                    unconverged += int(found.num_unconverged)
+                    if found.num_docs:
+                        self._maximise(found)
+        # Once an epoch, since the host waits for a GPU. Chains do not move meanwhile.
+        self.model.check_parameters()
+        state.step += 1
+        numbers = as_numbers({**stats.total(processes), **self._spread(), "objective": objective})
+        # Where no chain takes part, that of all chains.
+        log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.num_tokens
+        mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
+        return {
+            "phase": state.phase,
+            "iteration": state.step,
+            **numbers,
+            **{name: int(numbers[name]) for name in ("divergences", "stuck")},
+            "objective": mean,
+            "perplexity": math.exp(-mean),
+            "unconverged": unconverged,
+        }
+
+    def _visits(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, Visit]]:
+        """This process's documents of each mini-batch of an epoch, and what visits them."""
+        generator = np.random.default_rng([self.settings.seed, self.state.step])
+        order = generator.permutation(self.corpus.nonempty)
+        # In the corpus's order: neighbours in memory.
+        parts = [np.sort(part) for part in np.array_split(order, self.num_batches)]
+        for part, batch in zip(parts, self.shard.batches(parts), strict=True):
+            yield batch, partial(self._visit, batch, len(part))
+            if batch is not None:
+                bar.update(batch.num_docs)
+
+    def _visit(
+        self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
+    ) -> Statistics | None:
+        """Statistics of this process's documents of a mini-batch; None of no document."""
+        self.processes.poll()
+        if batch is None:
+            return None
+        share = batch.num_docs / num_docs
+        everyone = self._all_take_part
+        return self.visits.visit(batch, self.documents, self.state.step, stats, share, everyone)
+
+    @property
+    def _all_take_part(self) -> bool:
+        """Whether no chain of this epoch can be stuck, as known without asking a GPU."""
+        state = self.state
+        # After only a few transitions, a chain that has not moved may just have been unlucky.
+        # Dropping it would bias the statistics toward states that are easy to leave.
+        if self.visits.transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS:
+            return True
+        reset = state.step in (0, self.settings.warmup_epochs)
+        return not reset and state.history[-1]["stuck"] == 0
+
+    def _spread(self) -> dict[str, Tensor]:
+        """How the latent variables of all documents spread."""
+        documents = self.state.documents
+        main, moved = documents[CHAIN + self.model.prior.latent], documents["moved"]
+        rows = self.shard.rows.find(self._positions)
+        share = self.shard.num_docs / self.num_docs
+        return spread(
+            main[rows.to(main.device)], moved[rows.to(moved.device)], share, self.processes
+        )
+
+    # -- M-step ----------------------------------------------------------------------------------
+
+    def _begin_average(self, found: Statistics) -> None:
+        """Set the parameters from the statistics of the first epoch."""
+        state = self.state
+        if found.num_docs:
+            state.statistics = found.scaled(self.num_docs / found.num_docs)
+            # In the type of mini-batches': in float64 updates take four times as long.
+            state.statistics.word_counts = state.statistics.word_counts.to(self.model.dtype)
+            state.statistics.maximise(self.model)
+            state.updates = self.num_batches
+
+    def _maximise(self, found: Statistics) -> None:
+        """Update the parameters from the statistics of a mini-batch."""
+        state = self.state
+        scale = self.num_docs / found.num_docs
+        state.updates += 1
+        if state.statistics is None:
+            state.statistics = found.scaled(scale)
+        else:
+            state.statistics.blend_(found, self._weight(), scale)
+        if self.ascent is None:
+            state.statistics.maximise(self.model)
+            return
+        state.statistics.maximise_prior(self.model)
+        state.optimizer = self.ascent.step(scale * found.word_counts, state.step)
+
+    def _weight(self) -> float:
+        """The weight of the present mini-batch in the running statistics."""
+        start = self.phases.averaging_start(self.state.phase, self.state.history)
+        until = math.inf if start is None else start * self.num_docs
+        size = self.num_docs / self.num_batches
+        step_sizes = StepSizes(self.unit, FORGETTING_EXPONENT, until)
+        return step_sizes.weight((self.state.updates - 1) * size, size)
+
+    # -- keeping state ---------------------------------------------------------------------------
+
+    def resumed(self) -> None:
+        """Hand the optimiser its state back."""
+        if self.ascent is not None:
+            self.ascent.resume(self.state.optimizer)
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`ResumableFit.identity`."""
+        settings = self.settings
+        return {
+            "engine": "MonteCarloEM",
+            **corpus_identity(self.corpus),
+            **model_identity(self.model),
+            **vars(settings.chains),
+            **{
+                name: getattr(settings, name)
+                for name in (
+                    "num_transitions",
+                    "min_gain",
+                    "warmup_epochs",
+                    "batch_size",
+                    "topic_update",
+                    "learning_rate",
+                    "start",
+                )
+            },
+        }
+
+    def result(self, stop_reason: StopReason) -> MonteCarloResult:
+        """The result at the present state."""
+        state, prior, num_chains = self.state, self.model.prior, self.settings.chains.num_chains
+        of_chains = [name for name in state.documents if name.startswith(CHAIN)]
+        step_size = ADAPTATION + "log_average"
+        tables = self.collect("means", "moved", step_size, *of_chains)
+        rotations = prior.canonicalise_()
+        chains = {}
+        for name in of_chains:
+            site, value = name.removeprefix(CHAIN), tables[name].transpose(0, 1).clone()
+            if site in rotations:
+                value = value @ rotations[site].to(value)
+            if self.processes.first:
+                value[:, torch.from_numpy(self.corpus.lengths == 0)] = torch.nan
+            chains[site] = value
+        means, moved = tables.get("means"), tables.get("moved")
+        if moved is None:
+            num_docs = self.corpus.num_docs if self.processes.first else 0
+            moved = torch.zeros(num_docs, num_chains, dtype=torch.bool)
+        moved = moved.mT
+        if chains and means is not None:
+            weights = moved.to(means) / moved.sum(0).clamp_min(1)
+            sampled = (weights[..., None] * chains[prior.latent].to(means)).sum(0)
+            # Documents without a chain that moves keep the means that they started with.
+            means = torch.where(moved.any(0)[:, None], sampled, means)
+        means = self.with_prior_means(means)
+        if chains and self.processes.first:
+            self._warn(moved)
+        return MonteCarloResult(
+            history=state.history,
+            stop_reason=stop_reason,
+            num_unconverged=state.history[-1]["unconverged"] if chains else self.num_docs,
+            means=means,
+            objective_name=f"log likelihood at draws of {prior.latent}",
+            seconds=state.seconds,
+            statistics=state.statistics,
+            posterior=self._kept_chains(chains, tables.get(step_size), moved),
+            chains=chains,
+            moved=moved,
+        )
+
+    def _kept_chains(
+        self, chains: dict[str, Tensor], log_step_size: Tensor | None, moved: Tensor
+    ) -> KeptChains:
+        """The chains, to be continued where they have gone on after their warm-up."""
+        settings, state = self.settings, self.state
+        usable = moved.all(0)
+        if log_step_size is None or state.step <= settings.warmup_epochs:
+            log_step_size, usable = torch.zeros(moved.mT.shape), torch.zeros_like(usable)
+        return KeptChains.of(
+            self.model,
+            settings.chains,
+            self.corpus,
+            chains,
+            log_step_size.mT.exp(),
+            usable,
+            state.step * settings.num_transitions,
+        )
+
+    def _warn(self, moved: Tensor) -> None:
+        """Warn of chains that are stuck, and of step sizes that no longer fit."""
+        state, index = self.state, torch.from_numpy(self.corpus.nonempty)
+        advice = "statistics and means leave them out; use more epochs or num_transitions"
+        num_transitions = self.visits.transitions_since_reset(state.step)
+        warn_of_stuck(moved[:, index], index, num_transitions, advice)
+        acceptance = state.history[-1]["acceptance"]
+        target = self.settings.chains.target_accept
+        if acceptance < target / 2.0:
+            warn(
+                f"chains accepted {acceptance:.2f} of their proposals in the last epoch, where "
+                f"{target} was aimed at: posteriors have become sharper since step sizes were "
+                "frozen; use more warmup_epochs",
+                ConvergenceWarning,
+            )
+
+
+class TopicAscent:
+    """Steps of Adam in the topics, for topics without a closed-form M-step.
+
+    Args:
+        model: The model.
+        learning_rate: Adam's learning rate at first.
+    """
+
+    def __init__(self, model: TopicModel, learning_rate: float) -> None:
+        self._topics, self._learning_rate = cast(Any, model.topics), learning_rate
+        self._optimizer = torch.optim.Adam([self._topics.logits], maximize=True)
+
+    @staticmethod
+    def check(model: TopicModel, topic_update: TopicUpdate | None) -> TopicUpdate:
+        """The update of the topics that was asked for, or the model's own.
+
+        Raises:
+            ConfigError: There is no such update, or not for this model.
+        """
+        normal = hasattr(model.topics, "gradient")
+        if topic_update is None:
+            topic_update = "gradient" if normal else "exact"
+        if topic_update not in get_args(TopicUpdate):
+            raise ConfigError(
+                f"topic_update {topic_update!r}; expected one of {', '.join(get_args(TopicUpdate))}"
+            )
+        if topic_update == "gradient" and not normal:
+            raise ConfigError(
+                "topic_update 'gradient' is for normal topics, those of lntm; the others have "
+                "closed-form updates"
+            )
+        return topic_update
+
+    def step(self, word_counts: Tensor, epoch: int) -> dict[str, Tensor]:
+        """One step along the gradient at expected counts of the whole corpus.
+
+        Args:
+            word_counts: ``(num_topics, num_words)``.
+            epoch: The epoch, from 0, which the learning rate falls with.
+
+        Returns:
+            The optimiser's state.
+        """
+        logits = self._topics.logits
+        rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
+        self._optimizer.param_groups[0]["lr"] = rate
+        logits.grad = self._topics.gradient(word_counts).to(logits.dtype)
+        self._optimizer.step()
+        logits.grad = None
+        found: dict[str, Tensor] = self._optimizer.state_dict()["state"][0]
+        return found
+
+    def resume(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state that :meth:`step` returned, if it has returned one."""
+        if state:
+            groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": {0: state}, "param_groups": groups})

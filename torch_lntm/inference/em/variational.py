@@ -1,0 +1,566 @@
+"""Variational EM for topic models, over any guide."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError, require, require_whole
+from torch_lntm.guides import GUIDES, Effort, Guide, require_guide
+from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
+from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit, counted, document_bar
+from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.inference.em.result import FitResult, StopReason
+from torch_lntm.inference.em.schedule import ANNEALING, Annealing, num_epochs, step_documents
+from torch_lntm.inference.em.start import Start, StartName, random_order
+from torch_lntm.inference.em.statistics import (
+    Statistics,
+    expected_statistics,
+    sum_statistics,
+)
+from torch_lntm.models import TopicModel
+from torch_lntm.progress import tqdm
+
+#: Step size of the stepwise phase, (updates + 1)^-exponent, and the updates that the running
+#: statistics count for when it begins.
+STEPWISE_EXPONENT, STEPWISE_OFFSET = 0.5, 10
+#: Updates of the parameters that the stepwise phase aims at, and bounds on its epochs.
+STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
+#: Largest excess of a stochastic step over the documents that are solved at once.
+SLACK = 1.25
+#: Most numbers of warm starts with a row for each stored count that are kept between visits.
+MAX_KEPT_NUMBERS = 2**28
+
+
+@dataclass(frozen=True)
+class VariationalSettings:
+    """The settings of :class:`VariationalEM`, whose docstring has them."""
+
+    max_iterations: int
+    tolerance: float
+    start: StartName
+    start_epochs: int | None
+    stepwise_epochs: int | None
+    restarts: int
+    annealing: Annealing | None
+    covariance_stride: int | None
+    max_docs: int | None
+    seed: int
+    progress: bool
+
+
+class VariationalEM:
+    """Fit a topic model by variational EM.
+
+    Three phases. The *start* finds topics with a stepwise EM for a stand-in with a
+    Dirichlet prior (LDA), which costs a few sparse passes per update. The *stepwise* phase runs
+    the model's own posterior on mini-batches, the M-step seeing a running average of the
+    statistics (Cappé & Moulines 2009); the noise of both keeps the fit out of poor local optima,
+    to which EM is prone. *EM* proper
+    then alternates full E-steps and closed-form M-steps (*Khan & Bouchard 2009, eqs 39–42*) until
+    the objective's relative change is below ``tolerance``. How the documents are batched does not
+    change an EM iteration.
+
+    Args:
+        model: The model to fit, in place.
+        guide: The guide whose posterior the E-step solves, over the same model.
+        max_iterations: Bound on the M-steps of EM; one more E-step follows the last. 0 stops after
+            the stochastic phases and an E-step.
+        tolerance: Relative change of the objective at which EM has converged. The default stops
+            after a few iterations, because on held-out words more of them do harm: the stochastic
+            phases' topics generalise better than those of a tightly converged EM
+            (``docs/decisions.md``). Use 1e-5 for the optimum of the objective itself.
+        start: ``"lda"``, the start above; ``"documents"``, one epoch of it, from topics
+            made of a few random documents each; ``"model"``, the model as it is.
+        start_epochs: Epochs of the start; by default enough for 1,200 updates, within 3 to 40.
+        stepwise_epochs: Epochs of the stepwise phase, 0 for none; by default enough for 80
+            updates, within 2 to 10, and none with annealing or from ``start="model"``.
+        restarts: Runs of the first two phases from different seeds; EM continues the one with
+            the best objective.
+        annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
+            and EM, or ``"ahmed-xing"`` for the paper's.
+        covariance_stride: M-steps see the covariances of one document in so many, which stands for
+            the others; 1 for all documents'. Matters where a covariance costs more than its mean,
+            with the posteriors of Taylor and Laplace, and changes fits by less than a seed does. By
+            default 1 below 32 topics, else 8, or less where batches are small. What covariances
+            add to the objective is estimated alike.
+        max_docs: Documents solved at once, to bound memory; changes results by rounding only. By
+            default from the number of topics.
+        seed: Seed of the start's documents and of the batches.
+        progress: Show progress bars on standard error.
+
+    Raises:
+        ConfigError: A setting that cannot be used.
+        IncompatibleGuideError: The guide belongs to another model.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        guide: Guide[Any],
+        *,
+        max_iterations: int = 100,
+        tolerance: float = 3e-3,
+        start: StartName = "lda",
+        start_epochs: int | None = None,
+        stepwise_epochs: int | None = None,
+        restarts: int = 1,
+        annealing: Annealing | str | None = None,
+        covariance_stride: int | None = None,
+        max_docs: int | None = None,
+        seed: int = 0,
+        progress: bool = True,
+    ) -> None:
+        require_guide(guide, model)
+        if start not in get_args(StartName):
+            raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
+        if isinstance(annealing, str):
+            if annealing not in ANNEALING:
+                raise ConfigError(
+                    f"annealing {annealing!r}; expected one of {', '.join(ANNEALING)} or a schedule"
+                )
+            annealing = ANNEALING[annealing]
+        if annealing is not None and not guide.anneals:
+            raise ConfigError(
+                f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
+                f"got {type(guide).__name__}"
+            )
+        require_whole(0, max_iterations=max_iterations, stepwise_epochs=stepwise_epochs, seed=seed)
+        require_whole(
+            1,
+            start_epochs=start_epochs,
+            restarts=restarts,
+            covariance_stride=covariance_stride,
+            max_docs=max_docs,
+        )
+        require(0, tolerance=tolerance)
+        if start_epochs is not None and start != "lda":
+            raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")
+        if restarts > 1 and start == "model":
+            raise ConfigError("restarts from start='model' are all the same; use restarts=1")
+        self.model = model
+        self.guide = guide
+        self.settings = VariationalSettings(
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            start=start,
+            start_epochs=start_epochs,
+            stepwise_epochs=stepwise_epochs,
+            restarts=restarts,
+            annealing=annealing,
+            covariance_stride=covariance_stride,
+            max_docs=max_docs,
+            seed=seed,
+            progress=progress,
+        )
+
+    @torch.no_grad()
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+        processes: Processes | None = None,
+    ) -> FitResult:
+        """Fit the model to a corpus.
+
+        Where ``torch.distributed`` has been initialised with several processes, all of them call
+        this with the same corpus, model and settings, and share the fit
+        (``docs/several_processes.md``): it starts from the first process's parameters and ends in
+        the same parameters and result in all.
+
+        Ctrl-C ends the fit at the parameters of the last finished epoch or iteration, with
+        ``stop_reason`` ``"interrupted"``.
+
+        Args:
+            corpus: The documents, or a matrix of counts; empty ones take no part.
+            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
+                there, to the same result as without the interruption, in any number of processes.
+                It is left in place.
+            checkpoint_seconds: Least time between two saves.
+            processes: The processes that share the fit; by default those of the default group of
+                ``torch.distributed``, or this one alone.
+
+        Returns:
+            The result; the fitted parameters are in the model.
+
+        Raises:
+            CorpusError: The corpus has no tokens.
+            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
+                another fit, or there are more processes than documents.
+            NumericalError: The objective left the real numbers.
+            ProcessError: A process of the fit is gone, or did not answer in its group's time.
+        """
+        processes = processes or Processes()
+        corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
+        run = VariationalRun(self.model, self.guide, self.settings, corpus, processes)
+        path = None if checkpoint is None else Path(checkpoint)
+        with processes.working(self.model.device):
+            return run.result(run.run(path, checkpoint_seconds))
+
+
+class VariationalRun(ResumableFit):
+    """One fit: settings applied to the non-empty documents of a corpus, in a random order.
+
+    Args:
+        model: The model, fitted in place.
+        guide: The guide whose posterior the E-step solves.
+        settings: The settings.
+        corpus: The documents; at least one is not empty.
+        processes: The processes that share the fit. Defaults to this one alone.
+    """
+
+    not_returned_to = frozenset({"sites"})
+
+    def __init__(
+        self,
+        model: TopicModel,
+        guide: Guide[Any],
+        settings: VariationalSettings,
+        corpus: Corpus,
+        processes: Processes | None = None,
+    ) -> None:
+        self.processes = processes or Processes(alone=True)
+        self.model = model
+        self.guide = guide
+        self.settings = settings
+        self.corpus = corpus
+        self.order = order = random_order(corpus, settings.seed)
+        self.num_tokens = float(corpus.num_tokens)
+        # How many documents are solved at once bounds memory; how many a stochastic step sees is
+        # part of the algorithm, and does not depend on it.
+        length = self.num_tokens / len(order)
+        self.step_docs = step_documents(len(order), length, model.num_topics)
+        stride = settings.covariance_stride or default_stride(guide, self.step_docs)
+        self.covariances = CovarianceSample(guide, corpus, order, stride, settings.max_docs)
+        self.max_docs = self.covariances.max_docs
+        # The sum of two parts of a step, in float64, takes more memory than a few documents.
+        if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
+            self.max_docs = max(self.max_docs, self.step_docs)
+        place = np.arange(len(order))
+        groups = place // self.step_docs, place % self.covariances.stride
+        self.shard = DocumentShard(model, corpus, order, self.processes, *groups)
+        self.state = FitState()
+        #: Those of the best restart; a fit that was continued from a file does not know them.
+        self._best_statistics: Statistics | None = None
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def steps(self) -> Generator[dict[str, Any]]:
+        """See :meth:`ResumableFit.steps`; the end of an epoch or iteration is one of a step."""
+        state = self.state
+        while state.phase in ("start", "stepwise"):
+            if state.phase == "start":
+                yield from self._start()
+            yield from self._stepwise()
+            if self.settings.restarts > 1:
+                yield from self._score()
+            else:
+                self._enter("annealing")
+        if state.phase == "annealing":
+            yield from self._anneal()
+        yield from self._em()
+
+    def _enter(self, phase: str) -> None:
+        self.state.phase, self.state.step = phase, 0
+
+    def _record(self, objective: float, **more: Any) -> dict[str, Any]:
+        state = self.state
+        return {
+            "phase": state.phase,
+            "restart": state.restart,
+            "iteration": state.step,
+            "objective": objective,
+            "unconverged": int(state.statistics.num_unconverged) if state.statistics else None,
+            **more,
+        }
+
+    @property
+    def _shows_progress(self) -> bool:
+        return self.settings.progress and self.processes.first
+
+    def _bar(self, description: str, epochs: int | None) -> tqdm:
+        done, num_docs = self.state.step, self.shard.num_docs
+        return document_bar(description, epochs, num_docs, done, self._shows_progress)
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        """Topics, prior and means from the start, or the means alone from the model."""
+        settings, state, guide = self.settings, self.state, self.guide
+        if settings.start != "model":
+            start = Start(
+                self.model,
+                self.shard,
+                self.processes,
+                name=settings.start,
+                epochs=settings.start_epochs,
+                seed=settings.seed,
+            )
+            for objective in start.run(state, self._shows_progress):
+                record = self._record(objective)
+                if state.step == start.epochs:
+                    self._enter("stepwise")
+                yield record
+            return
+        for batch in self.shard.own_batches(self.step_docs):
+            space = self.model.prior.space(batch)
+            means = guide.default_start(batch, space)
+            if means is None or guide.starts_from == "entries":
+                means = space.centre.expand(batch.num_docs, -1)
+            self.documents.write("means", batch, means)
+        self._enter("stepwise")
+
+    def _stepwise(self) -> Iterator[dict[str, Any]]:
+        """Stepwise EM with the model's own posterior."""
+        settings, state, model = self.settings, self.state, self.model
+        epochs = settings.stepwise_epochs
+        if epochs is None and (settings.annealing is not None or settings.start == "model"):
+            epochs = 0
+        parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
+        if epochs is None:
+            epochs = num_epochs(STEPWISE_UPDATES, len(parts), STEPWISE_EPOCHS)
+        if state.step == 0:
+            state.updates = STEPWISE_OFFSET
+            state.statistics = None
+        with self._bar("stepwise EM", epochs) as bar:
+            while state.step < epochs:
+                objective: float | Tensor = 0.0
+                unconverged: int | Tensor = 0
+                with model.topics.updated_often():
+                    for batch in counted(bar, self._step_batches(parts)):
+                        found = self._step(batch)
+                        objective += found.objective
+                        unconverged += found.num_unconverged
+                state.step += 1
+                found_objective = float(objective) / self.num_tokens
+                bar.set_postfix_str(f"{found_objective:.4f} nats/token")
+                yield self._record(found_objective, unconverged=int(unconverged))
+
+    def _step_batches(self, parts: list[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
+        """This process's documents of each stochastic step; None if it has none of them."""
+        if self.processes.alone:  # EM may have the same batches
+            return self.shard.own_batches(self.step_docs)
+        return self.shard.keep("steps", self.shard.batches(parts))
+
+    def _step(self, batch: DocumentBatch | None) -> Statistics:
+        """One update of the parameters; returns the statistics of the step's documents."""
+        state = self.state
+        parts = batch.split(self.max_docs) if batch is not None else []
+        found = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_effort))
+        # Each batch stands for the corpus; statistics are kept per token, so that batches of long
+        # and of short documents weigh alike in the topics.
+        scale = self.num_tokens / found.num_tokens
+        if state.statistics is None:
+            state.statistics = found.scaled(scale)
+        else:
+            step = float(state.updates) ** -STEPWISE_EXPONENT
+            state.statistics.blend_(found, step, scale)
+        state.updates += 1
+        state.statistics.maximise(self.model)
+        return found
+
+    def _score(self) -> Iterator[dict[str, Any]]:
+        """Keep this restart if it is the best so far; go to the next, or on with the best."""
+        state = self.state
+        state.step = 0
+        with self._bar("score", 1) as bar:
+            batches = counted(bar, self.shard.own_batches(self.max_docs))
+            state.statistics = statistics = self._sum(batches, self.guide.em_effort)
+        score = self._objective(statistics)
+        record = self._record(score)
+        scores = [*self._objectives("score"), score]
+        if scores.index(max(scores)) == state.restart:
+            self._best_statistics = statistics
+            state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
+        # What is kept of the documents is this restart's, whose topics are not the next one's.
+        state.documents.clear()
+        if state.restart + 1 < self.settings.restarts:
+            state.restart, state.updates, state.statistics = state.restart + 1, 0, None
+            self._enter("start")
+        else:
+            state.documents["means"] = state.best.pop("means")
+            self.model.load_state_dict(state.best)
+            state.statistics, self._best_statistics = self._best_statistics, None
+            state.best = {}
+            state.restart = scores.index(max(scores))
+            self._enter("annealing")
+        yield {**record, "phase": "score"}
+
+    def _anneal(self) -> Iterator[dict[str, Any]]:
+        """Full EM at rising inverse temperatures."""
+        state, annealing = self.state, self.settings.annealing
+        steps = annealing.steps if annealing else []
+        with self._bar("annealing", len(steps)) as bar:
+            while state.step < len(steps):
+                names = ("temperature", "topic_temperature")
+                temperatures = dict(zip(names, steps[state.step], strict=True))
+                if state.step > 0 and steps[state.step] != steps[state.step - 1]:
+                    self._perturb_topics()
+                batches = counted(bar, self.shard.own_batches(self.max_docs))
+                state.statistics = self._sum(batches, self.guide.em_effort, temperatures)
+                state.statistics.maximise(self.model)
+                state.step += 1
+                bar.set_postfix_str(f"T={temperatures['temperature']:g}")
+                yield self._record(self._objective(state.statistics), **temperatures)
+        self._enter("em")
+        state.statistics = None
+
+    def _perturb_topics(self) -> None:
+        """Multiply the topics by noise, a stream of its own for every step of the annealing."""
+        state, topics = self.state, self.model.topics
+        assert self.settings.annealing is not None
+        key = (self.settings.seed, state.restart, state.step)
+        topics.set_(self.settings.annealing.perturbed(topics.mean_probs, key))
+
+    def _em(self) -> Iterator[dict[str, Any]]:
+        """Full EM; ends after an E-step, so parameters and posteriors belong together."""
+        state = self.state
+        with self._bar("EM", None) as bar:
+            while state.step <= self.settings.max_iterations:
+                if self.converged():
+                    return
+                if state.statistics is not None:
+                    state.statistics.maximise(self.model)
+                batches = counted(bar, self.shard.own_batches(self.max_docs))
+                state.statistics = self._sum(batches, self.guide.em_effort)
+                objective, previous = self._objective(state.statistics), self._objectives("em")
+                state.step += 1
+                change = f", change {objective - previous[-1]:.1e}" if previous else ""
+                bar.set_postfix_str(f"iteration {state.step}, {objective:.4f} nats/token{change}")
+                yield self._record(objective)
+
+    def _objectives(self, phase: str) -> list[float]:
+        """The objectives of a phase so far, nats per token."""
+        return [r["objective"] for r in self.state.history if r["phase"] == phase]
+
+    def converged(self) -> bool:
+        """Whether the last EM iteration changed the objective by no more than the tolerance.
+
+        In either direction: the objectives of Taylor, Laplace and expectation propagation are no
+        bounds, and an M-step can lower them a little where EM has come to rest.
+        """
+        match self._objectives("em"):
+            case [*_, before, last]:
+                return abs(last - before) <= self.settings.tolerance * abs(last)
+        return False
+
+    @property
+    def averages(self) -> bool:
+        """See :attr:`ResumableFit.averages`."""
+        return self.state.phase == "stepwise"
+
+    def end_reason(self) -> StopReason:
+        """See :meth:`ResumableFit.end_reason`."""
+        return "converged" if self.converged() else "max_iterations"
+
+    # -- E-steps ---------------------------------------------------------------------------------
+
+    def _expect(
+        self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
+    ) -> Statistics:
+        """E-step of one batch from, and to, what is kept of its documents' posteriors."""
+        self.processes.poll()
+        documents, init = self.documents, None
+        if self.guide.starts_from == "documents":
+            init = documents.read("means", batch)
+        elif "sites" in documents:
+            init = documents.read("sites", batch)
+        # EM always takes the same sample, so that it has an objective to converge on; the
+        # stochastic phases take another at each epoch.
+        offset = self.state.step if self.state.phase == "stepwise" else 0
+        posterior, moments = self.covariances.solve(batch, init, offset, effort, **temperatures)
+        documents.write("means", batch, posterior.mean)
+        if self._keeps_entries:
+            documents.write("sites", batch, posterior.warm_start)
+        return expected_statistics(self.guide, batch, posterior, moments, **temperatures)
+
+    @property
+    def _keeps_entries(self) -> bool:
+        """Whether there are warm starts with rows for stored counts, and room to keep them."""
+        size = self.corpus.nnz * self.model.num_topics
+        return self.guide.starts_from == "entries" and size <= MAX_KEPT_NUMBERS
+
+    def _sum(
+        self,
+        batches: Iterable[DocumentBatch],
+        effort: Effort,
+        temperatures: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Statistics:
+        """E-steps of some batches, their statistics added, with those of all processes."""
+        made = partial(self._expected, batches, effort, temperatures)
+        return self.processes.add_up(made, torch.float64)
+
+    def _expected(
+        self,
+        batches: Iterable[DocumentBatch],
+        effort: Effort,
+        temperatures: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Statistics | None:
+        """E-steps of some batches, their statistics added; None of no batch."""
+        with self.model.topics.fixed():
+            return sum_statistics(self._expect(batch, temperatures, effort) for batch in batches)
+
+    def _objective(self, statistics: Statistics) -> float:
+        """Objective of the documents plus the parameters' log prior, nats per token."""
+        return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
+
+    # -- what an interruption goes back to -------------------------------------------------------
+
+    def restore(self) -> None:
+        """Go back to the best restart that has been scored, else to what was kept last."""
+        super().restore()
+        state = self.state
+        if best := dict(state.best):
+            state.documents.clear()
+            state.documents["means"] = best.pop("means")
+            self.model.load_state_dict(best)
+            state.phase, state.statistics = "score", self._best_statistics
+            scored = (r for r in state.history if r["phase"] == "score")
+            state.history.append(max(scored, key=lambda r: r["objective"]))
+
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`ResumableFit.identity`."""
+        settings = self.settings
+        return {
+            **corpus_identity(self.corpus),
+            **model_identity(self.model),
+            "guide": repr(self.guide),
+            "start": settings.start,
+            "start_epochs": settings.start_epochs,
+            "stepwise_epochs": settings.stepwise_epochs,
+            "restarts": settings.restarts,
+            "annealing": repr(settings.annealing),
+            "stride": self.covariances.stride,
+            "seed": settings.seed,
+        }
+
+    def result(self, stop_reason: StopReason) -> FitResult:
+        """The result at the present state."""
+        state = self.state
+        tables = {} if state.phase == "start" else self.collect("means")
+        self.model.prior.canonicalise_()
+        unconverged = state.history[-1]["unconverged"] if state.history else None
+        return FitResult(
+            history=state.history,
+            stop_reason=stop_reason,
+            num_unconverged=len(self.order) if unconverged is None else unconverged,
+            means=self.with_prior_means(tables.get("means")),
+            objective_name=self.guide.objective,
+            seconds=state.seconds,
+            statistics=state.statistics,
+            posterior=self.guide,
+        )

@@ -1,0 +1,204 @@
+"""Visits of documents by their chains, the E-step of Monte-Carlo EM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
+from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.em.distributed import Processes
+from torch_lntm.inference.em.documents import DocumentTables
+from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
+from torch_lntm.models import TopicModel
+from torch_lntm.sampling.step_sizes import DualAveraging
+
+#: Prefixes of the tables with the chains' latent variables and with their adaptation.
+CHAIN, ADAPTATION = "chain.", "adaptation."
+
+
+class Visits:
+    """Visits of documents: some transitions of each document's chains, from and to tables.
+
+    Args:
+        model: The model.
+        settings: How chains move.
+        num_transitions: Transitions of each chain at a visit.
+        warmup_epochs: Visits of each document in which step sizes adapt.
+        from_prior: Chains start at prior draws; else at the documents' means.
+    """
+
+    def __init__(
+        self,
+        model: TopicModel,
+        settings: HMCSettings,
+        num_transitions: int,
+        warmup_epochs: int,
+        from_prior: bool,
+    ) -> None:
+        self.model, self.settings, self.from_prior = model, settings, from_prior
+        self.num_transitions, self.warmup_epochs = num_transitions, warmup_epochs
+
+    def visit(
+        self,
+        batch: DocumentBatch,
+        documents: DocumentTables,
+        epoch: int,
+        stats: EpochStats,
+        share: float,
+        all_take_part: bool,
+    ) -> Statistics:
+        """Move the chains of a batch.
+
+        Args:
+            batch: The documents.
+            documents: Their tables, read and written.
+            epoch: Number of the visit, from 0.
+            stats: What the transitions did, which is added.
+            share: Share of the mini-batch's documents that these are.
+            all_take_part: Also chains that have not moved enter the statistics.
+
+        Returns:
+            The documents' statistics at the chains' last draws.
+        """
+        chains = self._chains(batch, documents, epoch)
+        moved = torch.zeros_like(chains.moved)
+        if epoch:
+            moved = self._read(documents, batch, "moved")[""]
+        for remaining in range(self.num_transitions, 0, -1):
+            chains.move(remaining)
+            moved = moved | stats.add(chains, share)
+        stats.add_draws(chains)
+        if chains.means is not None:
+            documents.write("means", batch, chains.means)
+        adaptation = chains.progress.adaptation._asdict()
+        del adaptation["num_updates"]
+        tables = {CHAIN: chains.latents, ADAPTATION: adaptation, "moved": {"": moved}}
+        for prefix, values in tables.items():
+            for name, value in values.items():
+                documents.write(prefix + name, batch, value.transpose(0, 1))
+        return sampled_statistics(
+            self.model,
+            batch,
+            chains.latents,
+            chains.logits,
+            chains.state.log_likelihood,
+            None if all_take_part else moved,
+        )
+
+    def _chains(self, batch: DocumentBatch, documents: DocumentTables, epoch: int) -> Chains:
+        """The chains of a batch where the last visit left them, or where they start."""
+        settings, means = self.settings, documents.read("means", batch)
+        initial, progress = None, None
+        if epoch:
+            initial = self._read(documents, batch, CHAIN)
+            num_done = epoch * self.num_transitions
+            adaptation = self._read(documents, batch, ADAPTATION)
+            progress = Progress(num_done, DualAveraging(**adaptation, num_updates=num_done))
+        elif not self.from_prior:
+            initial = latents_at(self.model, batch, means, settings.num_chains, settings.seed)
+        warmup_steps = self.warmup_epochs * self.num_transitions
+        return Chains(
+            self.model, settings, batch, settings.seed, warmup_steps, initial, progress, means
+        )
+
+    def _read(
+        self, documents: DocumentTables, batch: DocumentBatch, prefix: str
+    ) -> dict[str, Tensor]:
+        """Chains' values ``(num_chains, num_docs, ...)`` of a batch, by name without the prefix."""
+        return {
+            name.removeprefix(prefix): documents.read(name, batch).transpose(0, 1)
+            for name in documents.tables
+            if name.startswith(prefix)
+        }
+
+    def transitions_since_reset(self, epochs: int) -> int:
+        """Transitions in which a chain could move by the end of so many epochs.
+
+        What was noted of its moves is forgotten when the step sizes are frozen.
+        """
+        if epochs > self.warmup_epochs:
+            epochs -= self.warmup_epochs
+        return epochs * self.num_transitions
+
+
+class EpochStats:
+    """What the transitions of an epoch did, on average, without waiting for the device.
+
+    Args:
+        num_batches: Mini-batches of the epoch.
+    """
+
+    def __init__(self, num_batches: int) -> None:
+        self._num_batches = num_batches
+        self._acceptance: list[Tensor] = []
+        self._divergences: list[Tensor] = []
+        self._step_size: list[Tensor] = []
+        self._log_likelihood: list[Tensor] = []
+
+    def add(self, chains: Chains, share: float) -> Tensor:
+        """Count the last transition; returns which chains it moved.
+
+        Args:
+            chains: The chains of this process's documents of a mini-batch.
+            share: Share of the mini-batch's documents that these are.
+        """
+        assert chains.last is not None
+        self._acceptance.append(share * chains.last.acceptance.mean())
+        self._divergences.append(chains.last.divergent.sum())
+        self._step_size.append(share * chains.step_size.mean())
+        return chains.last.accepted
+
+    def add_draws(self, chains: Chains) -> None:
+        """Count where a visit left the chains."""
+        self._log_likelihood.append(chains.state.log_likelihood.mean(0).sum())
+
+    def total(self, processes: Processes) -> dict[str, Tensor]:
+        """The epoch's sums and means over the processes, float64 scalars.
+
+        Returns:
+            ``log_likelihood``, nats, at the draws of all chains, whether they moved or not; and of
+            the transitions mean ``acceptance``, number of ``divergences`` and mean ``step_size``.
+        """
+        visited = len(self._log_likelihood) / self._num_batches
+        return processes.total(
+            {
+                "log_likelihood": torch.stack(self._log_likelihood).sum(),
+                "acceptance": visited * torch.stack(self._acceptance).mean(),
+                "divergences": torch.stack(self._divergences).sum(),
+                "step_size": visited * torch.stack(self._step_size).mean(),
+            }
+        )
+
+
+def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> dict[str, Tensor]:
+    """How the latent variable spreads over all processes' documents, float64 scalars.
+
+    Args:
+        draws: ``(num_docs, num_chains, latent_dim)`` where this process's chains are.
+        moved: ``(num_docs, num_chains)`` bool, the chain has moved.
+        share: Share of all documents that these are.
+        processes: The processes.
+
+    Returns:
+        ``stuck``, the number of chains that have not moved, ``latent_mean``, and ``latent_std``,
+        the mean over components of the standard deviation.
+    """
+    flat = draws.double().flatten(0, 1)
+    means = flat.mean(0)
+    found = processes.total(
+        {"stuck": (~moved).sum(), "latent_mean": share * flat.mean(), "means": share * means}
+    )
+    apart = means - found.pop("means").to(means.device)
+    variance = share * (flat.var(0, correction=0) + apart.square())
+    return {**found, "latent_std": processes.total({"": variance})[""].sqrt().mean()}
+
+
+def as_numbers(values: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Scalars as Python's numbers: a GPU is asked, and waited for, once for all of them."""
+    device = next((x.device for x in values.values() if isinstance(x, Tensor)), None)
+    scalars = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in values.values()]
+    return dict(zip(values, torch.stack(scalars).tolist(), strict=True))
