@@ -18,7 +18,12 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
-from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
+from torch_lntm.inference.em.checkpoint import (
+    FitState,
+    checksum_of,
+    read_checkpoint,
+    write_checkpoint,
+)
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, lda
@@ -78,12 +83,88 @@ def test_a_checkpoint_of_a_finished_fit_is_the_result(tmp_path: Path) -> None:
 
 
 def rewritten(path: Path, **changes: Any) -> None:
-    """The file with other items in its record; without those that are None."""
+    """The file with other items in its record, without those that are None, checksum included."""
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         record = json.loads(file.metadata()["record"]) | changes
     record = {name: value for name, value in record.items() if value is not None}
-    safetensors.torch.save_file(tensors, path, {"record": json.dumps(record)})
+    text = json.dumps(record)
+    metadata = {"record": text, "checksum": checksum_of(text, tensors)}
+    safetensors.torch.save_file(tensors, path, metadata)
+
+
+#: A small state and the parameters that belong to it.
+STATE = FitState(
+    documents={"means": torch.ones(4, 3)},
+    phase="em",
+    step=1,
+    history=[{"phase": "em", "iteration": 1, "objective": -1.0, "unconverged": None}],
+    statistics=Statistics(4.0, 9.0, {"sum": torch.ones(3).double()}, torch.ones(3, 5), -3.0, 1),
+)
+PARAMETERS = {"topics.logits": torch.ones(5, 3)}
+
+
+def test_no_damaged_bit_goes_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    write_checkpoint(path, STATE, PARAMETERS, {"seed": 1})
+    complete = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in rng.choice(len(complete), 400, replace=False):
+        damaged = bytearray(complete)
+        damaged[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        with pytest.raises(ConfigError, match="delete it to start the fit anew") as refused:
+            read_checkpoint(path, {"seed": 1}, PARAMETERS)
+        assert "\n" not in str(refused.value)
+    path.write_bytes(complete)
+    read_checkpoint(path, {"seed": 1}, PARAMETERS)
+
+
+RECORD = {"phase": "em", "iteration": 1, "objective": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seconds", "long"),
+        ("step", 1.5),
+        ("phase", None),
+        ("history", {}),
+        ("history", ["a text"]),
+        ("history", [{"iteration": 1, "objective": -1.0}]),
+        ("history", [RECORD | {"objective": "high"}]),
+        ("history", [RECORD | {"iteration": None}]),
+        ("unknown", 1),
+    ],
+)
+def test_items_of_another_type_are_refused(name: str, value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    write_checkpoint(path, STATE, PARAMETERS, {})
+    with safe_open(path, framework="pt") as file:
+        state = json.loads(file.metadata()["record"])["state"]
+    rewritten(path, state=state | {name: value})
+    with pytest.raises(ConfigError, match="not a complete checkpoint"):
+        read_checkpoint(path, {}, PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"topics.logits": torch.ones(5, 4)}, PARAMETERS | {"prior.loc": torch.ones(3)}],
+)
+def test_parameters_of_another_model_are_refused(parameters: Any, tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    write_checkpoint(path, STATE, parameters, {})
+    with pytest.raises(ConfigError, match=r"its parameters are not topics\.logits of the model's"):
+        read_checkpoint(path, {}, PARAMETERS)
+
+
+def test_a_record_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    for text in ("[]", "3", '"a text"', "{"):
+        metadata = {"record": text, "checksum": checksum_of(text, {})}
+        safetensors.torch.save_file({"x": torch.ones(1)}, path, metadata)
+        with pytest.raises(ConfigError, match="not a complete checkpoint"):
+            read_checkpoint(path, {}, PARAMETERS)
 
 
 @pytest.mark.slow
@@ -105,7 +186,10 @@ def test_what_cannot_be_continued_is_refused_and_left_alone(tmp_path: Path) -> N
     path.write_bytes(b"")
     refused("not a complete checkpoint")
     rewritten(path, format_version=1)
-    refused("a checkpoint of another version of torch_lntm; delete it to start the fit anew")
+    refused(
+        r"a checkpoint of another version of torch_lntm \(format 1; this version reads format 5\); "
+        "delete it to start the fit anew"
+    )
     rewritten(path, format_version=None)
     refused("a checkpoint of another version")
     rewritten(path, state={"unknown": 1})

@@ -141,13 +141,18 @@ def write_checkpoint(
         record["statistics"] = statistics
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     text = json.dumps(record)
-    metadata = {"record": text, "checksum": _checksum(text, contiguous)}
+    metadata = {"record": text, "checksum": checksum_of(text, contiguous)}
     with atomic_write(path) as file:
         file.write(safetensors.torch.save(contiguous, metadata))
 
 
-def _checksum(record: str, tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of all that a checkpoint holds."""
+def checksum_of(record: str, tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of all that a checkpoint holds.
+
+    Args:
+        record: Its record, JSON.
+        tensors: Its contiguous tensors, on the CPU.
+    """
     checksum = zlib.crc32(record.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -185,7 +190,7 @@ def read_checkpoint(
                 f"{path} is a checkpoint of another version of torch_lntm (format {version!r:.20}; "
                 f"this version reads format {FORMAT_VERSION}); delete it to start the fit anew"
             )
-        if metadata["checksum"] != _checksum(metadata["record"], tensors):
+        if metadata["checksum"] != checksum_of(metadata["record"], tensors):
             raise ValueError("its checksum is wrong")
         found = _typed(record["identity"], {}, "the identity")
         different = [name for name in identity if found.get(name) != identity[name]]
