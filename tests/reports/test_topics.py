@@ -151,9 +151,9 @@ def test_shares_after_a_fit_to_many_documents_are_corrected_by_some_of_them(monk
     torch.testing.assert_close(exact, topic_shares(guide, corpus), rtol=0, atol=1e-3)
     monkeypatch.setattr(topics, "_SHARE_DOCS", 100)
     asked = []
-    make = lntm.inference.draws.guides._GuideDraws.make
+    make = lntm.inference.draws.guides.GuideDraws.make
     monkeypatch.setattr(
-        lntm.inference.draws.guides._GuideDraws,
+        lntm.inference.draws.guides.GuideDraws,
         "make",
         lambda self, rows, n: asked.append(len(rows)) or make(self, rows, n),
     )

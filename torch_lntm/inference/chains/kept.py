@@ -74,6 +74,12 @@ class KeptChains:
         documents, first = np.unique(signatures(corpus)[rows], return_index=True)
         return cls(model, settings, latents, step_size, documents, rows[first], num_transitions)
 
+    @classmethod
+    def none(cls, model: TopicModel, settings: HMCSettings) -> Self:
+        """Chains of no document: all begin anew."""
+        nothing = np.zeros(0, np.int64)
+        return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), nothing, nothing, 0)
+
     @property
     def num_docs(self) -> int:
         """Number of documents whose chains can continue."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from torch_lntm.budget import docs_at_once
@@ -14,11 +13,8 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import Chains, latents_at, warn_of_stuck
-from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.chains.settings import HMCSettings
-from torch_lntm.inference.draws.theta import DrawnDocuments, Positions, ThetaDraws
-from torch_lntm.models import TopicModel
+from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
 from torch_lntm.progress import tqdm
 
 #: Transitions of a new chain before its first draw, and of a fit's chain, whose warm-up was the
@@ -35,151 +31,104 @@ FEWEST_TRANSITIONS = 10
 _STUCK = "their draws are all alike; use more warmup_steps, or take the draws of a guide"
 
 
-def chain_draws(
-    chains: DocumentHMC | KeptChains,
-    corpus: Corpus,
-    rows: Positions,
-    num_draws: int,
-    *,
-    warmup_steps: int = WARMUP_STEPS,
-    thinning: int | None = None,
-    max_docs: int | None = None,
-    keep: bool = True,
-    progress: bool = False,
-) -> ThetaDraws:
-    """Draws by chains of each document; see :func:`theta_draws`.
+@dataclass(eq=False)
+class ChainDraws:
+    """Draws by chains of each document.
 
-    New chains start at the means of the model's default guide. From prior draws, which may be far
-    away, a hundred transitions are too few to get there.
+    Chains of documents that a fit had continue. New chains start at the means of the model's
+    default guide: from prior draws, which may be far away, a hundred transitions are too few.
 
     Args:
-        chains: New chains, or those of a fit.
+        chains: The chains of a fit, or of no document.
         corpus: The documents, with the covariates of the model.
-        rows: ``(num_docs,)`` positions of the documents.
-        num_draws: Draws of each document.
         warmup_steps: Transitions of a new chain before its first draw.
-        thinning: Transitions from one draw to the next. Defaults to 4, and to 2 after a fit.
-        max_docs: Documents whose chains run at once. Defaults to what fits into memory.
-        keep: Keep the draws in memory for later passes.
+        thinning: Transitions from one draw to the next; None for 4, and for 2 after a fit.
+        max_docs: Documents whose chains run at once; None for what fits into memory.
         progress: Show a progress bar on standard error.
     """
-    model, settings = chains.model, chains.settings
-    guide = make_guide(None, model)
-    kept = chains if isinstance(chains, KeptChains) else None
-    places = np.full(corpus.num_docs, -1) if kept is None else kept.find(corpus)
-    described = "chains of each document (Hamiltonian Monte Carlo)"
-    if kept is not None:
-        described += ", which continue the fit's"
-    step = thinning or (THINNING if kept is None else RESUMED_THINNING)
 
-    def begin(batch: DocumentBatch) -> Chains:
-        means = guide.posterior(batch).mean
-        initial = latents_at(model, batch, means, settings.num_chains, settings.seed)
-        return Chains(model, settings, batch, settings.seed, warmup_steps, initial, means=means)
+    chains: KeptChains
+    corpus: Corpus
+    warmup_steps: int
+    thinning: int | None
+    max_docs: int | None
+    progress: bool
 
-    def resume(batch: DocumentBatch) -> Chains:
-        assert kept is not None
-        return kept.resume(batch, places[batch.positions.numpy()])
+    def __post_init__(self) -> None:
+        """Find the documents that the fit had."""
+        self.places = self.chains.find(self.corpus)
+        continued = self.chains.num_docs > 0
+        self.name, self.described = "hmc", "chains of each document (Hamiltonian Monte Carlo)"
+        if continued:
+            self.described += ", which continue the fit's"
+        self.sources_of_uncertainty = (f"the documents' proportions, by {self.described}",)
+        self.step = self.thinning or (RESUMED_THINNING if continued else THINNING)
 
-    def make(rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
-        known = places[rows] >= 0
-        per_chain = step * math.ceil(num_draws / settings.num_chains)
-        groups = [
-            _Group(rows[known], resume, RESUMED_STEPS, per_chain),
-            _Group(rows[~known], begin, warmup_steps, per_chain),
-        ]
-        size = docs_at_once(6 * num_draws * model.num_topics, model.device, model.dtype)
-        size = max_docs or min(_CHAINS_AT_ONCE, size)
+    def make(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
+        """The draws of the documents at some positions, in parts."""
+        known = self.places[rows] >= 0
+        sampled = self.step * math.ceil(num_draws / self.chains.settings.num_chains)
+        groups = [(rows[known], RESUMED_STEPS), (rows[~known], self.warmup_steps)]
         with tqdm(
-            total=sum(len(group.rows) * group.num_transitions for group in groups),
+            total=sum(len(group) * (skipped + sampled) for group, skipped in groups),
             desc="chains",
-            disable=not progress,
+            disable=not self.progress,
             bar_format="{desc} |{bar}| {elapsed}<{remaining}",
         ) as bar:
-            for group in groups:
-                if len(group.rows):
-                    batches = corpus.batches(
-                        size, order=group.rows, device=model.device, dtype=model.dtype
-                    )
-                    yield from _drawn(model, settings, group, batches, step, num_draws, bar)
+            for group, skipped in groups:
+                if len(group):
+                    yield from self._draw(group, skipped, sampled, num_draws, bar)
 
-    return ThetaDraws(
-        make,
-        model,
-        rows,
-        num_draws,
-        name="hmc",
-        described=described,
-        sources_of_uncertainty=(f"the documents' proportions, by {described}",),
-        keep=keep,
-    )
+    @torch.no_grad()
+    def _draw(
+        self, rows: Positions, skipped: int, sampled: int, num_draws: int, bar: tqdm
+    ) -> Iterator[DrawnDocuments]:
+        """Draws of documents whose chains all continue, or are all new.
+
+        Warns:
+            ConvergenceWarning: Some chains never moved, or chains accepted few proposals.
+        """
+        model = self.chains.model
+        size = docs_at_once(6 * num_draws * model.num_topics, model.device, model.dtype)
+        size = self.max_docs or min(_CHAINS_AT_ONCE, size)
+        all_moved, acceptance = [], []
+        for batch in self.corpus.batches(size, order=rows, device=model.device, dtype=model.dtype):
+            positions = batch.positions.numpy()
+            chains = self._begin(batch, self.places[positions])
+            drawn = []
+            for done in range(1, skipped + sampled + 1):
+                chains.move(skipped + sampled - done + 1)
+                if done > skipped and (done - skipped) % self.step == 0:
+                    drawn.append(model.theta(chains.latents[model.prior.latent]).cpu())
+                bar.update(batch.num_docs)
+            moved = chains.moved.cpu() | (sampled < FEWEST_TRANSITIONS)
+            all_moved.append(moved)
+            acceptance.append(chains.mean_acceptance.cpu())
+            theta = torch.stack(drawn, 1).flatten(0, 1)[:num_draws]
+            yield DrawnDocuments(positions, theta, moved.all(0))
+        moved = torch.cat(all_moved, 1)
+        warn_of_stuck(moved, torch.from_numpy(rows), sampled, _STUCK)
+        mean = float(torch.cat(acceptance, 1)[moved].mean())
+        target = self.chains.settings.target_accept
+        if mean < target / 2.0:
+            warn(
+                f"chains accepted {mean:.2f} of their proposals, where {target} was aimed at: "
+                "their draws move too little; fit with more warmup_epochs, or take the draws of a "
+                "guide",
+                ConvergenceWarning,
+            )
+
+    def _begin(self, batch: DocumentBatch, places: Positions) -> Chains:
+        """The chains of a batch, where the fit's ended or new."""
+        if places[0] >= 0:
+            return self.chains.resume(batch, places)
+        model, settings = self.chains.model, self.chains.settings
+        means = make_guide(None, model).posterior(batch).mean
+        initial = latents_at(model, batch, means, settings.num_chains, settings.seed)
+        seed = settings.seed
+        return Chains(model, settings, batch, seed, self.warmup_steps, initial, means=means)
 
 
 def transitions_of(chains: KeptChains, num_draws: int) -> int:
     """Transitions of each of a fit's chains that so many draws of a document take."""
     return RESUMED_STEPS + RESUMED_THINNING * math.ceil(num_draws / chains.settings.num_chains)
-
-
-class _Group(NamedTuple):
-    """Documents whose chains begin alike.
-
-    Attributes:
-        rows: ``(num_docs,)`` their positions in the corpus.
-        begin: Function that begins the chains of a batch.
-        skipped: Transitions before those with draws.
-        sampled: Transitions with draws.
-    """
-
-    rows: Positions
-    begin: Callable[[DocumentBatch], Chains]
-    skipped: int
-    sampled: int
-
-    @property
-    def num_transitions(self) -> int:
-        """Transitions of each chain."""
-        return self.skipped + self.sampled
-
-
-@torch.no_grad()
-def _drawn(
-    model: TopicModel,
-    settings: HMCSettings,
-    group: _Group,
-    batches: Iterable[DocumentBatch],
-    thinning: int,
-    num_draws: int,
-    bar: tqdm,
-) -> Iterator[DrawnDocuments]:
-    """Draws of a group's documents, batch by batch.
-
-    Warns:
-        ConvergenceWarning: Some chains never moved, or chains accepted few proposals.
-    """
-    all_moved, all_index, acceptance = [], [], []
-    too_few = group.sampled < FEWEST_TRANSITIONS
-    for batch in batches:
-        chains = group.begin(batch)
-        drawn = []
-        for done in range(1, group.num_transitions + 1):
-            chains.move(group.num_transitions - done + 1)
-            draw, rest = divmod(done - group.skipped, thinning)
-            if draw > 0 and rest == 0:
-                drawn.append(model.theta(chains.latents[model.prior.latent]).cpu())
-            bar.update(batch.num_docs)
-        all_moved.append(chains.moved.cpu())
-        all_index.append(batch.index.cpu())
-        acceptance.append(chains.mean_acceptance.cpu())
-        theta = torch.stack(drawn, 1).flatten(0, 1)[:num_draws]
-        yield DrawnDocuments(batch.positions.numpy(), theta, all_moved[-1].all(0) | too_few)
-    if too_few:
-        return
-    moved = torch.cat(all_moved, 1)
-    warn_of_stuck(moved, torch.cat(all_index), group.sampled, _STUCK)
-    mean, target = float(torch.cat(acceptance, 1)[moved].mean()), settings.target_accept
-    if mean < target / 2.0:
-        warn(
-            f"chains accepted {mean:.2f} of their proposals, where {target} was aimed at: their "
-            "draws move too little; fit with more warmup_epochs, or take the draws of a guide",
-            ConvergenceWarning,
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch_lntm import noise
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Guide
-from torch_lntm.inference.draws.theta import DrawnDocuments, Positions, ThetaDraws
+from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
 from torch_lntm.models.priors.prior import keeps_up
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
@@ -22,90 +23,56 @@ from torch_lntm.progress import tqdm
 NO_INFORMATION = 1e-10
 
 
-def guide_draws(
-    guide: Guide[Any],
-    corpus: Corpus,
-    rows: Positions,
-    num_draws: int,
-    seed: int = 0,
-    coefficients: bool = False,
-    *,
-    means: Tensor | None = None,
-    max_docs: int | None = None,
-    keep: bool = True,
-    progress: bool = False,
-) -> ThetaDraws:
-    """Draws from the posteriors that a guide solves; see :func:`theta_draws`.
-
-    Args:
-        guide: The guide.
-        corpus: The documents, with the covariates of the model.
-        rows: ``(num_docs,)`` positions of the documents.
-        num_draws: Draws of each document.
-        seed: Seed of the draws.
-        coefficients: Draw the coefficients of the prior's mean too, where the prior has any.
-        means: ``(num_docs, latent_dim)`` where the solver starts; its own choice by default.
-        max_docs: Documents computed together. Defaults to what fits into memory.
-        keep: Keep the draws in memory for later passes.
-        progress: Show a progress bar on standard error.
-    """
-    maker = _GuideDraws(guide, corpus, seed, max_docs, progress)
-    if means is not None:
-        maker.start_from(means)
-    sources = [f"the documents' proportions, by {type(guide).__name__}"]
-    if coefficients:
-        maker.shifts = maker.draw_coefficients(rows, num_draws)
-    if maker.shifts is not None:
-        sources.append("the coefficients of their prior mean")
-    name = guide.name or type(guide).__name__
-    return ThetaDraws(
-        maker.make,
-        guide.model,
-        rows,
-        num_draws,
-        name=name,
-        described=f"the posterior {name}",
-        sources_of_uncertainty=tuple(sources),
-        num_made=None if maker.shifts is None else num_draws,
-        keep=keep,
-    )
-
-
-class _GuideDraws:
-    """Draws from the posteriors of a corpus's documents, solved anew at every pass.
+@dataclass(eq=False)
+class GuideDraws:
+    """Draws from the posteriors that a guide solves, anew at every pass.
 
     Args:
         guide: The guide.
         corpus: The documents, with the covariates of the model.
         seed: Seed of the draws.
+        means: ``(num_docs, latent_dim)`` where the solver starts; None for its own choice.
         max_docs: Documents computed together; None for what fits into memory.
         progress: Show a progress bar on standard error.
 
     Attributes:
-        shifts: ``(num_draws, num_rows, latent_dim)`` draws of Σ⁻¹Δᵀ, where Δ is what is added to
-            the coefficients of the prior's mean; None for coefficients as fitted.
+        shifts: ``(num_draws, num_rows, latent_dim)`` draws of Σ⁻¹Δᵀ, where Δ is added to the
+            coefficients of the prior's mean; None for coefficients as fitted.
     """
 
-    def __init__(
-        self, guide: Guide[Any], corpus: Corpus, seed: int, max_docs: int | None, progress: bool
-    ) -> None:
-        self._guide, self._model, self._corpus = guide, guide.model, corpus
-        self._seed, self._max_docs, self._progress = seed, max_docs, progress
-        # Later passes start where the first ended.
-        self._means = torch.zeros(corpus.num_docs, self._model.latent_dim, dtype=self._model.dtype)
-        self._solved = torch.zeros(corpus.num_docs, dtype=torch.bool)
-        self.shifts: Tensor | None = None
+    guide: Guide[Any]
+    corpus: Corpus
+    seed: int
+    means: Tensor | None
+    max_docs: int | None
+    progress: bool
 
-    def start_from(self, means: Tensor) -> None:
-        """Start the solver at means ``(num_docs, latent_dim)`` of the corpus's documents."""
-        self._means.copy_(means)
-        self._solved.fill_(True)
+    def __post_init__(self) -> None:
+        """Start from the given means, or from none."""
+        self.name = self.guide.name or type(self.guide).__name__
+        self.described = f"the posterior {self.name}"
+        self.shifts: Tensor | None = None
+        self._model = self.guide.model
+        # Later passes start where the first ended.
+        size = (self.corpus.num_docs, self._model.latent_dim)
+        self._means = torch.zeros(size, dtype=self._model.dtype)
+        self._solved = torch.full(size[:1], self.means is not None)
+        if self.means is not None:
+            self._means.copy_(self.means)
+
+    @property
+    def sources_of_uncertainty(self) -> tuple[str, ...]:
+        """See :class:`ThetaDraws`."""
+        documents = f"the documents' proportions, by {type(self.guide).__name__}"
+        if self.shifts is None:
+            return (documents,)
+        return (documents, "the coefficients of their prior mean")
 
     @torch.no_grad()
     def make(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
         """The draws of the documents at some positions, in parts."""
         for batch, posterior in self._posteriors(rows, num_draws):
-            keys = noise.document_keys(self._seed, batch.index, num_draws)
+            keys = noise.document_keys(self.seed, batch.index, num_draws)
             latent = posterior.draw(keys)
             if self.shifts is not None:
                 found = self._model.prior.regressors(batch)
@@ -121,24 +88,24 @@ class _GuideDraws:
     ) -> Iterator[tuple[DocumentBatch, Posterior]]:
         """The posteriors of the documents at some positions, batch by batch."""
         device, dtype = self._model.device, self._model.dtype
-        numbers = self._guide.memory_per_document(self._corpus.nnz / self._corpus.num_docs)
+        numbers = self.guide.memory_per_document(self.corpus.nnz / self.corpus.num_docs)
         numbers = max(numbers, 3 * num_draws * self._model.num_topics)
-        size = self._max_docs or docs_at_once(numbers, device, torch.float64)
-        warm = self._guide.starts_from == "documents"
-        with tqdm(total=len(rows), desc="documents", unit="doc", disable=not self._progress) as bar:
-            for batch in self._corpus.batches(size, order=rows, device=device, dtype=dtype):
+        size = self.max_docs or docs_at_once(numbers, device, torch.float64)
+        warm = self.guide.starts_from == "documents"
+        with tqdm(total=len(rows), desc="documents", unit="doc", disable=not self.progress) as bar:
+            for batch in self.corpus.batches(size, order=rows, device=device, dtype=dtype):
                 at = batch.positions
                 known = warm and bool(self._solved[at].all())
                 init = self._means[at].to(device, dtype) if known else None
-                posterior = self._guide.posterior(batch, init)
+                posterior = self.guide.posterior(batch, init)
                 self._means[at] = posterior.mean.cpu().to(self._means)
                 self._solved[at] = True
                 yield batch, posterior
                 bar.update(batch.num_docs)
 
     @torch.no_grad()
-    def draw_coefficients(self, rows: Positions, num_draws: int) -> Tensor | None:
-        """Draws of what moves the documents' means; see :attr:`shifts`.
+    def draw_coefficients(self, rows: Positions, num_draws: int) -> bool:
+        """Draw :attr:`shifts`, if the prior's mean has coefficients; returns whether it has.
 
         Under the normal approximation coefficients Γ + Δ move the mean of document d from m_d to
         m_d + V_d Σ⁻¹ Δᵀx_d, and their information is
@@ -152,7 +119,7 @@ class _GuideDraws:
         for batch, posterior in self._posteriors(rows, num_draws):
             found = prior.regressors(batch)
             if found is None or not keeps_up(prior, "regressors", "location"):
-                return None
+                return False
             x, penalties = found
             precision = _precision(prior)
             missing = precision @ posterior.covariance.double() @ precision
@@ -164,16 +131,17 @@ class _GuideDraws:
             added = (outer.mT @ known).view(size).transpose(1, 2)
             information = information + added.reshape(information.shape)
         if information is None:
-            return None
+            return False
         values, vectors = torch.linalg.eigh((information + information.mT) / 2)
         certain = values <= NO_INFORMATION * values.max()
         scale = torch.where(certain, 0.0, values.clamp_min(1e-300).rsqrt())
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator().manual_seed(self.seed)
         white = torch.randn(num_draws, len(values), generator=generator, dtype=torch.float64).to(
             values.device
         )
         changes = (white * scale) @ vectors.mT
-        return changes.unflatten(1, (-1, len(precision))) @ precision
+        self.shifts = changes.unflatten(1, (-1, len(precision))) @ precision
+        return True
 
 
 def _precision(prior: Any) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,8 @@ from torch_lntm.errors import IncompatibleGuideError, require_whole
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains
-from torch_lntm.inference.draws.chains import WARMUP_STEPS, chain_draws
-from torch_lntm.inference.draws.guides import guide_draws
+from torch_lntm.inference.draws.chains import WARMUP_STEPS, ChainDraws
+from torch_lntm.inference.draws.guides import GuideDraws
 from torch_lntm.inference.draws.theta import Positions, ThetaDraws, enough_draws
 from torch_lntm.models import TopicModel
 
@@ -82,17 +80,32 @@ def theta_draws(
     source = require_source(source, model)
     if isinstance(source, ThetaDraws):
         return source.take(rows, num_draws, keep=keep)
-    make: Callable[..., ThetaDraws]
-    if isinstance(source, DocumentHMC | KeptChains):
-        make = partial(chain_draws, source, warmup_steps=warmup_steps, thinning=thinning)
-    else:
-        make = partial(guide_draws, source, seed=seed, coefficients=coefficients, means=means)
     corpus = source.model.encode(corpus)
     if rows is None:
         rows = np.arange(corpus.num_docs)
     if num_draws is None:
         num_draws = enough_draws(len(rows))
-    return make(corpus, rows, num_draws, max_docs=max_docs, keep=keep, progress=progress)
+    maker: ChainDraws | GuideDraws
+    num_made = None
+    if isinstance(source, DocumentHMC):
+        source = KeptChains.none(source.model, source.settings)
+    if isinstance(source, KeptChains):
+        maker = ChainDraws(source, corpus, warmup_steps, thinning, max_docs, progress)
+    else:
+        maker = GuideDraws(source, corpus, seed, means, max_docs, progress)
+        if coefficients and maker.draw_coefficients(rows, num_draws):
+            num_made = num_draws
+    return ThetaDraws(
+        maker.make,
+        source.model,
+        rows,
+        num_draws,
+        name=maker.name,
+        described=maker.described,
+        sources_of_uncertainty=maker.sources_of_uncertainty,
+        num_made=num_made,
+        keep=keep,
+    )
 
 
 def require_source(source: DrawSource, model: TopicModel | None = None) -> DrawSource:

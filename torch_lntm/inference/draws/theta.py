@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ class DrawnDocuments(NamedTuple):
 MakesDraws = Callable[[Positions, int], Iterator[DrawnDocuments]]
 
 
+@dataclass(eq=False, repr=False)
 class ThetaDraws:
     """Draws of the topic proportions of a corpus's documents.
 
@@ -61,19 +63,8 @@ class ThetaDraws:
         draws.theta  # (25, num_docs, num_topics)
         effects = lntm.effects.estimate(model, draws, corpus, "~ party")
 
-    Args:
-        make: Function that makes the draws of the documents at some positions.
-        model: The model.
-        rows: ``(num_docs,)`` positions of the documents in the corpus.
-        num_draws: Draws of each document.
-        name: Name of the posterior in a recipe.
-        described: Maker of the draws, in words.
-        sources_of_uncertainty: Quantities that vary between draws, in words.
-        fixed: Quantities that the fit estimates and that the draws take as known, in words.
-        num_made: Number of draws that there are, where they cannot be made anew.
-        keep: Keep the draws in memory for later passes, unless they are too many.
-
     Attributes:
+        make: Function that makes the draws of the documents at some positions.
         model: The model. Draws of topics, as by :func:`joint_draws`, have their mean in it.
         rows: ``(num_docs,)`` positions of the documents in the corpus.
         num_draws: Draws of each document.
@@ -81,29 +72,31 @@ class ThetaDraws:
         described: Maker of the draws, in words.
         sources_of_uncertainty: Quantities that vary between draws, in words.
         fixed: Quantities that the fit estimates and that the draws take as known, in words.
+        num_made: Number of draws that exist, where no others can be made; None elsewhere.
+        keep: Keep the draws in memory for later passes, unless they are too many.
     """
 
-    def __init__(
-        self,
-        make: MakesDraws,
-        model: TopicModel,
-        rows: Positions,
-        num_draws: int,
-        *,
-        name: str,
-        described: str,
-        sources_of_uncertainty: tuple[str, ...],
-        fixed: tuple[str, ...] = FIXED,
-        num_made: int | None = None,
-        keep: bool = True,
-    ) -> None:
-        require_whole(1, num_draws=num_draws)
-        self.model, self.rows = model, rows
-        self.num_draws = num_draws if num_made is None else min(num_draws, num_made)
-        self.name, self.described = name, described
-        self.sources_of_uncertainty, self.fixed = sources_of_uncertainty, fixed
-        self._make, self._num_made, self._keep = make, num_made, keep
-        self._kept: list[DrawnDocuments] | None = None
+    make: MakesDraws
+    model: TopicModel
+    rows: Positions
+    num_draws: int
+    name: str
+    described: str
+    sources_of_uncertainty: tuple[str, ...]
+    fixed: tuple[str, ...] = FIXED
+    num_made: int | None = None
+    keep: bool = True
+    _kept: list[DrawnDocuments] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Take no more draws than there are.
+
+        Raises:
+            ConfigError: ``num_draws`` is below 1.
+        """
+        require_whole(1, num_draws=self.num_draws)
+        if self.num_made is not None:
+            self.num_draws = min(self.num_draws, self.num_made)
 
     @classmethod
     def of(
@@ -157,16 +150,15 @@ class ThetaDraws:
                 found = theta[:num_draws, part]
                 yield DrawnDocuments(wanted[first : first + size], found, converged)
 
-        said = sources_of_uncertainty or (f"the documents' proportions, by {described}",)
         return cls(
             make,
             model,
             held,
             len(theta),
-            name=name,
-            described=described,
-            sources_of_uncertainty=said,
-            fixed=fixed,
+            name,
+            described,
+            sources_of_uncertainty or (f"the documents' proportions, by {described}",),
+            fixed,
             num_made=len(theta),
             keep=False,
         )
@@ -176,7 +168,7 @@ class ThetaDraws:
             yield from self._kept
             return
         parts = []
-        for part in self._make(self.rows, self.num_draws):
+        for part in self.make(self.rows, self.num_draws):
             if self._is_kept:
                 parts.append(part)
             yield part
@@ -187,12 +179,12 @@ class ThetaDraws:
     def _is_kept(self) -> bool:
         """Whether the draws stay in memory after the first pass."""
         numbers = self.num_draws * len(self.rows) * self.model.num_topics
-        return self._keep and numbers <= MAX_KEPT
+        return self.keep and numbers <= MAX_KEPT
 
     def _select(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
         """The draws of most of the documents, from all draws."""
         if num_draws != self.num_draws or not np.isin(rows, self.rows).all():
-            yield from self._make(rows, num_draws)
+            yield from self.make(rows, num_draws)
             return
         for part in self:
             taken = np.flatnonzero(np.isin(part.rows, rows))
@@ -220,21 +212,10 @@ class ThetaDraws:
         """
         rows = self.rows if rows is None else rows
         num_draws = self.num_draws if num_draws is None else num_draws
-        make = self._make
+        make = self.make
         if num_draws == self.num_draws and self._is_kept and 2 * len(rows) > len(self.rows):
             make, keep = self._select, False
-        return ThetaDraws(
-            make,
-            self.model,
-            rows,
-            num_draws,
-            name=self.name,
-            described=self.described,
-            sources_of_uncertainty=self.sources_of_uncertainty,
-            fixed=self.fixed,
-            num_made=self._num_made,
-            keep=keep,
-        )
+        return replace(self, make=make, rows=rows, num_draws=num_draws, keep=keep)
 
     @property
     def theta(self) -> Tensor:
