@@ -139,8 +139,8 @@ class TopicModelEstimator(
         with torch.inference_mode(False), whole_or_nothing() if is_compared() else nullcontext():
             recipe, made = self._make(corpus, seed)
             result = made.engine.fit(corpus)
-            self._shares: Tensor | None = topic_shares(result, corpus)
         self.recipe_, self.model_ = recipe, made.model
+        self._shares: Tensor | None = topic_shares(self._guide(), corpus)
         self.history_, self.stop_reason_ = result.history, result.stop_reason
         self.n_iter_ = max(1, result.history[-1]["iteration"]) if result.history else 1
         self._stepwise = None
