@@ -92,6 +92,18 @@ def test_a_whole_grid_is_one_evaluation(effects) -> None:
     plt.close("all")
 
 
+def test_predictions_average_over_weighted_documents(columns) -> None:
+    rng = np.random.default_rng(3)
+    corpus = Corpus.from_matrix(np.ones((NUM_DOCS, 4), int), metadata=columns)
+    weights = rng.uniform(0.2, 3.0, NUM_DOCS)
+    theta = rng.dirichlet(np.ones(3), (2, NUM_DOCS))
+    effects = estimate(ctm(3, 4), theta, corpus, "~ party + age", weights=weights)
+    age = weights @ columns["age"] / weights.sum()
+    expected = effects.pooled.coefficients.numpy() @ np.array([1.0, 0.0, 1.0, age])
+    found = [point.estimate for point in effects.predict(party="Right")]
+    np.testing.assert_allclose(found, expected)
+
+
 def test_documents_that_agree_are_evaluated_once(formula, columns, monkeypatch) -> None:
     sizes = []
     evaluate = Formula.evaluate

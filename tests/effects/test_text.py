@@ -62,7 +62,9 @@ def test_coefficients_in_small_units_get_decimals_and_tiny_ones_powers_of_ten() 
     assert [row[1] for row in rows_of(coefficients(3e-5))] == ["+0.300000", "+0.000060"]
     assert [row[1] for row in rows_of(coefficients(3e-11))] == ["+3.0e-01", "+6.0e-11"]
     # Rounding instead of an error, as with a single topic, does not count.
-    assert [row[1] for row in rows_of(coefficients(0.0))] == ["+0.3000", "+0.0000"]
+    for error in (0.0, 1e-18):
+        text = format_predictions(predictions((1.0, error), section="s"), LABELS)
+        assert rows_of(text)[0][1:3] == ["1.0000", "0.0000"]
 
 
 def test_intervals_of_proportions_that_leave_0_to_1_are_explained() -> None:
@@ -71,6 +73,8 @@ def test_intervals_of_proportions_that_leave_0_to_1_are_explained() -> None:
     below = format_predictions(predictions((-0.003, 0.001), (0.5, 0.1)), LABELS)
     assert below.startswith(f"Topic {LABELS[0]}\n")
     assert "2 of 4 intervals reach below 0 or above 1, where no proportion lies" in below
+    ends = format_predictions(predictions((0.003, 0.002), (0.5, 0.1)), LABELS)
+    assert "2 of 4 intervals" in ends
     above = format_predictions(predictions((0.95, 0.1), (0.5, 0.1)), LABELS)
     assert "2 of 4 intervals" in above
 

@@ -147,6 +147,13 @@ def test_what_is_no_such_formula_is_refused_before_it_runs(text, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("text", ["(a + b) ** 0", "(a + b)^(0)", "~ a + b**00"])
+def test_a_power_of_0_is_named(text) -> None:
+    with pytest.raises(ConfigError, match="has the power 0"):
+        check_formula(text)
+    assert len(check_formula("~ I(a ** 0.5) + (a + b) ** 1")) == 4
+
+
 def test_long_formulas_of_few_terms_are_read() -> None:
     columns = [f"x{j}" for j in range(60)]
     text = " + ".join(columns) + " + x0:x1 + x2 * x3 + (x4 + x5 + x6) ** 2 + I(x7 ** 5 / 3)"

@@ -84,6 +84,27 @@ def test_another_model_derives_its_own_arrays(corpus, model, evaluations) -> Non
     assert encoded.batch().covariates["prevalence"][:, 1].tolist() == right(corpus).tolist()
 
 
+def test_splines_of_the_same_names_and_other_knots_keep_apart(corpus) -> None:
+    formula = "~ bs(age, df=4, extrapolation='clip')"
+    of_old, of_all = (
+        lntm.models.stm(3, documents, formula)
+        for documents in (corpus[corpus.metadata["age"] > 30], corpus)
+    )
+    assert of_old.prior.names == of_all.prior.names
+    encoded = of_all.encode(of_old.encode(corpus))
+    expected = of_all.encode(corpus).encodings["prevalence"]
+    assert encoded.encodings["prevalence"].tolist() == expected.tolist()
+
+
+def test_groups_of_other_levels_keep_apart(corpus) -> None:
+    three = np.array(["Green", "Left", "Right"])[np.arange(NUM_DOCS) % 3]
+    parties = corpus.with_metadata({"party": three})
+    some = parties[np.arange(NUM_DOCS) % 3 > 0]
+    all_three, two = (lntm.models.stm(3, c, content="party") for c in (parties, some))
+    encoded = all_three.encode(two.encode(some))
+    assert encoded.encodings["content"].tolist() == [1 + d % 2 for d in range(some.num_docs)]
+
+
 def test_the_same_model_from_a_file_takes_the_arrays(corpus, model, evaluations, tmp_path) -> None:
     again = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
     encoded = model.encode(corpus)

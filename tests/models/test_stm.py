@@ -320,6 +320,17 @@ def test_a_file_s_settings_are_those_of_earlier_files(corpus) -> None:
     assert again.topics.column == model.topics.column
 
 
+def test_the_array_of_prevalence_counts_beside_a_column_of_content(corpus) -> None:
+    x = corpus.metadata["age"][:, None]
+    given = corpus.with_covariates({"prevalence": x})
+    model = lntm.models.stm(NUM_TOPICS, given, content="party", vocabulary=None)
+    assert model.prior.names == ("Intercept", "x0")
+    assert model.vocabulary is None
+    plain = lntm.models.stm(NUM_TOPICS, corpus, content="party")
+    assert plain.prior.names == ("Intercept",)
+    assert plain.vocabulary == corpus.vocabulary
+
+
 def test_columns_that_are_learned_already_take_the_place_of_the_formula(corpus) -> None:
     covariates, groups = Covariates.of(corpus, FORMULA), Groups.of(corpus, "party")
     expected = lntm.models.stm(NUM_TOPICS, corpus, FORMULA, "party").config
