@@ -6,8 +6,9 @@ import warnings
 
 import pytest
 
+import torch_lntm as lntm
 from torch_lntm import errors
-from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, require, warn
+from torch_lntm.errors import ConfigError, CorpusWarning, import_extra, require, require_whole, warn
 
 
 def test_one_tree_of_errors_and_one_of_warnings():
@@ -45,3 +46,19 @@ def test_a_warning_points_at_the_caller_outside_the_package():
         inside["inner"]()
     assert caught[0].filename == __file__
     assert caught[0].category is CorpusWarning
+
+
+def test_numbers_that_no_machine_counts_to_are_refused():
+    require_whole(1, num_topics=2**63 - 1)
+    with pytest.raises(ConfigError, match=r"num_topics is 9223372036854775808; expected .* below"):
+        require_whole(1, num_topics=2**63)
+
+
+@pytest.mark.parametrize("name", ["CTM", "ctm", "models.CTM", "models.LDA", "Corpuses"])
+def test_names_that_are_nearly_right_are_told_the_right_one(name):
+    meant = {"Corpuses": "torch_lntm.Corpus", "models.LDA": "torch_lntm.models.lda"}
+    meant = meant.get(name, "torch_lntm.models.ctm")
+    module = lntm.models if name.startswith("models.") else lntm
+    with pytest.raises(AttributeError, match=rf"; did you mean {meant}\?"):
+        getattr(module, name.removeprefix("models."))
+    assert not hasattr(lntm, "nothing_like_it")

@@ -115,7 +115,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     if name in _NAMES:
         return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torch_lntm.errors import no_attribute
+
+    constructors = [f"models.{model}" for model in ("ctm", "iftm", "lda", "lntm", "stm")]
+    raise no_attribute(__name__, name, [*__all__, *constructors])
 
 
 def __dir__() -> list[str]:

@@ -112,6 +112,20 @@ class ProcessError(LNTMError, RuntimeError):
     """Another process of a fit failed, is gone, or did not answer in time."""
 
 
+def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that a module lacks, with the name that may be meant.
+
+    Args:
+        module: The module's full name.
+        name: What was asked for.
+        known: The names there are, those of its modules with a dot.
+    """
+    plain = {full.rpartition(".")[2].lower(): full for full in reversed([*known])}
+    close = get_close_matches(name.lower(), plain, 1)
+    hint = f"; did you mean {module}.{plain[close[0]]}?" if close else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
 class LNTMWarning(UserWarning):
     """Base class of every warning this library gives."""
 
@@ -178,6 +192,8 @@ def require_whole(least: int, **settings: Any) -> None:
     for name, value in settings.items():
         if value is not None and not isinstance(value, Integral):
             raise ConfigError(f"{name} is {value!r}; expected a whole number, at least {least}")
+        if value is not None and int(value) >= 2**63:
+            raise ConfigError(f"{name} is {value}; expected a whole number below 2**63")
     require(least, **settings)
 
 

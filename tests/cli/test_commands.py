@@ -477,3 +477,18 @@ def test_a_configuration_of_other_types_is_refused(run_folder, counts, name, val
     assert main(["transform", run_folder, counts, "--out", "-"]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: run/config.json: {name!r} is {value!r}; expected ")
+
+
+def test_texts_are_no_formulas_of_spreadsheets(run_folder):
+    kinds = ["=cmd|x", "@SUM(A1)", "+1 great", "-x", "-5", "+2.5", "plain", "\tx"]
+    words = lntm.load_model(run_folder).vocabulary
+    counts = np.ones((8, len(words)), int)
+    corpus = lntm.Corpus.from_matrix(counts, words, metadata={"=kind": kinds})
+    corpus.save("kinds.npz")
+    assert main(["transform", run_folder, "kinds.npz", "--out", "out.csv"]) == 0
+    with open("out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = [row["'=kind"] for row in rows]
+    assert found == ["'=cmd|x", "'@SUM(A1)", "'+1 great", "'-x", "-5", "+2.5", "plain", "'\tx"]
+    assert main(["transform", run_folder, "kinds.npz", "--out", "out.npz"]) == 0
+    assert np.load("out.npz")["metadata.=kind"].tolist() == kinds

@@ -394,6 +394,7 @@ def test_what_is_wrong_with_a_plugin_or_its_options_is_said(counts, plugin, caps
         (["aa bb"] * 9, [], "3 topics over 2 different words"),
     ],
 )
+@pytest.mark.filterwarnings("default:3 topics for 2 documents")
 def test_what_no_fit_can_mend_is_said_in_a_line(documents, options, message, capsys):
     Path("small.txt").write_text("\n".join(documents))
     assert main(["fit", "small.txt", "--out", "run", *QUICK, *options]) == 0

@@ -294,3 +294,64 @@ def test_a_corpus_whose_name_is_not_unicode_is_fitted(counts, capsys):
     assert main(["fit", name, "--out", "run", *QUICK]) == 0
     assert lntm.load_run("run").config["corpus"] == name
     assert main(["evaluate", "run", "--metrics", "diversity"]) == 0
+
+
+@pytest.mark.slow
+def test_without_a_terminal_there_are_no_progress_bars(counts):
+    done = run_in_process("fit", counts, "--out", "run", "--num-topics", "2")
+    assert done.returncode == 0
+    assert b"\r" not in done.stderr
+    assert b"%|" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        (
+            "a.txt",
+            b"caf\xe9 wood",
+            "",
+            "not utf-8 text (invalid continuation byte); try --encoding",
+        ),
+        ("a.txt", "wood".encode("utf-16"), "", "; try --encoding utf-16"),
+        ("a.txt", b"wood", "--stop-words german", "is 'german'; expected english, none, or a file"),
+        ("a.csv", b"text,n\n1,2\n", "", "holds numbers, not texts; choose another by --text-field"),
+        ("a.zzz", b"wood", "", "or give its format by --format"),
+        ("a.json", b"{}", "", "of one object per line, --format jsonl"),
+        (
+            "a.csv",
+            b"text,d\nwood,\n" * 9,
+            "--model stm --prevalence ~x",
+            "Check the file's columns.",
+        ),
+        ("a.csv", b"text,x\nwood,1\nwood,\n", "--model stm --prevalence ~x", "leave these out of"),
+        ("a.txt", b"wood", "--threads 100000", "threads is 100000; expected 1 to 1024"),
+    ],
+)
+def test_advice_is_in_the_words_of_the_command_line(name, content, options, message, capsys):
+    Path(name).write_bytes(content)
+    assert main(["fit", name, *options.split()]) == 1
+    err = capsys.readouterr().err
+    assert message in err
+    assert "corpus[" not in err
+    assert "with_metadata" not in err
+
+
+def test_a_run_that_is_there_is_not_spoken_of_in_python(run_folder, counts, capsys):
+    assert main(["fit", counts, "--out", run_folder]) == 1
+    assert capsys.readouterr().err.endswith("choose another path, or pass --overwrite\n")
+
+
+def test_words_and_names_cannot_steer_the_terminal(capsys):
+    Path("v.ldac").write_text("2 0:3 1:2\n1 1:4\n2 0:1 1:1\n")
+    Path("v.vocab.txt").write_text("wo\x1b[31mod\nst\x9bone\n")
+    Path("h.csv").write_text("a,b\x1b]0;title\x07\nx,wood\n")
+    assert main(["fit", "v.ldac", "--out", "run", "--num-topics", "1", *QUICK[:1]]) == 0
+    assert main(["topics", "run"]) == 0
+    assert main(["fit", "h.csv"]) == 1
+    with pytest.raises(SystemExit):
+        main(["fit", "h.csv", "--dtype", "a\x1b[31m"])
+    out, err = capsys.readouterr()
+    assert not set("\x1b\x9b\x07") & {*out, *err}
+    assert "wo\\x1b[31mod" in out
+    assert "b\\x1b]0;title\\x07" in err

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from support.corpora import dense, random_counts, write
+from support.corpora import dense, make_corpus, random_counts, write
 
 from torch_lntm.corpus import Corpus, as_corpus, read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
@@ -480,3 +480,25 @@ def test_as_corpus_takes_corpora_and_frames():
 def test_as_corpus_says_how_to_make_one(documents, match):
     with pytest.raises(ConfigError, match=match):
         as_corpus(documents)
+
+
+@pytest.mark.parametrize("given", [["wood stone"], np.eye(2), "posts.csv"])
+def test_the_class_itself_makes_no_corpus(given):
+    with pytest.raises(CorpusError, match=r"Corpus\.from_texts\(texts\), .*from_matrix.*read_corp"):
+        Corpus(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [pd.DataFrame({"text": ["wood", "stone"]}), [{"text": "wood"}], ["wood"], pd.Series(["wood"])],
+)
+def test_texts_in_the_place_of_counts_are_told_how_to_be_counted(given):
+    with pytest.raises(ConfigError, match=r"got texts; count their words by Corpus\.from_texts\("):
+        as_corpus(given)
+    with pytest.raises(CorpusError, match=r"matrix of numbers.*texts by Corpus\.from_texts\("):
+        Corpus.from_matrix(given)
+
+
+def test_a_description_names_some_columns_only():
+    corpus = make_corpus().with_metadata({f"c{i}": range(50) for i in range(30)})
+    assert repr(corpus).endswith("c18 and 11 more)")

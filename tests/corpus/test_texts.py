@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from support.corpora import dense
@@ -186,3 +189,26 @@ def test_a_fitted_vectorizer_counts():
 def test_vectorizers_that_cannot_count(vectorizer, options, match):
     with pytest.raises(CorpusError, match=match):
         Corpus.from_texts(["cat dog"], vectorizer=vectorizer, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (pd.DataFrame({"id": [1, 2], "text": ["wood", "stone"]}), "from_texts(table['text'], met"),
+        (pd.DataFrame({"id": [1, 2], "body": ["wood", "stone"]}), "from_texts(table['body'], met"),
+        (pd.DataFrame({"id": [1, 2]}), "from_texts(table[name])"),
+        ({"text": ["wood", "stone"]}, "from_texts(table['text'], metadata=table)"),
+        ({"wood": 1}, "from_texts(table[name])"),
+        ([{"text": "wood"}], "from_texts([record['text'] for record in records])"),
+    ],
+)
+def test_tables_and_records_are_no_texts(given, advice):
+    with pytest.raises(CorpusError, match=f"must be a.* string.*{re.escape(advice)}"):
+        Corpus.from_texts(given)
+
+
+def test_a_column_of_a_table_holds_texts():
+    table = pd.DataFrame({"text": ["wood stone", "stone"], "year": [1, 2]})
+    corpus = Corpus.from_texts(table["text"], metadata=table)
+    assert corpus.num_tokens == 3
+    assert corpus.metadata["year"].tolist() == [1, 2]

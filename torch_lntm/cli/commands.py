@@ -113,7 +113,8 @@ class Transform(OnDocuments):
 
     Attributes:
         run_folder: The run's folder.
-        out: File to write, .csv or .npz, or - for CSV on standard output. The arrays of .npz are
+        out: File to write, .csv or .npz, or - for CSV on standard output. In CSV, texts that a
+            spreadsheet would compute, such as =A1, begin with an apostrophe. The arrays of .npz are
             theta, converged, lengths, for iftm sources (their posterior means), and the documents'
             columns, each named metadata.NAME, but those of long texts.
         estimate: Estimate of the proportions: mode, the posterior's mode on the softmax scale, or
@@ -203,9 +204,9 @@ def _as_csv(found: DocumentTopics) -> str:
     known = [name if name not in own else f"metadata.{name}" for name in found.metadata]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["document", *known, "tokens", "converged", *columns])
+    writer.writerow(["document", *map(_no_formula, known), "tokens", "converged", *columns])
     for d, numbers in enumerate(table):
-        about = [_cell(values[d]) for values in found.metadata.values()]
+        about = [_no_formula(_cell(values[d])) for values in found.metadata.values()]
         row = [d, *about, found.lengths[d], int(found.converged[d])]
         writer.writerow([*row, *(f"{number:.6g}" for number in numbers)])
     return text.getvalue()
@@ -214,6 +215,17 @@ def _as_csv(found: DocumentTopics) -> str:
 def _cell(value: object) -> str:
     """A value of a document's column; empty where it is missing."""
     return "" if value is None or value != value else str(value)
+
+
+def _no_formula(cell: str) -> str:
+    """A cell that spreadsheets do not compute: those that begin as formulas get an apostrophe."""
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 @dataclass(kw_only=True)

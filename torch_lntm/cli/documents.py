@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
 #: The options of which of these words make the vocabulary.
 PRUNING_OPTIONS = ("min_df", "max_df")
+_MOST_THREADS = 1024
 #: The options of how a file is read.
 READING_OPTIONS = ("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding")
 
@@ -63,16 +64,43 @@ class Command:
 
 def say(message: str) -> None:
     """Print a message about the work, apart from its results."""
-    print(message, file=sys.stderr)
+    print(visible(message), file=sys.stderr)
 
 
-#: Arguments that the library's messages advise to set.
-_ADVISED = re.compile(r"(?<=[ (])(stop_words|min_df|max_df|text_field|num_samples)\b")
+#: Advice of the library's messages, and the same in the command line's words.
+_IN_OPTIONS = tuple(
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"(?<=[ (])(stop|min|max|text|label|num)_(words|df|field|samples)\b", r"--\1-\2"),
+        (
+            r"pass the file's encoding, (?:e\.g\.|which \w+ \w+ ?\w*) '([\w-]+)'.*",
+            r"try --encoding \1",
+        ),
+        (r"give format=\.\.\.", "give its format by --format"),
+        (
+            r"; of one object per line, give format='jsonl'",
+            "; of one object per line, --format jsonl",
+        ),
+        (r" \(in Python: corpus\[rows\]\)", " of the file"),
+        (r" A corpus gets columns by .*", " Check the file's columns."),
+        (r" \(overwrite=True\)", ""),
+        (r", unpack it, or raise max_bytes", ", or unpack it"),
+    )
+)
+#: Characters that move a terminal's cursor, colour it, or worse.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def in_options(message: str) -> str:
     """A message of the library, such as a corpus's ``preparation``, in the command line's words."""
-    return _ADVISED.sub(lambda found: f"--{found[0].replace('_', '-')}", message)
+    for pattern, plain in _IN_OPTIONS:
+        message = pattern.sub(plain, message)
+    return message
+
+
+def visible(text: str) -> str:
+    """A text whose control characters are written out, so that no terminal obeys them."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 @dataclass(kw_only=True)
@@ -156,6 +184,12 @@ def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
         return options
     from torch_lntm.files import read_lines
 
+    name = options["stop_words"]
+    if not Path(name).exists() and Path(name).name == name and not Path(name).suffix:
+        raise ConfigError(
+            f"stop_words is {name!r}; expected english, none, or a file with a word per line. "
+            "Other languages need such a file"
+        )
     return options | {"stop_words": read_lines(Path(options["stop_words"]))}
 
 
@@ -273,8 +307,8 @@ class OnDocuments(ReadsDocuments):
         """The device asked for; sets the number of threads too."""
         import torch
 
-        if self.threads < 1:
-            raise ConfigError(f"threads is {self.threads}; expected at least 1")
+        if not 1 <= self.threads <= _MOST_THREADS:
+            raise ConfigError(f"threads is {self.threads}; expected 1 to {_MOST_THREADS}")
         torch.set_num_threads(self.threads)
         return lntm.recipes.find_device(self.device)
 

@@ -302,7 +302,10 @@ class Fit(ChoosesWords, OnDocuments):
                 f"fitting {len(task.train)} documents{wordless} of {corpus.num_words} words"
                 f"{held_out}, {device}{several}"
             )
-            self._warn_of_small(task.train)
+            if int((task.train.lengths > 0).sum()) == 1:
+                say("warning: one document with words cannot tell topics apart")
+            if corpus.num_words < self.num_topics:
+                say(f"warning: {self.num_topics} topics over {corpus.num_words} different words")
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
             shares = lntm.reports.topic_shares(result, task.train)
@@ -384,16 +387,6 @@ class Fit(ChoosesWords, OnDocuments):
         if len(corpus) == 1:
             raise ConfigError("test_fraction: one document cannot be divided; set it to 0")
         return corpus.split(self.test_fraction, self.seed)
-
-    def _warn_of_small(self, train: Corpus) -> None:
-        """Say what no fit can mend."""
-        num_docs = int((train.lengths > 0).sum())
-        if num_docs == 1:
-            say("warning: one document with words cannot tell topics apart")
-        elif num_docs < self.num_topics:
-            say(f"warning: {self.num_topics} topics for {num_docs} documents with words")
-        if train.num_words < self.num_topics:
-            say(f"warning: {self.num_topics} topics over {train.num_words} different words")
 
     def _path(self, corpus: Corpus, fixed: dict[str, Any]) -> Path:
         """Where the run goes: where the same command's last fit was to go, if that was killed."""

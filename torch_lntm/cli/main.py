@@ -9,10 +9,10 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO, cast
 
-from torch_lntm.cli.documents import in_options
+from torch_lntm.cli.documents import in_options, visible
 from torch_lntm.cli.fit import INTERRUPTED
 from torch_lntm.cli.launch import first_speaks, launched_rank
 from torch_lntm.cli.parser import parse
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: With 2 for wrong options, with 0 after printing help or the version.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    with _any_encoding(sys.stdout), warnings.catch_warnings():
+    with _any_encoding(sys.stdout), _visible_output(), warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
             with first_speaks():
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
     return FAILED
 
 
@@ -91,7 +91,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"warning: {in_options(str(message))}", file=sys.stderr)
+    print(f"warning: {visible(in_options(str(message)))}", file=sys.stderr)
 
 
 # -------------------------------------------------------------------- memory
@@ -114,7 +114,35 @@ def _memory_wanted(error: BaseException) -> str | None:
     return "needs more than there is" if isinstance(error, MemoryError) else None
 
 
-# -------------------------------------------------------------------- encoding of the output
+# -------------------------------------------------------------------- the output
+
+
+class _VisibleStream:
+    """A stream that writes control characters out: words and names come from files of others.
+
+    Args:
+        stream: Where it writes to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _visible_output() -> Iterator[None]:
+    """A context in which nothing that is printed steers the terminal."""
+    if sys.stdout is None:  # closed
+        yield
+        return
+    with redirect_stdout(cast("TextIO", _VisibleStream(sys.stdout))):
+        yield
+
 
 #: Plain characters for those of the tables that some encodings lack.
 _PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+/-", "’": "'"}

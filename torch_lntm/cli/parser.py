@@ -22,7 +22,7 @@ import yaml
 
 import torch_lntm as lntm
 from torch_lntm.cli.commands import COMMANDS
-from torch_lntm.cli.documents import Command
+from torch_lntm.cli.documents import Command, visible
 from torch_lntm.errors import ConfigError
 
 
@@ -39,7 +39,7 @@ class _Parser(jsonargparse.ArgumentParser):
             text += _suggestion(unknown.replace("_", "-"), known)
         if not self.exit_on_error:
             raise ValueError(text)
-        self.exit(2, f"error: {text}\nSee {self.prog} --help.\n")
+        self.exit(2, f"error: {visible(text)}\nSee {self.prog} --help.\n")
 
 
 #: What jsonargparse says, as a user without Python would say it.

@@ -40,6 +40,31 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     return csr
 
 
+def how_to_count(given: Any) -> str | None:
+    """Code that counts the words of texts which were given in the place of counts.
+
+    Args:
+        given: Documents of any kind.
+
+    Returns:
+        The code; None if these are no texts, or none that this function knows.
+    """
+    if is_frame(given) or isinstance(given, Mapping):
+        columns = [name for name in given if _holds_texts(given[name])]
+        text = "text" if "text" in columns else next(iter(columns), None)
+        return text and f"Corpus.from_texts(table[{text!r}], metadata=table)"
+    several = isinstance(given, (list, tuple)) or getattr(given, "ndim", 0) == 1
+    first = next(iter(given), None) if several else None
+    if isinstance(first, Mapping):
+        return "Corpus.from_texts([record['text'] for record in records])"
+    return "Corpus.from_texts(texts)" if isinstance(first, str) else None
+
+
+def _holds_texts(column: Any) -> bool:
+    several = isinstance(column, Iterable) and not isinstance(column, str)
+    return several and isinstance(next(iter(column), None), str)
+
+
 def _is_canonical(given: Any) -> bool:
     """Whether this is a CSR matrix of positive counts, sorted and different within each row."""
     matrix: Any = given if sp.issparse(given) else None
@@ -80,8 +105,9 @@ def _canonical(matrix: Any) -> sp.csr_matrix:
     return csr
 
 
-def _to_scipy_or_numpy(matrix: Any) -> Any:
+def _to_scipy_or_numpy(given: Any) -> Any:
     """Any matrix of numbers as a scipy matrix or an array, with its entries as they were given."""
+    matrix = given
     try:
         if isinstance(matrix, Tensor):
             matrix = _from_torch(matrix.detach().cpu())
@@ -94,9 +120,11 @@ def _to_scipy_or_numpy(matrix: Any) -> Any:
     except ValueError as error:
         raise CorpusError(f"the matrix is malformed: {error}") from error
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        how = how_to_count(given)
         raise CorpusError(
             "counts must be a matrix of numbers, documents by words, "
             f"got {matrix.ndim} dimensions of {matrix.dtype}"
+            + (f"; count the words of texts by {how}" if how else "")
         )
     return matrix
 

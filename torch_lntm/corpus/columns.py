@@ -18,6 +18,8 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 T = TypeVar("T")
 
 _EXACT_IN_FLOAT = 2**53
+#: How many names a message lists.
+_SHOWN = 20
 _KINDS = {
     "bool": np.dtype(bool),
     "int": np.dtype(np.int64),
@@ -53,6 +55,13 @@ class FrozenDict(Mapping[str, T], Generic[T]):
 
 
 Arrays = FrozenDict[NDArray[Any]]
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first of some names for a message, and how many others there are."""
+    names = list(names)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def select_rows(columns: Arrays, rows: Any) -> Arrays:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
-from torch_lntm.corpus.checks import check_counts, check_vocabulary
+from torch_lntm.corpus.checks import check_counts, check_vocabulary, how_to_count
 from torch_lntm.corpus.columns import (
     FrozenDict,
     is_frame,
@@ -44,6 +44,19 @@ class Corpus(Documents):
     """
 
     # ---------------------------------------------------------------- making one
+
+    def __new__(cls, *given: Any, **parts: Any) -> Corpus:
+        """Makes an empty object, to be filled with the parts of a corpus.
+
+        Raises:
+            CorpusError: Texts or counts are given, from which other constructors make a corpus.
+        """
+        if given:
+            raise CorpusError(
+                f"Corpus({type(given[0]).__name__}) is not a way to make one; "
+                "take Corpus.from_texts(texts), Corpus.from_matrix(counts) or read_corpus(path)"
+            )
+        return super().__new__(cls)
 
     @classmethod
     def from_matrix(
@@ -419,12 +432,9 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         raise ConfigError(
             f"expected a corpus, got {str(documents)!r}; if it is a file, read it by read_corpus"
         )
-    kind = getattr(getattr(documents, "dtype", None), "kind", "")
-    first = documents[0] if isinstance(documents, (list, tuple)) and documents else None
-    if isinstance(first, str) or (kind and kind in "UO"):
+    if (how := how_to_count(documents)) is not None:
         raise ConfigError(
-            "expected a corpus or a matrix of counts, got texts; "
-            "count their words by Corpus.from_texts(texts)"
+            f"expected a corpus or a matrix of counts, got texts; count their words by {how}"
         )
     matrix = is_frame(documents) or sp.issparse(documents)
     if matrix or isinstance(documents, (np.ndarray, Tensor, list, tuple)):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
+from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, listed, select_rows
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.errors import CorpusError
 
@@ -115,7 +115,7 @@ class Documents:
 
     def __repr__(self) -> str:
         name = f"{self.name!r}, " if self.name else ""
-        columns = f", columns: {', '.join(self.metadata)}" if self.metadata else ""
+        columns = f", columns: {listed(self.metadata)}" if self.metadata else ""
         return (
             f"{type(self).__name__}({name}num_docs={self.num_docs}, num_words={self.num_words}, "
             f"num_tokens={self.num_tokens}{columns})"

@@ -13,6 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.checks import how_to_count
+from torch_lntm.corpus.columns import is_frame
 from torch_lntm.errors import CorpusError, CorpusWarning, warn
 
 #: Options that choose words by how frequent they are.
@@ -33,10 +35,19 @@ def check_texts(texts: Iterable[str]) -> Sequence[str]:
         raise CorpusError(
             "texts must be an iterable of strings, got a single text; wrap it: [text]"
         )
+    how = how_to_count(texts)
+    if is_frame(texts) or isinstance(texts, Mapping):  # of which the names would be counted
+        raise CorpusError(
+            f"texts must be an iterable of strings, got a {type(texts).__name__} of columns; pass "
+            f"the one with the texts, as in {how or 'Corpus.from_texts(table[name])'}"
+        )
     texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise CorpusError(f"text {i} must be a string, got {type(text).__name__}")
+            raise CorpusError(
+                f"text {i} must be a string, got {type(text).__name__}"
+                + (f"; pass the texts alone: {how}" if how else "")
+            )
     return texts
 
 

@@ -427,9 +427,12 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
         IncompatibleGuideError: It belongs to another model.
     """
     if not isinstance(guide, Guide):
+        swapped = isinstance(guide, TopicModel)
+        shown = "a TopicModel" if swapped else f"{guide!r:.80}"
         raise ConfigError(
-            f"guide is {guide!r}; expected a guide of this model, such as "
+            f"guide is {shown}; expected a guide of this model, such as "
             "torch_lntm.guides.make_guide(None, model)"
+            + ("; or are model and guide swapped?" if swapped else "")
         )
     if model is not None:
         require_model(model)

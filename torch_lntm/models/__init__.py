@@ -1,5 +1,8 @@
 """Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
 
+from typing import TYPE_CHECKING, Any
+
+from torch_lntm.errors import no_attribute
 from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.content import ContentTopics
@@ -42,3 +45,9 @@ __all__ = [
     "register",
     "stm",
 ]
+
+
+if not TYPE_CHECKING:  # type checkers find names themselves
+
+    def __getattr__(name: str) -> Any:
+        raise no_attribute(__name__, name, __all__)

@@ -139,3 +139,39 @@ def test_the_root_folder_has_no_name(tmp_path, monkeypatch):
     # Its files are too many to read: only what lies beside it is looked for.
     source = readers.open_source("/", None, None, None, readers.TextOptions())
     assert (source.name, source.labels, source.format) == ("", None, "folder")
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (["wood", "stone"], r"from_texts\(texts\)"),
+        ({"text": ["wood"]}, r"from_texts\(table\['text'\], metadata=table\)"),
+        (np.eye(2), r"from_matrix\(counts\)"),
+        (3, r"from_texts\(texts\) or"),
+    ],
+)
+def test_documents_in_memory_are_no_path(given, advice):
+    with pytest.raises(CorpusError, match=f"expected the path of a file or folder.*{advice}"):
+        read_corpus(given)
+
+
+@pytest.mark.parametrize(("name", "advice"), [("a.xlsx", "as CSV"), ("a.docx", "as plain text")])
+def test_documents_of_office_programs_are_told_what_to_be_saved_as(tmp_path, name, advice):
+    with pytest.raises(CorpusError, match=rf"{name}: .* files cannot be read; save .* {advice}"):
+        read_corpus(write(tmp_path / name, "PK"))
+
+
+def test_a_folder_without_texts_is_named_once(tmp_path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CorpusError) as error:
+        read_corpus(tmp_path / "none")
+    assert str(error.value).count(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_column_of_numbers_is_no_text(tmp_path, name):
+    texts = {"a.csv": "id,text\n%s,1\n%s,-2.5\n,\n", "a.jsonl": '{"text": "%s", "id": 1}\n' * 2}
+    with pytest.raises(CorpusError, match=r"the field 'text' holds numbers, not texts; .*text, id"):
+        read_corpus(write(tmp_path / name, texts[name] % (1, 2)))
+    some = texts[name].replace("1\n", "1 wood\n", 1) % ("wood", 2)
+    assert read_corpus(write(tmp_path / name, some)).num_tokens == 1

@@ -23,7 +23,13 @@ from support.pairs import each_pair
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
+from torch_lntm.errors import (
+    ConfigError,
+    CorpusError,
+    IncompatibleGuideError,
+    LNTMWarning,
+    NumericalError,
+)
 from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, make_guide
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em import covariances
@@ -431,6 +437,7 @@ def test_an_error_names_the_document_s_place_in_the_corpus() -> None:
 # -- small and bad input -------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:5 topics for 4 documents")
 @pytest.mark.slow
 @each_pair
 def test_tiny_corpora_fit_without_nan(family, name) -> None:
@@ -468,6 +475,8 @@ def test_what_is_no_guide_of_the_model_is_refused() -> None:
     model, other = ctm(3, 40), ctm(3, 40)
     with pytest.raises(IncompatibleGuideError, match=r"another model; .*TaylorGuide\(model\)"):
         VariationalEM(other, TaylorGuide(model))
+    with pytest.raises(ConfigError, match=r"guide is a TopicModel; .*model and guide swapped\?"):
+        VariationalEM(TaylorGuide(model), model)
     for guide in ("taylor", TaylorGuide, None):
         with pytest.raises(ConfigError, match=r"guide is .*; expected a guide of this model"):
             VariationalEM(model, guide)  # type: ignore[arg-type]
@@ -539,3 +548,10 @@ def test_a_step_of_a_few_documents_more_than_fit_at_once_is_not_split(
     run = VariationalRun(model, engine.guide, engine.settings, corpus)
     assert run.step_docs == 50
     assert run.max_docs == expected
+
+
+def test_more_topics_than_documents_are_warned_of() -> None:
+    model = ctm(6, 20)
+    engine = VariationalEM(model, TaylorGuide(model), max_iterations=0)
+    with pytest.warns(LNTMWarning, match="6 topics for 5 documents with words; take fewer"):
+        engine.fit(Corpus.from_matrix(np.vstack([np.eye(5, 20), np.zeros((3, 20))])))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_lntm.corpus.archive import read_archive
-from torch_lntm.corpus.checks import check_vocabulary
+from torch_lntm.corpus.checks import check_vocabulary, how_to_count
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import TABLE_STREAMS
@@ -33,6 +33,11 @@ _SUFFIXES = {
     ".json": "json",
     ".csv": "csv",
     ".tsv": "csv",
+}
+#: How to make a readable file of some that are not.
+_CONVERTED = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV, a document a row"),
+    **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save it as plain text (.txt)"),
 }
 #: Streams of counts by format: of a path, the number of words where known, and the most bytes.
 STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
@@ -207,7 +212,14 @@ def open_source(
     Raises:
         CorpusError: There is no such file, or something that was given does not apply to it.
     """
-    path = Path(path)
+    try:
+        path = Path(path)
+    except TypeError as error:
+        how = how_to_count(path) or "Corpus.from_texts(texts) or Corpus.from_matrix(counts)"
+        raise CorpusError(
+            f"expected the path of a file or folder, got a {type(path).__name__}; documents in "
+            f"memory go to {how}"
+        ) from error
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
     format = find_format(path) if format is None else format
@@ -271,6 +283,8 @@ def find_format(path: Path) -> str:
     if name.startswith("docword") and name.endswith(".txt"):
         return "uci"
     suffix = Path(name).suffix
+    if suffix in _CONVERTED:
+        raise CorpusError(f"{path}: {suffix} files cannot be read; {_CONVERTED[suffix]}")
     if suffix not in _SUFFIXES:
         raise CorpusError(
             f"{path}: cannot tell the format from the ending {suffix!r}; "

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch_lntm.corpus.columns import listed
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
 from torch_lntm.files import (
     at_line,
@@ -44,8 +45,6 @@ _LONGEST_SIGN = 32
 _CSV_LIMIT = threading.RLock()
 #: Lines in which the header of delimited records ends.
 _HEADER_LINES = 1000
-#: How many fields an error message names.
-_FIELDS_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,7 @@ class TextStream:
         """
         text_field = self.options.text_field or "text"
         columns = _Columns(self.path, self.options)
+        are_numbers = set()
         records = TEXT_READERS[self.format](self.path, self.options)
         for num_docs, (place, record) in enumerate(records, 1):
             if num_docs % _DOCUMENTS == 0:
@@ -106,11 +106,18 @@ class TextStream:
             if not isinstance(text, str):
                 raise FileError(
                     f"{self.path}, {place}: expected a text in the field {text_field!r}, got "
-                    f"{text!r:.60}; the fields are {_listed(record)}; choose by text_field"
+                    f"{text!r:.60}; the fields are {listed(record)}; choose by text_field"
                 )
             if not self._complete:
                 columns.add(place, record, text_field)
+            if text:
+                are_numbers.add(_DECIMAL.fullmatch(text) is not None)
             yield text
+        if are_numbers == {True} and self.format in WITH_FIELDS:
+            raise FileError(
+                f"{self.path}: the field {text_field!r} holds numbers, not texts; choose another "
+                f"by text_field: the fields are {listed([text_field, *columns.names])}"
+            )
         if not self._complete:
             self.metadata = columns.finished(text_field)
             if self.format == "csv":
@@ -161,7 +168,7 @@ def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
     reasons = " and ".join(f"{number} that {reason}" for reason, number in skipped.items())
     if not files:
         found = f"found files: {reasons}" if skipped else "found none"
-        raise CorpusError(f"{path}: expected a folder of .txt files, {found}")
+        raise FileError(f"{path}: expected a folder of .txt files, {found}")
     if skipped:
         warn(f"{path}: skipped files: {reasons}", CorpusWarning)
     files.sort()
@@ -372,7 +379,7 @@ def _check_header(path: Path, line: int, header: list[str]) -> None:
     """Refuses names that occur twice, and more columns than documents have."""
     twice = sorted(name for name, times in Counter(header).items() if times > 1)
     if twice:
-        message = f"columns must have different names, got {_listed(twice)} twice"
+        message = f"columns must have different names, got {listed(twice)} twice"
         raise at_line(path, line, f"{message}; rename or remove one")
     _check_fields(path, f"line {line}", header)
 
@@ -419,6 +426,11 @@ class _Columns:
         label = "" if label is None else label
         self._labels.append("|".join(map(str, label)) if isinstance(label, list) else str(label))
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._columns)
+
     def finished(self, text_field: str) -> dict[str, list[Any]]:
         """The columns of all documents."""
         if not self._labels:
@@ -429,18 +441,12 @@ class _Columns:
         }:
             raise FileError(
                 f"{self._path}: no record has the field {self._label_field!r}; the fields are "
-                f"{_listed([text_field, *self._columns])}; choose by label_field"
+                f"{listed([text_field, *self._columns])}; choose by label_field"
             )
         self._columns.pop("label", None)
         if any(self._labels):
             self._columns["label"] = self._labels
         return self._columns
-
-
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - _FIELDS_SHOWN} more" if len(names) > _FIELDS_SHOWN else ""
-    return ", ".join(names[:_FIELDS_SHOWN]) + more
 
 
 def _numbers(values: list[str | None]) -> list[Any]:

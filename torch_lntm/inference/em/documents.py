@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_lntm.budget import fits
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
-from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.errors import ConfigError, CorpusError, LNTMWarning, warn
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
@@ -42,6 +42,12 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
     corpus = model.encode(as_corpus(documents))
     if corpus.num_tokens == 0:
         raise CorpusError("the corpus has no tokens; there is nothing to fit")
+    num_docs = int((corpus.lengths > 0).sum())
+    if 1 < num_docs < model.num_topics:
+        warn(
+            f"{model.num_topics} topics for {num_docs} documents with words; take fewer",
+            LNTMWarning,
+        )
     return corpus
 
 
