@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.errors import FileError
-from torch_lntm.files import checked_header, open_to_read, path_errors
+from torch_lntm.files import open_to_read, path_errors, read_header
 
 #: Entries that are read, checked or written at once.
 PART = 1 << 20
@@ -66,9 +66,7 @@ def map_array(path: Path, dtype: Any) -> NDArray[Any]:
     expected = np.dtype(dtype)
     with open_to_read(path) as file:
         try:
-            if np.lib.format.read_magic(file) != (1, 0):
-                raise ValueError("another version of the format")
-            shape, _, found = checked_header(np.lib.format.read_array_header_1_0, file)
+            shape, found = read_header(file)
         except (ValueError, OSError) as error:
             raise FileError(f"{path}: not a complete .npy file ({error})") from error
         if found != expected or len(shape) != 1:

@@ -1,6 +1,6 @@
 """Files: reading with a bound and with errors that say where, writing whole or not at all."""
 
-from torch_lntm.files.arrays import checked_header, read_arrays, write_arrays
+from torch_lntm.files.arrays import read_arrays, read_header, write_arrays
 from torch_lntm.files.reading import (
     at_line,
     check_proportion,
@@ -37,7 +37,6 @@ __all__ = [
     "atomic_write",
     "behind_links",
     "check_proportion",
-    "checked_header",
     "excerpt",
     "iterate_lines",
     "make_folder",
@@ -46,6 +45,7 @@ __all__ = [
     "read_arrays",
     "read_bytes",
     "read_consistent",
+    "read_header",
     "read_lines",
     "read_pieces",
     "read_text",

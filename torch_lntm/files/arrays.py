@@ -68,29 +68,30 @@ def read_arrays(
         raise FileError(f"{path}: not a complete .npz file of plain arrays ({error})") from error
 
 
-def checked_header(read: Callable[..., Any], file: Any) -> Any:
-    """The header of an array, of which NumPy's reader raises what it meets in parsing it.
+def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and type that an ``.npy`` file announces; leaves the file behind its header.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The header is damaged, or of a version of the format that NumPy does not write.
     """
+    version = np.lib.format.read_magic(file)
+    readers: dict[tuple[int, int], Callable[..., Any]] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"the unknown version {version} of the format")
     try:
-        return read(file)
+        shape, _, dtype = readers[version](file)
     except (SyntaxError, TokenError, IndexError, TypeError, MemoryError, RecursionError) as error:
         raise ValueError(f"a damaged header: {error}") from error
+    return shape, dtype
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
     """An array, once its header has announced as many bytes as there are."""
     with archive.open(name) as file:
-        version = np.lib.format.read_magic(file)
-        read_header: Callable[..., Any] | None = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read_header is None:
-            raise ValueError(f"{name} has the unknown version {version}")
-        shape, _, dtype = checked_header(read_header, file)
+        shape, dtype = read_header(file)
         if dtype.hasobject:
             raise ValueError(f"{name} holds Python objects")
         announced = math.prod(shape) * dtype.itemsize
