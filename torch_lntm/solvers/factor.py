@@ -223,20 +223,7 @@ def factor(
     Raises:
         NumericalError: B of some documents is not positive definite.
     """
-    # The variances start as blei_lafferty's. They are then fitted to the starting means, without a
-    # pass over the words. The second update counts as part of the first round, so that documents
-    # whose start is as good as their posterior are done with one.
-    share = 0.5 * (torch.softmax(start, -1) + 1.0 / space.num_topics)
-    variance = 1.0 / (space.noise_precision + batch.lengths[:, None] * share)
-    variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
-    sources, z = _Sources.start(space), space.whiten(start)
-    if not space.shares_source_covariance:
-        sources, z = sources.updated(z, start, batch.index)
-    point = Objective(batch, topics, sources, 0.5 * variance).evaluate(z)
-    bound = point.value + sources.bound_terms(z) - _noise_divergence(space, variance)
-    variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
-    mean = _updated_mean(sources, z, point.words.topic_counts, 0.5 * variance, batch.lengths)
-    sources, z = sources.updated(z, mean, batch.index)
+    sources, z, variance, bound = _first_round(batch, topics, space, start)
     active, current = ActiveSet(batch.num_docs, z.device), batch
     # What the words say at the means of a round holds at the start of the next, and what its step
     # tells of the curvature nearly does, also where the sources' coordinates change.
@@ -286,3 +273,28 @@ def factor(
         source_mean=sources.source_mean(z).to(z.dtype),
         source_root=root.expand(batch.num_docs, -1, -1),
     )
+
+
+def _first_round(
+    batch: DocumentBatch, topics: Tensor, space: FactorSpace, start: Tensor
+) -> tuple[_Sources, Tensor, Tensor, Tensor]:
+    """The paper's round, from starting means.
+
+    Returns:
+        The sources, z, the variances of eta and the bound of every document.
+    """
+    # The variances start as blei_lafferty's. They are then fitted to the starting means, without a
+    # pass over the words. The second update counts as part of the first round, so that documents
+    # whose start is as good as their posterior are done with one.
+    share = 0.5 * (torch.softmax(start, -1) + 1.0 / space.num_topics)
+    variance = 1.0 / (space.noise_precision + batch.lengths[:, None] * share)
+    variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
+    sources, z = _Sources.start(space), space.whiten(start)
+    if not space.shares_source_covariance:
+        sources, z = sources.updated(z, start, batch.index)
+    point = Objective(batch, topics, sources, 0.5 * variance).evaluate(z)
+    bound = point.value + sources.bound_terms(z) - _noise_divergence(space, variance)
+    variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)
+    mean = _updated_mean(sources, z, point.words.topic_counts, 0.5 * variance, batch.lengths)
+    sources, z = sources.updated(z, mean, batch.index)
+    return sources, z, variance, bound
