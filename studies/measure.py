@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from studies.machine import ROOT, describe
 from torch_lntm.errors import ConfigError
+from torch_lntm.files import atomic_write
 from torch_lntm.progress import tqdm
 
 if TYPE_CHECKING:
@@ -181,10 +182,8 @@ def dumps(record: Mapping[str, Any]) -> str:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file as a whole or not at all; the folder is made if missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    with atomic_write(path) as file:
+        file.write(content)
 
 
 #: How JSON, which lacks them, holds the numbers that are not finite.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -269,6 +272,84 @@ def test_a_folder_that_cannot_be_synced_in_its_place_gives_it_back(root, monkeyp
     if not exchange:
         monkeypatch.setattr(writing, "_renameat2", None)
     with pytest.raises(FileError, match=r"x: cannot be written .Input/output error"):
+        write_folder(root / "x")
+    assert (root / "x" / "a").read_bytes() == b"old"
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+# ------------------------------------------------------------------ what the system refuses
+
+
+@pytest.mark.parametrize("writer", [lambda path: write(path, b"new"), write_folder])
+def test_nothing_is_left_without_a_free_descriptor(root, monkeypatch, writer):
+    def fail(path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(writing, "_open", fail)
+    with pytest.raises(FileError, match=r"x: cannot be written .*Too many open files"):
+        writer(root / "x")
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+def test_file_systems_that_cannot_sync_folders_are_written_to(root, monkeypatch, number):
+    fsync = os.fsync
+
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if number == errno.EIO:
+        with pytest.raises(FileError, match=r"x: cannot be written .*Input/output error"):
+            write_folder(root / "x")
+        assert list(root.iterdir()) == []
+    else:
+        write_folder(root / "x")
+        assert (root / "x" / "b").read_bytes() == b"newer"
+
+
+def test_folders_that_may_be_written_but_not_read_are_synced_with_everything(root, monkeypatch):
+    synced, real = [], os.open
+
+    def unreadable(path, *arguments, **options):
+        if Path(path) == root:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", unreadable)
+    monkeypatch.setattr(os, "sync", lambda: synced.append((root / "x").read_bytes()))
+    write(root / "x", b"new")
+    assert synced == [b"new"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS])
+def test_file_systems_without_an_exchange_rename_twice(root, monkeypatch, number):
+    make((("a", b"old"),), root / "x")
+    calls = []
+
+    def refuse(*arguments):
+        calls.append(arguments)
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(writing, "_renameat2", refuse)
+    write_folder(root / "x")
+    assert len(calls) == 1
+    assert (root / "x" / "b").read_bytes() == b"newer"
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
+def test_an_exchange_that_fails_for_another_reason_is_told(root, monkeypatch):
+    make((("a", b"old"),), root / "x")
+
+    def refuse(*arguments):
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+    monkeypatch.setattr(writing, "_renameat2", refuse)
+    with pytest.raises(FileError, match=r"x: cannot be written .*Input/output error"):
         write_folder(root / "x")
     assert (root / "x" / "a").read_bytes() == b"old"
     assert [path.name for path in root.iterdir()] == ["x"]

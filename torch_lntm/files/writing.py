@@ -80,7 +80,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     Raises:
         FileError: The file cannot be written. Nothing is left of it, and what stood under
-            ``path`` before is still there.
+            ``path`` before is still there, unless the disk fails when the file has its name.
     """
     with path_errors(path):
         place = behind_links(path)
@@ -212,12 +212,16 @@ def _claim(place: Path, in_folder: bool) -> tuple[Path, int | None]:
     while True:
         temporary = place.with_name(f".{shortened(place.name)}.{uuid.uuid4().hex}.new")
         temporary.mkdir() if in_folder else temporary.touch(exist_ok=False)
-        # Another writer may take it for a leftover, and remove it, before it is locked.
-        with suppress(FileNotFoundError):
+        try:
             descriptor = _open(temporary)
             if descriptor is None or (try_lock(descriptor) is not False and temporary.exists()):
                 return temporary, descriptor
             os.close(descriptor)
+        except FileNotFoundError:
+            pass  # as above: before it was locked, another writer took it for a leftover
+        except BaseException:
+            _remove(temporary)
+            raise
 
 
 def _remove_leftovers(place: Path) -> None:
