@@ -105,6 +105,20 @@ def test_names_in_the_graph_do_not_overlap(num_topics):
     assert overlaps == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["constrained", None])
+def test_long_names_in_given_axes_do_not_overlap(layout):
+    """Neither do they in the narrow axes of a figure with others."""
+    model = make_model(15)
+    _, axes = plt.subplots(1, 2, figsize=(12, 6), width_ratios=(2, 1), layout=layout)
+    names = [f"{k} hollingworth firefighters" for k in range(15)]
+    ax = correlation_graph(model, labels=names, shares=np.arange(1, 16), ax=axes[0])
+    ax.figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts if "hollingworth" in text.get_text()]
+    assert len(boxes) == 15
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+
+
 def test_pictures_go_into_given_axes():
     model = make_model()
     _, axes = plt.subplots(1, 2)
