@@ -109,21 +109,21 @@ def _kind_of_text(value: str) -> Kind:
 def _days(name: str, values: NDArray[Any], each: str) -> NDArray[np.float64]:
     """Dates as days since 1970-01-01."""
     texts = [str(value) for value in values]
-    row = next((row for row, text in enumerate(texts) if not _is_date(text)), None)
-    if row is not None:
-        raise CorpusError(
-            f"column {name!r} holds dates, and {texts[row]!r:.40} in {each} {row}; expected each "
-            "as in 2004-09-30"
-        )
-    return np.array([text[:10] for text in texts], "datetime64[D]").astype(np.float64)
-
-
-def _is_date(text: str) -> bool:
-    """Whether a text is a day that there is, with or without a time."""
-    if not _DATE.fullmatch(text):
-        return False
+    row = next((row for row, text in enumerate(texts) if not _DATE.fullmatch(text)), None)
     try:
-        np.datetime64(text[:10], "D")
+        if row is None:
+            return np.array([text[:10] for text in texts], "datetime64[D]").astype(np.float64)
+    except ValueError:
+        row = next(row for row, text in enumerate(texts) if not _is_day(text[:10]))
+    raise CorpusError(
+        f"column {name!r} holds dates, and {texts[row]!r:.40} in {each} {row}; expected each as in "
+        "2004-09-30"
+    )
+
+
+def _is_day(text: str) -> bool:
+    try:
+        np.datetime64(text, "D")
     except ValueError:
         return False
     return True
