@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy.stats import beta
 from support.pictures import WORDS, make_model, small_corpus
 
 import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
 from torch_lntm.plotting import (
     document_proportions,
     topic_labels,
@@ -49,3 +51,15 @@ def test_document_proportions_of_a_dirichlet_are_its_own():
     for end, probability in ((0, 0.05), (1, 0.95)):
         found = marginal.cdf(segments[:, end, 0])
         assert (np.abs(found - probability) < 6 * np.sqrt(0.05 * 0.95 / 20_000)).all()
+
+
+def test_document_proportions_of_draws_are_of_a_document_of_the_corpus():
+    corpus = small_corpus()
+    guide = lntm.guides.LaplaceGuide(make_model())
+    draws = lntm.inference.theta_draws(guide, corpus, 5)
+    by_draws = document_proportions(draws, 2, num_samples=400).lines[0]
+    by_posterior = document_proportions(guide.posterior(corpus.batch()), 2, num_samples=400)
+    expected = by_posterior.lines[0].get_xdata()
+    np.testing.assert_allclose(by_draws.get_xdata(), expected, atol=1e-5)
+    with pytest.raises(ConfigError, match=f"document {len(corpus)} is not in ThetaDraws"):
+        document_proportions(draws, len(corpus))

@@ -425,7 +425,7 @@ def _expected_time(chains: KeptChains, run: Run, corpus: Corpus, num_draws: int)
     if not isinstance(seconds, int | float) or not made:
         return ""
     found = seconds / made * len(corpus) * transitions_of(chains, num_draws)
-    return f", about {found / 60:.0f} minutes" if found > 90 else f", about {found:.0f} s"
+    return f", about {found / 60:.0f} minutes" if found > 90 else f", about {max(found, 1):.0f} s"
 
 
 def _check_reading(run: Run) -> None:

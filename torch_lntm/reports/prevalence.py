@@ -12,7 +12,7 @@ from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, ConvergenceWarning, warn
 from torch_lntm.inference import DocumentTopics, DrawSource, theta_draws
 from torch_lntm.reports.groups import Grouping, group_documents
 
@@ -21,6 +21,10 @@ Array = NDArray[np.float64]
 #: Tokens of an average document below which what the fit leaves open of the topics' words, which no
 #: interval here holds, matters much.
 SHORT_DOCUMENT = 50.0
+#: Change of a share from half of its draws to the other, in Monte-Carlo standard errors, that
+#: independent draws have in less than one of 1,000 reports; the least change that matters, a unit
+#: of the last printed digit; and the fewest draws that can tell.
+DRIFT_ERRORS, LAST_DIGIT, FEWEST_DRAWS = 7.0, 0.001, 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,6 +126,9 @@ def summarise_corpus(
         ConfigError: ``draws`` cannot draw, the level is no probability, there are fewer than 2
             draws, or the corpus has other words or none.
         MissingColumnError: The metadata have no such column.
+
+    Warns:
+        ConvergenceWarning: A share changes while it is drawn: chains have not settled.
     """
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
@@ -147,6 +154,7 @@ def summarise_corpus(
         theta[rows] = draws_of_theta.mean(0).to(model.dtype)
         converged[rows] = part.converged
     overall, *others = (tally.result(level) for tally in tallies)
+    _check_drift(tallies[0].by_draw()[:, 0])
     documents = DocumentTopics(
         theta, converged, corpus.lengths, "mean", metadata=dict(corpus.metadata)
     )
@@ -170,12 +178,16 @@ class _Tally:
         self.first += member @ theta
         self.second += member @ theta.square().mean(0)
 
+    def by_draw(self) -> Array:
+        """Mean proportions ``(num_draws, num_groups, num_topics)`` at each draw."""
+        num_docs = np.bincount(self.codes[self.codes >= 0], minlength=len(self.grouping.names))
+        return np.asarray(self.first.numpy() / np.maximum(num_docs, 1)[:, None])
+
     def result(self, level: float) -> Prevalence:
         """The prevalence, with intervals of a level."""
         codes = self.codes.numpy()
         num_docs = np.bincount(codes[codes >= 0], minlength=len(self.grouping.names))
-        count = num_docs[:, None].astype(np.float64)
-        by_draw = self.first.numpy() / np.maximum(count, 1)
+        count, by_draw = num_docs[:, None].astype(np.float64), self.by_draw()
         mean = by_draw.mean(0)
         scatter = self.second.numpy() - count * np.square(by_draw).mean(0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -185,6 +197,27 @@ class _Tally:
         reach = stdtrit(np.maximum(count - 1, 1), (1 + level) / 2) * error
         return Prevalence(
             self.grouping, num_docs, mean, (mean - reach).clip(0), (mean + reach).clip(max=1), error
+        )
+
+
+def _check_drift(shares: Array) -> None:
+    """Tell of shares that change while they are drawn, as those of chains on their way do.
+
+    Args:
+        shares: ``(num_draws, num_topics)`` mean proportions of the documents at each draw.
+    """
+    if len(shares) < FEWEST_DRAWS:
+        return
+    early, late = np.array_split(shares, 2)
+    change = np.abs(late.mean(0) - early.mean(0))
+    error = np.sqrt(early.var(0) / len(early) + late.var(0) / len(late))
+    drifts = np.where(change > DRIFT_ERRORS * error, change, 0.0)
+    if drifts.max() > LAST_DIGIT:
+        warn(
+            f"the share of topic {drifts.argmax()} changes by {100 * drifts.max():.1f} percentage "
+            "points from the first half of the draws to the second: the chains have not settled. "
+            "Fit with more epochs, or draw with more warmup_steps",
+            ConvergenceWarning,
         )
 
 
