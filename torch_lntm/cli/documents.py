@@ -450,10 +450,9 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     Raises:
         ConfigError: The file exists, or is a symbolic link that leads back to itself.
     """
-    from torch_lntm.files import behind_links, path_errors
+    from torch_lntm.files import behind_links
 
-    with path_errors(path):
-        behind_links(path)
+    behind_links(path)
     if path.exists() and not path.is_dir() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 

@@ -26,7 +26,6 @@ from torch_lntm.files.writing import (
     path_errors,
     shortened,
     try_lock,
-    unwritable,
 )
 
 __all__ = [
@@ -54,6 +53,5 @@ __all__ = [
     "shortened",
     "try_lock",
     "unpacked_bytes",
-    "unwritable",
     "write_arrays",
 ]

@@ -51,12 +51,6 @@ _LONGEST = 200
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 
 
-def unwritable(path: Path, error: OSError) -> FileError:
-    """The error for a file or folder that the operating system lets no one write."""
-    advice = _ADVICE.get(error.errno or 0, "choose another path")
-    return FileError(f"{path}: cannot be written ({error.strerror or error}): {advice}")
-
-
 @contextmanager
 def path_errors(path: Path) -> Iterator[None]:
     """A context in which errors of the operating system name ``path`` and say what to do.
@@ -69,7 +63,9 @@ def path_errors(path: Path) -> Iterator[None]:
     except LNTMError:
         raise
     except OSError as error:
-        raise unwritable(path, error) from error
+        advice = _ADVICE.get(error.errno or 0, "choose another path")
+        reason = error.strerror or error
+        raise FileError(f"{path}: cannot be written ({reason}): {advice}") from error
 
 
 @contextmanager
@@ -175,12 +171,17 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def behind_links(path: Path) -> Path:
-    """The path that a symbolic link leads to, or the path itself."""
+    """The path that a symbolic link leads to, or the path itself.
+
+    Raises:
+        FileError: The link leads back to itself.
+    """
     if not path.is_symlink():
         return path
     place = Path(os.path.realpath(path))
-    if place.is_symlink():
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    with path_errors(path):
+        if place.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return place
 
 
