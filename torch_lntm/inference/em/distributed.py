@@ -113,35 +113,36 @@ class Processes:
             found = make()
             assert found is not None
             return found
+        # Meanwhile this process's documents are visited.
+        marks = None if occurs is None else self._reduce(occurs.to(torch.uint8), dist.ReduceOp.MAX)
         part, error = self._try(make)
-        words = self._agree(error, occurs).nonzero().squeeze(1).to(self._device)
         if self._sizes is None:
-            known = self.gather(None if part is None else _sizes_of(part))
-            self._sizes = next(sizes for sizes in known if sizes is not None)
+            known = [x for x in self.gather(None if part is None else _sizes_of(part)) if x]
+            if not known:  # no process got any statistics
+                self._agree(error)
+            self._sizes = known[0]
         shapes = dict(self._sizes)
         height, width = shapes.pop("word_counts")
         if part is None:
-            part = Statistics(
-                0.0,
-                0.0,
-                {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()},
-                torch.zeros(height, width, dtype=dtype, device=self._device).mT,
-                0.0,
-                0,
-            )
-        scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
-        sums = self.total(
-            {"": torch.tensor(scalars, dtype=torch.float64), **{n: part.sums[n] for n in shapes}}
-        )
-        num_docs, num_tokens, objective, num_unconverged = sums.pop("").tolist()
+            sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+            counts = torch.zeros(height, width, dtype=dtype, device=self._device)
+            part = Statistics(0.0, 0.0, sums, counts.mT, 0.0, 0)
         # As the counts lie in memory, word by word.
         rows = part.word_counts.mT.to(dtype)
-        if occurs is None:
-            counts = self._all_reduce(rows.contiguous())
+        if marks is None:
+            reduced = self._reduce(rows.contiguous())
         else:
-            counts = torch.zeros_like(rows)
-            counts[words] = self._all_reduce(rows.index_select(0, words))
-        return Statistics(num_docs, num_tokens, sums, counts.mT, objective, round(num_unconverged))
+            words = marks().nonzero().squeeze(1).to(rows.device)
+            reduced = self._reduce(rows.index_select(0, words))
+        scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
+        told = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
+        sums = self.total({"": told, **{name: part.sums[name] for name in shapes}})
+        failed, interrupted, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()
+        rows = (
+            reduced() if marks is None else torch.zeros_like(rows).index_copy_(0, words, reduced())
+        )
+        self._raise_any(bool(failed), bool(interrupted), error)
+        return Statistics(num_docs, num_tokens, sums, rows.mT, objective, round(unconverged))
 
     def total(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Sums over the processes, float64, by one all-reduce.
@@ -160,17 +161,33 @@ class Processes:
 
     def _all_reduce(self, tensor: Tensor, op: Any = None) -> Tensor:
         """The sum over the processes, or another reduction; ``tensor`` may be overwritten."""
+        return self._reduce(tensor, op)()
+
+    def _reduce(self, tensor: Tensor, op: Any = None) -> Callable[[], Tensor]:
+        """Begin a reduction; the function that is returned waits for its result."""
         device = tensor.device
         if device.type not in self._devices:
             tensor = tensor.to(self._small)
+        with self._all_there():
+            work = dist.all_reduce(tensor, op or dist.ReduceOp.SUM, self._group, async_op=True)
+
+        def finish() -> Tensor:
+            with self._all_there():
+                work.wait()
+            return tensor.to(device)
+
+        return finish
+
+    @contextmanager
+    def _all_there(self) -> Iterator[None]:
+        """A context in which errors of the process group say that a process is gone."""
         try:
-            dist.all_reduce(tensor, op or dist.ReduceOp.SUM, self._group)
+            yield
         except RuntimeError as error:
             raise ProcessError(
                 f"process {self.rank} of {self.size} waited for the others in vain: one of them is "
                 f"gone, or did not answer in the time that the process group allows ({error})"
             ) from error
-        return tensor.to(device)
 
     # -- agreement -------------------------------------------------------------------------------
 
@@ -200,36 +217,31 @@ class Processes:
         except Exception as error:
             return None, error
 
-    def _agree(self, error: BaseException | None, occurs: Tensor | None = None) -> Tensor:
-        """Raise in all processes what one of them failed with; one all-reduce of bytes.
+    def _agree(self, error: BaseException | None) -> None:
+        """Raise in all processes what one of them failed with; one all-reduce of two bytes."""
+        told = torch.tensor(_flags(error), dtype=torch.uint8, device=self._small)
+        failed, interrupted = self._all_reduce(told, dist.ReduceOp.MAX).bool().tolist()
+        self._raise_any(failed, interrupted, error)
+
+    def _raise_any(self, failed: bool, interrupted: bool, error: BaseException | None) -> None:
+        """Raise the error of the first process that has one, or Ctrl-C, in all of them.
 
         Args:
-            error: The error of this process, if it has one.
-            occurs: ``(num_words,)`` bool, words of this process.
-
-        Returns:
-            ``(num_words,)`` bool, the words of any process.
+            failed: Some process has an error.
+            interrupted: Ctrl-C was pressed in some process.
+            error: What this process caught.
         """
-        interrupted = isinstance(error, KeyboardInterrupt)
-        told = torch.tensor([error is not None and not interrupted, interrupted])
-        if occurs is not None:
-            told = torch.cat([occurs.cpu(), told])
-        told = self._all_reduce(told.to(self._small, torch.uint8), dist.ReduceOp.MAX).cpu().bool()
-        if told[-2]:
-            self._raise_first(None if interrupted else error)
-        if told[-1]:
+        if failed:
+            own = None if isinstance(error, KeyboardInterrupt) else error
+            found = self.gather(None if own is None else _described(own))
+            rank = next(i for i, described in enumerate(found) if described is not None)
+            shared = own if rank == self.rank and own else _made_again(**found[rank])
+            if isinstance(shared, LNTMError):
+                shared.shared = True
+            raise shared from (None if shared is own else own)
+        if interrupted:
             self._pending, self._interrupted = False, True
             raise KeyboardInterrupt
-        return told[:-2]
-
-    def _raise_first(self, error: BaseException | None) -> None:
-        """Raise the error of the first process that has one, in all of them."""
-        found = self.gather(None if error is None else _described(error))
-        rank = next(i for i, described in enumerate(found) if described is not None)
-        shared = error if rank == self.rank and error else _made_again(**found[rank])
-        if isinstance(shared, LNTMError):
-            shared.shared = True
-        raise shared from (None if shared is error else error)
 
     def gather(self, value: Any) -> list[Any]:
         """The JSON-able values that the processes give, by rank."""
@@ -344,6 +356,12 @@ def _sizes_of(part: Statistics) -> dict[str, list[int]]:
     """Shapes of what is summed, by name: of the word counts as they lie in memory."""
     sizes = {name: list(value.shape) for name, value in part.sums.items()}
     return {**sizes, "word_counts": list(part.word_counts.mT.shape)}
+
+
+def _flags(error: BaseException | None) -> list[bool]:
+    """Whether a process has failed, and whether it was interrupted."""
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return [error is not None and not interrupted, interrupted]
 
 
 def _warn_without_group() -> None:

@@ -127,16 +127,21 @@ class ResumableFit(ABC):
 
     # -- state -------------------------------------------------------------------------------------
 
+    @property
+    def unchanging(self) -> frozenset[str]:
+        """Tables of documents that no later step writes; Ctrl-C goes back to them uncopied."""
+        return frozenset()
+
     def keep(self) -> None:
         """Remember the end of this step, which Ctrl-C goes back to."""
         tables = {
-            name: table
+            name: table if name in self.unchanging else table.clone()
             for name, table in self.state.documents.items()
             if name not in self.not_returned_to
         }
         state = replace(
             self.state,
-            documents=dict_of_clones(tables),
+            documents=tables,
             statistics=self._kept_statistics(),
             history=list(self.state.history),
             best=dict(self.state.best),
@@ -212,6 +217,7 @@ class ResumableFit(ABC):
         finally:
             steps.close()
             self.state.seconds = before + time.monotonic() - began
+            del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
 

@@ -323,6 +323,12 @@ class MonteCarloRun(ResumableFit):
         """See :attr:`ResumableFit.averages`."""
         return True
 
+    @property
+    def unchanging(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.unchanging`; solvers of mass matrices move the means."""
+        shared = self.settings.chains.mass_matrix not in space_type_of(self.model).posterior_metrics
+        return frozenset({"means"} if shared else ())
+
     def end_reason(self) -> StopReason:
         """See :meth:`ResumableFit.end_reason`."""
         return self.phases.stop_reason(self.state.phase, self.state.history)
@@ -502,7 +508,7 @@ class MonteCarloRun(ResumableFit):
         rotations = prior.canonicalise_()
         chains = {}
         for name in of_chains:
-            site, value = name.removeprefix(CHAIN), tables[name].transpose(0, 1).clone()
+            site, value = name.removeprefix(CHAIN), tables[name].transpose(0, 1).contiguous()
             if site in rotations:
                 value = value @ rotations[site].to(value)
             if self.processes.first:
@@ -515,9 +521,11 @@ class MonteCarloRun(ResumableFit):
         moved = moved.mT
         if chains and means is not None:
             weights = moved.to(means) / moved.sum(0).clamp_min(1)
-            sampled = (weights[..., None] * chains[prior.latent].to(means)).sum(0)
+            sampled = torch.einsum("cd,cdk->dk", weights, chains[prior.latent].to(means))
             # Documents without a chain that moves keep the means that they started with.
-            means = torch.where(moved.any(0)[:, None], sampled, means)
+            still = ~moved.any(0)
+            sampled[still] = means[still]
+            means = sampled
         means = self.with_prior_means(means)
         if chains and self.processes.first:
             self._warn(moved)
