@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyro
 import pytest
 import torch
 from pyro.infer import MCMC, NUTS, SVI, TraceMeanField_ELBO
+from support.markdown import code_of
 
 import torch_lntm as lntm
 from torch_lntm.cli import main
@@ -29,17 +29,11 @@ from torch_lntm.guides import GUIDES, guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.io import load_model, save_model
-from torch_lntm.models import CONSTRUCTORS, TopicModel, Topics, ctm
+from torch_lntm.models import CONSTRUCTORS, DirichletTopics, TopicModel, ctm
 from torch_lntm.models.priors.prior import keeps_up
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
-
-
-def code_of(page: str) -> str:
-    """The Python of a page of the documentation."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return "\n\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +62,7 @@ def mine(corpus):
 
 def make_model(mine, kind: str, dtype: torch.dtype = torch.float64) -> TopicModel:
     generator = torch.Generator().manual_seed(0)
-    topics = Topics(NUM_TOPICS, NUM_WORDS, dtype=dtype, generator=generator)
+    topics = DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=dtype, generator=generator)
     if kind == "toeplitz":
         return TopicModel(mine.ToeplitzPrior(NUM_TOPICS, dtype=dtype), topics)
     return TopicModel(mine.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
@@ -178,7 +172,7 @@ def test_a_prior_that_leaves_something_out_is_told_what(corpus) -> None:
         def location(self, batch):
             return torch.zeros(NUM_TOPICS)
 
-    model = TopicModel(Unfinished(NUM_TOPICS), Topics(NUM_TOPICS, NUM_WORDS))
+    model = TopicModel(Unfinished(NUM_TOPICS), DirichletTopics(NUM_TOPICS, NUM_WORDS))
     with pytest.raises(NotImplementedError, match="Unfinished does not define scale_tril"):
         make_guide("taylor", model).posterior(corpus.batch())
 
@@ -215,7 +209,7 @@ def test_variational_em_learns_what_covariates_do(mine) -> None:
     topics = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), NUM_TOPICS) + 1e-3)
     truth = TopicModel(
         mine.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
-        Topics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+        DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
     )
     slopes = torch.tensor([[0.5, 0.0, -0.5], [1.0, -1.0, 0.0]], dtype=torch.float64)
     with torch.no_grad():
@@ -225,7 +219,7 @@ def test_variational_em_learns_what_covariates_do(mine) -> None:
     made, _ = truth.generate([80] * 500, covariates={"x": x}, seed=0)
     model = TopicModel(
         mine.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
-        Topics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+        DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
     )
     guide = make_guide("taylor", model)
     VariationalEM(model, guide, start="model", max_iterations=15, progress=False).fit(made)

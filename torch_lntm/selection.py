@@ -318,7 +318,7 @@ def select(
         f"{'up to ' if interrupted else ''}{num_seeds} seeds each, "
         f"{len(test)} held out, {observed_fraction:.0%} of their tokens observed, seed {seed}"
     )
-    if fits[sizes[0]][0].model.bursts is not None:
+    if fits[sizes[0]][0].model.words.cache_weight is not None:
         about += ", completion with the documents' own words"
     if annealing:
         about += f"; likelihood with {annealing.num_chains} chains a document"

@@ -43,7 +43,7 @@ from torch_lntm.effects import Effects, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
-from torch_lntm.models import Covariates, StructuralPrior, TopicModel, Topics, stm
+from torch_lntm.models import Covariates, KnownTopics, StructuralPrior, TopicModel, stm
 
 #: Draws behind the true effects.
 TRUTH_DRAWS = 200_000
@@ -108,13 +108,6 @@ class Result:
 
     settings: Settings
     intervals: list[dict[str, list[list[float]]]]
-
-
-class FixedTopics(Topics):
-    """Topics that no M-step changes."""
-
-    def m_step(self, word_counts: Tensor) -> None:
-        """Leave them as they are."""
 
 
 def designs(settings: Settings) -> Iterator[tuple[int, float, bool, int]]:
@@ -188,7 +181,7 @@ def simulate(
         covariance=torch.eye(num_topics),
         dtype=torch.float64,
     )
-    truth = TopicModel(prior, Topics(num_topics, num_words, probs=probs, dtype=torch.float64))
+    truth = TopicModel(prior, KnownTopics(probs))
     u = x[:, None]
     corpus, latents = truth.generate(
         [length] * settings.num_docs, seed=seed, covariates={"prevalence": u}
@@ -213,7 +206,7 @@ def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
     if not known:
         return model
     probs = truth.topics.probs.detach()
-    return TopicModel(model.prior, FixedTopics(*probs.shape, probs=probs))
+    return TopicModel(model.prior, KnownTopics(probs))
 
 
 def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, Tensor]:

@@ -96,6 +96,7 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
         import torch
 
         import torch_lntm as lntm
+        from torch_lntm.models import DirichletMultinomial
         from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
         from torch_lntm.recipes import Recipe
 
@@ -113,8 +114,8 @@ def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task]
         prior: Any = model.prior
         names = PARAMETERS.get(kind, {"loc": "loc", "covariance": "covariance"})
         found = {ours: getattr(prior, name) for ours, name in names.items()}
-        if model.bursts is not None:
-            found["concentration"] = model.bursts.concentration
+        if isinstance(model.words, DirichletMultinomial):
+            found["concentration"] = model.words.concentration
         return Fit(
             model.topics.double_probs.numpy(),
             {name: value.detach().double().numpy() for name, value in found.items()},

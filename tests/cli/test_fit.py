@@ -50,7 +50,7 @@ def test_scores_of_bursty_documents(counts, capsys):
     assert main(["fit", counts, "--out", "run", *QUICK, "--bursty"]) == 0
     out, _ = capsys.readouterr()
     model = lntm.load_run("run").model
-    assert f"own words (a = {float(model.concentration):.4g})" in out
+    assert f"own words (a = {model.words.cache_weight:.4g})" in out
     scores = json.loads(Path("run/evaluation.json").read_text())
     methods = [score["method"].partition(";")[0] for score in scores]
     assert ["own words" in method for method in methods] == [True, False, False]

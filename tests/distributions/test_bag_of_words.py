@@ -132,16 +132,3 @@ def test_errors(device) -> None:
         bags(device, [1, 1, 1, 1]).expand([2, 4]).sample_counts(torch.Generator(device))
     with pytest.raises(ValueError, match="all documents share their topics"):
         BagOfWords(theta, topics.expand(4, -1, -1))
-    for number in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=r"concentration is .*; expected a positive number"):
-            BagOfWords(theta, topics, concentration=number)
-    with pytest.raises(ValueError, match=r"concentration of shape \(2,\); expected one number"):
-        BagOfWords(theta, topics, concentration=torch.tensor([2.0, 3.0]))
-
-
-def test_a_concentration_may_be_a_number(device) -> None:
-    theta, topics = torch.from_numpy(THETA).to(device), torch.from_numpy(TOPICS).to(device)
-    counts = torch.ones(len(THETA), TOPICS.shape[1], dtype=torch.float64, device=device)
-    number = torch.tensor(5.0, dtype=torch.float64, device=device)
-    expected = BagOfWords(theta, topics, concentration=number).log_prob(counts)
-    assert torch.equal(BagOfWords(theta, topics, concentration=5.0).log_prob(counts), expected)

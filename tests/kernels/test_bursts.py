@@ -8,31 +8,21 @@ import numpy as np
 import pytest
 import torch
 from support.problems import make_batch
+from torch.func import functional_call
 
-from torch_lntm import models
-from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import (
+    Cells,
     PaddedWords,
     SparseWords,
-    bursts,
     expected_counts,
     expected_topic_counts,
     expected_word_counts,
     log_likelihood_at,
     mixture_log_likelihood,
-    mixture_log_likelihood_reference,
-    responsibility_covariance,
+    surrogate,
     word_probabilities,
 )
-from torch_lntm.solvers.blei_lafferty import blei_lafferty
-from torch_lntm.solvers.ep import ep
-from torch_lntm.solvers.factor import factor
-from torch_lntm.solvers.khan_bouchard import khan_bouchard
-from torch_lntm.solvers.laplace import laplace
-from torch_lntm.solvers.mode import mode
-from torch_lntm.solvers.second_order import second_order_word_counts
-from torch_lntm.solvers.taylor import taylor
-from torch_lntm.solvers.vb import dirichlet_bound, vb
+from torch_lntm.models import DirichletMultinomial
 
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-11}
@@ -57,9 +47,19 @@ def urn(q: np.ndarray, counts: np.ndarray, a: float) -> float:
     return total
 
 
-def batch_of(counts: np.ndarray, device, dtype, a: float = A):
-    batch = make_batch(counts, device, dtype)
-    return batch.with_concentration(torch.tensor(a, dtype=torch.float64, device=device))
+def repeats(device, a: float = A) -> DirichletMultinomial:
+    return DirichletMultinomial(a, dtype=torch.float64).to(device).requires_grad_(False)
+
+
+class _LogLikelihood(torch.nn.Module):
+    """The log likelihood as a module, for ``functional_call``."""
+
+    def __init__(self, words: DirichletMultinomial) -> None:
+        super().__init__()
+        self.words = words
+
+    def forward(self, t, phi, batch):
+        return mixture_log_likelihood(t, phi, batch, self.words)
 
 
 def tensors(device, dtype, *arrays):
@@ -76,11 +76,12 @@ def test_the_likelihood_is_that_of_urns(device, dtype) -> None:
     theta, topics, counts = problem()
     expected = [urn(q, c, A) for q, c in zip(theta @ topics, counts, strict=True)]
     t, phi = tensors(device, dtype, theta, topics)
-    batch = batch_of(counts, device, dtype)
-    close(mixture_log_likelihood(t, phi, batch), expected, TOLERANCE[dtype])
-    close(expected_counts(t, phi, batch).log_likelihood, expected, TOLERANCE[dtype])
+    batch = make_batch(counts, device, dtype)
+    likelihood = repeats(device)
+    close(mixture_log_likelihood(t, phi, batch, likelihood), expected, TOLERANCE[dtype])
+    close(expected_counts(t, phi, batch, likelihood).log_likelihood, expected, TOLERANCE[dtype])
     chains = t.expand(2, -1, -1)
-    for words in (SparseWords(phi, batch), PaddedWords(phi, batch)):
+    for words in (SparseWords(phi, batch, likelihood), PaddedWords(phi, batch, likelihood)):
         close(words.log_likelihood(chains), [expected] * 2, TOLERANCE[dtype])
         close(words.expected_counts(chains)[0], [expected] * 2, TOLERANCE[dtype])
     logits = t.log()
@@ -89,14 +90,14 @@ def test_the_likelihood_is_that_of_urns(device, dtype) -> None:
         found = log_likelihood_at(
             logits[d : d + 1],
             phi.mT[batch.word_index[entries]],
-            batch.counts[entries],
-            batch.concentration,
+            Cells(batch.counts[entries], batch.word_index[entries]),
+            likelihood,
         )
         close(found, expected[d : d + 1], TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_counts_are_the_expected_tables(device, dtype) -> None:
+def test_counts_are_the_expected_tokens_of_the_topics(device, dtype) -> None:
     theta, topics, counts = problem()
     rate = A * theta @ topics
     # The token that follows i others of its word came from the topics with chance x / (x + i).
@@ -105,25 +106,26 @@ def test_counts_are_the_expected_tables(device, dtype) -> None:
         tables += np.where(counts > i, rate / (rate + i), 0.0)
     shares = theta[:, :, None] * topics / (theta @ topics)[:, None]
     t, phi = tensors(device, dtype, theta, topics)
-    batch = batch_of(counts, device, dtype)
-    tolerance = TOLERANCE[dtype]
+    batch = make_batch(counts, device, dtype)
+    tolerance, likelihood = TOLERANCE[dtype], repeats(device)
 
     q = word_probabilities(t, phi, batch)
-    found = bursts.tables(q, batch)
+    found = likelihood.tokens(q, Cells.of(batch))
     at = (batch.row_index.cpu(), batch.word_index.cpu())
     close(found, tables[at], tolerance)
     by_topic = (shares * tables[:, None]).sum(2)
     by_word = (shares * tables[:, None]).sum(0)
-    got = expected_counts(t, phi, batch, word_counts=True)
+    got = expected_counts(t, phi, batch, likelihood, word_counts=True)
     close(got.topic_counts, by_topic, tolerance)
     close(got.word_counts, by_word, tolerance)
-    close(expected_topic_counts(t, phi, batch), by_topic, tolerance)
-    close(expected_word_counts(t, phi, batch), by_word, tolerance)
+    close(expected_topic_counts(t, phi, batch, likelihood), by_topic, tolerance)
+    close(expected_word_counts(t, phi, batch, likelihood), by_word, tolerance)
     weights = torch.linspace(0.1, 2.0, len(counts), device=device, dtype=torch.float64)
     weighted = (shares * tables[:, None] * weights.cpu().numpy()[:, None, None]).sum(0)
-    close(expected_word_counts(t, phi, batch, shares=weights), weighted, tolerance)
+    found = expected_word_counts(t, phi, batch, likelihood, shares=weights)
+    close(found, weighted, tolerance)
     chains = t.expand(2, -1, -1)
-    for words in (SparseWords(phi, batch), PaddedWords(phi, batch)):
+    for words in (SparseWords(phi, batch, likelihood), PaddedWords(phi, batch, likelihood)):
         close(words.expected_topic_counts(chains), [by_topic] * 2, tolerance)
         close(words.expected_counts(chains)[1], [by_topic] * 2, tolerance)
 
@@ -146,11 +148,13 @@ def test_shares_of_independent_draws_count_too(device) -> None:
 def test_derivatives_of_every_argument() -> None:
     theta, topics, counts = problem(4, 2, 6)
     t, phi = (x.requires_grad_() for x in tensors("cpu", torch.float64, theta, topics))
-    a = torch.tensor(A, dtype=torch.float64, requires_grad=True)
+    a = torch.tensor(math.log(A), dtype=torch.float64, requires_grad=True)
+    likelihood = repeats("cpu")
     batch = make_batch(counts, torch.device("cpu"), torch.float64)
 
     def function(t, phi, a):
-        return mixture_log_likelihood(t, phi, batch.with_concentration(a))
+        program = _LogLikelihood(likelihood)
+        return functional_call(program, {"words.log_concentration": a}, (t, phi, batch))
 
     assert torch.autograd.gradcheck(function, (t, phi, a))
     assert torch.autograd.gradgradcheck(function, (t, phi, a))
@@ -167,15 +171,15 @@ def test_words_that_no_topic_has_cost_finite_nats(device, dtype) -> None:
     topics[:, 3] = 0.0
     counts[1, 3], counts[2, 3] = 1, 4
     t, phi = (x.requires_grad_() for x in tensors(device, dtype, theta, topics))
-    batch = batch_of(counts, device, dtype)
-    value = mixture_log_likelihood(t, phi, batch)
+    batch = make_batch(counts, device, dtype)
+    value = mixture_log_likelihood(t, phi, batch, repeats(device))
     assert bool(value.isfinite().all())
     assert float(value[1].detach()) < -60.0
     first = torch.autograd.grad(value.sum(), (t, phi), create_graph=True)
     second = torch.autograd.grad(sum((g * g.detach().sign()).sum() for g in first), (t, phi))
     assert all(bool(g.isfinite().all()) for g in (*first, *second))
     # One more token of such a word costs as much as it costs independent draws.
-    alone = mixture_log_likelihood(t, phi, batch.with_concentration(None))
+    alone = mixture_log_likelihood(t, phi, batch)
     assert float(value[1].detach()) == pytest.approx(float(alone[1].detach()), abs=20.0)
 
 
@@ -184,7 +188,7 @@ def test_a_large_concentration_is_that_of_independent_draws(device, dtype) -> No
     theta, topics, counts = problem()
     t, phi = tensors(device, dtype, theta, topics)
     independent = make_batch(counts, device, dtype)
-    found = mixture_log_likelihood(t, phi, batch_of(counts, device, dtype, 1e7))
+    found = mixture_log_likelihood(t, phi, independent, repeats(device, 1e7))
     torch.testing.assert_close(
         found, mixture_log_likelihood(t, phi, independent), rtol=1e-5, atol=1e-4
     )
@@ -193,66 +197,27 @@ def test_a_large_concentration_is_that_of_independent_draws(device, dtype) -> No
 def test_independent_draws_bound_the_likelihood(device) -> None:
     theta, topics, counts = problem()
     t, phi = tensors(device, torch.float64, theta, topics)
-    batch = batch_of(counts, device, torch.float64)
-    exact = mixture_log_likelihood(t, phi, batch)
-    drawn, raised = bursts.with_tables(word_probabilities(t, phi, batch), batch)
-    assert drawn.concentration is None
+    batch = make_batch(counts, device, torch.float64)
+    likelihood = repeats(device)
+    exact = mixture_log_likelihood(t, phi, batch, likelihood)
+    drawn, raised = surrogate(likelihood, word_probabilities(t, phi, batch), batch)
     torch.testing.assert_close(mixture_log_likelihood(t, phi, drawn) + raised, exact)
     rng = np.random.default_rng(1)
     for _ in range(20):
         (other,) = tensors(device, torch.float64, rng.dirichlet(np.full(3, 0.3), len(counts)))
-        drawn, raised = bursts.with_tables(word_probabilities(other, phi, batch), batch)
+        drawn, raised = surrogate(likelihood, word_probabilities(other, phi, batch), batch)
         bound = mixture_log_likelihood(t, phi, drawn) + raised
         assert bool((bound <= exact + 1e-10).all())
         assert float((exact - bound).max()) > 1e-3
 
 
-def test_views_of_a_batch_keep_or_lose_the_concentration(device) -> None:
+def test_views_of_a_batch_know_the_counts_that_repeat(device) -> None:
     _, _, counts = problem()
-    batch = batch_of(counts, device, torch.float64)
+    batch = make_batch(counts, device, torch.float64)
     rows = torch.tensor([2, 1], device=device)
     views = [batch.select(rows), batch.repeat(2), batch.to(dtype=torch.float32), batch.split(3)[1]]
     for view in (*views, batch.over(batch.words)):
-        assert view.concentration is not None
-        assert float(view.concentration) == A
         assert len(view.repeated[0]) == int((view.counts != 1).sum())
-    assert batch.with_concentration(None).concentration is None
     other = batch.with_counts(batch.counts + 1.0)
-    assert other.concentration is None
     torch.testing.assert_close(other.lengths, batch.lengths + batch.row_offsets.diff())
     assert other.by_word is batch.by_word
-
-
-def test_what_is_of_independent_draws_alone_refuses_others(device) -> None:
-    theta, topics, counts = problem()
-    t, phi = tensors(device, torch.float64, theta, topics)
-    batch = batch_of(counts, device, torch.float64)
-    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
-        responsibility_covariance(t, phi, batch)
-    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
-        dirichlet_bound(batch, phi, torch.ones(3, device=device), t + 1.0)
-    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
-        mixture_log_likelihood_reference(t, phi, batch)
-    with pytest.raises(ConfigError, match=r"guide\.as_independent"):
-        second_order_word_counts(t + 1.0, phi, batch)
-
-
-def test_solvers_refuse_documents_that_repeat_their_words() -> None:
-    _, topics, counts = problem()
-    (phi,) = tensors("cpu", torch.float64, topics)
-    batch, effort = batch_of(counts, "cpu", torch.float64), {"tolerance": 1e-6, "max_iterations": 9}
-    settings = {"topics": phi, "dtype": "float64"}
-    ctm, iftm = models.ctm(*phi.shape, **settings), models.iftm(*phi.shape, 2, **settings)
-    calls = [(solver, ctm) for solver in (mode, taylor, laplace, blei_lafferty, khan_bouchard)]
-    for solver, model in [*calls, (factor, iftm)]:
-        space = model.prior.space(batch)
-        start = space.centre.expand(batch.num_docs, -1)
-        assert solver(batch.with_concentration(None), phi, space, start=start, **effort)
-        with pytest.raises(ConfigError, match=r"guide\.as_independent"):
-            solver(batch, phi, space, start=start, **effort)
-    starts = torch.full((batch.num_docs, len(phi)), 1 / len(phi), dtype=torch.float64)
-    for solver, init in ((vb, {"start": starts}), (ep, {})):
-        alpha = torch.ones(len(phi), dtype=torch.float64)
-        assert solver(batch.with_concentration(None), phi, alpha, **init, **effort)
-        with pytest.raises(ConfigError, match=r"guide\.as_independent"):
-            solver(batch, phi, alpha, **init, **effort)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels import Cells, mixture_log_likelihood
 from torch_lntm.kernels.dense import log_likelihood_at
 
 
@@ -18,5 +18,5 @@ def test_log_likelihood_at_is_the_kernel_in_any_chunks(lee) -> None:
     expected = mixture_log_likelihood(torch.softmax(logits, -1), topics, repeated)
     words = topics.mT[batch.word_index]
     for max_elements in (1, 1000, 2**22):
-        values = log_likelihood_at(logits, words, batch.counts, max_elements=max_elements)
+        values = log_likelihood_at(logits, words, Cells.of(batch), max_elements=max_elements)
         torch.testing.assert_close(values, expected)

@@ -25,9 +25,8 @@ from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.inference.em.statistics import sampled_statistics
-from torch_lntm.kernels import mixture_log_likelihood, probability_floor
-from torch_lntm.kernels.bursts import with_tables
-from torch_lntm.models import Bursts, TopicModel
+from torch_lntm.kernels import INDEPENDENT, mixture_log_likelihood, probability_floor, surrogate
+from torch_lntm.models import DirichletMultinomial, TopicModel
 from torch_lntm.reports.page import render_page
 
 NUM_WORDS = 12
@@ -47,9 +46,8 @@ def make(kind: str, num_topics: int = 3, a: float = A, **settings: Any) -> Topic
 
 
 def at(model: TopicModel, a: float) -> TopicModel:
-    assert model.bursts is not None
     with torch.no_grad():
-        model.bursts.log_concentration.fill_(math.log(a))
+        model.words.log_concentration.fill_(math.log(a))
     return model
 
 
@@ -78,7 +76,7 @@ def test_the_program_has_the_density_of_bursty_documents(device, kind) -> None:
     theta = model.theta(trace.nodes[model.prior.latent]["value"]).detach().cpu().numpy()
     expected = log_probability(theta @ TOPICS, counts)
     np.testing.assert_allclose(found.detach().cpu().numpy(), expected, rtol=1e-9)
-    assert "bursts.log_concentration" in trace.nodes
+    assert "words.log_concentration" in trace.nodes
 
     # What SVI follows in log a is the slope of the same.
     model.zero_grad()
@@ -86,26 +84,25 @@ def test_the_program_has_the_density_of_bursty_documents(device, kind) -> None:
     step = 1e-5
     values = [log_probability(theta @ TOPICS, counts, A * math.exp(s)) for s in (step, -step)]
     slope = (values[0] - values[1]).sum() / (2 * step)
-    assert float(model.bursts.log_concentration.grad) == pytest.approx(slope, rel=1e-6)
+    assert float(model.words.log_concentration.grad) == pytest.approx(slope, rel=1e-6)
 
 
 def test_statistics_are_derivatives_in_the_log_of_the_concentration(device) -> None:
-    counts, bursts = counts_of(), Bursts(torch.float64).to(device)
+    counts, words = counts_of(), DirichletMultinomial(dtype=torch.float64).to(device)
     with torch.no_grad():
-        bursts.log_concentration.fill_(math.log(A))
+        words.log_concentration.fill_(math.log(A))
     theta = torch.from_numpy(np.random.default_rng(1).dirichlet(np.ones(3), len(counts)))
     theta, topics = theta.to(device), torch.from_numpy(TOPICS).to(device)
-    plain = make_batch(counts, device)
+    batch = make_batch(counts, device)
     shares = torch.linspace(0.2, 1.0, len(counts), dtype=torch.float64, device=device)
     for weights in (None, shares):
-        log_a = bursts.log_concentration.detach().clone().requires_grad_()
-        value = mixture_log_likelihood(theta, topics, plain.with_concentration(log_a.exp()))
+        log_a = words.log_concentration
+        value = mixture_log_likelihood(theta, topics, batch, words)
         value = value.sum() if weights is None else value @ weights
         (slope,) = torch.autograd.grad(value, log_a, create_graph=True)
         (curvature,) = torch.autograd.grad(slope, log_a)
-        batch = plain.with_concentration(bursts.concentration.detach())
         probability = (theta @ topics)[batch.row_index, batch.word_index]
-        found = bursts.statistics(probability, batch, weights)
+        found = words.statistics(probability, batch, weights)["log_concentration"]
         expected = torch.stack([-curvature, slope - curvature * log_a]).detach()
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
@@ -118,68 +115,66 @@ def test_m_steps_end_at_the_maximum_whatever_the_batches(device) -> None:
         lambda log_a: -log_probability(q, counts, math.exp(log_a)).sum(), (-2.0, 5.0)
     ).x
     for num_parts in (1, 3):
-        bursts = Bursts(torch.float64).to(device)
+        words = DirichletMultinomial(dtype=torch.float64).to(device)
         for _ in range(30):
             total = torch.zeros(2, dtype=torch.float64, device=device)
             for rows in np.array_split(np.arange(len(counts)), num_parts):
                 batch = make_batch(counts[rows], device)
-                batch = batch.with_concentration(bursts.concentration.detach())
                 at = (batch.row_index.cpu().numpy(), batch.word_index.cpu().numpy())
                 probability = torch.from_numpy(q[rows][at]).to(device)
-                total += bursts.statistics(probability, batch)
-            bursts.m_step(total)
-        assert bursts.log_concentration.item() == pytest.approx(best, abs=1e-6)
+                total += words.statistics(probability, batch)["log_concentration"]
+            words.m_step(log_concentration=total)
+        assert words.log_concentration.item() == pytest.approx(best, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", ["spread", "one word"])
 def test_concentrations_stay_finite_where_there_is_no_maximum(case) -> None:
     counts = np.ones((3, NUM_WORDS)) if case == "spread" else np.eye(NUM_WORDS)[[0, 3]] * 1e6
-    bursts = Bursts(torch.float64)
+    words = DirichletMultinomial(dtype=torch.float64)
     for _ in range(60):
-        bursts.m_step(statistics_of(bursts, counts))
-    found = bursts.concentration.item()
+        words.m_step(**statistics_of(words, counts))
+    found = words.concentration.item()
     assert found == pytest.approx(1e7) if case == "spread" else found < 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_words_that_no_topic_has_are_counted_as_drawn_once(dtype) -> None:
     batch = make_batch(counts_of(), dtype=dtype)
-    bursts = Bursts(dtype)
-    batch = batch.with_concentration(bursts.concentration.detach())
+    words = DirichletMultinomial(dtype=dtype)
     least = torch.full((batch.nnz,), probability_floor(dtype), dtype=dtype)
-    found = bursts.statistics(least, batch)
-    # One table each, whatever the concentration.
-    a, lengths = bursts.concentration.detach(), batch.lengths.double()
+    found = words.statistics(least, batch)["log_concentration"]
+    # One token each came from the topics, whatever the concentration.
+    a, lengths = words.concentration.detach(), batch.lengths.double()
     slope = batch.nnz - (a * ((a + lengths).digamma() - a.digamma())).sum()
-    line = slope + found[0] * bursts.log_concentration.detach()
+    line = slope + found[0] * words.log_concentration.detach()
     torch.testing.assert_close(found[1], line, rtol=1e-6, atol=1e-6)
 
 
 def test_what_a_model_prints_is_what_fits_do_not_change() -> None:
     assert repr(make("ctm", a=9.0)) == repr(make("ctm", a=7.0))
-    assert "Bursts" in repr(make("ctm"))
+    assert "DirichletMultinomial" in repr(make("ctm"))
     parts = make("ctm")
-    assert set(TopicModel(parts.prior, parts.topics, None, parts.bursts).config) == {
-        *("prior", "topics", "bursts")
+    assert set(TopicModel(parts.prior, parts.topics, None, parts.words).config) == {
+        *("prior", "topics", "words")
     }
 
 
 def test_documents_of_at_most_one_token_leave_the_concentration() -> None:
     counts = np.vstack([np.eye(NUM_WORDS)[[0, 3]], np.zeros((1, NUM_WORDS))])
     for start in np.geomspace(0.01, 1e4, 25):
-        bursts = Bursts(torch.float64)
+        words = DirichletMultinomial(dtype=torch.float64)
         with torch.no_grad():
-            bursts.log_concentration.fill_(math.log(start))
+            words.log_concentration.fill_(math.log(start))
         for _ in range(20):
-            bursts.m_step(statistics_of(bursts, counts))
-        assert bursts.concentration.item() == pytest.approx(start, rel=1e-3)
+            words.m_step(**statistics_of(words, counts))
+        assert words.concentration.item() == pytest.approx(start, rel=1e-3)
 
 
-def statistics_of(bursts: Bursts, counts: np.ndarray) -> Tensor:
+def statistics_of(words: DirichletMultinomial, counts: np.ndarray) -> dict[str, Tensor]:
     """Statistics of documents whose words are all as probable as each other."""
-    batch = make_batch(counts).with_concentration(bursts.concentration.detach())
+    batch = make_batch(counts)
     probability = torch.full((batch.nnz,), 1.0 / NUM_WORDS, dtype=torch.float64)
-    return bursts.statistics(probability, batch)
+    return words.statistics(probability, batch)
 
 
 def grid_of_two_topics(model: TopicModel, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -242,7 +237,7 @@ def test_every_guide_is_as_close_as_with_independent_draws(device, kind) -> None
                 torch.testing.assert_close(posterior.objective, bound, rtol=1e-5, atol=1e-5)
             gap = float((exact - objective).abs().mean())
             assert gap < gaps.setdefault(name, gap) + 0.1, name
-            if model.bursts is not None:
+            if not model.words.independent:
                 tokens = float(guide.word_counts(batch, posterior).sum())
                 assert counts.astype(bool).sum() <= tokens + 0.2 <= counts.sum(), name
 
@@ -260,7 +255,7 @@ def test_documents_do_not_depend_on_each_other(device, kind) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("ctm", n) for n in BOUNDS[:2]] + [*OTHER_BOUNDS])
-def test_no_other_tables_give_a_higher_bound(device, kind, name) -> None:
+def test_no_other_surrogate_counts_give_a_higher_bound(device, kind, name) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)
     guide = make_guide(name, model)
     posterior = guide.posterior(batch, tolerance=1e-10, max_iterations=2000)
@@ -269,15 +264,14 @@ def test_no_other_tables_give_a_higher_bound(device, kind, name) -> None:
     best = guide.bound(batch, posterior, **kind_of_bound)
     probability = guide.word_probabilities(batch, posterior)
     for factor in (0.5, 0.9, 1.0, 1.1, 2.0):
-        batch_of_guide = model.check_batch(batch)
-        drawn, raised = with_tables(probability * factor, batch_of_guide)
+        drawn, raised = surrogate(model.words, probability * factor, batch)
         bound = independent.bound(drawn, posterior, **kind_of_bound) + raised
         assert bool((bound <= best + 1e-9).all())
         lower = float((best - bound).max())
         assert lower > 1e-3 if factor != 1.0 else lower < 1e-9
 
 
-def test_converged_is_said_of_tables_too(device) -> None:
+def test_documents_have_converged_when_their_surrogate_counts_have(device) -> None:
     model, batch = make("ctm", 2).to(device), make_batch(counts_of(), device)
     guide = make_guide("blei-lafferty", model)
     exact = guide.posterior(batch, tolerance=1e-10, max_iterations=1000)
@@ -285,16 +279,16 @@ def test_converged_is_said_of_tables_too(device) -> None:
     error = (few.mean - exact.mean).abs().amax(-1)
     assert bool(few.converged[0])
     assert bool((error[~few.converged] > 1e-3).all())
-    # The solver was done with these; not so their tables.
+    # The solver was done with these documents, and their surrogate counts still changed.
     assert bool((~few.converged & (few.iterations < 3)).any())
 
 
-def test_iterations_are_those_of_all_turns(device) -> None:
+def test_iterations_are_summed_over_all_rounds(device) -> None:
     model, batch = make("ctm").to(device), make_batch(counts_of()[1:], device)
     guide = make_guide("taylor", model)
     first = guide.posterior(batch)
     again = guide.posterior(batch, first.warm_start)
-    assert bool((again.iterations == 2).all())  # a turn, and the last one
+    assert bool((again.iterations == 2).all())  # a round, and the last one
     assert bool((first.iterations > 2).all())
 
 
@@ -308,7 +302,7 @@ def test_modes_are_those_of_the_density(device, kind) -> None:
     gradient = target.likelihood_gradient(z) + target.prior_gradient(z)
     assert float(gradient.abs().max()) < 1e-4
     independent = model.bind(batch)
-    object.__setattr__(independent, "batch", batch)
+    object.__setattr__(independent, "words", INDEPENDENT)
     other = independent.likelihood_gradient(z) + independent.prior_gradient(z)
     assert float(other.abs().max()) > 0.1  # the words' repetitions count
 
@@ -360,7 +354,7 @@ def test_fits_find_the_concentration(generated, engine) -> None:
         guide = make_guide(engine, model)
         VariationalEM(model, guide, tolerance=1e-4, progress=False).fit(generated)
     # Approximate posteriors take some of the topics' variation for repetitions.
-    assert 0.7 * 25.0 < float(model.concentration) < 1.3 * 25.0
+    assert 0.7 * 25.0 < model.words.cache_weight < 1.3 * 25.0
 
 
 def test_words_that_do_not_repeat_are_independent_draws() -> None:
@@ -370,7 +364,7 @@ def test_words_that_do_not_repeat_are_independent_draws() -> None:
     corpus, _ = plain.generate([70] * 300, seed=5)
     model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
     MonteCarloEM(model, max_epochs=15, progress=False).fit(corpus)
-    assert float(model.concentration) > 400.0
+    assert model.words.cache_weight > 400.0
 
 
 def test_em_never_lowers_the_bound(generated) -> None:
@@ -410,19 +404,19 @@ def test_a_fit_goes_on_where_it_was(tmp_path, generated, engine) -> None:
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, msg=name)
         torch.testing.assert_close(again.state_dict()[name], value, msg=name)
-    assert float(whole.concentration) != pytest.approx(200.0, rel=1e-3)
+    assert whole.words.cache_weight != pytest.approx(200.0, rel=1e-3)
 
 
-def test_other_parts_leave_the_bursts() -> None:
+def test_other_parts_leave_the_words() -> None:
     model, other = make("ctm"), make("ctm", bursty=False)
     changed = model.with_parts(other.prior, other.topics)
     assert (changed.prior, changed.topics) == (other.prior, other.topics)
-    assert changed.bursts is model.bursts
+    assert changed.words is model.words
     named = model.with_parts(vocabulary=[f"w{v}" for v in range(NUM_WORDS)])
-    assert (named.prior, named.topics, named.bursts) == (model.prior, model.topics, model.bursts)
+    assert (named.prior, named.topics, named.words) == (model.prior, model.topics, model.words)
     assert named.vocabulary == tuple(f"w{v}" for v in range(NUM_WORDS))
     assert named.with_parts(topics=other.topics).vocabulary == named.vocabulary
-    assert other.with_parts().bursts is None
+    assert other.with_parts().words.independent
 
 
 def test_param_sites_with_and_without_latent_topics(device) -> None:
@@ -434,7 +428,7 @@ def test_param_sites_with_and_without_latent_topics(device) -> None:
 
     assert sites() == set(dict(model.named_parameters()))
     assert sites(sample_topics=True) == {name for name in sites() if not name.startswith("topics.")}
-    assert "bursts.log_concentration" in sites(sample_topics=True)
+    assert "words.log_concentration" in sites(sample_topics=True)
 
 
 @pytest.mark.slow
@@ -445,13 +439,8 @@ def test_guides_keep_their_contract_where_most_words_are_copies(kind) -> None:
         lntm.testing.check_guide(make_guide(name, model, tolerance=1e-8), make_batch(counts_of()))
 
 
-def test_a_batch_is_made_bursty_once_and_solved_once(device, monkeypatch) -> None:
+def test_a_batch_is_solved_once_until_the_concentration_changes(device, monkeypatch) -> None:
     model, batch = make("ctm").to(device), make_batch(counts_of(), device)
-    placed = model.check_batch(batch)
-    assert model.check_batch(batch) is placed
-    assert model.check_batch(placed) is placed
-    assert model.check_batch(batch).to(dtype=torch.float32) is placed.to(dtype=torch.float32)
-
     guide, solved = make_guide("taylor", model), []
     solve = guide.posterior
     monkeypatch.setattr(guide, "posterior", lambda *a, **k: solved.append(1) or solve(*a, **k))
@@ -460,15 +449,16 @@ def test_a_batch_is_made_bursty_once_and_solved_once(device, monkeypatch) -> Non
     assert len(solved) == 1
     # Neither another value nor a handler's is taken for the old one.
     at(model, 5.0)
-    assert float(model.check_batch(batch).concentration) == pytest.approx(5.0)
     guide(batch)
     assert len(solved) == 2
-    value = {"bursts.log_concentration": torch.tensor(1.0, dtype=torch.float64, device=device)}
+    value = {"words.log_concentration": torch.tensor(1.0, dtype=torch.float64, device=device)}
     trace = pyro.poutine.trace(pyro.poutine.substitute(model, data=value)).get_trace(batch)
     trace.compute_log_prob()
     site = trace.nodes["counts"]
-    assert float(site["fn"].concentration) == pytest.approx(math.e)
-    assert float(model.concentration) == pytest.approx(5.0)
+    theta = site["fn"].theta.detach().cpu().numpy()
+    expected = log_probability(theta @ TOPICS, counts_of(), math.e)
+    np.testing.assert_allclose(site["log_prob"].detach().cpu().numpy(), expected, rtol=1e-9)
+    assert model.words.cache_weight == pytest.approx(5.0)
 
 
 def test_a_model_is_saved_with_its_concentration(tmp_path) -> None:
@@ -476,7 +466,7 @@ def test_a_model_is_saved_with_its_concentration(tmp_path) -> None:
         model = make(kind, a=33.0)
         lntm.save_model(model, tmp_path / kind)
         found = lntm.load_model(tmp_path / kind)
-        assert float(found.concentration) == float(model.concentration)
+        assert found.words.cache_weight == model.words.cache_weight
         assert found.config["bursty"] is True
 
 
@@ -486,7 +476,7 @@ def test_tables_of_a_joint_chain(generated) -> None:
     batch = chain._batch
     theta = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(3), 40))
     drawn = torch.stack(
-        [torch.bincount(chain._drawn_entries(theta), minlength=batch.nnz) for _ in range(400)]
+        [torch.bincount(chain._entries(theta), minlength=batch.nnz) for _ in range(400)]
     ).double()
     q = (theta @ torch.from_numpy(TOPICS))[batch.row_index, batch.word_index]
     rate = 25.0 * q
@@ -500,7 +490,7 @@ def test_tables_of_a_joint_chain(generated) -> None:
     error = (drawn.mean(0) - expected) / (drawn.std(0) / 20).clamp_min(1e-2)
     assert float(error.abs().max()) < 5.0
     chain.sweep()
-    assert float(chain.model.concentration) == pytest.approx(25.0)
+    assert chain.model.words.cache_weight == pytest.approx(25.0)
 
 
 def test_completion_mixes_in_the_documents_own_words(generated) -> None:
@@ -541,7 +531,7 @@ def test_estimators_take_the_option(generated) -> None:
     estimator = lntm.estimators.CorrelatedTopicModel(
         3, options={"bursty": True}, random_state=0, max_iter=4
     ).fit(generated)
-    assert float(estimator.model_.concentration) > 0
+    assert estimator.model_.words.cache_weight > 0
     assert estimator.transform(generated[:5]).shape == (5, 3)
     assert math.isfinite(estimator.score(generated))
 
@@ -565,10 +555,10 @@ def test_documents_seen_once_go_on_with_the_concentration(generated) -> None:
     guide = make_guide("taylor", model)
     engine = VariationalEM(model, guide, max_iterations=2, progress=False)
     result = engine.fit(generated[:250])
-    before = float(model.concentration)
+    before = model.words.cache_weight
     lntm.inference.StepwiseEM(model, guide, result.statistics).update(generated[250:])
-    assert float(model.concentration) != before
-    assert 10.0 < float(model.concentration) < 60.0
+    assert model.words.cache_weight != before
+    assert 10.0 < model.words.cache_weight < 60.0
 
 
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
@@ -598,12 +588,4 @@ def test_chains_left_out_leave_no_trace_in_the_statistics(device) -> None:
     one = sampled_statistics(model, batch, of_one, logits[1:], log_likelihood[1:])
     torch.testing.assert_close(both.sums, one.sums)
     torch.testing.assert_close(both.word_counts, one.word_counts)
-    assert len(one.sums["bursts"]) == 2
-
-
-def test_the_value_follows_writes_that_leave_no_version() -> None:
-    bursts = lntm.models.ctm(2, 4, bursty=True).bursts
-    value = bursts.value
-    assert bursts.value is value
-    bursts.log_concentration.data.fill_(math.log(7.0))
-    assert float(bursts.value) == pytest.approx(7.0, rel=1e-6)
+    assert len(one.sums["words.log_concentration"]) == 2

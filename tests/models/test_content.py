@@ -19,7 +19,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, MissingColumnError
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
-from torch_lntm.models import ContentTopics, Groups, TopicModel, Topics
+from torch_lntm.models import ContentTopics, DirichletTopics, Groups, TopicModel
 
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
 GROUPS = Groups("party", ("Left", "Middle", "Right"))
@@ -154,7 +154,7 @@ def test_every_m_step_raises_the_density(often, device) -> None:
 def test_a_large_penalty_leaves_the_plain_topics() -> None:
     counts, topics = counts_of(), topics_of(penalty=1e6, smoothing=0.1)
     topics.m_step(in_columns(counts))
-    plain = Topics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
+    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
     plain.m_step(torch.from_numpy(counts.sum(0)))
     assert not topics.deviations.any()
     for g in range(3):
@@ -165,7 +165,7 @@ def test_a_large_penalty_leaves_the_plain_topics() -> None:
 def test_one_group_is_plain_topics() -> None:
     counts = torch.from_numpy(counts_of()[0])
     topics = topics_of(groups=Groups("party", ("Left",)))
-    plain = Topics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
+    plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
     for each in (topics, plain):
         each.m_step(counts)
     torch.testing.assert_close(topics.probs, plain.probs)

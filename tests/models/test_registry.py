@@ -90,7 +90,7 @@ def test_registered_as_a_decorator_and_again():
 
 
 def test_a_model_without_a_constructor_describes_itself():
-    parts = lntm.models.DiagonalNormalPrior(3), lntm.models.Topics(3, 5)
+    parts = lntm.models.DiagonalNormalPrior(3), lntm.models.DirichletTopics(3, 5)
     model = lntm.models.TopicModel(*parts)
     assert model.construction is None
     assert model.name == "DiagonalNormalPrior"

@@ -18,11 +18,11 @@ from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import MonteCarloEM, StepwiseEM, VariationalEM
 from torch_lntm.models import (
     Covariates,
+    DirichletTopics,
     Groups,
     LogisticNormalPrior,
     StructuralPrior,
     TopicModel,
-    Topics,
 )
 from torch_lntm.posteriors import Draws
 
@@ -401,7 +401,7 @@ def test_fits_learn_what_covariates_do() -> None:
             covariance=0.3 * torch.eye(3),
             dtype=torch.float64,
         ),
-        Topics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
+        DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
     )
     made, _ = truth.generate([80] * 500, covariates={"prevalence": x}, seed=0)
     made = made.with_metadata({"a": 10 * x[:, 0] + 3, "b": x[:, 1]})

@@ -13,19 +13,20 @@ from scipy.special import log_softmax, softmax
 
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.models import ctm
-from torch_lntm.models.topics import NormalTopics, Topics
+from torch_lntm.models import DirichletTopics, NormalTopics, ctm
 
 NUM_TOPICS, NUM_WORDS = 2, 500_000
 
 
-def make_topics(cls: type[Topics], device: torch.device, num_words: int = NUM_WORDS) -> Topics:
+def make_topics(
+    cls: type[DirichletTopics], device: torch.device, num_words: int = NUM_WORDS
+) -> DirichletTopics:
     """Topics of counts that are mostly zero, as those of a large vocabulary are."""
     counts = np.random.default_rng(0).poisson(0.01, (NUM_TOPICS, num_words)) + 0.01
     return cls(NUM_TOPICS, num_words, probs=torch.from_numpy(counts)).to(device)
 
 
-each_kind = pytest.mark.parametrize("cls", [Topics, NormalTopics])
+each_kind = pytest.mark.parametrize("cls", [DirichletTopics, NormalTopics])
 
 
 @each_kind
@@ -43,7 +44,7 @@ def test_topics_in_single_precision_sum_to_1(cls, device) -> None:
 
 
 def test_topics_change_again_after_they_were_fixed() -> None:
-    topics = make_topics(Topics, torch.device("cpu"), 5)
+    topics = make_topics(DirichletTopics, torch.device("cpu"), 5)
     others = torch.tensor([[0.1, 0.2, 0.3, 0.2, 0.2], [0.5, 0.1, 0.1, 0.1, 0.2]])
     with topics.fixed():
         before = topics.probs
@@ -54,7 +55,7 @@ def test_topics_change_again_after_they_were_fixed() -> None:
 
 def test_held_out_numbers_in_single_precision_are_those_in_double(device) -> None:
     single = ctm(
-        NUM_TOPICS, NUM_WORDS, topics=make_topics(Topics, torch.device("cpu")).double_probs
+        NUM_TOPICS, NUM_WORDS, topics=make_topics(DirichletTopics, torch.device("cpu")).double_probs
     )
     double = ctm(NUM_TOPICS, NUM_WORDS, topics=single.topics.double_probs, dtype="float64")
     corpus, _ = single.generate([60] * 20, seed=1)
@@ -80,7 +81,7 @@ def test_double_probs_are_computed_in_double_precision(cls, device) -> None:
 
 
 def test_the_dirichlet_prior_of_a_large_vocabulary(device) -> None:
-    topics = make_topics(Topics, device)
+    topics = make_topics(DirichletTopics, device)
     expected = (
         topics.smoothing * log_softmax(topics.logits.detach().cpu().double().numpy(), 0).sum()
     )
@@ -91,7 +92,7 @@ def test_the_dirichlet_prior_of_a_large_vocabulary(device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_those_of_a_softmax(dtype, device) -> None:
-    topics = make_topics(Topics, device, 50).to(dtype)
+    topics = make_topics(DirichletTopics, device, 50).to(dtype)
     weights = torch.rand(NUM_TOPICS, 50, dtype=torch.float64, device=device)
     logits = topics.logits.detach().double().requires_grad_()
     for got, want in (
@@ -139,19 +140,19 @@ def test_many_m_steps_end_where_single_ones_do(cls, smoothing, device) -> None:
     torch.testing.assert_close(inside, once.probs.detach())
 
 
-def make_topics_of(cls: type[Topics], smoothing: float) -> Topics:
+def make_topics_of(cls: type[DirichletTopics], smoothing: float) -> DirichletTopics:
     probs = torch.from_numpy(np.random.default_rng(4).dirichlet(np.ones(7), 3))
-    options = {"smoothing": smoothing} if cls is Topics else {}
+    options = {"smoothing": smoothing} if cls is DirichletTopics else {}
     return cls(3, 7, probs=probs, **options)
 
 
-def _interrupted(topics: Topics, counts: torch.Tensor) -> None:
+def _interrupted(topics: DirichletTopics, counts: torch.Tensor) -> None:
     topics.m_step(counts)
     raise ValueError("shape")
 
 
 def test_a_topic_without_counts_keeps_logits_whose_probabilities_underflow() -> None:
-    topics = Topics(2, 3, smoothing=0.0)
+    topics = DirichletTopics(2, 3, smoothing=0.0)
     topics.logits.data[0, 1] = -300.0
     before = topics.logits.detach().clone()
     topics.m_step(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]))
@@ -160,7 +161,7 @@ def test_a_topic_without_counts_keeps_logits_whose_probabilities_underflow() -> 
 
 
 def test_an_error_between_many_m_steps_leaves_the_last_one() -> None:
-    topics, twin = make_topics_of(Topics, 0.1), make_topics_of(Topics, 0.1)
+    topics, twin = make_topics_of(DirichletTopics, 0.1), make_topics_of(DirichletTopics, 0.1)
     counts = torch.arange(21.0).view(3, 7)
     with pytest.raises(ValueError, match="shape"), topics.updated_often():
         _interrupted(topics, counts)

@@ -11,6 +11,7 @@ from oracles.quadrature import log_marginals
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import LaplaceGuide, make_guide
+from torch_lntm.kernels import Cells
 from torch_lntm.models import ctm, lda
 from torch_lntm.sampling.quadrature import marginal_by_quadrature
 
@@ -20,7 +21,7 @@ def integrate(model, corpus: Corpus, num_points: int) -> tuple[float, float]:
     space = model.prior.identified(batch)
     posterior = make_guide(space.reference, model).posterior(batch)
     words = model.topics.probs.detach().mT[batch.word_index]
-    value, error = marginal_by_quadrature(space, posterior, 0, words, batch.counts, num_points)
+    value, error = marginal_by_quadrature(space, posterior, 0, words, Cells.of(batch), num_points)
     return float(value), float(error)
 
 
@@ -60,7 +61,7 @@ def test_a_grid_that_one_point_decides_has_no_error_to_state(kind: str) -> None:
     whole = corpus.batch(dtype=torch.float64)
     space = model.prior.identified(whole)
     words = model.topics.probs.detach().mT[whole.word_index]
-    value, error = marginal_by_quadrature(space, posterior, 0, words, whole.counts, 11)
+    value, error = marginal_by_quadrature(space, posterior, 0, words, Cells.of(whole), 11)
     assert math.isinf(error)
     assert math.isfinite(value)
 
@@ -79,7 +80,7 @@ def test_documents_with_means_of_their_own() -> None:
         document = batch.select(torch.tensor([row]))
         words = model.topics.probs.detach().mT[document.word_index]
         values = [
-            marginal_by_quadrature(space, posterior, row, words, document.counts, 101)[0]
+            marginal_by_quadrature(space, posterior, row, words, Cells.of(document), 101)[0]
             for space in (own, alone)
         ]
         torch.testing.assert_close(*values, atol=1e-12, rtol=0)

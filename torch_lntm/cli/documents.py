@@ -356,7 +356,7 @@ class OnDocuments(ReadsDocuments):
             say("no document has two words or more: there is nothing to complete")
             return []
         own_words: list[Any] = [None]
-        if guide.model.bursts is not None and predictive != "integrated":
+        if guide.model.words.cache_weight is not None and predictive != "integrated":
             own_words = ["model", None]
         results = [
             lntm.evaluation.document_completion(

@@ -31,9 +31,6 @@ class DocumentBatch:
         index: ``(num_docs,)`` int64 positions of the documents in their corpus.
         corpus_size: Number of documents in the corpus the batch was drawn from.
         covariates: Tensors by name, ``(num_docs, ...)`` each; those of the corpus.
-        concentration: a ``()`` float64, where a model takes each document's words from a
-            distribution of its own, Dirichlet(a q) (:mod:`torch_lntm.kernels.bursts`); None where
-            words are independent draws from q. A model sets it.
     """
 
     row_offsets: Tensor
@@ -43,7 +40,6 @@ class DocumentBatch:
     index: Tensor
     corpus_size: int
     covariates: Mapping[str, Tensor] = field(default_factory=FrozenDict)
-    concentration: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.covariates, FrozenDict):
@@ -144,8 +140,9 @@ class DocumentBatch:
 
         The host waits for a GPU when it is first asked for.
         """
-        entries = (self.counts != 1).nonzero().squeeze(1)
-        return entries, self.counts[entries].double()
+        with torch.inference_mode(False):  # what the batch keeps may be trained on later
+            entries = (self.counts != 1).nonzero().squeeze(1)
+            return entries, self.counts[entries].double()
 
     @cached_property
     def words(self) -> Tensor:
@@ -158,34 +155,8 @@ class DocumentBatch:
         return occurs.nonzero().squeeze(1)
 
     def with_counts(self, counts: Tensor) -> DocumentBatch:
-        """The same documents with other counts ``(nnz,)``, of independent draws."""
-        other = replace(self, counts=counts, concentration=None)
-        return self._same_entries(other)
-
-    def with_concentration(self, concentration: Tensor | None) -> DocumentBatch:
-        """The same documents with another ``concentration``."""
-        if concentration is self.concentration:
-            return self
-        for other in self._last_bursty:
-            if other.concentration is concentration:
-                return other
-        with torch.inference_mode(False):  # what stays may be trained on later
-            self.by_word, self.repeated  # noqa: B018 (asked for once, of the batch that stays)
-        other = self._same_entries(replace(self, concentration=concentration))
-        for name in ("lengths", "num_tokens", "repeated"):
-            if name in self.__dict__:
-                other.__dict__[name] = self.__dict__[name]
-        # A model asks again and again; one with a gradient would hold on to its graph.
-        if concentration is not None and not concentration.requires_grad:
-            self._last_bursty[:] = [other]
-        return other
-
-    @cached_property
-    def _last_bursty(self) -> list[DocumentBatch]:
-        return []
-
-    def _same_entries(self, other: DocumentBatch) -> DocumentBatch:
-        """A batch of the same documents and words, told what this one knows of these."""
+        """The same documents and words with other counts ``(nnz,)``."""
+        other = replace(self, counts=counts)
         for name in ("positions", "row_index", "by_word", "words"):
             if name in self.__dict__:
                 other.__dict__[name] = self.__dict__[name]
@@ -237,7 +208,6 @@ class DocumentBatch:
                     for name, value in self.covariates.items()
                 }
             ),
-            concentration=None if self.concentration is None else self.concentration.to(device),
         )
         return self._told(moved)
 

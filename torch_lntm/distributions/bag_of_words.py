@@ -13,30 +13,28 @@ from torch.distributions import constraints
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.distributions.word_counts import WordCounts
-from torch_lntm.kernels import mixture_log_likelihood
+from torch_lntm.kernels import INDEPENDENT, CountLikelihood, mixture_log_likelihood
 from torch_lntm.kernels.uncompiled import uncompiled
 
 
 class BagOfWords(TorchDistribution):
     """Words drawn from a mixture of topics, the topic of each word summed out.
 
-    ``log_prob`` is that of the document's tokens in a given order, Σ_v c_v log Σ_k θ_k φ_kv where
-    they are independent draws: it has no multinomial coefficient, so that perplexities follow from
-    it directly.
+    ``log_prob`` is the log probability of the document's tokens in a given order. For independent
+    draws it is Σ_v c_v log Σ_k θ_k φ_kv, without a multinomial coefficient, so that perplexities
+    follow from it directly.
 
     Args:
         theta: ``(..., num_docs, num_topics)`` topic proportions.
         topics: ``(num_topics, num_words)`` word probabilities of each topic, or
             ``(..., 1, num_topics, num_words)`` if they differ between the leading indices.
         lengths: ``(num_docs,)`` tokens per document, needed only to ``sample``.
-        concentration: a, a positive number or ``()``, where the words of a document are drawn from
-            a distribution of its own, Dirichlet(a q) around the mixture q, which is summed out too:
-            documents repeat their words (:mod:`torch_lntm.kernels.bursts`). By default they are
-            drawn from q. Above 1e10 its rounding shows.
+        words: The likelihood of the words given the mixture, such as
+            :class:`~torch_lntm.models.DirichletMultinomial`. Defaults to independent draws.
 
     Raises:
-        ValueError: Shapes that do not agree, or with ``validate_args``, a concentration that is not
-            positive or theta that are no proportions.
+        ValueError: Shapes that do not agree, or with ``validate_args``, theta that are no
+            proportions.
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": constraints.simplex}
@@ -47,7 +45,7 @@ class BagOfWords(TorchDistribution):
         theta: Tensor,
         topics: Tensor,
         lengths: Tensor | None = None,
-        concentration: Tensor | float | None = None,
+        words: CountLikelihood = INDEPENDENT,
         validate_args: bool | None = None,
     ) -> None:
         if theta.shape[-1] != topics.shape[-2]:
@@ -66,21 +64,13 @@ class BagOfWords(TorchDistribution):
         self.theta: Tensor = theta
         self.topics: Tensor = topics
         self.lengths = lengths
-        if concentration is not None:
-            concentration = torch.as_tensor(concentration, device=theta.device)
-            if concentration.dim() > 0:
-                raise ValueError(
-                    f"concentration of shape {tuple(concentration.shape)}; expected one number"
-                )
-        self.concentration: Tensor | None = concentration
+        self.words = words
         super().__init__(theta.shape[:-1], topics.shape[-1:], validate_args=validate_args)
-        if self._validate_args and concentration is not None and not bool(concentration > 0):
-            raise ValueError(f"concentration is {concentration}; expected a positive number")
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> BagOfWords:
         """The same distribution with its batch dimensions expanded to ``batch_shape``."""
         theta = self.theta.expand(*batch_shape, self.theta.shape[-1])
-        return BagOfWords(theta, self.topics, self.lengths, self.concentration, validate_args=False)
+        return BagOfWords(theta, self.topics, self.lengths, self.words, validate_args=False)
 
     @uncompiled
     def log_prob(self, value: DocumentBatch | Tensor) -> Tensor:
@@ -106,9 +96,9 @@ class BagOfWords(TorchDistribution):
             )
         # Pyro's inspection follows values through functions, but not through sparse ones.
         parameters: Any
-        parameters, provenance = extract_provenance((self.theta, self.topics, self.concentration))
-        theta, topics, concentration = parameters
-        return track_provenance(_log_prob(theta, topics, counts, concentration), provenance)
+        parameters, provenance = extract_provenance((self.theta, self.topics))
+        theta, topics = parameters
+        return track_provenance(_log_prob(theta, topics, counts, self.words), provenance)
 
     @uncompiled
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -165,8 +155,8 @@ class BagOfWords(TorchDistribution):
                 token_word[tokens] = torch.multinomial(
                     topics[k], tokens.numel(), replacement=True, generator=generator
                 )
-        if self.concentration is not None:
-            token_word = token_word[self._sources(rows, generator)]
+        if not self.words.independent:
+            token_word = self.words.draw_words(token_word, rows, generator)
         cells, counts = torch.unique(rows * num_words + token_word, return_counts=True)
         row_sizes = torch.bincount(cells // num_words, minlength=num_docs)
         row_offsets = torch.cat([row_sizes.new_zeros(1), row_sizes.cumsum(0)])
@@ -177,29 +167,6 @@ class BagOfWords(TorchDistribution):
             size=(num_docs, num_words),
             check_invariants=False,
         )
-
-    def _sources(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Which token of its document each token is a copy of, itself where it is none.
-
-        After N tokens the next is a copy of one of them with probability N / (a + N).
-
-        Args:
-            rows: ``(num_tokens,)`` documents of the tokens, ascending.
-            generator: As for :meth:`sample_counts`.
-        """
-        assert self.concentration is not None
-        token = torch.arange(len(rows), device=rows.device)
-        first = torch.searchsorted(rows, rows)
-        before = token - first
-        chance, which = torch.rand(
-            2, len(rows), generator=generator, dtype=torch.float64, device=rows.device
-        )
-        copies = chance * (self.concentration.double() + before) < before
-        source = torch.where(copies, first + (which * before).long(), token)
-        # A copy of a copy is one of its source.
-        while not torch.equal(source[source], source):
-            source = source[source]
-        return source
 
 
 def _stacked(
@@ -213,23 +180,17 @@ def _stacked(
     return zip(theta, topics, strict=True)
 
 
-def _log_prob(
-    theta: Tensor, topics: Tensor, counts: WordCounts, concentration: Tensor | None
-) -> Tensor:
+def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts, words: CountLikelihood) -> Tensor:
     """Log probabilities ``(..., num_docs)`` of counts, leading dimensions broadcast."""
     # Samplers move a float32 model's eta in the double precision of its log densities.
     to: Any = {"device": theta.device, "dtype": theta.dtype}
     topics = topics.to(**to)
     leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])
     if len(counts.batches) == 1 and topics.dim() == 2:
-        batch = counts.batches[0].to(**to).with_concentration(concentration)
-        result = mixture_log_likelihood(theta, topics, batch)
+        result = mixture_log_likelihood(theta, topics, counts.batches[0].to(**to), words)
         return result.expand(*leading, -1)
     parts = zip(_stacked(theta, topics, leading), counts.batches_at(leading), strict=True)
-    rows = [
-        mixture_log_likelihood(t, phi, batch.to(**to).with_concentration(concentration))
-        for (t, phi), batch in parts
-    ]
+    rows = [mixture_log_likelihood(t, phi, batch.to(**to), words) for (t, phi), batch in parts]
     return torch.stack(rows).reshape(*leading, -1)
 
 

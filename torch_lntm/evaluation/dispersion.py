@@ -76,7 +76,7 @@ def residual_dispersion(
     nonempty = corpus.nonempty
     step = max(1, math.ceil(len(nonempty) / max_documents))
     rows = nonempty[::step]
-    topics, concentration = model.topics.double_probs, model.concentration
+    topics = model.topics.double_probs
     at_once = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
     for batch in corpus.batches(at_once, order=rows, device=model.device, dtype=model.dtype):
@@ -85,9 +85,7 @@ def residual_dispersion(
         for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group
             expected = q * part.lengths.double()[:, None]
-            times = torch.ones_like(expected[:, :1])
-            if concentration is not None:
-                times = (part.lengths.double()[:, None] + concentration) / (1 + concentration)
+            times = model.words.overdispersion(part.lengths.double())[:, None]
             variance = expected * (1 - q) * times
             # Σ (c − m)²/v = Σ m²/v + Σ (c² − 2cm)/v, the last over the counts that are not 0.
             squares = (expected / (1 - q) / times).sum(1)

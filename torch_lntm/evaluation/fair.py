@@ -7,7 +7,6 @@ posterior mean by chains that are run until their own error is small.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
@@ -33,8 +32,8 @@ from torch_lntm.evaluation.own_words import (
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.evaluation.theta_chains import SHORT, ChainScores, chains_of, scores_of
 from torch_lntm.kernels import SparseWords
-from torch_lntm.models import Bursts, TopicModel, ctm, lda
-from torch_lntm.models.bursts import HIGHEST
+from torch_lntm.models import DirichletMultinomial, TopicModel, ctm, lda
+from torch_lntm.models.words.dirichlet_multinomial import HIGHEST
 from torch_lntm.progress import tqdm
 
 Method = Literal["mean", "mode"]
@@ -152,8 +151,8 @@ def completion_of(
         max_samples: Most draws of each chain to keep.
         max_docs: Documents whose chains move together, and judge together whether they suffice.
         own_words: As for :func:`document_completion`; theta is still that of the model.
-        concentration: That of documents that repeat their words, beside the prior and topics of a
-            model that knows it (:class:`~torch_lntm.models.Bursts`); a model has its own.
+        concentration: Concentration of documents that repeat their words, beside a prior and topics
+            (:class:`~torch_lntm.models.DirichletMultinomial`); a model has its own.
         seed: Seed of all draws.
         fingerprint: What ``hold_out.fingerprint()`` must be, so that others score the same tokens.
         progress: Show a progress bar on standard error.
@@ -339,8 +338,7 @@ def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> 
         )
     model = _independent_model_of(prior, topics)
     if concentration is not None:
-        model.bursts = Bursts(torch.float64)
-        model.bursts.log_concentration.fill_(math.log(concentration))
+        model.words = DirichletMultinomial(concentration, dtype=torch.float64)
     return model
 
 

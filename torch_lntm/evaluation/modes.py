@@ -8,7 +8,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import make_guide
-from torch_lntm.kernels import expected_topic_counts
+from torch_lntm.kernels import INDEPENDENT, CountLikelihood, expected_topic_counts
 from torch_lntm.latents.gamma import GammaSpace
 from torch_lntm.models import TopicModel
 
@@ -33,14 +33,19 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     if space.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
         placed = model.place(batch)
-        return dirichlet_modes(placed, model.topics.double_probs, concentration)
+        return dirichlet_modes(placed, model.topics.double_probs, concentration, model.words)
     guides = space.posterior_metrics.values()
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources have neither.
     name = next((name for name in ("laplace", "taylor") if name in guides), "factor")
     return make_guide(name, model, **SOLVER).posterior(batch).theta_mode().double()
 
 
-def dirichlet_modes(batch: DocumentBatch, topics: Tensor, concentration: Tensor) -> Tensor:
+def dirichlet_modes(
+    batch: DocumentBatch,
+    topics: Tensor,
+    concentration: Tensor,
+    likelihood: CountLikelihood = INDEPENDENT,
+) -> Tensor:
     """Mode of theta under a Dirichlet prior, its density taken on the softmax scale.
 
     The fixed point theta ∝ expected topic counts + α, iterated until no proportion moves by more
@@ -50,6 +55,7 @@ def dirichlet_modes(batch: DocumentBatch, topics: Tensor, concentration: Tensor)
         batch: The tokens to condition on, float64.
         topics: ``(num_topics, num_words)`` float64.
         concentration: ``(num_topics,)`` α.
+        likelihood: The distribution of the counts. Defaults to independent draws.
 
     Returns:
         ``(num_docs, num_topics)`` float64.
@@ -57,7 +63,7 @@ def dirichlet_modes(batch: DocumentBatch, topics: Tensor, concentration: Tensor)
     alpha = concentration.double()
     theta = (alpha / alpha.sum()).expand(batch.num_docs, -1)
     for _ in range(MAX_UPDATES):
-        weights = expected_topic_counts(theta, topics, batch) + alpha
+        weights = expected_topic_counts(theta, topics, batch, likelihood) + alpha
         weights /= weights.sum(-1, keepdim=True)
         moved = float((weights - theta).abs().max())
         theta = weights

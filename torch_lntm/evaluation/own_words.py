@@ -94,7 +94,7 @@ def held_out_words(
     placed = model.topics.place(unseen)
     topics = model.topics.double_probs
     if own_words is None:
-        return SparseWords(topics, placed)
+        return SparseWords(topics, placed, model.words.by_token())
     own = counts_at(seen, unseen).double()
     return OwnWords(topics, placed, own, seen.lengths.double(), own_words)
 
@@ -135,7 +135,7 @@ def weight_of(model: TopicModel, own_words: Any) -> float | None:
     if own_words is None:
         return None
     if own_words == "model":
-        return None if model.concentration is None else float(model.concentration)
+        return model.words.cache_weight
     number = isinstance(own_words, int | float | np.number) and not isinstance(own_words, bool)
     if not number or not 0 < own_words < math.inf:
         raise ConfigError(

@@ -135,9 +135,8 @@ class DirichletGuide(_AspectGuide):
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
         """Equal proportions: a topic that starts next to nothing would never be tried."""
-        return self.model.topics.logits.new_full(
-            (batch.num_docs, space.num_topics), 1.0 / space.num_topics
-        )
+        size, model = (batch.num_docs, space.num_topics), self.model
+        return torch.full(size, 1.0 / space.num_topics, dtype=model.dtype, device=model.device)
 
     def _geometric_mean(self, posterior: DirichletPosterior) -> Tensor:
         return posterior.expected_log_theta().exp()

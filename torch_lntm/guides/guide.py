@@ -15,8 +15,8 @@ from typing_extensions import TypeVar
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.guides.memory import WarmStarts
-from torch_lntm.guides.tables import solve_by_tables
-from torch_lntm.kernels import bursts, expected_word_counts, word_probabilities
+from torch_lntm.guides.surrogates import solve_by_surrogates
+from torch_lntm.kernels import expected_word_counts, surrogate, word_probabilities
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import EtaSpace, LatentSpace
 from torch_lntm.models import TopicModel
@@ -187,8 +187,8 @@ class Guide(ABC, Generic[P]):
         _check_effort(tolerance, max_iterations)
         with torch.autocast(batch.device.type, enabled=False):
             space = self.model.prior.space(batch)
-            if batch.concentration is not None:
-                solve = partial(solve_by_tables, self, solve, self._solve_means)
+            if not self.model.words.independent:
+                solve = partial(solve_by_surrogates, self, solve, self._solve_means)
             return solve(
                 batch,
                 self._topics(topic_temperature),
@@ -225,21 +225,22 @@ class Guide(ABC, Generic[P]):
     def as_independent(
         self, batch: DocumentBatch, posterior: Posterior
     ) -> tuple[DocumentBatch, Tensor]:
-        """Documents whose words are independent draws, in place of ones that repeat their words.
+        """Documents of independent draws in place of documents whose tokens are no such draws.
 
         Args:
             batch: The documents.
-            posterior: Their posterior, which that of the others is closest to.
+            posterior: Their posterior, where the bound below is tight.
 
         Returns:
-            The documents with their tables for counts (:mod:`torch_lntm.kernels.bursts`), or the
-            documents themselves if the model is not bursty; and ``(num_docs,)`` float64 nats, or
-            0: the log likelihood of these and the nats bound that of the documents from below.
+            The documents with surrogate counts (:mod:`torch_lntm.kernels.likelihood`), and
+            ``(num_docs,)`` float64 nats: the log likelihood of the surrogates plus the nats bounds
+            the log likelihood of the documents from below. Where tokens are independent draws, the
+            documents themselves and 0.
         """
         batch = self.model.check_batch(batch)
-        if batch.concentration is None:
+        if self.model.words.independent:
             return batch, torch.zeros((), dtype=torch.float64, device=batch.device)
-        return bursts.with_tables(self.word_probabilities(batch, posterior), batch)
+        return surrogate(self.model.words, self.word_probabilities(batch, posterior), batch)
 
     def _require_present(self, batch: DocumentBatch, space: Any) -> None:
         """Refuse a posterior in the coordinates of other parameters than the prior has now.
@@ -284,8 +285,8 @@ class Guide(ABC, Generic[P]):
             start: What :meth:`default_start` gave, or the caller's ``init``.
             temperature: Inverse temperature; 1 unless the guide anneals.
             tolerance: Where a document has converged.
-            max_iterations: Bound on the iterations of each document; of a bursty model, of each of
-                its turns (:mod:`torch_lntm.guides.tables`).
+            max_iterations: Bound on the iterations of each document, and of each round where tokens
+                are no independent draws (:mod:`torch_lntm.guides.surrogates`).
         """
 
     def _solve_means(self, *args: Any, **settings: Any) -> Posterior:

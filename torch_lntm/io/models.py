@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, check_target, read
 from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
 
 FORMAT_VERSION = 1
+#: Word probabilities that a folder may ask memory for: this number, or so many for each parameter.
+LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER = 2**24, 64
 
 
 def save_model(
@@ -147,7 +150,7 @@ def read_model(folder: Path) -> TopicModel:
     settings = about.get("config")
     if not isinstance(settings, dict) or "vocabulary" not in about:
         raise ConfigError(f"{folder / MODEL}: lacks 'config' or 'vocabulary'; is it complete?")
-    tensors = _read_tensors(folder / TENSORS)
+    tensors = _renamed(_read_tensors(folder / TENSORS))
     _check_sizes(folder, settings, tensors)
     vocabulary = (
         read_vocabulary(folder / VOCABULARY, settings["num_words"]) if about["vocabulary"] else None
@@ -197,15 +200,28 @@ def _mismatch(expected: Tensor | None, found: Tensor | None, finite: bool = True
 
 
 def _check_sizes(folder: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Refuse sizes that the parameters do not have, before memory is taken for them."""
-    topics = tensors.get("topics.logits")
-    sizes = (settings.get("num_words"), settings.get("num_topics"))
-    if topics is None or tuple(topics.shape) != sizes:
-        found = "missing" if topics is None else tuple(topics.shape)
+    """Refuse sizes out of proportion to the parameters, before memory is taken for them.
+
+    Topics of a model need not be stored as such: embedded topics are products of small tables.
+    """
+    sizes: list[Any] = [settings.get(name) for name in ("num_topics", "num_words")]
+    if not all(type(size) is int and size > 0 for size in sizes):
         raise ConfigError(
-            f"{folder / TENSORS}: topics.logits is {found}; expected (num_words, num_topics) = "
-            f"{sizes} by {MODEL}"
+            f"{folder / MODEL}: num_topics and num_words are {sizes}; expected whole numbers from 1"
         )
+    stored = sum(tensor.numel() for tensor in tensors.values())
+    most = max(LEAST_PROBABILITIES, PROBABILITIES_PER_PARAMETER * stored)
+    if math.prod(sizes) > most:
+        raise ConfigError(
+            f"{folder / MODEL}: num_topics and num_words are {sizes}, but {TENSORS} holds {stored} "
+            "numbers; expected parameters of all topics and words. Do the files belong together?"
+        )
+
+
+def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parameters by their present names: before 0.2.0 the words of a bursty model were `bursts`."""
+    old = "bursts.log_concentration"
+    return {"words.log_concentration" if n == old else n: x for n, x in tensors.items()}
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

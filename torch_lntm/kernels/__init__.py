@@ -2,6 +2,7 @@
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood, surrogate
 from torch_lntm.kernels.mixture import (
     ExpectedCounts,
     expected_counts,
@@ -15,6 +16,9 @@ from torch_lntm.kernels.mixture import (
 )
 
 __all__ = [
+    "INDEPENDENT",
+    "Cells",
+    "CountLikelihood",
     "ExpectedCounts",
     "PaddedWords",
     "SparseWords",
@@ -26,5 +30,6 @@ __all__ = [
     "mixture_log_likelihood_reference",
     "probability_floor",
     "responsibility_covariance",
+    "surrogate",
     "word_probabilities",
 ]

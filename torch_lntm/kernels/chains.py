@@ -1,4 +1,4 @@
-"""The same documents met by the weights of many chains at once, in two layouts of their words."""
+"""Documents met by the weights of many chains at once, in two layouts of their words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import bursts
+from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
 from torch_lntm.kernels.mixture import (
     expected_counts,
     expected_topic_counts,
@@ -21,11 +21,15 @@ class SparseWords:
     Args:
         topics: ``(num_topics, num_words)`` word probabilities.
         batch: The documents.
+        likelihood: The distribution of the counts. Defaults to independent draws.
     """
 
-    def __init__(self, topics: Tensor, batch: DocumentBatch) -> None:
+    def __init__(
+        self, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
+    ) -> None:
         self.topics = topics
         self.batch = batch
+        self.likelihood = likelihood
         self._repeated = (1, batch)
 
     def _rows(self, num_chains: int) -> DocumentBatch:
@@ -35,14 +39,15 @@ class SparseWords:
         return self._repeated[1]
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """Σ_v c_v log Σ_k θ_k φ_kv ``(..., num_docs)`` float64 nats.
+        """Log probabilities of the documents' words ``(..., num_docs)``, float64 nats.
 
         Args:
             theta: ``(..., num_docs, num_topics)`` topic weights.
         """
         flat = theta.reshape(-1, theta.shape[-1])
         rows = self._rows(theta.shape[:-2].numel())
-        return mixture_log_likelihood(flat, self.topics, rows).view(theta.shape[:-1])
+        found = mixture_log_likelihood(flat, self.topics, rows, self.likelihood)
+        return found.view(theta.shape[:-1])
 
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`log_likelihood`, and the expected tokens of each topic.
@@ -51,14 +56,15 @@ class SparseWords:
             ``(..., num_docs)`` float64 nats and ``(..., num_docs, num_topics)``.
         """
         flat = theta.reshape(-1, theta.shape[-1])
-        found = expected_counts(flat, self.topics, self._rows(theta.shape[:-2].numel()))
+        rows = self._rows(theta.shape[:-2].numel())
+        found = expected_counts(flat, self.topics, rows, self.likelihood)
         return found.log_likelihood.view(theta.shape[:-1]), found.topic_counts.view_as(theta)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
         """The expected tokens of each topic ``(..., num_docs, num_topics)`` alone."""
         flat = theta.reshape(-1, theta.shape[-1])
         rows = self._rows(theta.shape[:-2].numel())
-        return expected_topic_counts(flat, self.topics, rows).view_as(theta)
+        return expected_topic_counts(flat, self.topics, rows, self.likelihood).view_as(theta)
 
 
 class PaddedWords:
@@ -71,55 +77,43 @@ class PaddedWords:
     Args:
         topics: ``(num_topics, num_words)`` word probabilities.
         batch: The documents.
+        likelihood: The distribution of the counts. Defaults to independent draws.
     """
 
-    def __init__(self, topics: Tensor, batch: DocumentBatch) -> None:
+    def __init__(
+        self, topics: Tensor, batch: DocumentBatch, likelihood: CountLikelihood = INDEPENDENT
+    ) -> None:
         sizes = batch.row_offsets.diff()
         position = torch.arange(int(sizes.max()), device=batch.device)
         inside = position < sizes[:, None]
         entry = torch.where(inside, batch.row_offsets[:-1, None] + position, 0)
         counts = batch.counts[entry] * inside
-        if batch.concentration is not None:
-            # Words that repeat come first.
+        num_repeated = 0
+        if not likelihood.independent:
+            # Repeated words come first, so that they are a slice of the cells.
             once = (counts <= 1.0).long()
             order = once.argsort(dim=1, stable=True)
             entry, counts = entry.gather(1, order), counts.gather(1, order)
-            self._repeated = counts[:, None, : int((1 - once).sum(1).max())].double()
-        inside = counts > 0
-        words = topics.mT[batch.word_index[entry]]
+            num_repeated = int((1 - once).sum(1).max())
+        columns = batch.word_index[entry]
         # Padding has probability 1 under every topic, and count 0.
-        self._words = words.where(inside[..., None], 1.0)
-        self._counts = counts
-        self._batch = batch
+        self._words = topics.mT[columns].where((counts > 0)[..., None], 1.0)
+        self._cells = Cells(counts[:, None], columns[:, None], num_repeated)
+        self._likelihood = likelihood
+        self._of_length = likelihood.of_length(batch.lengths)
 
     def _mixture(self, theta: Tensor) -> Tensor:
         """Probabilities of the words ``(num_docs, num_chains, longest)``, floored."""
         s = theta.transpose(0, 1) @ self._words.mT
         return s.clamp_min_(probability_floor(s.dtype))
 
-    def _rates(self, s: Tensor) -> Tensor:
-        """Probabilities of the words that repeat times a, in float64."""
-        assert self._batch.concentration is not None
-        return self._batch.concentration * s[..., : self._repeated.shape[-1]].double()
-
     def _topic_counts(self, theta: Tensor, s: Tensor) -> Tensor:
-        ratio = self._counts[:, None] / s
-        if self._batch.concentration is not None:
-            of_repeated = s[..., : self._repeated.shape[-1]]
-            found = bursts.tables_of(self._repeated, self._rates(s)).to(s.dtype) / of_repeated
-            ratio[..., : self._repeated.shape[-1]] = found
+        ratio = self._likelihood.slopes(s, self._cells)
         return theta * (ratio @ self._words).transpose(0, 1)
 
     def _log_likelihood(self, s: Tensor) -> Tensor:
-        """The log likelihood; overwrites the probabilities."""
-        concentration = self._batch.concentration
-        if concentration is None:
-            return (s.log_() * self._counts[:, None]).sum(-1).double().mT
-        of_repeated = bursts.log_rising(self._repeated, self._rates(s)).sum(-1)
-        once = self._counts[:, None, self._repeated.shape[-1] :]
-        terms = s[..., self._repeated.shape[-1] :].double().mul_(concentration).log_()
-        shared = bursts.log_share(concentration, self._batch.lengths)
-        return ((terms * once).sum(-1) + of_repeated).mT + shared
+        terms = self._likelihood.log_terms(s, self._cells)
+        return terms.sum(-1).double().mT + self._of_length
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """As :meth:`SparseWords.log_likelihood`, for one axis of chains."""
@@ -128,8 +122,7 @@ class PaddedWords:
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`SparseWords.expected_counts`, for one axis of chains."""
         s = self._mixture(theta)
-        topic_counts = self._topic_counts(theta, s)
-        return self._log_likelihood(s), topic_counts
+        return self._log_likelihood(s), self._topic_counts(theta, s)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
         """As :meth:`SparseWords.expected_topic_counts`, for one axis of chains."""

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels.bursts import log_share, log_terms
+from torch_lntm.kernels.likelihood import Cells, CountLikelihood
 
 with warnings.catch_warnings():
     # Torch announces once per process that its sparse CSR support is in beta; what is used of it
@@ -276,8 +276,14 @@ class _LogLikelihood(_Function):
         return _one_by_one(_LogLikelihood.apply, info, in_dims, args)
 
 
-def log_likelihood(weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
-    """Σ_v c_dv log max(t_d·φ_v, floor) ``(num_docs,)`` float64, with derivatives of every order.
+def log_likelihood(
+    weights: Tensor,
+    words: Tensor,
+    batch: DocumentBatch,
+    floor: float,
+    likelihood: CountLikelihood,
+) -> Tensor:
+    """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor), any derivative of it.
 
     Samplers of documents' latent variables ask autograd for no gradient of the topics, which would
     cost them as much again. A Python function cannot see which of its gradients are asked for, but
@@ -290,20 +296,18 @@ def log_likelihood(weights: Tensor, words: Tensor, batch: DocumentBatch, floor: 
     else:
         handle = _WordsHandle.apply(words, (weights,), batch)
         s = _FlooredProduct.apply(weights, handle, (words,), batch, floor)
-    if batch.concentration is not None:
-        return _bursty_log_likelihood(s, batch, floor)
-    return _LogLikelihood.apply(s, batch, floor)
+    if likelihood.independent:
+        return _LogLikelihood.apply(s, batch, floor)
+    return _log_likelihood_by_autograd(s, batch, floor, likelihood)
 
 
-def _bursty_log_likelihood(s: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
-    """As :class:`_LogLikelihood`, of documents that repeat their words, by the rules of autograd.
-
-    It is differentiable in the batch's concentration too.
-    """
-    assert batch.concentration is not None
+def _log_likelihood_by_autograd(
+    s: Tensor, batch: DocumentBatch, floor: float, likelihood: CountLikelihood
+) -> Tensor:
+    """As :class:`_LogLikelihood`, for any likelihood and differentiable in its parameters too."""
     floored = s <= floor
     # At the floor the terms go on as straight lines, whose second derivatives are finite.
     lines = torch.where(floored, (s - s.detach()) / floor, 0.0).double()
-    terms = log_terms(torch.where(floored, floor, s), batch) + lines
+    terms = likelihood.log_terms(torch.where(floored, floor, s), Cells.of(batch)) + lines
     sums = _Contraction.apply(terms, None, terms.new_ones(batch.num_words, 1), batch).squeeze(1)
-    return sums + log_share(batch.concentration, batch.lengths)
+    return sums + likelihood.of_length(batch.lengths)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torch_lntm.kernels.bursts import log_rising, log_share
+from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
 
 
 def log_likelihood_at(
     logits: Tensor,
     words: Tensor,
-    counts: Tensor,
-    concentration: Tensor | None = None,
+    cells: Cells,
+    likelihood: CountLikelihood = INDEPENDENT,
     *,
     max_elements: int = 2**22,
 ) -> Tensor:
-    """Log likelihood Σ_v c_v log Σ_k θ_k φ_kv of one document at many topic proportions.
+    """Log likelihood of one document at many topic proportions.
 
     The same function as :func:`torch_lntm.kernels.mixture_log_likelihood`, for many weights of one
     document instead of one weight of many: a dense product then, five times faster.
@@ -24,9 +24,8 @@ def log_likelihood_at(
     Args:
         logits: ``(num_points, num_topics)`` logits of θ.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
-        counts: ``(nnz,)`` their counts.
-        concentration: a ``()`` of a document that repeats its words; see
-            :mod:`torch_lntm.kernels.bursts`.
+        cells: Their counts.
+        likelihood: The distribution of the counts. Defaults to independent draws.
         max_elements: Bound on the numbers held at once.
 
     Returns:
@@ -34,20 +33,23 @@ def log_likelihood_at(
     """
     chunks = logits.split(max(1, max_elements // max(1, *words.shape)))
     return torch.cat(
-        [log_likelihood_of(torch.softmax(x, -1) @ words.mT, counts, concentration) for x in chunks]
+        [log_likelihood_of(torch.softmax(x, -1) @ words.mT, cells, likelihood) for x in chunks]
     )
 
 
-def log_likelihood_of(probability: Tensor, counts: Tensor, concentration: Tensor | None) -> Tensor:
+def log_likelihood_of(
+    probability: Tensor, cells: Cells, likelihood: CountLikelihood = INDEPENDENT
+) -> Tensor:
     """Log likelihood of one document ``(num_points,)`` at probabilities of its words.
 
     Args:
         probability: ``(num_points, nnz)``, overwritten.
-        counts: As of :func:`log_likelihood_at`.
-        concentration: As there.
+        cells: The counts.
+        likelihood: The distribution of the counts. Defaults to independent draws.
     """
     probability.clamp_min_(torch.finfo(probability.dtype).tiny)
-    if concentration is None:
-        return probability.log_() @ counts
-    found = log_rising(counts.double(), concentration * probability.double()).sum(-1)
-    return (found + log_share(concentration, counts.double().sum())).to(probability.dtype)
+    if likelihood.independent:
+        return probability.log_() @ cells.counts
+    found = likelihood.log_terms(probability, cells).double().sum(-1)
+    of_length = likelihood.of_length(cells.counts.double().sum())
+    return (found + of_length).to(probability.dtype)

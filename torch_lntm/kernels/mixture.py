@@ -13,8 +13,9 @@ Khan & Bouchard 2009, eqs 30–31*). They are sparse products, see
 :mod:`torch_lntm.kernels.contraction`, or one kernel, see :mod:`torch_lntm.kernels.fused`. Log
 likelihoods are summed in double precision.
 
-Where the batch has a concentration, the log likelihood is that of documents that repeat their
-words, and their tables take the place of the counts c: see :mod:`torch_lntm.kernels.bursts`.
+These are the formulas of independent draws, the default. Another likelihood has other terms, and
+its expected tokens from the topics take the place of the counts c: see
+:mod:`torch_lntm.kernels.likelihood`.
 
 ``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
 zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
-from torch_lntm.kernels import bursts, fused
+from torch_lntm.kernels import fused
 from torch_lntm.kernels.contraction import (
     document_sums,
     log_likelihood,
@@ -39,6 +40,7 @@ from torch_lntm.kernels.contraction import (
     sum_over_docs,
     sum_over_words,
 )
+from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,9 +81,9 @@ class ExpectedCounts(NamedTuple):
     Attributes:
         log_likelihood: ``(num_docs,)`` float64, nats.
         topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic; rows sum to the
-            documents' lengths, or to their tables.
+            documents' tokens from the topics: all of them, for independent draws.
         word_counts: ``(num_topics, num_words)`` expected tokens of each word under each topic, or
-            None if not asked for; sums to the number of tokens, or of tables.
+            None if not asked for; sums to the same number.
     """
 
     log_likelihood: Tensor
@@ -99,16 +101,8 @@ def _mixture(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
     return sampled_product(weights, words, batch).clamp_min(probability_floor(weights.dtype))
 
 
-def _is_fused(weights: Tensor, batch: DocumentBatch) -> bool:
-    return batch.concentration is None and fused.asked_for(weights)
-
-
-def _log_likelihoods(s: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_docs,)`` float64 nats of the probabilities of the stored counts."""
-    if batch.concentration is None:
-        return document_sums(batch.counts * s.log(), batch)
-    shared = bursts.log_share(batch.concentration, batch.lengths)
-    return document_sums(bursts.log_terms(s, batch), batch) + shared
+def _is_fused(weights: Tensor, likelihood: CountLikelihood) -> bool:
+    return likelihood.independent and fused.asked_for(weights)
 
 
 @_in_full_precision
@@ -124,7 +118,12 @@ def word_probabilities(weights: Tensor, topics: Tensor, batch: DocumentBatch) ->
 
 
 @_in_full_precision
-def mixture_log_likelihood(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
+def mixture_log_likelihood(
+    weights: Tensor,
+    topics: Tensor,
+    batch: DocumentBatch,
+    likelihood: CountLikelihood = INDEPENDENT,
+) -> Tensor:
     """Log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of each document, differentiable in both inputs.
 
     It has derivatives of every order, and works under ``grad``, ``vmap``, ``jvp``, ``jacrev``,
@@ -137,21 +136,27 @@ def mixture_log_likelihood(weights: Tensor, topics: Tensor, batch: DocumentBatch
             this is the log probability of the document's tokens with their topics summed out.
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
         batch: The counts, in the same dtype and on the same device.
+        likelihood: The distribution of the counts. Defaults to independent draws.
 
     Returns:
         ``(..., num_docs)`` float64 nats; 0 for an empty document.
     """
     words, floor = _by_word(topics), probability_floor(weights.dtype)
     if weights.dim() == 2:
-        return log_likelihood(weights, words, batch, floor)
+        return log_likelihood(weights, words, batch, floor, likelihood)
     stacked = weights.reshape(-1, *weights.shape[-2:])
-    rows = [log_likelihood(row, words, batch, floor) for row in stacked]
+    rows = [log_likelihood(row, words, batch, floor, likelihood) for row in stacked]
     return torch.stack(rows).reshape(weights.shape[:-1])
 
 
 @_in_full_precision
 def expected_counts(
-    weights: Tensor, topics: Tensor, batch: DocumentBatch, *, word_counts: bool = False
+    weights: Tensor,
+    topics: Tensor,
+    batch: DocumentBatch,
+    likelihood: CountLikelihood = INDEPENDENT,
+    *,
+    word_counts: bool = False,
 ) -> ExpectedCounts:
     """The log likelihood and expected counts of a batch in one pass, without autograd.
 
@@ -159,38 +164,51 @@ def expected_counts(
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
         batch: The counts, in the same dtype and on the same device.
+        likelihood: The distribution of the counts. Defaults to independent draws.
         word_counts: Also form the word counts of the topics.
 
     Returns:
         The :class:`ExpectedCounts` of the module's formulas.
     """
     words = _by_word(topics)
-    if _is_fused(weights, batch):
+    if _is_fused(weights, likelihood):
         floor = probability_floor(weights.dtype)
         values, by_topic, by_word = fused.expected_counts(weights, words, batch, floor, word_counts)
         return ExpectedCounts(values, by_topic, None if by_word is None else by_word.mT)
     s = _mixture(weights, words, batch)
-    ratio = bursts.ratio(s, batch)
+    cells = Cells.of(batch)
+    ratio = likelihood.slopes(s, cells)
+    of_words = document_sums(likelihood.log_terms(s, cells), batch)
     return ExpectedCounts(
-        log_likelihood=_log_likelihoods(s, batch),
+        log_likelihood=of_words + likelihood.of_length(batch.lengths),
         topic_counts=weights * sum_over_words(ratio, words, batch),
         word_counts=sum_over_docs(ratio, weights, batch).mul_(words).mT if word_counts else None,
     )
 
 
 @_in_full_precision
-def expected_topic_counts(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
+def expected_topic_counts(
+    weights: Tensor,
+    topics: Tensor,
+    batch: DocumentBatch,
+    likelihood: CountLikelihood = INDEPENDENT,
+) -> Tensor:
     """Only the ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts`."""
-    if _is_fused(weights, batch):
+    if _is_fused(weights, likelihood):
         return expected_counts(weights, topics, batch).topic_counts
     words = _by_word(topics)
-    ratio = bursts.ratio(_mixture(weights, words, batch), batch)
+    ratio = likelihood.slopes(_mixture(weights, words, batch), Cells.of(batch))
     return weights * sum_over_words(ratio, words, batch)
 
 
 @_in_full_precision
 def expected_word_counts(
-    weights: Tensor, topics: Tensor, batch: DocumentBatch, *, shares: Tensor | None = None
+    weights: Tensor,
+    topics: Tensor,
+    batch: DocumentBatch,
+    likelihood: CountLikelihood = INDEPENDENT,
+    *,
+    shares: Tensor | None = None,
 ) -> Tensor:
     """Only the ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts`.
 
@@ -198,16 +216,17 @@ def expected_word_counts(
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
         batch: The counts, in the same dtype and on the same device.
+        likelihood: The distribution of the counts. Defaults to independent draws.
         shares: ``(num_docs,)`` how much each document counts; by default 1.
     """
-    if _is_fused(weights, batch):
+    if _is_fused(weights, likelihood):
         if shares is not None:
             batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
         found = expected_counts(weights, topics, batch, word_counts=True).word_counts
         assert found is not None
         return found
     words = _by_word(topics)
-    ratio = bursts.ratio(_mixture(weights, words, batch), batch)
+    ratio = likelihood.slopes(_mixture(weights, words, batch), Cells.of(batch))
     counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]
     return sum_over_docs(ratio, counted, batch).mul_(words).mT
 
@@ -227,11 +246,7 @@ def responsibility_covariance(
     Returns:
         ``(num_docs, num_topics, num_topics)``; entry (d, j, k) is the expected number of pairs of
         independent draws of one token's topic that come out as j and k.
-
-    Raises:
-        ConfigError: Documents that repeat their words.
     """
-    bursts.require_independent(batch)
     words = _by_word(topics)
     num_topics = weights.shape[1]
     scale = batch.counts.sqrt() / _mixture(weights, words, batch)
@@ -259,12 +274,8 @@ def mixture_log_likelihood_reference(
 ) -> Tensor:
     """:func:`mixture_log_likelihood` written plainly, one document at a time, for autograd.
 
-    It shares no sparse kernel with the fast version and exists to check it.
-
-    Raises:
-        ConfigError: Documents that repeat their words.
+    It shares no sparse kernel with the fast version and exists to check it, for independent draws.
     """
-    bursts.require_independent(batch)
     totals = []
     for d in range(batch.num_docs):
         entries = slice(int(batch.row_offsets[d]), int(batch.row_offsets[d + 1]))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels import PaddedWords, SparseWords
+from torch_lntm.kernels import INDEPENDENT, CountLikelihood, PaddedWords, SparseWords
 from torch_lntm.latents.space import AffineLogits, LatentSpace
 
 
@@ -25,6 +25,7 @@ class DocumentTarget:
         space: The coordinates, and the prior in them.
         topics: ``(num_topics, num_words)`` word probabilities.
         batch: The documents.
+        words: The distribution of their counts. Defaults to independent draws.
         padded: Keep the words padded to those of the longest document. With many chains dense
             products of them are several times faster than sparse ones, at the price of memory for
             ``num_docs × longest × (num_topics + num_chains)`` numbers: for small batches of
@@ -34,6 +35,7 @@ class DocumentTarget:
     space: LatentSpace
     topics: Tensor
     batch: DocumentBatch
+    words: CountLikelihood = INDEPENDENT
     padded: bool = False
 
     @property
@@ -42,18 +44,18 @@ class DocumentTarget:
         return self.space.dim
 
     @cached_property
-    def _words(self) -> PaddedWords | SparseWords:
+    def _layout(self) -> PaddedWords | SparseWords:
         if self.padded:
-            return PaddedWords(self.topics, self.batch)
-        return SparseWords(self.topics, self.batch)
+            return PaddedWords(self.topics, self.batch, self.words)
+        return SparseWords(self.topics, self.batch, self.words)
 
     @property
     def affine(self) -> AffineLogits | None:
-        """See :attr:`LatentSpace.affine`; None if documents repeat their words.
+        """See :attr:`LatentSpace.affine`; None unless tokens are independent draws.
 
-        The likelihood of independent draws at affine logits is what a fused transition knows.
+        A fused transition knows the likelihood of independent draws at affine logits alone.
         """
-        return self.space.affine if self.batch.concentration is None else None
+        return self.space.affine if self.words.independent else None
 
     def theta(self, z: Tensor) -> Tensor:
         """Topic proportions ``(..., num_docs, num_topics)``."""
@@ -77,24 +79,24 @@ class DocumentTarget:
 
     def log_joint(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log prior density of z and log likelihood, each ``(..., num_docs)`` nats."""
-        return self.log_prior(z), self._words.log_likelihood(self.theta(z))
+        return self.log_prior(z), self._layout.log_likelihood(self.theta(z))
 
     def likelihood(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Log p(w | z) ``(..., num_docs)`` float64 nats and its gradient in z."""
         theta = self.theta(z)
-        value, topic_counts = self._words.expected_counts(theta)
+        value, topic_counts = self._layout.expected_counts(theta)
         return value, self._gradient(z, theta, topic_counts)
 
     def likelihood_gradient(self, z: Tensor) -> Tensor:
         """The gradient alone ``(..., num_docs, dim)``, which costs less."""
         theta = self.theta(z)
-        return self._gradient(z, theta, self._words.expected_topic_counts(theta))
+        return self._gradient(z, theta, self._layout.expected_topic_counts(theta))
 
     def _gradient(self, z: Tensor, theta: Tensor, topic_counts: Tensor) -> Tensor:
         return self.space.pull(self._logits_gradient(theta, topic_counts), z)
 
     def _logits_gradient(self, theta: Tensor, topic_counts: Tensor) -> Tensor:
         tokens = self.batch.lengths[:, None]
-        if self.batch.concentration is not None:
+        if not self.words.independent:
             tokens = topic_counts.sum(-1, keepdim=True)
         return torch.addcmul(topic_counts, tokens, theta, value=-1.0)

@@ -1,11 +1,9 @@
-"""Topic models as Pyro programs: a document prior and a bag-of-words likelihood."""
+"""Topic models as Pyro programs: a document prior, topics, and a likelihood of words."""
 
 from typing import TYPE_CHECKING, Any
 
 from torch_lntm.errors import no_attribute
-from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
-from torch_lntm.models.content import ContentTopics
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
 from torch_lntm.models.priors.covariates import Covariates
@@ -17,25 +15,35 @@ from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
-from torch_lntm.models.topics import NormalTopics, Topics
+from torch_lntm.models.topics.content import ContentTopics
+from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.normal import NormalTopics
+from torch_lntm.models.topics.topics import KnownTopics, Topics
+from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
+from torch_lntm.models.words.multinomial import Multinomial
+from torch_lntm.models.words.words import Words
 
 __all__ = [
     "CONSTRUCTORS",
-    "Bursts",
     "Construction",
     "ContentTopics",
     "Covariates",
     "DiagonalNormalPrior",
+    "DirichletMultinomial",
     "DirichletPrior",
+    "DirichletTopics",
     "DocumentPrior",
     "Groups",
     "IndependentFactorPrior",
+    "KnownTopics",
     "LogisticNormalPrior",
+    "Multinomial",
     "NormalPrior",
     "NormalTopics",
     "StructuralPrior",
     "TopicModel",
     "Topics",
+    "Words",
     "construct",
     "ctm",
     "find_constructor",

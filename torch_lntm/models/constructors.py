@@ -11,8 +11,6 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.bursts import Bursts
-from torch_lntm.models.content import ContentTopics
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
@@ -22,7 +20,12 @@ from torch_lntm.models.priors.factor import IndependentFactorPrior, Source
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import register
-from torch_lntm.models.topics import NormalTopics, Topics
+from torch_lntm.models.topics.content import ContentTopics
+from torch_lntm.models.topics.dirichlet import DirichletTopics
+from torch_lntm.models.topics.normal import NormalTopics
+from torch_lntm.models.topics.topics import Topics
+from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
+from torch_lntm.models.words.words import Words
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -87,7 +90,7 @@ def ctm(
         dtype=dtype,
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
-    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
+    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
 @register("lntm")
@@ -145,7 +148,7 @@ def lntm(
     phi = NormalTopics(
         num_topics, num_words, scale=topic_scale, probs=topics, dtype=dtype, generator=generator
     )
-    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
+    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
 @register("iftm")
@@ -212,7 +215,7 @@ def iftm(
         generator=torch.Generator().manual_seed(seed),
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
-    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
+    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
 @register("lda")
@@ -264,7 +267,7 @@ def lda(
         dtype=dtype,
     )
     phi = _topics(num_topics, num_words, topics, topic_smoothing, dtype, seed)
-    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
+    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
 def _learn_columns(
@@ -379,7 +382,7 @@ def stm(
             dtype=dtype,
             generator=torch.Generator().manual_seed(seed),
         )
-    return TopicModel(prior, phi, vocabulary, Bursts(dtype) if bursty else None)
+    return TopicModel(prior, phi, vocabulary, _words(bursty, dtype))
 
 
 def _check(num_topics: Any, num_words: Any, dtype: torch.dtype | str) -> torch.dtype:
@@ -406,6 +409,10 @@ def _topics(
     seed: int,
 ) -> Topics:
     generator = torch.Generator().manual_seed(seed)
-    return Topics(
+    return DirichletTopics(
         num_topics, num_words, smoothing=smoothing, probs=probs, dtype=dtype, generator=generator
     )
+
+
+def _words(bursty: bool, dtype: torch.dtype) -> Words | None:
+    return DirichletMultinomial(dtype=dtype) if bursty else None

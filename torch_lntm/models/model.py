@@ -1,7 +1,8 @@
-"""TopicModel: the one Pyro program, composed of a document prior and topics."""
+"""TopicModel: the one Pyro program, composed of a document prior, topics and words."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,9 +17,9 @@ from torch_lntm.distributions import BagOfWords, WordCounts
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.models.bursts import Bursts
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.sites import (
+    capture,
     check_documents,
     check_tools,
     draw_pyro_samples,
@@ -26,7 +27,9 @@ from torch_lntm.models.sites import (
     param_site,
     prior_factor,
 )
-from torch_lntm.models.topics import Topics
+from torch_lntm.models.topics.topics import Topics
+from torch_lntm.models.words.multinomial import Multinomial
+from torch_lntm.models.words.words import Words
 from torch_lntm.pickles import VersionedPickle
 
 
@@ -61,7 +64,13 @@ class _Program(nn.Module):
 
 
 class TopicModel(VersionedPickle, nn.Module):
-    """A topic model: documents' theta from a prior, words from the topics.
+    """A topic model: theta of every document from a prior, and words from the topics.
+
+    >>> import torch_lntm as lntm
+    >>> prior = lntm.models.LogisticNormalPrior(10)
+    >>> topics = lntm.models.DirichletTopics(10, 500)
+    >>> lntm.models.TopicModel(prior, topics, words=lntm.models.DirichletMultinomial()).name
+    'LogisticNormalPrior'
 
     Calling the model with a batch runs it as a Pyro program with the prior's sites (``"eta"``;
     ``"source"`` and ``"eta"``; or ``"theta"``) and ``"counts"`` in the plate ``"documents"``, plus
@@ -76,8 +85,8 @@ class TopicModel(VersionedPickle, nn.Module):
         prior: The document prior.
         topics: The topics.
         vocabulary: One word per column, or None.
-        bursts: How much documents repeat their words, where each has a distribution of its own;
-            None where words are independent draws from the topics.
+        words: The likelihood of a document's words given the mixture of its topics. Defaults to
+            :class:`Multinomial`, independent draws.
 
     Attributes:
         construction: The record of the registered constructor that made this model; None if none
@@ -93,7 +102,7 @@ class TopicModel(VersionedPickle, nn.Module):
         prior: DocumentPrior,
         topics: Topics,
         vocabulary: Sequence[str] | None = None,
-        bursts: Bursts | None = None,
+        words: Words | None = None,
     ) -> None:
         super().__init__()
         if prior.num_topics != topics.num_topics:
@@ -107,7 +116,7 @@ class TopicModel(VersionedPickle, nn.Module):
             )
         self.prior = prior
         self.topics = topics
-        self.bursts = bursts
+        self.words = Multinomial() if words is None else words
         self.vocabulary = None if vocabulary is None else tuple(vocabulary)
         self.construction: Construction | None = None
 
@@ -132,24 +141,19 @@ class TopicModel(VersionedPickle, nn.Module):
         return self.prior.latent_dim
 
     @property
-    def concentration(self) -> Tensor | None:
-        """That of :attr:`bursts`, a ``()`` float64 without a gradient; None without them."""
-        return None if self.bursts is None else self.bursts.value
-
-    @property
     def is_conjugate(self) -> bool:
         """Whether Gibbs sampling of the tokens' topics draws documents' theta."""
-        return self.prior.space_type.conjugate and self.bursts is None
+        return self.prior.space_type.conjugate and self.words.independent
 
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
-        return self.topics.logits.device
+        return self.topics.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the parameters."""
-        return self.topics.logits.dtype
+        return self.topics.dtype
 
     @property
     def config(self) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class TopicModel(VersionedPickle, nn.Module):
             self.prior if prior is None else prior,
             self.topics if topics is None else topics,
             self.vocabulary if vocabulary is None else vocabulary,
-            self.bursts,
+            self.words,
         )
 
     def theta(self, latent: Tensor) -> Tensor:
@@ -259,12 +263,14 @@ class TopicModel(VersionedPickle, nn.Module):
                 prior_factor("topics_prior", topics_prior, documents)
         if log_prior and has_prior_of_its_own(self.prior, "prior", drawn):
             prior_factor("document_prior", self.prior.log_prior(), documents)
+        flat = type(self.words).log_prior is Words.log_prior
+        if log_prior and not flat and has_prior_of_its_own(self.words, "words", drawn):
+            prior_factor("words_prior", self.words.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
             # Columns of other groups are no words that the document could have; generate() draws.
             lengths = batch.lengths if self.topics.num_groups == 1 else None
-            concentration = None if self.bursts is None else self.bursts.concentration
-            words = BagOfWords(self.theta(latent), topics, lengths, concentration)
+            words = BagOfWords(self.theta(latent), topics, lengths, capture(self.words))
             pyro.sample("counts", words, obs=WordCounts(batch))
         return latent
 
@@ -287,11 +293,12 @@ class TopicModel(VersionedPickle, nn.Module):
         dtype = self.dtype if dtype is None else dtype
         space = self.prior.space(batch).to(dtype)
         topics = self.topics.probs.detach().to(dtype)
-        return DocumentTarget(space, topics, batch.to(dtype=dtype), padded)
+        words = copy.deepcopy(self.words).requires_grad_(False)
+        return DocumentTarget(space, topics, batch.to(dtype=dtype), words, padded)
 
     def log_prior(self) -> Tensor:
         """Log prior density of the parameters, up to a constant (scalar, nats)."""
-        return self.topics.log_prior() + self.prior.log_prior()
+        return self.topics.log_prior() + self.prior.log_prior() + self.words.log_prior()
 
     @torch.no_grad()
     def generate(
@@ -340,7 +347,7 @@ class TopicModel(VersionedPickle, nn.Module):
         generator = torch.Generator(self.device).manual_seed(seed)
         theta, places, parts = self.theta(latents[self.prior.latent]), [], []
         for rows, topics in self.topics.by_group(empty, self.topics.probs):
-            words = BagOfWords(theta[rows], topics, sizes[rows], self.concentration)
+            words = BagOfWords(theta[rows], topics, sizes[rows], self.words)
             counts = words.sample_counts(generator)
             places.append(rows.cpu())
             parts.append(Corpus.from_matrix(counts, allow_empty=True).to_scipy())
@@ -440,11 +447,8 @@ class TopicModel(VersionedPickle, nn.Module):
         return self.place(batch.to(self.device, self.dtype))
 
     def place(self, batch: DocumentBatch) -> DocumentBatch:
-        """A batch on this model's device, its words in the topics' columns; of any dtype.
-
-        It carries the concentration of :attr:`bursts`.
-        """
-        return self.topics.place(batch).with_concentration(self.concentration)
+        """A batch on this model's device, its words in the topics' columns; of any dtype."""
+        return self.topics.place(batch)
 
 
 def require_model(model: Any) -> None:

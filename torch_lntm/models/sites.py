@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyro
 import torch
@@ -18,6 +19,8 @@ from pyro.poutine.runtime import _PYRO_STACK, Message, apply_stack
 from torch import Tensor, nn
 
 from torch_lntm.errors import ConfigError
+
+Part = TypeVar("Part", bound=nn.Module)
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
@@ -113,6 +116,21 @@ def draw_pyro_samples(module: nn.Module) -> set[str]:
             getattr(part, name)
             drawn.add(f"{prefix}.{name}" if prefix else name)
     return drawn
+
+
+def capture(part: Part) -> Part:
+    """A part with the parameters that the program has now, drawn or given ones too.
+
+    Pyro asks a site's distribution for densities after the program has run, when a handler's values
+    are gone from the module. The captured part shares the parameters, and gradients reach them.
+    """
+    twin = copy.copy(part)
+    own = [name for name, _ in part.named_parameters(recurse=False)]
+    for name in [*own, *getattr(part, "_pyro_samples", ())]:
+        # Modules keep parameters elsewhere; an attribute of the instance is found before them.
+        vars(twin)[name] = getattr(part, name)
+    vars(twin)["_modules"] = {name: capture(inner) for name, inner in part.named_children()}
+    return twin
 
 
 @contextmanager

@@ -59,8 +59,7 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
     probs = topics.double_probs.cpu().unflatten(1, (topics.num_groups, topics.num_words))
     average = probs.mean(1, keepdim=True)
     telling = probs * (probs / average).log()
-    deviates = (topics.deviations.cpu() != 0).any(1, keepdim=True)
-    telling = torch.where(deviates, telling, 0.0)
+    telling = torch.where(topics.differing_words.cpu().unsqueeze(1), telling, 0.0)
     best = telling.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
     found = []
     for k in range(topics.num_topics):

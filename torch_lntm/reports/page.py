@@ -228,7 +228,7 @@ def render_page(
         coefficients=[] if effects is None else effects.table(LEVEL),
         scores=scores,
         settings=settings or {},
-        citations=citations(model.name, drawn.name, model.bursts is not None),
+        citations=citations(model.name, drawn.name, model.words.cache_weight is not None),
         level=LEVEL,
         num_draws=drawn.num_draws,
         version=__version__,

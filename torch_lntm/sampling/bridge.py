@@ -109,7 +109,7 @@ class Bridge(DocumentTarget):
     def likelihood(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`DocumentTarget.likelihood`; U and its gradient in u."""
         theta, inner = self._at(z)
-        value, topic_counts = self._words.expected_counts(theta)
+        value, topic_counts = self._layout.expected_counts(theta)
         excess = self.space.log_density(inner) + 0.5 * z.double().square().sum(-1)
         return (
             value + excess + self._log_volume,
@@ -119,7 +119,7 @@ class Bridge(DocumentTarget):
     def likelihood_gradient(self, z: Tensor) -> Tensor:
         """See :meth:`DocumentTarget.likelihood_gradient`; of U."""
         theta, inner = self._at(z)
-        return self._gradient_at(z, theta, inner, self._words.expected_topic_counts(theta))
+        return self._gradient_at(z, theta, inner, self._layout.expected_topic_counts(theta))
 
     def _gradient_at(self, u: Tensor, theta: Tensor, z: Tensor, topic_counts: Tensor) -> Tensor:
         in_logits = self._logits_gradient(theta, topic_counts)

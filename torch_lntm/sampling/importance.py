@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_lntm.kernels.dense import log_likelihood_at
+from torch_lntm.kernels import INDEPENDENT, Cells, CountLikelihood, log_likelihood_at
 from torch_lntm.latents.proposals import Proposal
 
 #: Fewest weights a tail can be fitted to: 5 tail weights, a fifth of all (*Vehtari et al. 2024*).
@@ -34,20 +34,20 @@ class WeightSummary(NamedTuple):
 def log_weights(
     proposal: Proposal,
     words: Tensor,
-    counts: Tensor,
+    cells: Cells,
     num_samples: int,
     key: Sequence[int],
-    concentration: Tensor | None = None,
+    likelihood: CountLikelihood = INDEPENDENT,
 ) -> Tensor:
     """Log p(document, z) − log q(z) at draws z of a proposal q.
 
     Args:
         proposal: The proposal, for one document.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
-        counts: ``(nnz,)`` their counts.
+        cells: Their counts.
         num_samples: Number of draws.
         key: Nonnegative integers that the draws are a function of.
-        concentration: ``()`` of a document that repeats its words, or None.
+        likelihood: The distribution of the counts. Defaults to independent draws.
 
     Returns:
         ``(num_samples,)`` float64 nats.
@@ -55,7 +55,7 @@ def log_weights(
     z, log_q = proposal.draw(num_samples, key)
     logits = proposal.space.logits(z[:, None]).squeeze(1)
     log_prior = proposal.space.log_density(z[:, None]).squeeze(1)
-    return log_likelihood_at(logits, words, counts, concentration) + log_prior - log_q
+    return log_likelihood_at(logits, words, cells, likelihood) + log_prior - log_q
 
 
 def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_lntm.kernels import INDEPENDENT, Cells, CountLikelihood
 from torch_lntm.kernels.dense import log_likelihood_at, log_likelihood_of
 from torch_lntm.latents.identified import IdentifiedSpace
 
@@ -20,9 +21,9 @@ def marginal_by_quadrature(
     posterior: Any,
     row: int,
     words: Tensor,
-    counts: Tensor,
+    cells: Cells,
     num_points: int,
-    concentration: Tensor | None = None,
+    likelihood: CountLikelihood = INDEPENDENT,
 ) -> tuple[Tensor, Tensor]:
     """Integrates one document: log ∫ p(z) p(document | z) dz, by a trapezoid rule.
 
@@ -35,9 +36,9 @@ def marginal_by_quadrature(
         posterior: A guide's posterior of the batch, which places the grid; it need not be accurate.
         row: The document's place in the batch.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
-        counts: ``(nnz,)`` their counts.
+        cells: Their counts.
         num_points: Points on each axis, odd.
-        concentration: ``()`` of documents that repeat their words, or None.
+        likelihood: The distribution of the counts. Defaults to independent draws.
 
     Returns:
         The log integral (scalar, nats), and its numerical error: the distance from the integral on
@@ -45,11 +46,11 @@ def marginal_by_quadrature(
         infinite where one point has more than half of the sum, which two grids could agree on.
     """
     document = space.select(torch.tensor([row], device=words.device))
-    best = log_likelihood_of(words.amax(1)[None], counts, concentration)[0]
+    best = log_likelihood_of(words.amax(1)[None], cells, likelihood)[0]
 
     def log_likelihood(z: Tensor) -> Tensor:
         logits = document.logits(z[:, None]).squeeze(1)
-        return log_likelihood_at(logits, words, counts, concentration)
+        return log_likelihood_at(logits, words, cells, likelihood)
 
     def depth(z: Tensor) -> Tensor:
         return best - log_likelihood(z[None])[0] + NEGLIGIBLE

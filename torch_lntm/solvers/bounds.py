@@ -8,7 +8,6 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import mixture_log_likelihood
-from torch_lntm.kernels.bursts import require_independent
 from torch_lntm.posteriors.normal import NormalPosterior
 
 
@@ -116,9 +115,8 @@ def gaussian_bound(
         ``(num_docs,)`` float64 nats.
 
     Raises:
-        ConfigError: Another kind, or documents that repeat their words.
+        ConfigError: Another kind.
     """
-    require_independent(batch)
     if kind not in ("tangent", "tilted"):
         raise ConfigError(f"bound kind {kind!r}; expected 'tangent' or 'tilted'")
     space = posterior.space

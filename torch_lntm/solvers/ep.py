@@ -31,7 +31,6 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import probability_floor
-from torch_lntm.kernels.bursts import require_independent
 from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,
@@ -99,7 +98,6 @@ def ep(
     Raises:
         NumericalError: A document's γ or evidence is not finite; names documents.
     """
-    require_independent(batch)
     words = topics.mT.clamp_min(probability_floor(topics.dtype)).contiguous()
     alpha = concentration.double()
     sites, gamma = _start(batch, topics, alpha, init)

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_topic_counts, probability_floor
-from torch_lntm.kernels.bursts import require_independent
 from torch_lntm.posteriors.mode import ModePosterior
 from torch_lntm.posteriors.normal import NormalPosterior
 
@@ -48,7 +47,7 @@ def in_sufficient_precision(solver: Solver) -> Solver:
     """Decorate a solver of normal posteriors to use float64 for the documents that need it.
 
     The posteriors keep the dtype of the model. A document that has lost words even in float64 has
-    not converged; see :func:`has_lost_words`. Documents that repeat their words are refused.
+    not converged; see :func:`has_lost_words`.
 
     Args:
         solver: A function of a batch, topics, a latent space and keywords, among them ``start`` and
@@ -59,8 +58,6 @@ def in_sufficient_precision(solver: Solver) -> Solver:
     def solve(
         batch: DocumentBatch, topics: Tensor, space: Any, *, start: Tensor, **options: Any
     ) -> Solved:
-        require_independent(batch)
-
         def run(
             batch: DocumentBatch, topics: Tensor, space: Any, start: Tensor
         ) -> tuple[Solved, Tensor]:

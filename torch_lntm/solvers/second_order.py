@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.kernels.bursts import require_independent
 
 
 def second_order_word_counts(
@@ -34,11 +33,7 @@ def second_order_word_counts(
 
     Returns:
         ``(num_topics, num_words)`` float64.
-
-    Raises:
-        ConfigError: Documents that repeat their words.
     """
-    require_independent(batch)
     num_topics = topics.shape[0]
     result = gamma.new_zeros(batch.num_words, num_topics, dtype=torch.float64)
     if batch.nnz == 0:

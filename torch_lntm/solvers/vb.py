@@ -8,7 +8,6 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import expected_counts, expected_topic_counts
-from torch_lntm.kernels.bursts import require_independent
 from torch_lntm.posteriors.dirichlet import (
     DirichletPosterior,
     expected_log_theta,
@@ -66,7 +65,6 @@ def vb(
         NumericalError: A document's γ or bound is not finite; names documents.
     """
     topics = topics.mT.contiguous().mT
-    require_independent(batch)
     alpha = concentration.double()
     total = alpha.sum() + batch.lengths.double()
     gamma = start.double().clamp_min(LOWEST_START) * total[:, None]
@@ -130,11 +128,7 @@ def dirichlet_bound(
 
     Returns:
         ``(num_docs,)`` float64 nats; 0 for an empty document at its prior.
-
-    Raises:
-        ConfigError: Documents that repeat their words.
     """
-    require_independent(batch)
     alpha, gamma = concentration.double(), gamma.double()
     expectation = expected_log_theta(gamma)
     log_weights = _log_weights(expectation)

@@ -15,7 +15,6 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, NumericalError
 from torch_lntm.inference import DocumentHMC, JointChain, ThetaDraws, joint_draws, theta_draws
-from torch_lntm.inference.chains.joint import CONCENTRATION, _improved
 from torch_lntm.models import (
     Covariates,
     DiagonalNormalPrior,
@@ -23,6 +22,7 @@ from torch_lntm.models import (
     StructuralPrior,
     TopicModel,
 )
+from torch_lntm.models.topics.dirichlet import CONCENTRATION, improved_concentration
 
 NUM_DOCS, DIM, NUM_DRAWS = 30, 3, 1000
 
@@ -117,7 +117,7 @@ def test_one_topic_is_drawn_from_its_dirichlet() -> None:
         chain.sweep()
         probs.append(chain.model.topics.probs.detach().numpy()[0])
     counts = np.asarray(corpus.to_scipy().sum(0)).ravel()
-    beta = chain._concentration
+    beta = chain.model.topics._draw_concentration
     alpha = counts + beta
     mean = alpha / alpha.sum()
     assert_near(np.array(probs)[100:], mean)
@@ -188,7 +188,7 @@ def test_what_has_no_posterior_is_refused() -> None:
     with pytest.raises(IncompatibleGuideError, match="has no method draw_"):
         JointChain(lntm.models.lda(3, 10), corpus, warmup_steps=1)
     normal = lntm.models.lntm(3, 10)
-    with pytest.raises(IncompatibleGuideError, match="have no Dirichlet prior"):
+    with pytest.raises(IncompatibleGuideError, match="NormalTopics has no method draw_"):
         JointChain(normal, corpus, warmup_steps=1)
     JointChain(normal, corpus, warmup_steps=1, topics=False)
     model = lntm.models.ctm(3, 10)
@@ -213,7 +213,7 @@ def test_the_topics_concentration_goes_to_that_of_highest_likelihood() -> None:
     best = minimize_scalar(minus_log_likelihood, bounds=(0.01, 10.0), options={"xatol": 1e-9}).x
     found = CONCENTRATION
     for _ in range(200):
-        found = _improved(found, torch.from_numpy(counts))
+        found = improved_concentration(found, torch.from_numpy(counts))
     assert found == pytest.approx(best, rel=1e-4)
 
 
@@ -221,4 +221,4 @@ def test_a_sweep_improves_the_topics_concentration() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
     chain = JointChain(lntm.models.ctm(2, 10), corpus, warmup_steps=2)
     chain.sweep()
-    assert chain._concentration != CONCENTRATION
+    assert chain.model.topics._draw_concentration != CONCENTRATION

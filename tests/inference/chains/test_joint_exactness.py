@@ -24,9 +24,15 @@ from scipy.stats import t as student
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.inference import JointChain
-from torch_lntm.inference.chains import joint
 from torch_lntm.inference.chains.chains import Progress
-from torch_lntm.models import Covariates, LogisticNormalPrior, StructuralPrior, TopicModel, Topics
+from torch_lntm.models import (
+    Covariates,
+    DirichletTopics,
+    LogisticNormalPrior,
+    StructuralPrior,
+    TopicModel,
+)
+from torch_lntm.models.topics import dirichlet
 from torch_lntm.sampling.step_sizes import DualAveraging
 
 NUM_TOPICS, NUM_WORDS, BETA = 2, 3, 0.5
@@ -212,11 +218,10 @@ def reference() -> State:
 @pytest.mark.stat
 def test_a_sweep_leaves_the_joint_posterior_unchanged(reference: State, monkeypatch) -> None:
     """All parts together. Runs begin at exact draws, so that their means are independent."""
-    monkeypatch.setattr(joint, "_improved", lambda concentration, counts: concentration)
-    monkeypatch.setattr(joint, "CONCENTRATION", BETA)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
     rng = np.random.default_rng(1)
     starts = draw_states(NUM_RUNS, rng)
-    model = TopicModel(InformedPrior(), Topics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))
+    model = TopicModel(InformedPrior(), DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))
     chain = JointChain(model, corpus_of(starts.counts[0]), warmup_steps=1)
     step_size = torch.full((1, len(X)), STEP_SIZE, dtype=torch.float64)
     adapted = DualAveraging.start(step_size)._replace(log_average=step_size.log())
@@ -261,7 +266,7 @@ def test_topics_are_drawn_from_their_posterior(monkeypatch) -> None:
 
     Means of 40 draws in turn are as good as independent.
     """
-    monkeypatch.setattr(joint, "_improved", lambda concentration, counts: concentration)
+    monkeypatch.setattr(dirichlet, "improved_concentration", lambda concentration, counts: BETA)
     counts = np.array([[4, 1, 0], [0, 2, 1], [1, 0, 3]])
     theta = np.array([[0.9, 0.1], [0.5, 0.5], [0.15, 0.85]])
     document, word = (np.repeat(index, counts[counts > 0]) for index in np.nonzero(counts))
@@ -277,9 +282,8 @@ def test_topics_are_drawn_from_their_posterior(monkeypatch) -> None:
     expected = np.tensordot(mass, np.stack([mean, square], 1), 1)
 
     prior = LogisticNormalPrior(NUM_TOPICS, dtype=torch.float64)
-    model = TopicModel(prior, Topics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))
+    model = TopicModel(prior, DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=torch.float64))
     chain = JointChain(model, Corpus.from_matrix(counts), warmup_steps=1)
-    chain._concentration = BETA
     drawn = []
     for _ in range(2040):
         chain._draw_topics(torch.from_numpy(theta))

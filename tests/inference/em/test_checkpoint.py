@@ -26,7 +26,7 @@ from torch_lntm.inference.em.checkpoint import (
 )
 from torch_lntm.inference.em.monte_carlo import MonteCarloRun
 from torch_lntm.inference.em.statistics import Statistics
-from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, lda
+from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, lda
 
 
 def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_another_fit_s_checkpoint_is_refused_naming_what_differs(tmp_path: Path)
         return model
 
     def composed(weight: float) -> TopicModel:
-        return TopicModel(LogisticNormalPrior(3, pseudo_documents=weight), Topics(3, 30))
+        return TopicModel(LogisticNormalPrior(3, pseudo_documents=weight), DirichletTopics(3, 30))
 
     def fixed(value: float) -> TopicModel:
         alpha = torch.full((3,), value)

@@ -632,7 +632,7 @@ def test_a_parameter_that_is_not_a_number_is_named(name: str) -> None:
         ({"batch_size": 0}, "batch_size is 0"),
         ({"start": "vem"}, "start 'vem'"),
         ({"topic_update": "sgd"}, "topic_update 'sgd'"),
-        ({"topic_update": "gradient"}, "for normal topics"),
+        ({"topic_update": "gradient"}, "expected one of exact for DirichletTopics"),
         ({"learning_rate": 0.0}, "learning_rate is 0.0"),
         ({"mass_matrix": "full"}, "mass_matrix 'full'"),
     ],

@@ -21,10 +21,10 @@ from torch_lntm.inference.em.start import Start
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import (
     CONSTRUCTORS,
+    DirichletTopics,
     IndependentFactorPrior,
     LogisticNormalPrior,
     TopicModel,
-    Topics,
     ctm,
     iftm,
     lda,
@@ -158,7 +158,7 @@ def test_a_variance_set_by_hand_stays() -> None:
 
 def test_a_constructor_without_the_setting_still_makes_its_models(tmp_path: Path) -> None:
     def mine(num_topics: int, num_words: int) -> TopicModel:
-        return TopicModel(LogisticNormalPrior(num_topics), Topics(num_topics, num_words))
+        return TopicModel(LogisticNormalPrior(num_topics), DirichletTopics(num_topics, num_words))
 
     try:
         model = register("mine", mine)(3, 30)

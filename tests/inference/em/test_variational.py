@@ -34,7 +34,7 @@ from torch_lntm.guides import GUIDES, BleiLaffertyGuide, EPGuide, TaylorGuide, m
 from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em import covariances
 from torch_lntm.inference.em.variational import VariationalRun
-from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics, ctm, iftm, lda
+from torch_lntm.models import DirichletTopics, LogisticNormalPrior, TopicModel, ctm, iftm, lda
 
 EXACT = {"tolerance": 1e-12, "max_iterations": 300}
 
@@ -379,7 +379,7 @@ def test_a_table_of_documents_is_read_by_their_positions() -> None:
     occupied = np.flatnonzero(corpus.lengths).tolist()
     for engine in ("variational", "monte carlo"):
         prior = TablePrior(3, 20)
-        model = TopicModel(prior, Topics(3, 30, dtype=torch.float64))
+        model = TopicModel(prior, DirichletTopics(3, 30, dtype=torch.float64))
         if engine == "variational":
             made: Any = VariationalEM(
                 model, TaylorGuide(model, tolerance=1e-6), start="documents", stepwise_epochs=2,

@@ -365,9 +365,16 @@ class _FromPosterior(_FromPrior):
         guide = make_guide(identified_space(self.model, batch).reference, self.model)
         space, posterior = solve(self.model, batch.to(dtype=self.model.dtype), guide)
         drawn, _ = guide.as_independent(batch, posterior)
-        loc, factor = space.normal(posterior, words_of(drawn, self.topics.mT))
+        documents = ((words, cells.counts) for words, cells in words_of(drawn, self.topics.mT))
+        loc, factor = space.normal(posterior, documents)
         return Bridge(
-            space=space, topics=self.topics, batch=batch, padded=True, loc=loc, factor=factor
+            space=space,
+            topics=self.topics,
+            batch=batch,
+            words=self.model.words,
+            padded=True,
+            loc=loc,
+            factor=factor,
         )
 
     def prepare(

@@ -13,6 +13,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import NumericalError
 from torch_lntm.evaluation.checks import identified_space
 from torch_lntm.guides import Guide, make_guide, require_guide
+from torch_lntm.kernels import Cells
 from torch_lntm.latents import IdentifiedSpace
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Posterior
@@ -29,7 +30,7 @@ class Document:
         posterior: What the guide made of the batch.
         row: Its place in the batch.
         words: ``(nnz, num_topics)`` float64 probabilities of its words under each topic.
-        counts: ``(nnz,)`` float64 their counts.
+        cells: Their counts, float64.
         independent: ``(nnz,)`` float64 counts of independent draws that have about its posterior:
             those counts themselves, unless it repeats its words.
     """
@@ -39,7 +40,7 @@ class Document:
     posterior: Posterior
     row: int
     words: Tensor
-    counts: Tensor
+    cells: Cells
     independent: Tensor
 
 
@@ -109,7 +110,7 @@ def solve(
     return space, posterior
 
 
-def words_of(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def words_of(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Cells]]:
     """Yields the words of each document and their counts.
 
     Args:
@@ -117,8 +118,9 @@ def words_of(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Tens
         words: ``(num_words, num_topics)`` float64 probabilities of all words under each topic.
 
     Yields:
-        ``(nnz, num_topics)`` of ``words`` and ``(nnz,)`` counts, float64.
+        ``(nnz, num_topics)`` of ``words``, and the counts, float64.
     """
     offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
     for start, stop in pairwise(offsets):
-        yield words[batch.word_index[start:stop]], counts[start:stop]
+        columns = batch.word_index[start:stop]
+        yield words[columns], Cells(counts[start:stop], columns)

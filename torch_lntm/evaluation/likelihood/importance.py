@@ -124,10 +124,10 @@ class Importance(LikelihoodMethod):
                             self.degrees_of_freedom,
                         ),
                         d.words,
-                        d.counts,
+                        d.cells,
                         self.num_samples,
                         (seed, d.position),
-                        model.concentration,
+                        model.words,
                     ).cpu()
                     for d in of_batch
                 ]

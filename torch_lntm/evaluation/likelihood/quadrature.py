@@ -74,10 +74,10 @@ class Quadrature(LikelihoodMethod):
             )
         guide = guide_for(model, self.guide, space)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
-        errors, concentration = torch.zeros_like(values), model.concentration
+        errors = torch.zeros_like(values)
         for d in chain.from_iterable(documents(model, corpus, guide, max_docs, progress)):
             value, error = marginal_by_quadrature(
-                d.space, d.posterior, d.row, d.words, d.counts, self.num_points, concentration
+                d.space, d.posterior, d.row, d.words, d.cells, self.num_points, model.words
             )
             values[d.position], errors[d.position] = value.cpu(), error.cpu()
         warn_of_documents(errors > QUADRATURE_TOLERANCE, "a quadrature error", "raise num_points")

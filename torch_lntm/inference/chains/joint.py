@@ -21,8 +21,6 @@ from torch_lntm.posteriors.draws import Draws
 
 #: Leapfrog steps of the documents' transitions, in the coordinates in which their prior is white.
 NUM_STEPS = 5
-#: The topics' concentration where the chain starts, and its bounds.
-CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
 #: Numbers held at once while tokens draw their topics.
 MAX_NUMBERS = 2**22
 
@@ -35,10 +33,9 @@ class JointChain:
     distributed. Given all eta, the prior's parameters are drawn by its ``draw_``. So what the
     corpus leaves open of the topics and of the prior is in the draws, which a fit takes as known.
 
-    The topics' prior is Dirichlet(β), the same for all words, with β that of highest likelihood
-    given the tokens' topics (*Minka 2000*): the mode-finding prior of a fit, Dirichlet(1 +
-    smoothing), would pull draws towards uniform topics. In documents that repeat their words the
-    tokens that came from the topics are drawn first; the concentration is taken as known.
+    Topics are drawn by their ``draw_``, whose docstring says under which prior. In documents that
+    repeat their words the tokens that came from the topics are drawn first, by the ``draw_tokens``
+    of the words; parameters of the words are taken as known.
 
     The chain starts at the model given, which is not changed. One chain explores one arrangement of
     the topics: they do not change places, but where the fit's are poor they move to better ones.
@@ -78,11 +75,8 @@ class JointChain:
                 f"{type(model.prior).__name__} has no method draw_ of its own, by which a joint "
                 "chain draws a prior's parameters; those of ctm, lntm and stm have one"
             )
-        if topics and (model.topics.num_groups > 1 or hasattr(model.topics, "gradient")):
-            raise IncompatibleGuideError(
-                f"{type(model.topics).__name__} have no Dirichlet prior, by which a joint chain "
-                "draws topics; take them as known by topics=False"
-            )
+        if topics:
+            _require_draws(model)
         self.rows = corpus.nonempty
         if not len(self.rows):
             raise CorpusError("no document has words")
@@ -104,14 +98,10 @@ class JointChain:
         means = make_guide(None, model).posterior(self._batch).mean
         self._latents = latents_at(model, self._batch, means, 1, seed)
         self._progress: Progress | None = None
-        self._concentration = CONCENTRATION
 
     def _observe(self, batch: DocumentBatch) -> None:
-        """Take the documents' words, and list them token by token."""
+        """Take the documents' words."""
         self._batch = self.model.check_batch(batch)
-        tokens = batch.counts.round().long()
-        self._entry = torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
-        self._first = (tokens.cumsum(0) - tokens)[self._entry]
 
     @torch.no_grad()
     def sweep(self) -> Tensor:
@@ -145,43 +135,36 @@ class JointChain:
         topics = self.model.topics
         phi, size = topics.double_probs.mT, topics.num_topics * topics.num_words
         counts = theta.new_zeros(size, dtype=torch.int64)
-        for entry in self._drawn_entries(theta).split(max(1, MAX_NUMBERS // topics.num_topics)):
+        for entry in self._entries(theta).split(max(1, MAX_NUMBERS // topics.num_topics)):
             word = self._batch.word_index[entry]
             cumulative = (theta[self._batch.row_index[entry]] * phi[word]).cumsum(-1)
             u = torch.from_numpy(self._rng.random((len(entry), 1))).to(cumulative)
             topic = torch.searchsorted(cumulative, u * cumulative[:, -1:]).squeeze(-1)
             counts += torch.bincount(topic * topics.num_words + word, minlength=size)
-        found = counts.view(topics.num_topics, topics.num_words).double().cpu()
-        self._concentration = _improved(self._concentration, found)
-        drawn = self._rng.standard_gamma((found + self._concentration).numpy())
-        topics.set_(torch.from_numpy(drawn.clip(min=1e-300)).to(theta.device))
+        topics.draw_(counts.view(topics.num_topics, topics.num_words).double().cpu(), self._rng)
 
-    def _drawn_entries(self, theta: Tensor) -> Tensor:
-        """The stored counts, each as often as tokens of it came from the topics.
-
-        A token that follows i others of its word did with probability a q / (a q + i).
-        """
-        concentration = self._batch.concentration
-        if concentration is None:
-            return self._entry
-        topics = self.model.topics.double_probs
-        q = word_probabilities(theta, topics, self._batch.to(dtype=torch.float64))
-        rate = (concentration * q)[self._entry]
-        others = torch.arange(len(rate), device=rate.device) - self._first
-        u = torch.from_numpy(self._rng.random(len(rate))).to(rate)
-        return self._entry[u * (rate + others) <= rate]
+    def _entries(self, theta: Tensor) -> Tensor:
+        """The stored counts, each repeated once for every token of it that the topics wrote."""
+        batch = self._batch.to(dtype=torch.float64)
+        q = word_probabilities(theta, self.model.topics.double_probs, batch)
+        tokens = self.model.words.draw_tokens(q, batch, self._rng)
+        return torch.arange(batch.nnz, device=batch.device).repeat_interleave(tokens)
 
 
-def _improved(concentration: float, counts: Tensor) -> float:
-    """A symmetric Dirichlet's concentration of higher likelihood (*Minka 2000, eq. 55*).
+def _require_draws(model: TopicModel) -> None:
+    """Refuse topics and words whose draws would be of another model.
 
-    Args:
-        concentration: β.
-        counts: ``(num_topics, num_words)``.
+    Raises:
+        IncompatibleGuideError: A subclass changes the topics or the likelihood, and inherits the
+            draws.
     """
-    num_words = counts.shape[1]
-    beta = torch.tensor(concentration, dtype=torch.float64)
-    total = (counts.sum(1) + num_words * beta).digamma() - (num_words * beta).digamma()
-    words = ((counts + beta).digamma() - beta.digamma()).sum()
-    found = concentration * float(words / (num_words * total.sum()).clamp_min(1e-300))
-    return min(max(found, LOWEST), HIGHEST)
+    topics = ("sites", "compute_probs", "forward", "log_prior", "m_step", "set_")
+    for part, method, others in (
+        (model.topics, "draw_", topics),
+        (model.words, "draw_tokens", ("log_terms", "tokens", "of_length")),
+    ):
+        if not keeps_up(part, method, *others):
+            raise IncompatibleGuideError(
+                f"{type(part).__name__} has no method {method} of its own, by which a joint chain "
+                "draws topics; take the topics as known by topics=False"
+            )

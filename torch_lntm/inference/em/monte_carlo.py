@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -33,11 +33,11 @@ from torch_lntm.inference.em.schedule import (
 from torch_lntm.inference.em.start import Start, StartName
 from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.inference.em.visits import ADAPTATION, CHAIN, EpochStats, Visits, as_numbers, spread
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, Topics
 from torch_lntm.models.registry import record_settings
+from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
 
-TopicUpdate = Literal["exact", "gradient"]
 #: Makes the statistics of this process's documents of a mini-batch; None if it has none of them.
 Visit = Callable[[EpochStats], Statistics | None]
 
@@ -175,7 +175,7 @@ class MonteCarloEM:
         require(0, min_gain=min_gain)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
-        topic_update = TopicAscent.check(model, topic_update)
+        topic_update = TopicAscent.check(model.topics, topic_update)
         if not 0 < learning_rate < math.inf:
             raise ConfigError(f"learning_rate is {learning_rate}; expected a positive number")
         self.model = model
@@ -281,7 +281,7 @@ class MonteCarloRun(ResumableFit):
         self.state = FitState(phase="warm-up")
         self.ascent: TopicAscent | None = None
         if settings.topic_update == "gradient":
-            self.ascent = TopicAscent(model, settings.learning_rate)
+            self.ascent = TopicAscent(model.topics, settings.learning_rate)
 
     # -- epochs ----------------------------------------------------------------------------------
 
@@ -578,35 +578,29 @@ class MonteCarloRun(ResumableFit):
 
 
 class TopicAscent:
-    """Steps of Adam in the topics, for topics without a closed-form M-step.
+    """Steps of Adam in the topics' parameters, along gradients of mini-batches.
 
     Args:
-        model: The model.
+        topics: The topics.
         learning_rate: Adam's learning rate at first.
     """
 
-    def __init__(self, model: TopicModel, learning_rate: float) -> None:
-        self._topics, self._learning_rate = cast(Any, model.topics), learning_rate
-        self._optimizer = torch.optim.Adam([self._topics.logits], maximize=True)
+    def __init__(self, topics: Topics, learning_rate: float) -> None:
+        self._topics, self._learning_rate = topics, learning_rate
+        self._optimizer = torch.optim.Adam(topics.parameters(), maximize=True)
 
     @staticmethod
-    def check(model: TopicModel, topic_update: TopicUpdate | None) -> TopicUpdate:
-        """The update of the topics that was asked for, or the model's own.
+    def check(topics: Topics, topic_update: TopicUpdate | None) -> TopicUpdate:
+        """The update of the topics that was asked for, or their own choice.
 
         Raises:
-            ConfigError: There is no such update, or not for this model.
+            ConfigError: These topics do not have the update.
         """
-        normal = hasattr(model.topics, "gradient")
-        if topic_update is None:
-            topic_update = "gradient" if normal else "exact"
-        if topic_update not in get_args(TopicUpdate):
+        topic_update = topic_update or topics.updates[0]
+        if topic_update not in topics.updates:
             raise ConfigError(
-                f"topic_update {topic_update!r}; expected one of {', '.join(get_args(TopicUpdate))}"
-            )
-        if topic_update == "gradient" and not normal:
-            raise ConfigError(
-                "topic_update 'gradient' is for normal topics, those of lntm; the others have "
-                "closed-form updates"
+                f"topic_update {topic_update!r}; expected one of {', '.join(topics.updates)} for "
+                f"{type(topics).__name__}"
             )
         return topic_update
 
@@ -618,19 +612,25 @@ class TopicAscent:
             epoch: The epoch, from 0, which the learning rate falls with.
 
         Returns:
-            The optimiser's state.
+            The optimiser's state, by the parameters' positions and names of its own.
         """
-        logits = self._topics.logits
         rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
         self._optimizer.param_groups[0]["lr"] = rate
-        logits.grad = self._topics.gradient(word_counts).to(logits.dtype)
+        self._topics.gradient_(word_counts)
         self._optimizer.step()
-        logits.grad = None
-        found: dict[str, Tensor] = self._optimizer.state_dict()["state"][0]
-        return found
+        self._optimizer.zero_grad()
+        return {
+            f"{position}.{name}": value
+            for position, of_parameter in self._optimizer.state_dict()["state"].items()
+            for name, value in of_parameter.items()
+        }
 
     def resume(self, state: dict[str, Tensor]) -> None:
         """Go on from a state that :meth:`step` returned, if it has returned one."""
-        if state:
+        parts: dict[int, dict[str, Tensor]] = {}
+        for key, value in state.items():
+            position, _, name = key.partition(".")
+            parts.setdefault(int(position), {})[name] = value
+        if parts:
             groups = self._optimizer.state_dict()["param_groups"]
-            self._optimizer.load_state_dict({"state": {0: state}, "param_groups": groups})
+            self._optimizer.load_state_dict({"state": parts, "param_groups": groups})

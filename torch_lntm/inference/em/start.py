@@ -258,7 +258,7 @@ class Start:
         running.settle()
         # Other machines may have rounded otherwise.
         processes.share({"word_counts": state.word_counts})
-        model.topics.start_from_counts(state.word_counts)
+        model.topics.start_(state.word_counts)
         return float(processes.gather(float(objective))[0])
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:

@@ -15,8 +15,8 @@ from torch_lntm.kernels import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior, SampledMoments
 
-#: The name of the bursts' sums among the prior's.
-_BURSTS = "bursts"
+#: The start of the names of the words' sums among the prior's.
+_WORDS = "words."
 
 
 @dataclass(eq=False)
@@ -91,10 +91,10 @@ class Statistics:
 
     def maximise_prior(self, model: TopicModel) -> None:
         """The M-step of all parameters but the topics."""
-        sums = dict(self.sums)
-        if model.bursts is not None:
-            model.bursts.m_step(sums.pop(_BURSTS))
-        model.prior.m_step(self.num_docs, **sums)
+        of_words = {name: x for name, x in self.sums.items() if name.startswith(_WORDS)}
+        model.words.m_step(**{name.removeprefix(_WORDS): x for name, x in of_words.items()})
+        others = {name: x for name, x in self.sums.items() if name not in of_words}
+        model.prior.m_step(self.num_docs, **others)
 
 
 def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:
@@ -132,10 +132,9 @@ def expected_statistics(
     model = guide.model
     batch = model.check_batch(batch)
     sums = model.prior.statistics(moments or posterior, batch)
-    if model.bursts is not None:
-        sums |= {
-            _BURSTS: model.bursts.statistics(guide.word_probabilities(batch, posterior), batch)
-        }
+    if not model.words.independent:
+        found = model.words.statistics(guide.word_probabilities(batch, posterior), batch)
+        sums |= {_WORDS + name: x for name, x in found.items()}
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
@@ -189,14 +188,14 @@ def sampled_statistics(
     theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
     shares = weights.flatten() if len(weights) > 1 else None
     sums, topics = model.prior.statistics(draws, batch), model.topics.probs
-    if model.bursts is not None:
-        found = model.bursts.statistics(word_probabilities(theta, topics, rows), rows, shares)
-        sums |= {_BURSTS: found}
+    if not model.words.independent:
+        found = model.words.statistics(word_probabilities(theta, topics, rows), rows, shares)
+        sums |= {_WORDS + name: x for name, x in found.items()}
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
         sums=sums,
-        word_counts=expected_word_counts(theta, topics, rows, shares=shares),
+        word_counts=expected_word_counts(theta, topics, rows, model.words, shares=shares),
         objective=as_float_if_ready((weights * log_likelihood).sum()),
         num_unconverged=num_unconverged,
     )

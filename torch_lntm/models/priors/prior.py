@@ -201,17 +201,17 @@ class DocumentPrior(nn.Module):
         return {}
 
 
-def keeps_up(prior: DocumentPrior, method: str, *others: str) -> bool:
-    """Whether a prior has a method that is no older than others, which it has to know of.
+def keeps_up(part: object, method: str, *others: str) -> bool:
+    """Whether a part of a model has a method that is no older than others that it must agree with.
 
     A class that has, say, another mean than its base must not draw its parameters as the base does.
 
     Args:
-        prior: The prior.
+        part: A prior, topics or words.
         method: The method.
         *others: Those that it has to agree with.
     """
-    classes = type(prior).__mro__
+    classes = type(part).__mro__
 
     def youngest(name: str) -> int:
         return next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))

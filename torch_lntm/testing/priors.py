@@ -1,10 +1,4 @@
-"""Contracts: what a prior and a guide must satisfy to work everywhere, as checks to call in tests.
-
-``check_prior(prior, batch)`` compares everything that a prior says of itself with the one place
-that defines it, its Pyro program. ``check_guide(guide, batch)`` checks what engines, evaluators and
-``SVI`` rely on. Both raise an ``AssertionError`` that names what does not hold. They are for small
-batches, such as five documents over ten words and three topics, in float64.
-"""
+"""check_prior: what a prior must satisfy to work everywhere."""
 
 from __future__ import annotations
 
@@ -16,27 +10,17 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import Trace_ELBO
 from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.guides import Guide
-from torch_lntm.kernels import expected_word_counts
 from torch_lntm.latents import LatentSpace
 from torch_lntm.latents.linalg import contrast_basis
-from torch_lntm.models import DocumentPrior, TopicModel, Topics
+from torch_lntm.models import DirichletTopics, DocumentPrior, TopicModel
 from torch_lntm.models.priors.prior import MIN_PROPORTION
-from torch_lntm.posteriors import Draws, Posterior
-
-#: Relative and absolute error of numbers that should be equal.
-RTOL, ATOL = 1e-6, 1e-8
-#: Standard errors that means of draws may be off: 24 of them fail falsely once in 100,000 checks.
-STANDARD_ERRORS = 5.5
-#: Draws of a guide whose mean is compared, and the least cosine of two estimates of word counts.
-EMISSIONS, LEAST_SIMILARITY = 30, 0.8
-#: By how much parameters are moved from what an M-step leaves, and how often.
-NUDGE, NUDGES = 1e-3, 8
+from torch_lntm.posteriors import Draws
+from torch_lntm.testing.checks import ATOL, NUDGE, NUDGES, STANDARD_ERRORS, check, equal
+from torch_lntm.testing.programs import latent_sites
 
 
 def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
@@ -53,10 +37,12 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     prior = copy.deepcopy(prior).double()
     batch = batch.to(dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    topics = Topics(prior.num_topics, batch.num_words, dtype=torch.float64, generator=generator)
+    topics = DirichletTopics(
+        prior.num_topics, batch.num_words, dtype=torch.float64, generator=generator
+    )
     model = TopicModel(prior, topics)
     space = prior.space(batch)
-    _check(isinstance(space, prior.space_type), "space() returns another type than space_type")
+    check(isinstance(space, prior.space_type), "space() returns another type than space_type")
     _check_space(space, model, batch, "space")
     _check_program_density(space, model, batch)
     _check_draws(space, model, batch)
@@ -67,129 +53,7 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     _check_statistics(model, batch, exact_m_step)
 
 
-def check_guide(guide: Guide[Any], batch: DocumentBatch) -> None:
-    """Check what engines, evaluators and ``SVI`` rely on of a guide.
-
-    Args:
-        guide: The guide, of a model in float64.
-        batch: Documents over the model's vocabulary, at least two of them.
-
-    Raises:
-        AssertionError: Something does not hold; the message says what.
-    """
-    model = guide.model
-    batch = model.check_batch(batch)
-    posterior = guide.posterior(batch)
-    rows, dim = batch.num_docs, model.latent_dim
-    for name, shape in (
-        ("mean", (rows, dim)),
-        ("covariance", (rows, dim, dim)),
-        ("variance", (rows, dim)),
-        ("converged", (rows,)),
-        ("iterations", (rows,)),
-        ("objective", (rows,)),
-        ("index", (rows,)),
-    ):
-        value = getattr(posterior, name)
-        _check(tuple(value.shape) == shape, f"{name} has shape {tuple(value.shape)}, not {shape}")
-        if value.is_floating_point():
-            _check(bool(torch.isfinite(value).all()), f"{name} is not finite")
-    _check(bool((posterior.index == batch.index).all()), "index is not the batch's")
-    _equal(posterior.covariance.diagonal(dim1=-2, dim2=-1), posterior.variance, "variance", 1e-6)
-    _equal(posterior.covariance.double().sum(0), posterior.covariance_sum(), "covariance_sum", 1e-6)
-    for name, theta in (
-        ("theta_mode", posterior.theta_mode()),
-        ("theta_mean", posterior.theta_mean(50)),
-        ("theta_samples", posterior.theta_samples(3)),
-        ("topic_weights", posterior.topic_weights()),
-    ):
-        _check(bool((theta >= 0).all()), f"{name} has negative entries")
-        _equal(theta.sum(-1), torch.ones_like(theta[..., 0]), f"{name} adds up to 1", 1e-6)
-    again = guide.posterior(batch, posterior.warm_start)
-    _check(
-        int(again.iterations.sum()) <= int(posterior.iterations.sum()),
-        "a warm start takes more iterations than none",
-    )
-    one = batch.select(torch.tensor([1], device=batch.device))
-    alone = guide.posterior(one)
-    _equal(alone.mean, posterior.mean[1:2], "a posterior depends on who shares its batch", 1e-4)
-    _equal(
-        type(alone).theta_samples(alone, 3)[:, 0],
-        posterior.theta_samples(3)[:, 1],
-        "draws depend on who shares the batch",
-        1e-2,
-    )
-    counts = guide.word_counts(batch, posterior)
-    _check(bool((counts >= 0).all()), "word_counts has negative entries")
-    total = float(guide.as_independent(batch, posterior)[0].counts.sum())
-    _check(abs(float(counts.sum()) - total) <= 0.2 * total, "word_counts is not of all tokens")
-    statistics = model.prior.statistics(posterior, batch)
-    _check(all(torch.isfinite(x).all() for x in statistics.values()), "statistics are not finite")
-    _check_bound(guide, batch, posterior)
-    topics = model.topics.probs.detach()
-    reference = expected_word_counts(posterior.topic_weights().detach(), topics, batch)
-    ours, its = (x.detach().double().flatten() for x in (counts, reference))
-    alike = torch.cosine_similarity(ours, its, dim=0)
-    _check(
-        batch.concentration is not None or float(alike) >= LEAST_SIMILARITY,
-        f"word_counts is of other topics than the posterior (similarity {float(alike):.2f})",
-    )
-    _check_emission(guide, batch, posterior)
-
-
-def _check_bound(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
-    """The bound is a number for each document, below what no model with these topics can exceed."""
-    bound = guide.bound(batch)
-    _check(tuple(bound.shape) == (batch.num_docs,), f"bound has shape {tuple(bound.shape)}")
-    _check(bool(torch.isfinite(bound).all()), "bound is not finite")
-    _equal(guide.bound(batch, posterior), bound, "bound is not that of the posterior", 1e-4)
-    if batch.concentration is None:
-        # Every word by the topic that likes it best.
-        best = guide.model.topics.probs.detach().double().amax(0).log()
-        most = batch.to_csr().to_dense().double() @ best
-        _check(bool((bound <= most + ATOL).all()), "bound is above what topics can give at all")
-
-
-def _check_emission(guide: Guide[Any], batch: DocumentBatch, posterior: Posterior) -> None:
-    """The guide emits the posterior at the program's sites, and SVI's loss is a number."""
-    model = guide.model
-    wanted = {name: site["value"].shape for name, site in _latent_sites(model, batch).items()}
-    with torch.random.fork_rng(devices=[]):
-        trace: Any = poutine.trace(guide).get_trace(batch)
-        found = {
-            name: site["value"].shape
-            for name, site in trace.nodes.items()
-            if site["type"] == "sample" and not site["is_observed"] and name != "documents"
-        }
-        # Before the loss, in which Pyro would only warn of a missing site.
-        _check(found == wanted, f"the guide emits {found}, the model {wanted}")
-        torch.manual_seed(0)
-        traces: list[Any] = [poutine.trace(guide).get_trace(batch) for _ in range(EMISSIONS)]
-        draws = [trace.nodes[model.prior.latent]["value"].detach() for trace in traces]
-        distance = (torch.stack(draws).mean(0) - posterior.mean).abs()
-        error = (posterior.variance / EMISSIONS).sqrt()
-        _check(
-            bool((distance <= 1.5 * STANDARD_ERRORS * error + 1e-3).all()),
-            f"what the guide emits as {model.prior.latent} is not the posterior",
-        )
-        loss = Trace_ELBO().loss(model, guide, batch)
-    _check(math.isfinite(loss), f"the loss of SVI is {loss}")
-
-
 # -- the program ---------------------------------------------------------------------------------
-
-
-def _latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:
-    """The documents' latent sites of the program, in its order."""
-    trace: Any = poutine.trace(model).get_trace(batch)
-    return {
-        name: site
-        for name, site in trace.nodes.items()
-        if site["type"] == "sample"
-        and not site["is_observed"]
-        and not isinstance(site["fn"], pyro.poutine.subsample_messenger._Subsample)
-        and name not in ("topics_prior", "document_prior")
-    }
 
 
 def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, Tensor]) -> Tensor:
@@ -216,27 +80,27 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, wh
     """Shapes, derivatives and selections of one space."""
     z = _draw(space, batch)
     rows = batch.num_docs
-    _check(tuple(z.shape) == (rows, space.dim), f"{what}: draw has shape {tuple(z.shape)}")
-    _check(space.sites[-1] == model.prior.latent, f"{what}: the main site is not the last")
+    check(tuple(z.shape) == (rows, space.dim), f"{what}: draw has shape {tuple(z.shape)}")
+    check(space.sites[-1] == model.prior.latent, f"{what}: the main site is not the last")
     logits, latents = space.logits(z), space.latents(z)
-    _check(tuple(logits.shape) == (rows, model.num_topics), f"{what}: logits {tuple(logits.shape)}")
-    _check(tuple(latents) == space.sites, f"{what}: latents() has other sites than `sites`")
+    check(tuple(logits.shape) == (rows, model.num_topics), f"{what}: logits {tuple(logits.shape)}")
+    check(tuple(latents) == space.sites, f"{what}: latents() has other sites than `sites`")
     theta = model.prior.theta(latents[model.prior.latent])
-    _equal(torch.softmax(logits, -1), theta, f"{what}: logits() and latents() differ in theta")
+    equal(torch.softmax(logits, -1), theta, f"{what}: logits() and latents() differ in theta")
     density = space.log_density(z)
-    _check(tuple(density.shape) == (rows,), f"{what}: log_density has shape {tuple(density.shape)}")
+    check(tuple(density.shape) == (rows,), f"{what}: log_density has shape {tuple(density.shape)}")
     gradient = torch.autograd.functional.jacobian(lambda x: space.log_density(x).sum(), z)
-    _equal(space.gradient(z), gradient, f"{what}: gradient() is not that of log_density()")
+    equal(space.gradient(z), gradient, f"{what}: gradient() is not that of log_density()")
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
     pulled = torch.autograd.functional.jacobian(lambda x: (space.logits(x) * weights).sum(), z)
-    _equal(space.pull(weights, z), pulled, f"{what}: pull() is not the chain rule of logits()")
+    equal(space.pull(weights, z), pulled, f"{what}: pull() is not the chain rule of logits()")
     if space.affine is not None:
         loc, loading = space.affine
-        _equal(loc + z @ loading.double(), logits, f"{what}: affine is not logits()")
-        _equal(space.gradient(z), -z, f"{what}: affine, but z is not standard normal")
+        equal(loc + z @ loading.double(), logits, f"{what}: affine is not logits()")
+        equal(space.gradient(z), -z, f"{what}: affine, but z is not standard normal")
     keys = noise.document_keys(1, batch.index, 1)[0]
     placed = space.place(latents[model.prior.latent], keys)
-    _equal(
+    equal(
         model.prior.theta(space.latents(placed)[model.prior.latent]),
         theta,
         f"{what}: place() gives the main site another value",
@@ -244,8 +108,8 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, wh
     )
     some = torch.tensor([rows - 1, 0])
     part = space.select(some)
-    _equal(part.logits(z[some]), logits[some], f"{what}: select() changes logits()")
-    _equal(part.log_density(z[some]), density[some], f"{what}: select() changes log_density()")
+    equal(part.logits(z[some]), logits[some], f"{what}: select() changes logits()")
+    equal(part.log_density(z[some]), density[some], f"{what}: select() changes log_density()")
 
 
 def _by_document(
@@ -267,17 +131,17 @@ def _check_program_density(space: LatentSpace, model: TopicModel, batch: Documen
     """Density of z less the Jacobian of the sites equals the program's, where z and sites match."""
     z = _draw(space, batch)
     latents = space.latents(z)
-    emitted = _latent_sites(model, batch)
-    _check(set(emitted) == set(space.sites), f"the program has the sites {', '.join(emitted)}")
+    emitted = latent_sites(model, batch)
+    check(set(emitted) == set(space.sites), f"the program has the sites {', '.join(emitted)}")
     if sum(value.shape[-1] for value in latents.values()) != space.dim or _on_simplex(model):
         return
-    _equal(space.locate(latents), z, "locate() is not the inverse of latents()")
+    equal(space.locate(latents), z, "locate() is not the inverse of latents()")
 
     def sites(part: LatentSpace, x: Tensor) -> Tensor:
         return torch.cat(list(part.latents(x).values()), -1)
 
     jacobian = torch.linalg.slogdet(_by_document(sites, space, z)).logabsdet
-    _equal(
+    equal(
         space.log_density(z) - jacobian,
         _site_log_prob(model, batch, latents),
         "log_density() less the Jacobian of latents() is not the program's density",
@@ -300,7 +164,7 @@ def _check_identified_density(space: LatentSpace, model: TopicModel, batch: Docu
         expected = _site_log_prob(model, batch, latents)
     else:
         found, expected = _affine_densities(space, model, batch, z)
-    _equal(found, expected, "identified(): log_density() is not the program's", 1e-5)
+    equal(found, expected, "identified(): log_density() is not the program's", 1e-5)
 
 
 def _affine_densities(
@@ -313,7 +177,7 @@ def _affine_densities(
     """
     basis = contrast_basis(model.num_topics).to(z)
     others = space.sites[:-1]
-    sizes = {name: s["value"].shape[-1] for name, s in _latent_sites(model, batch).items()}
+    sizes = {name: s["value"].shape[-1] for name, s in latent_sites(model, batch).items()}
 
     def seen(part: LatentSpace, x: Tensor) -> Tensor:
         values = part.latents(x)
@@ -370,7 +234,7 @@ def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) ->
             one, two = f(ours[site]), f(theirs)
             error = ((one.var(0) + two.var(0)) / num_draws).sqrt()
             distance = (one.mean(0) - two.mean(0)).abs()
-            _check(
+            check(
                 bool((distance <= STANDARD_ERRORS * error + ATOL).all()),
                 f"draw() and the program differ in the {what} of {site}",
             )
@@ -381,19 +245,19 @@ def _check_joint(model: TopicModel, batch: DocumentBatch) -> None:
     target = model.bind(batch)
     z = _draw(target.space, batch)
     log_prior, log_likelihood = target.log_joint(z)
-    _equal(log_prior, target.space.log_density(z), "log_joint()'s prior is not the space's")
+    equal(log_prior, target.space.log_density(z), "log_joint()'s prior is not the space's")
     latents = target.space.latents(z)
     conditioned = poutine.condition(model, data=latents)
     trace: Any = poutine.trace(conditioned).get_trace(batch)
     counts = trace.nodes["counts"]
     expected = counts["fn"].log_prob(counts["value"])
-    _equal(log_likelihood, expected, "log_joint()'s likelihood is not the program's")
+    equal(log_likelihood, expected, "log_joint()'s likelihood is not the program's")
     value, gradient = target.likelihood(z)
-    _equal(value, expected, "likelihood() is not the program's")
+    equal(value, expected, "likelihood() is not the program's")
     slope = torch.autograd.functional.jacobian(
         lambda x: _log_likelihood(model, batch, target.space, x), z
     )
-    _equal(gradient, slope, "likelihood()'s gradient is not its own")
+    equal(gradient, slope, "likelihood()'s gradient is not its own")
 
 
 def _log_likelihood(
@@ -427,7 +291,7 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
     ]
     for name, value in whole.items():
         total = torch.stack([part[name] for part in parts]).sum(0)
-        _equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
+        equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
     # Expectations are linear: those of means alone would leave out how uncertain latents are.
     both = torch.stack([z, _draw(space, batch, 1)])
     latents = space.latents(both)
@@ -441,7 +305,7 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
         for i, (at, half) in enumerate(zip(both, weights[:, None], strict=True))
     )
     for name, value in average.items():
-        _equal(
+        equal(
             value,
             (one[name] + other[name]) / 2,
             f"the statistic {name} is not the expectation of what it is of single draws",
@@ -458,13 +322,13 @@ def _check_start(model: TopicModel, batch: DocumentBatch, theta: Tensor) -> None
     theta = theta.clamp_min(10 * MIN_PROPORTION)
     theta = theta / theta.sum(-1, keepdim=True)
     latents = prior.start_latents(theta)
-    _equal(prior.theta(latents), theta, "start_latents() gives another theta")
+    equal(prior.theta(latents), theta, "start_latents() gives another theta")
     weights = torch.ones(1, batch.num_docs, dtype=torch.float64)
     moments = Draws({prior.latent: latents[None]}, theta.log()[None], weights)
     prior.start(float(batch.num_docs), **prior.statistics(moments, batch))
     prior.widen()
     for name, parameter in prior.named_parameters():
-        _check(bool(parameter.isfinite().all()), f"start() and widen() leave {name} not finite")
+        check(bool(parameter.isfinite().all()), f"start() and widen() leave {name} not finite")
 
 
 @torch.no_grad()
@@ -480,7 +344,7 @@ def _check_m_step(
     before = density()
     prior.m_step(float(batch.num_docs), **sums)
     after = density()
-    _check(
+    check(
         after >= before - 1e-6 * abs(before),
         f"m_step() lowers the log density of what it was given, from {before} to {after}",
     )
@@ -491,24 +355,10 @@ def _check_m_step(
             step = torch.randn(value.shape, generator=generator, dtype=value.dtype)
             parameter.copy_(value + NUDGE * step.to(value.device))
         there = density()
-        _check(
+        check(
             there <= after + 1e-6 * abs(after),
             f"m_step() does not maximise the log density of what it was given: {after} there, "
             f"{there} near it",
         )
     for parameter, value in parameters:
         parameter.copy_(value)
-
-
-def _check(holds: bool, message: str) -> None:
-    if not holds:
-        raise AssertionError(message)
-
-
-def _equal(found: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
-    found, expected = found.detach().double(), expected.detach().double()
-    worst = float((found - expected).abs().max()) if found.numel() else 0.0
-    _check(
-        found.shape == expected.shape and torch.allclose(found, expected, rtol=rtol, atol=rtol),
-        f"{message} (largest difference {worst:.3g})",
-    )

@@ -1,0 +1,1 @@
+"""Topics of a model, distributions over words, one file a kind."""

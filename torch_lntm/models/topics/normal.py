@@ -1,0 +1,153 @@
+"""NormalTopics: a normal prior of the logits, as in the ZhuSuan tutorial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from pyro.distributions import Normal, TorchDistribution
+from torch import Tensor, nn
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.models.topics.dirichlet import near_uniform, softmax_of_words, to_logits
+from torch_lntm.models.topics.topics import Topics, TopicUpdate
+from torch_lntm.solvers.special import wright_omega
+
+#: Bound on the Newton steps of the M-step, and the relative error that ends them.
+STEPS, TOLERANCE = 100, 1e-13
+
+
+class NormalTopics(Topics):
+    """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
+
+    The prior of the *ZhuSuan LNTM tutorial*, where the scale is δ: the wider, the sparser the
+    topics. It is a density of the logits themselves. The softmax ignores their common shift and
+    the prior fixes it: at any maximum a topic's logits sum to 0.
+
+    Args:
+        num_topics: Number of topics K.
+        num_words: Size of the vocabulary V.
+        scale: Prior standard deviation δ of every logit.
+        probs: As for :class:`~torch_lntm.models.DirichletTopics`.
+        dtype: Floating-point type.
+        generator: As for :class:`~torch_lntm.models.DirichletTopics`.
+
+    Attributes:
+        logits: ``(num_words, num_topics)`` b, a parameter.
+
+    Raises:
+        ConfigError: A size, ``scale`` or ``probs`` that cannot be used.
+    """
+
+    # An exact maximiser for every mini-batch would cost more than the chains of its documents.
+    updates: ClassVar[tuple[TopicUpdate, ...]] = ("gradient", "exact")
+
+    def __init__(
+        self,
+        num_topics: int,
+        num_words: int,
+        *,
+        scale: float = 10.0,
+        probs: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if not 0 < scale < math.inf:
+            raise ConfigError(f"topic scale is {scale}; expected a positive number")
+        super().__init__(num_topics, num_words)
+        self.scale = float(scale)
+        self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
+        self.set_(near_uniform(num_topics, num_words, generator) if probs is None else probs)
+
+    def sites(self) -> Mapping[str, TorchDistribution]:
+        """See :meth:`Topics.sites`: ``"topics"``, the logits ``(num_topics, num_words)``."""
+        zero = self.logits.new_zeros(self.num_topics, self.num_words)
+        return {"topics": Normal(zero, self.scale).to_event(2)}
+
+    def compute_probs(self, *, topics: Tensor) -> Tensor:  # type: ignore[override]
+        """See :meth:`Topics.compute_probs`."""
+        # The sums are in pairs too, as in ``softmax_of_words``.
+        weights = (topics - topics.detach().amax(-1, keepdim=True)).exp()
+        return weights / weights.sum(-1, keepdim=True)
+
+    def latents(self) -> dict[str, Tensor]:
+        """See :meth:`Topics.latents`."""
+        return {"topics": self.logits.mT}
+
+    def forward(self) -> Tensor:
+        """See :meth:`Topics.forward`."""
+        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        return softmax_of_words(logits)[0].mT
+
+    @property
+    def double_probs(self) -> Tensor:
+        """See :attr:`Topics.double_probs`."""
+        return torch.softmax(self.logits.detach().double(), 0).mT
+
+    def log_prior(self) -> Tensor:
+        """See :meth:`Topics.log_prior`; at the present logits."""
+        return -0.5 * self.logits.double().square().sum() / self.scale**2
+
+    @property
+    def num_free(self) -> int:
+        """See :attr:`Topics.num_free`."""
+        return self.num_topics * (self.num_words - 1)
+
+    @torch.no_grad()
+    def set_(self, probs: Tensor) -> None:
+        """See :meth:`Topics.set_`; the logits are those of these topics that sum to 0."""
+        self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
+        self.logits.sub_(self.logits.mean(0))
+
+    def start_(self, word_counts: Tensor) -> None:
+        """See :meth:`Topics.start_`; with pseudo-counts instead of the exact maximiser.
+
+        The exact maximiser takes many times as long, and a start gains nothing by it.
+        """
+        self.set_(word_counts + self.start_smoothing)
+
+    @torch.no_grad()
+    def gradient_(self, word_counts: Tensor) -> None:
+        """See :meth:`Topics.gradient_`; n_kv − φ_kv Σ_v n_kv − b_kv/δ²."""
+        counts, logits = word_counts.mT.double(), self.logits.detach().double()
+        expected = torch.softmax(logits, 0) * counts.sum(0)
+        gradient = counts - expected - logits / self.scale**2
+        self.logits.grad = gradient.to(self.logits.dtype)
+
+    @torch.no_grad()
+    def m_step(self, word_counts: Tensor) -> None:
+        """Set the topics to the maximiser of Σ_v n_v log softmax(b)_v − |b|²/2δ², each topic's.
+
+        With N = Σ n_v, ω the Wright omega function and s = lse(b) the gradient is zero where
+        x_v = δ²N φ_v is ω(δ²n_v + log(δ²N) − s), and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. That leaves
+        one unknown a topic, s, and an equation that is convex and decreasing in it: Newton's steps
+        converge, and rise monotonically after the first.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` expected tokens. A topic left without any
+                becomes uniform, the prior's mode.
+        """
+        used = word_counts.sum(1) > 0
+        pull = self.scale**2 * word_counts.mT.double().contiguous()[:, used]
+        total = pull.sum(0)
+        centre = pull + total.log()
+        level = self.logits.double()[:, used].logsumexp(0)
+        for count in range(STEPS):
+            x = wright_omega(centre - level)
+            # Two forms of the same number, each without the other's cancellation.
+            logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
+            step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
+            # A later step down is rounding.
+            if count and bool((step <= TOLERANCE * level.abs()).all()):
+                break
+            # The logits sum to 0, so s is at least log V: no farther does a step from the right of
+            # the root go, where the slope may be rounded away.
+            level = (level + step).clamp_min(math.log(self.num_words))
+        self.logits.zero_()
+        self.logits[:, used] = (logits - logits.mean(0)).to(self.logits.dtype)
+
+    def extra_repr(self) -> str:
+        """Sizes and scale, for ``repr``."""
+        return f"{super().extra_repr()}, scale={self.scale}"

@@ -1,0 +1,452 @@
+"""Topics: the contract of a model's K distributions over the words of the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyro
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor, nn
+
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
+from torch_lntm.kernels import probability_floor
+from torch_lntm.models.groups import CONTENT, Groups, Level
+
+#: Ways in which Monte-Carlo EM updates topics: by M-steps, or by Adam along gradients.
+TopicUpdate = Literal["exact", "gradient"]
+#: Pseudo-counts of every word in every topic of a start.
+START_PSEUDO_COUNTS = 0.05
+#: Tokens that stand for given word probabilities in :meth:`Topics.set_`.
+TOKENS_OF_PROBABILITIES = 1e6
+#: Bound on the iterations of the generic M-step, and the gradient, per token, that ends it.
+MAX_ITERATIONS, GRADIENT_TOLERANCE = 200, 1e-8
+
+
+class Topics(nn.Module):
+    """Word probabilities of each topic, as a function of parameters that have a prior.
+
+    A subclass says what its parameters are: their prior by :meth:`sites`, and the word
+    probabilities that follow from them by :meth:`compute_probs`. These two methods suffice for
+    ``SVI``, NUTS, every engine, guide and evaluation, saving and loading::
+
+        class EmbeddedTopics(Topics):
+            def __init__(self, num_topics, embeddings):
+                super().__init__(num_topics, len(embeddings))
+                self.register_buffer("embeddings", embeddings)
+                self.weights = nn.Parameter(torch.zeros(embeddings.shape[1], num_topics))
+
+            def sites(self):
+                return {"weights": Normal(torch.zeros_like(self.weights), 1.0).to_event(2)}
+
+            def compute_probs(self, weights):
+                return torch.softmax(self.embeddings @ weights, 0).mT
+
+    ``docs/own_topics.md`` goes on from there, and :func:`torch_lntm.testing.check_topics` checks a
+    subclass. Topics that differ between groups of documents take ``groups``. Group g then writes
+    word v in the column g · num_words + v of :attr:`probs`, and :meth:`place` moves the words of a
+    batch there. Whatever computes with topics and batches need not know of groups.
+
+    A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`, :meth:`log_prior` and
+    :meth:`updated_often` where it knows something better than the generic way, and define
+    :meth:`draw_`, by which joint chains draw topics.
+
+    Args:
+        num_topics: Number of topics K.
+        num_words: Size of the vocabulary V.
+        groups: Groups of documents with topics of their own. Defaults to the same topics for all.
+
+    Attributes:
+        num_topics: As given.
+        num_words: As given.
+        column: The groups, or None.
+    """
+
+    #: Ways to update these topics in Monte-Carlo EM; the first is the default.
+    updates: ClassVar[tuple[TopicUpdate, ...]] = ("exact", "gradient")
+
+    def __init__(self, num_topics: int, num_words: int, groups: Groups | None = None) -> None:
+        super().__init__()
+        self.num_topics = num_topics
+        self.num_words = num_words
+        self.column = groups
+        self._fixed: Tensor | None = None
+
+    # -- the generative definition -----------------------------------------------------------------
+
+    def sites(self) -> Mapping[str, TorchDistribution]:
+        """Priors of the parameters, by the names of the sites that :meth:`emit` samples."""
+        raise self._undefined("sites")
+
+    def compute_probs(self, **latents: Tensor) -> Tensor:
+        """Word probabilities ``(num_topics, num_groups * num_words)`` at values of the sites.
+
+        Args:
+            **latents: A value for each of :meth:`sites`. Differentiable.
+        """
+        raise self._undefined("compute_probs")
+
+    def _undefined(self, method: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} does not define {method}; the docstring of Topics says what a "
+            "subclass defines"
+        )
+
+    def latents(self) -> dict[str, Tensor]:
+        """Values of the sites at the present parameters. Defaults to the parameters so named."""
+        return {name: getattr(self, name) for name in self.sites()}
+
+    def forward(self) -> Tensor:
+        """Word probabilities at the present parameters; see :attr:`probs`."""
+        return self.compute_probs(**self.latents())
+
+    def emit(self) -> Tensor:
+        """Sample the parameters as latent variables of a Pyro program.
+
+        Returns:
+            Word probabilities ``(num_topics, num_groups * num_words)``.
+        """
+        drawn = {name: pyro.sample(name, site) for name, site in self.sites().items()}
+        return self.compute_probs(**drawn)
+
+    def log_prior(self) -> Tensor:
+        """Log prior density at the present parameters, up to a constant (scalar, float64)."""
+        at, zero = self.latents(), torch.zeros((), dtype=torch.float64, device=self.device)
+        return sum(
+            (site.log_prob(at[name]).double().sum() for name, site in self.sites().items()), zero
+        )
+
+    # -- word probabilities ------------------------------------------------------------------------
+
+    @property
+    def probs(self) -> Tensor:
+        """Word probabilities ``(num_topics, num_groups * num_words)``. Differentiable.
+
+        The columns of every group sum to 1 in each row.
+        """
+        return self() if self._fixed is None else self._fixed
+
+    def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
+        """:attr:`probs` and :meth:`log_prior`, for subclasses that have both from one pass."""
+        return self.probs, self.log_prior()
+
+    @property
+    def double_probs(self) -> Tensor:
+        """:attr:`probs` computed in float64, without gradient.
+
+        Held-out likelihoods take these: they compare models by less than the rounding of float32.
+        """
+        tensors = chain(self.named_parameters(), self.named_buffers())
+        doubles = {n: t.detach().double() for n, t in tensors if t.is_floating_point()}
+        with torch.no_grad():
+            return torch.func.functional_call(self, doubles, ())
+
+    @property
+    def mean_probs(self) -> Tensor:
+        """Word probabilities ``(num_topics, num_words)``, the mean over groups if there are any."""
+        if self.num_groups == 1:
+            return self.probs
+        return self.probs.unflatten(1, (self.num_groups, self.num_words)).mean(1)
+
+    @contextmanager
+    def fixed(self) -> Iterator[None]:
+        """A context in which ``probs`` is computed once; the parameters must not change in it."""
+        if self._fixed is not None:
+            yield
+            return
+        self._fixed = self.probs.detach()
+        try:
+            yield
+        finally:
+            self._fixed = None
+
+    @torch.no_grad()
+    def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
+        """The most probable words of each topic, the most probable first.
+
+        Args:
+            num_words: Number of words; all words if there are fewer.
+
+        Returns:
+            Their positions in the vocabulary and their probabilities, both
+            ``(num_topics, min(num_words, self.num_words))`` on the CPU. Equally probable words
+            stand in the order of the vocabulary.
+        """
+        probs, order = self.mean_probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
+        return order[:, :num_words], probs[:, :num_words]
+
+    @property
+    def num_free(self) -> int:
+        """Number of free parameters, as residual degrees of freedom count them."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self._first_tensor().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of the parameters."""
+        return self._first_tensor().dtype
+
+    def _first_tensor(self) -> Tensor:
+        for tensor in chain(self.parameters(), self.buffers()):
+            if tensor.is_floating_point():
+                return tensor
+        return next(iter(self.latents().values()))  # a parameter that Pyro samples
+
+    # -- groups of documents -----------------------------------------------------------------------
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of documents whose topics differ; 1 if all documents share them."""
+        return 1 if self.column is None else len(self.column.levels)
+
+    def encode(self, corpus: Corpus) -> Corpus:
+        """The corpus with the array ``"content"`` of its documents' groups, if there are any."""
+        return corpus if self.column is None else self.column.encode(corpus)
+
+    def place(self, batch: DocumentBatch) -> DocumentBatch:
+        """The batch with its words in the columns of :attr:`probs`; once is as good as twice.
+
+        Raises:
+            ConfigError: The batch does not say which groups its documents are of.
+        """
+        if batch.num_words == self.num_groups * self.num_words:
+            return batch
+        if CONTENT not in batch.covariates:
+            raise ConfigError(
+                "the batch does not say which groups its documents are of, which this model's "
+                "topics depend on; make it by model.encode(corpus).batch()"
+            )
+        return batch.in_blocks(CONTENT, self.num_groups)
+
+    def by_group(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The documents of each group, and its topics over the vocabulary.
+
+        Args:
+            batch: Documents, placed or not.
+            probs: :attr:`probs` or :attr:`double_probs`.
+
+        Returns:
+            For each group with documents, rows of the batch ``(num_docs_of_group,)`` and its part
+            ``(num_topics, num_words)`` of ``probs``.
+        """
+        if self.num_groups == 1:
+            return [(torch.arange(batch.num_docs, device=batch.device), probs)]
+        self.place(batch)  # checks the groups
+        groups, whole = batch.covariates[CONTENT], probs.split(self.num_words, 1)
+        return [
+            ((groups == g).nonzero().squeeze(1), whole[g]) for g in groups.unique().long().tolist()
+        ]
+
+    @property
+    def differing_words(self) -> Tensor:
+        """``(num_topics, num_words)`` bool, words whose probabilities differ between the groups.
+
+        Defaults to all words. Subclasses leave out words that differ by normalisation alone.
+        """
+        return torch.full((self.num_topics, self.num_words), self.num_groups > 1)
+
+    def in_group(self, level: Level | None = None) -> KnownTopics:
+        """The topics of one group, or their mean over groups, as topics of a plain model.
+
+        Args:
+            level: The group's value of the column. Defaults to the mean.
+
+        Raises:
+            ConfigError: There are no groups, or there is no such group.
+        """
+        if self.column is None:
+            raise ConfigError(
+                "these topics are the same for all documents; expected topics of groups, such as "
+                "those of models.stm(num_topics, corpus, content='party')"
+            )
+        probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))
+        probs = probs.mean(1) if level is None else probs[:, self.column.position(level)]
+        return KnownTopics(probs.to(self.dtype))
+
+    # -- fitting -----------------------------------------------------------------------------------
+
+    def m_step(self, word_counts: Tensor) -> None:
+        """Set the parameters to a maximiser of Σ n_kv log φ_kv + :meth:`log_prior`.
+
+        The generic way climbs from the present parameters by L-BFGS, in float64.
+
+        Args:
+            word_counts: ``(num_topics, num_groups * num_words)`` expected tokens n.
+        """
+        own = {n: p for n, p in self.named_parameters() if p.requires_grad}
+        if not own:
+            return
+        doubles = {n: p.detach().double().requires_grad_() for n, p in own.items()}
+        scale = float(word_counts.sum().clamp_min(1.0))
+        search = torch.optim.LBFGS(
+            list(doubles.values()),
+            max_iter=MAX_ITERATIONS,
+            max_eval=2 * MAX_ITERATIONS,
+            tolerance_grad=GRADIENT_TOLERANCE,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def loss() -> Tensor:
+            search.zero_grad()
+            value = -self._log_joint(doubles, word_counts) / scale
+            value.backward()
+            return value
+
+        with torch.inference_mode(False), torch.enable_grad():
+            search.step(loss)
+        with torch.no_grad():
+            for name, parameter in own.items():
+                if bool(doubles[name].isfinite().all()):
+                    parameter.copy_(doubles[name])
+
+    def gradient_(self, word_counts: Tensor) -> None:
+        """Write the gradient of Σ n_kv log φ_kv + :meth:`log_prior` into the parameters' ``grad``.
+
+        The counts of a mini-batch, times num_docs/batch, give an unbiased estimate of the corpus's
+        gradient, because the prior's part is there once.
+
+        Args:
+            word_counts: ``(num_topics, num_groups * num_words)`` expected tokens n.
+        """
+        own = {n: p for n, p in self.named_parameters() if p.requires_grad}
+        with torch.inference_mode(False), torch.enable_grad():
+            doubles = {n: p.detach().double().requires_grad_() for n, p in own.items()}
+            value = self._log_joint(doubles, word_counts)
+            gradients = torch.autograd.grad(value, list(doubles.values()), allow_unused=True)
+        for parameter, gradient in zip(own.values(), gradients, strict=True):
+            parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
+
+    def _log_joint(self, parameters: dict[str, Tensor], word_counts: Tensor) -> Tensor:
+        """The density that M-steps maximise, at parameters in float64."""
+        buffers = {n: t.double() for n, t in self.named_buffers() if t.is_floating_point()}
+        named = {f"topics.{n}": t for n, t in (parameters | buffers).items()}
+        counts = word_counts.detach().double().clone()
+        return torch.func.functional_call(_LogJoint(self), named, (counts,))
+
+    def start_(self, word_counts: Tensor) -> None:
+        """Set the topics from a start's counts. Defaults to :meth:`m_step`, the same in all groups.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` expected tokens.
+        """
+        self.m_step(word_counts.repeat(1, self.num_groups) if self.num_groups > 1 else word_counts)
+
+    @property
+    def start_smoothing(self) -> float:
+        """Pseudo-counts of every word in every topic while a start looks for topics."""
+        return START_PSEUDO_COUNTS
+
+    def set_(self, probs: Tensor) -> None:
+        """Set the topics in place, as near to given ones as the parameters allow.
+
+        Args:
+            probs: ``(num_topics, num_words)`` nonnegative; rows are normalised.
+
+        Raises:
+            ConfigError: Another shape, a negative or non-finite entry, a topic without mass, or a
+                word that no topic can produce.
+        """
+        self.start_(TOKENS_OF_PROBABILITIES * self.check_probs(probs))
+
+    def check_probs(self, probs: Tensor) -> Tensor:
+        """Given word probabilities ``(num_topics, num_words)``, checked and normalised, float64.
+
+        Raises:
+            ConfigError: As :meth:`set_`.
+        """
+        probs = torch.as_tensor(probs)
+        expected = (self.num_topics, self.num_words)
+        if tuple(probs.shape) != expected:
+            raise ConfigError(
+                f"topics of shape {tuple(probs.shape)}; expected {expected}, topics by words"
+            )
+        probs = probs.double()
+        if not torch.isfinite(probs).all() or (probs < 0).any():
+            raise ConfigError("topics must be finite and nonnegative; got NaN, inf or a negative")
+        for axis, what, cure in (
+            (1, "topic", "give every topic some mass"),
+            (0, "word", "give it a positive probability in some topic, or smooth the topics"),
+        ):
+            empty = (probs.sum(axis) <= 0).nonzero().flatten().tolist()
+            if empty:
+                raise ConfigError(f"{what} {empty[0]} has probability zero throughout; {cure}")
+        return probs / probs.sum(1, keepdim=True)
+
+    @contextmanager
+    def updated_often(self) -> Iterator[None]:
+        """A context for many M-steps, in which a subclass may put off part of their work."""
+        yield
+
+    def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
+        """Draw the topics given the tokens that each wrote, as a step of a joint chain.
+
+        Args:
+            word_counts: ``(num_topics, num_words)`` float64 tokens, on the CPU.
+            rng: Source of random numbers.
+
+        Raises:
+            ConfigError: The subclass cannot be drawn so.
+        """
+        raise ConfigError(f"{type(self).__name__} has no method draw_, by which topics are drawn")
+
+    def extra_repr(self) -> str:
+        """Sizes and groups, for ``repr``."""
+        sizes = f"{self.num_topics} topics, {self.num_words} words"
+        if self.column is None:
+            return sizes
+        return f"{sizes}, groups of {self.column.column}: {', '.join(map(str, self.column.levels))}"
+
+
+class _LogJoint(nn.Module):
+    """The log joint density of topics and counts as a module, for ``functional_call``."""
+
+    def __init__(self, topics: Topics) -> None:
+        super().__init__()
+        self.topics = topics
+
+    def forward(self, word_counts: Tensor) -> Tensor:
+        probs = self.topics().clamp_min(probability_floor(torch.float64))
+        return (word_counts * probs.log()).sum() + self.topics.log_prior()
+
+
+class KnownTopics(Topics):
+    """Topics that are known: no fit changes them, and they have no parameters.
+
+    >>> import torch, torch_lntm as lntm
+    >>> lntm.models.KnownTopics(torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]))
+    KnownTopics(2 topics, 3 words)
+
+    Args:
+        probs: ``(num_topics, num_words)`` word probabilities; rows are normalised.
+
+    Raises:
+        ConfigError: Probabilities that cannot be used.
+    """
+
+    def __init__(self, probs: Tensor) -> None:
+        super().__init__(*torch.as_tensor(probs).shape)
+        self.register_buffer("known", self.check_probs(probs).to(torch.as_tensor(probs).dtype))
+
+    def sites(self) -> Mapping[str, TorchDistribution]:
+        """See :meth:`Topics.sites`; none."""
+        return {}
+
+    def compute_probs(self, **latents: Tensor) -> Tensor:
+        """See :meth:`Topics.compute_probs`."""
+        known: Any = self.known
+        return known
+
+    @property
+    def num_free(self) -> int:
+        """See :attr:`Topics.num_free`; counted as if the documents had told the topics."""
+        return self.num_topics * (self.num_words - 1)

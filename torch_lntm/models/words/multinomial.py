@@ -1,0 +1,33 @@
+"""Multinomial: tokens are independent draws from the mixture of topics."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels.likelihood import Independent
+from torch_lntm.models.words.words import Words
+
+
+class Multinomial(Independent, Words):
+    """Every token is drawn from the mixture of topics, whatever the others are.
+
+    The log likelihood is that of a document's tokens in a given order, Σ_v c_v log s_v: it has no
+    multinomial coefficient, so that perplexities follow from it directly.
+
+    >>> import torch_lntm as lntm
+    >>> lntm.models.ctm(10, 500).words
+    Multinomial()
+    """
+
+    def draw_tokens(
+        self, probability: Tensor, batch: DocumentBatch, rng: np.random.Generator
+    ) -> Tensor:
+        """See :meth:`Words.draw_tokens`; all of them."""
+        return batch.counts.round().long()
+
+    def overdispersion(self, lengths: Tensor) -> Tensor:
+        """See :meth:`Words.overdispersion`; 1."""
+        return torch.ones_like(lengths)

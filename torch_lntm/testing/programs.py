@@ -1,0 +1,24 @@
+"""The sites of a model's program, as the checks read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro
+from pyro import poutine
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.models import TopicModel
+
+
+def latent_sites(model: TopicModel, batch: DocumentBatch) -> dict[str, Any]:
+    """The documents' latent sites of the program, in its order."""
+    trace: Any = poutine.trace(model).get_trace(batch)
+    return {
+        name: site
+        for name, site in trace.nodes.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not isinstance(site["fn"], pyro.poutine.subsample_messenger._Subsample)
+        and name not in ("topics_prior", "document_prior", "words_prior")
+    }

@@ -1,0 +1,199 @@
+"""check_topics: what topics must satisfy to work everywhere."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from torch_lntm import noise
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
+from torch_lntm.testing.checks import NUDGE, NUDGES, check, equal
+
+#: Tokens of each topic in the counts that M-steps are checked with.
+TOKENS = 500.0
+#: Loss of log density, per token, up to which an M-step counts as a maximiser.
+SLACK = 1e-7
+
+
+def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = True) -> None:
+    """Check that topics, their prior and their M-step agree with the Pyro program.
+
+    Args:
+        topics: The topics; they are not changed.
+        batch: Documents over their vocabulary, with the groups that the topics ask for.
+        exact_m_step: The M-step maximises. Otherwise it may only not lower the density.
+
+    Raises:
+        AssertionError: Something does not agree; the message says what.
+    """
+    topics = copy.deepcopy(topics).double()
+    batch = batch.to(dtype=torch.float64)
+    _check_probs(topics)
+    _check_program(topics)
+    _check_documents(topics, batch)
+    _check_copies(topics)
+    _check_contexts(topics)
+    _check_start(topics)
+    if any(parameter.requires_grad for parameter in topics.parameters()):
+        _check_gradient(topics)
+        _check_m_step(topics, exact_m_step)
+
+
+def _counts(topics: Topics, seed: int = 0) -> Tensor:
+    """Random word counts, some of them 0, ``(num_topics, num_groups * num_words)`` float64."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (topics.num_topics, topics.num_groups * topics.num_words)
+    weights = torch.rand(size, generator=generator, dtype=torch.float64).pow(4)
+    weights = torch.where(weights < 0.02, 0.0, weights)
+    return (TOKENS * weights / weights.sum(1, keepdim=True)).to(topics.device)
+
+
+def _log_joint(topics: Topics, counts: Tensor) -> float:
+    with torch.no_grad():
+        probs = topics.double_probs
+        used = counts > 0
+        return float((counts[used] * probs[used].log()).sum() + topics.log_prior())
+
+
+def _nudged(topics: Topics, seed: int, size: float = NUDGE) -> Topics:
+    """A copy whose parameters are a small random step away."""
+    generator, moved = torch.Generator().manual_seed(seed), copy.deepcopy(topics)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            step = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(size * step.to(parameter.device))
+    return moved
+
+
+def _check_probs(topics: Topics) -> None:
+    """Probabilities have their shape, and add up in each group, in both precisions."""
+    size = (topics.num_topics, topics.num_groups * topics.num_words)
+    for name, one in (("float64", topics), ("float32", copy.deepcopy(topics).float())):
+        probs = one.probs
+        check(tuple(probs.shape) == size, f"probs has shape {tuple(probs.shape)}, not {size}")
+        check(bool((probs >= 0).all()), f"probs has negative entries in {name}")
+        total = probs.unflatten(1, (topics.num_groups, topics.num_words)).sum(-1)
+        equal(total, torch.ones_like(total), f"probs of a group do not add up to 1 in {name}", 1e-5)
+        equal(probs, topics.probs, f"probs in {name} are others", 1e-4)
+        check(one.double_probs.dtype == torch.float64, "double_probs are not float64")
+        equal(one.double_probs, topics.probs, f"double_probs in {name} are others", 1e-5)
+    check(len(topics.top_words(3)[0]) == topics.num_topics, "top_words() lacks topics")
+
+
+def _check_program(topics: Topics) -> None:
+    """emit() has the sites, at which it gives the probabilities and the density of log_prior()."""
+    offsets = []
+    for one in (topics, _nudged(topics, 1, 0.1)):
+        latents = {name: value.detach() for name, value in one.latents().items()}
+        trace: Any = poutine.trace(poutine.condition(one.emit, data=latents)).get_trace()
+        names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
+        check(names == list(one.sites()), f"emit() has the sites {names}, sites() others")
+        check(set(names) == set(latents), "latents() has other sites than sites()")
+        returned = trace.nodes["_RETURN"]["value"]
+        equal(returned, one.probs, "emit() at latents() gives other probabilities than probs")
+        offsets.append(torch.as_tensor(trace.log_prob_sum()).double() - one.log_prior())
+    equal(offsets[0], offsets[1], "log_prior() is not the density of emit()'s sites", 1e-6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        drawn = topics.emit()
+    check(tuple(drawn.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape")
+    check(bool(torch.isfinite(drawn).all()), "a draw of emit() is not finite")
+
+
+def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
+    """Every document's words have the probabilities of its group, in the program and bound."""
+    model = TopicModel(LogisticNormalPrior(topics.num_topics, dtype=torch.float64), topics)
+    target = model.to(batch.device).bind(batch)
+    z = target.space.draw(noise.document_keys(0, batch.index, 1))[0].double()
+    theta, expected = target.theta(z), torch.zeros(batch.num_docs, dtype=torch.float64)
+    rows_of_groups = topics.by_group(batch, topics.double_probs)
+    rows = torch.cat([rows for rows, _ in rows_of_groups]).sort().values
+    equal(rows, torch.arange(batch.num_docs), "by_group() does not give every document once")
+    for rows, probs in rows_of_groups:
+        counts = batch.select(rows).to_csr().to_dense().double()
+        logs = (theta[rows] @ probs).log()
+        expected[rows] = torch.where(counts > 0, counts * logs, 0.0).sum(1).cpu()
+    equal(target.log_joint(z)[1].cpu(), expected, "the bound likelihood is not that of by_group()")
+    data = {name: value.detach() for name, value in target.space.latents(z).items()}
+    trace: Any = poutine.trace(poutine.condition(model, data=data)).get_trace(batch)
+    counts = trace.nodes["counts"]
+    found = counts["fn"].log_prob(counts["value"])
+    equal(found.cpu(), expected, "the program's likelihood is not that of by_group()")
+
+
+def _check_copies(topics: Topics) -> None:
+    """Parameters and buffers are all that there is: a state dictionary gives the topics back."""
+    other = _nudged(topics, 2, 0.1)
+    other.load_state_dict(topics.state_dict())
+    equal(other.probs, topics.probs, "a state dictionary does not give the topics back")
+
+
+def _check_contexts(topics: Topics) -> None:
+    """Within fixed() probabilities are computed once, and anew after it."""
+    moved = _nudged(topics, 3, 0.1)
+    before = topics.probs.detach().clone()
+    with topics.fixed():
+        check(topics.probs is topics.probs, "probs is computed again within fixed()")
+        equal(topics.probs, before, "probs is another within fixed()")
+    topics.load_state_dict(moved.state_dict())
+    equal(topics.probs, moved.probs, "probs is not computed anew after fixed()")
+    with topics.updated_often():
+        topics.m_step(_counts(topics))
+        within = topics.probs.detach().clone()
+    equal(topics.probs, within, "updated_often() leaves other topics than it ended with", 1e-5)
+
+
+def _check_start(topics: Topics) -> None:
+    """A start gives finite topics that explain its counts better than uniform ones."""
+    if not any(parameter.requires_grad for parameter in topics.parameters()):
+        return
+    started = copy.deepcopy(topics)
+    counts = _counts(started, 4)[:, : started.num_words]
+    started.start_(counts)
+    for name, parameter in started.named_parameters():
+        check(bool(parameter.isfinite().all()), f"start_() leaves {name} not finite")
+    for probs in started.double_probs.split(started.num_words, 1):
+        found = float((counts * probs.clamp_min(1e-300).log()).sum())
+        uniform = -float(counts.sum()) * torch.tensor(float(started.num_words)).log().item()
+        check(found >= uniform, "start_() explains its counts worse than uniform topics")
+
+
+def _check_gradient(topics: Topics) -> None:
+    """gradient_() is the gradient of the density that M-steps maximise."""
+    if "gradient" not in topics.updates:
+        return
+    counts = _counts(topics, 5)
+    topics.gradient_(counts)
+    written = {name: p.grad for name, p in topics.named_parameters() if p.requires_grad}
+    topics.zero_grad(set_to_none=True)
+    value = (counts * topics.probs.log()).sum() + topics.log_prior()
+    parameters = [p for p in topics.parameters() if p.requires_grad]
+    expected = torch.autograd.grad(value, parameters)
+    for (name, found), slope in zip(written.items(), expected, strict=True):
+        check(found is not None, f"gradient_() leaves {name} without a gradient")
+        assert found is not None
+        equal(found, slope, f"gradient_() of {name} is not the gradient of the log joint", 1e-5)
+
+
+def _check_m_step(topics: Topics, exact_m_step: bool) -> None:
+    """An M-step does not lower the density of its counts, which nothing near it exceeds."""
+    counts = _counts(topics, 6)
+    before = _log_joint(topics, counts)
+    topics.m_step(counts)
+    after, slack = _log_joint(topics, counts), SLACK * float(counts.sum())
+    check(
+        after >= before - slack,
+        f"m_step() lowers the log density of its counts, from {before} to {after}",
+    )
+    for seed in range(NUDGES if exact_m_step else 0):
+        there = _log_joint(_nudged(topics, 10 + seed), counts)
+        check(
+            there <= after + slack,
+            f"m_step() does not maximise the log density of its counts: {after} there, {there} "
+            "near it",
+        )

@@ -1,0 +1,238 @@
+"""check_words: what a likelihood of words must satisfy to work everywhere."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import DocumentBatch
+from torch_lntm.kernels import (
+    Cells,
+    PaddedWords,
+    SparseWords,
+    log_likelihood_at,
+    mixture_log_likelihood,
+    surrogate,
+    word_probabilities,
+)
+from torch_lntm.models import Words
+from torch_lntm.models.priors.prior import keeps_up
+from torch_lntm.testing.checks import ATOL, NUDGE, STANDARD_ERRORS, check, equal
+
+#: Documents that are drawn, and draws of the tokens of topics.
+DRAWN_DOCS, DRAWS = 20_000, 2_000
+#: M-steps from any start to the maximum.
+M_STEPS = 60
+#: The methods that say which distribution the counts have.
+DENSITY = ("log_terms", "tokens", "of_length")
+
+
+def check_words(words: Words, batch: DocumentBatch) -> None:
+    """Check that a likelihood is a distribution, and that its other methods are those of it.
+
+    Args:
+        words: The likelihood; it is not changed.
+        batch: Documents, some of which repeat words, over at least three words.
+
+    Raises:
+        AssertionError: Something does not agree; the message says what.
+    """
+    words = copy.deepcopy(words).double().to(batch.device)
+    batch = batch.to(dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.rand(batch.num_docs, 3, generator=generator, dtype=torch.float64) + 0.05
+    topics = torch.rand(3, batch.num_words, generator=generator, dtype=torch.float64).pow(3) + 0.01
+    theta, topics = theta / theta.sum(1, keepdim=True), topics / topics.sum(1, keepdim=True)
+    theta, topics = theta.to(batch.device), topics.to(batch.device)
+    _check_terms(words, theta, topics, batch)
+    _check_layouts(words, theta, topics, batch)
+    _check_bound(words, theta, topics, batch)
+    _check_distribution(words, topics[0])
+    _check_copies(words, theta, topics, batch)
+    _check_m_step(words, theta, topics, batch)
+    _check_draws(words, theta, topics, batch)
+
+
+def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
+    """tokens() are the derivatives of log_terms() in the logarithms of the probabilities."""
+    cells = Cells.of(batch)
+    log_s = word_probabilities(theta, topics, batch).log().requires_grad_()
+    terms = words.log_terms(log_s.exp(), cells)
+    check(terms.shape == batch.counts.shape, f"log_terms() has shape {tuple(terms.shape)}")
+    (slope,) = torch.autograd.grad(terms.sum(), log_s)
+    s = log_s.detach().exp()
+    tokens = words.tokens(s, cells)
+    equal(tokens, slope, "tokens() are not the derivatives of log_terms() in log s")
+    equal(words.slopes(s, cells), slope / s, "slopes() are not the derivatives in s")
+    check(bool((tokens >= 0).all()), "tokens() has negative entries")
+    check(bool((tokens <= batch.counts + ATOL).all()), "tokens() are more than the counts")
+    if words.independent:
+        equal(tokens, batch.counts, "independent, but tokens() are not the counts")
+        equal(terms, batch.counts * s.log(), "independent, but log_terms() are not c log s")
+
+
+def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
+    """Padded documents, single documents and float32 have the likelihood of the batch."""
+    expected = mixture_log_likelihood(theta, topics, batch, words)
+    check(bool(expected.isfinite().all()), "the log likelihood is not finite")
+    empty = batch.row_offsets.diff() == 0
+    equal(expected[empty], torch.zeros_like(expected[empty]), "an empty document has a likelihood")
+    chains = torch.stack([theta, theta.flip(1)])
+    sparse = SparseWords(topics, batch, words).expected_counts(chains)
+    padded = PaddedWords(topics, batch, words).expected_counts(chains)
+    for one, other, what in zip(sparse, padded, ("likelihood", "counts"), strict=True):
+        equal(other, one, f"the {what} of padded documents differ; are zero counts left out?")
+    equal(sparse[0][0], expected, "expected_counts() has another likelihood")
+    offsets = batch.row_offsets.tolist()
+    for d, (start, stop) in enumerate(pairwise(offsets)):
+        if start < stop:
+            columns = batch.word_index[start:stop]
+            cells = Cells(batch.counts[start:stop], columns)
+            alone = log_likelihood_at(theta[d : d + 1].log(), topics.mT[columns], cells, words)
+            equal(alone, expected[d : d + 1], "a document alone has another likelihood")
+    single = batch.to(dtype=torch.float32)
+    found = mixture_log_likelihood(theta.float(), topics.float(), single, words)
+    equal(found, expected, "the likelihood in float32 is another", 1e-4)
+
+
+def _check_bound(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
+    """Independent draws with tokens() for counts bound the likelihood from below, tight once."""
+    exact = mixture_log_likelihood(theta, topics, batch, words)
+    for other in (theta, theta.flip(1), theta.square() / theta.square().sum(1, keepdim=True)):
+        drawn, raised = surrogate(words, word_probabilities(other, topics, batch), batch)
+        bound = mixture_log_likelihood(theta, topics, drawn) + raised
+        check(
+            bool((bound <= exact + 1e-8).all()),
+            "independent draws of tokens() do not bound the likelihood: terms are not convex in "
+            "log s",
+        )
+        if other is theta:
+            equal(bound, exact, "the bound is not tight where it was taken")
+
+
+def _of_pairs(words: Words, s: Tensor) -> Tensor:
+    """Probabilities ``(num_words, num_words)`` of two tokens in order, of the mixture s."""
+    num_words = len(s)
+    pairs = torch.cartesian_prod(*[torch.arange(num_words, device=s.device)] * 2)
+    dense = torch.zeros(len(pairs), num_words, dtype=torch.float64, device=s.device)
+    dense.scatter_add_(1, pairs, torch.ones_like(pairs, dtype=torch.float64))
+    batch = DocumentBatch.from_csr(dense.to_sparse_csr())
+    weights = s.new_ones(len(pairs), 1)
+    found = mixture_log_likelihood(weights, s[None], batch, words)
+    return found.exp().view(num_words, num_words).detach()
+
+
+def _check_distribution(words: Words, s: Tensor) -> None:
+    """Probabilities of one and of two tokens add up, and predict what the words say."""
+    identity = torch.eye(len(s), dtype=torch.float64, device=s.device)
+    one = DocumentBatch.from_csr(identity.to_sparse_csr())
+    first = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words).exp().detach()
+    total = first.new_ones(())
+    equal(first.sum(), total, "probabilities of a document's only token do not add up to 1")
+    by_token = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words.by_token())
+    equal(by_token.exp(), first, "by_token() is not the likelihood of a document's only token")
+    pairs = _of_pairs(words, s)
+    equal(pairs.sum(), total, "probabilities of a document's two tokens do not add up to 1")
+    equal(pairs.sum(1), first, "the first of two tokens has another distribution")
+    after = pairs / first[:, None]
+    expected = first.expand_as(after)
+    if words.cache_weight is not None:
+        expected = (identity + words.cache_weight * s) / (1 + words.cache_weight)
+    equal(after, expected, "the next token is not as cache_weight says")
+    if keeps_up(words, "overdispersion", *DENSITY):
+        # Counts of two tokens: 2 s, s² + …, by enumeration.
+        both, mean = pairs.diagonal(), 2 * first
+        variance = mean + 2 * both - mean.square()
+        ratio = words.overdispersion(s.new_full((1,), 2.0))
+        equal(
+            ratio * 2 * first * (1 - first),
+            variance,
+            "overdispersion() is not the ratio of the variances",
+        )
+
+
+def _check_copies(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
+    """A state dictionary gives the likelihood back."""
+    expected = mixture_log_likelihood(theta, topics, batch, words)
+    other = copy.deepcopy(words)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.9)
+    other.load_state_dict(words.state_dict())
+    found = mixture_log_likelihood(theta, topics, batch, other)
+    equal(found, expected, "a state dictionary does not give the likelihood back")
+
+
+def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
+    """Statistics add up over documents, and M-steps end where the likelihood is highest."""
+    words = copy.deepcopy(words)
+    parameters = [p for p in words.parameters() if p.requires_grad]
+    if not parameters:
+        return
+    s = word_probabilities(theta, topics, batch)
+    whole = words.statistics(s, batch)
+    check(bool(whole), "there are parameters, but statistics() has no sums for m_step()")
+    rows = torch.arange(batch.num_docs, device=batch.device)
+    parts = []
+    for some in rows.split(max(1, batch.num_docs // 2)):
+        part = batch.select(some)
+        parts.append(words.statistics(word_probabilities(theta[some], topics, part), part))
+    weighted = words.statistics(s, batch, torch.full_like(theta[:, 0], 0.5))
+    for name, value in whole.items():
+        total = torch.stack([part[name] for part in parts]).sum(0)
+        equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
+        equal(2 * weighted[name], value, f"the statistic {name} does not follow the weights")
+
+    def density() -> float:
+        with torch.no_grad():
+            value = mixture_log_likelihood(theta, topics, batch, words).sum()
+            return float(value + words.log_prior())
+
+    before = density()
+    for _ in range(M_STEPS):
+        words.m_step(**words.statistics(s, batch))
+    after = density()
+    check(after >= before - 1e-6 * abs(before), f"m_step() lowers {before} to {after}")
+    with torch.no_grad():
+        for parameter in parameters:
+            for step in (NUDGE, -NUDGE):
+                parameter.add_(step)
+                there = density()
+                parameter.sub_(step)
+                check(
+                    there <= after + 1e-6 * abs(after),
+                    f"m_step() does not maximise the likelihood: {after} there, {there} near it",
+                )
+
+
+def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
+    """Drawn words have the probabilities, and drawn tokens the mean of tokens()."""
+    s, num_words = topics[0], topics.shape[1]
+    if keeps_up(words, "draw_words", *DENSITY):
+        generator = torch.Generator(s.device).manual_seed(0)
+        document = torch.arange(DRAWN_DOCS, device=s.device).repeat_interleave(2)
+        drawn = torch.multinomial(s, 2 * DRAWN_DOCS, replacement=True, generator=generator)
+        pairs = words.draw_words(drawn, document, generator).view(-1, 2)
+        cells = torch.bincount(pairs[:, 0] * num_words + pairs[:, 1], minlength=num_words**2)
+        expected = _of_pairs(words, s).flatten()
+        error = (expected * (1 - expected) / DRAWN_DOCS).sqrt() + 1.0 / DRAWN_DOCS
+        distance = (cells / DRAWN_DOCS - expected).abs()
+        check(
+            bool((distance <= STANDARD_ERRORS * error).all()),
+            "draw_words() has other probabilities than the likelihood",
+        )
+    if keeps_up(words, "draw_tokens", *DENSITY):
+        rng = np.random.default_rng(0)
+        q = word_probabilities(theta, topics, batch)
+        draws = torch.stack([words.draw_tokens(q, batch, rng) for _ in range(DRAWS)]).double()
+        check(bool((draws <= batch.counts).all()), "draw_tokens() draws more than the counts")
+        mean = words.tokens(q, Cells.of(batch))
+        error = draws.std(0) / DRAWS**0.5 + 1e-3
+        check(
+            bool(((draws.mean(0) - mean).abs() <= STANDARD_ERRORS * error).all()),
+            "draw_tokens() has another mean than tokens()",
+        )
