@@ -106,17 +106,23 @@ def test_names_in_the_graph_do_not_overlap(num_topics):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["constrained", None])
-def test_long_names_in_given_axes_do_not_overlap(layout):
-    """Neither do they in the narrow axes of a figure with others."""
-    model = make_model(15)
-    _, axes = plt.subplots(1, 2, figsize=(12, 6), width_ratios=(2, 1), layout=layout)
-    names = [f"{k} hollingworth firefighters" for k in range(15)]
-    ax = correlation_graph(model, labels=names, shares=np.arange(1, 16), ax=axes[0])
+@pytest.mark.parametrize(("num_topics", "figsize"), [(15, (9.4, 4.6)), (25, (12, 6))])
+def test_long_names_cover_neither_names_nor_circles(num_topics, figsize):
+    model = make_model(num_topics)
+    _, axes = plt.subplots(1, 2, figsize=figsize, width_ratios=(1.75, 1), layout="constrained")
+    names = [f"{k} hollingworth firefighters" for k in range(num_topics)]
+    ax = correlation_graph(model, labels=names, ax=axes[0])
     ax.figure.canvas.draw()
     boxes = [text.get_window_extent() for text in ax.texts if "hollingworth" in text.get_text()]
-    assert len(boxes) == 15
+    assert len(boxes) == num_topics
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    (circles,) = ax.collections
+    middles = ax.transData.transform(circles.get_offsets())
+    reach = np.sqrt(circles.get_sizes()) / 2 * ax.figure.dpi / 72
+    for k, box in enumerate(boxes):
+        nearest = np.clip(middles, [box.x0, box.y0], [box.x1, box.y1])
+        covers = np.linalg.norm(nearest - middles, axis=1) < reach
+        assert not covers[np.arange(num_topics) != k].any()
 
 
 def test_pictures_go_into_given_axes():
