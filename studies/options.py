@@ -11,9 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import yaml
-from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from studies.measure import Study
+from torch_lntm.cli.parser import Help, Parser, add_option, read_value
 from torch_lntm.errors import ConfigError
 
 
@@ -52,25 +52,39 @@ def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
     given, _ = first.parse_known_args(argv)
     parser = _parser(name, study)
     if given.config is not None:
-        parser.set_defaults(_read_file(name, study, Path(given.config)))
+        parser.set_defaults(**_read_file(name, study, Path(given.config)))
     if given.quick:
-        parser.set_defaults(_lists(study.quick))
+        parser.set_defaults(**study.quick)
     chosen = parser.parse_args(list(argv))
-    values = {field.name: chosen[field.name] for field in fields(study.settings)}
-    settings = study.settings(
-        **{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    )
+    hints = get_type_hints(study.settings)
+    try:
+        values = {
+            field.name: _value(field.name, hints[field.name], getattr(chosen, field.name))
+            for field in fields(study.settings)
+        }
+    except ValueError as error:
+        parser.error(str(error))
+    settings = study.settings(**values)
     out = chosen.out or f"runs/{name}" + ("-quick" if given.quick else "")
     return Options(settings, Path(out), chosen.data)
 
 
-def _parser(name: str, study: Study[Any, Any]) -> ArgumentParser:
+def _value(name: str, hint: Any, value: Any) -> Any:
+    """A setting of a command line, a file or a default as one of its type."""
+    if get_origin(hint) is not tuple:
+        return read_value(name, hint, value)
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{name}: expected a list; got {value}")
+    return tuple(read_value(name, get_args(hint)[0], each) for each in value)
+
+
+def _parser(name: str, study: Study[Any, Any]) -> Parser:
     about = inspect.getdoc(inspect.getmodule(study.run)) or ""
-    parser = ArgumentParser(
+    parser = Parser(
         prog=f"python -m studies {name}",
         usage=f"python -m studies {name} [--option VALUE ...]",
         description=about,
-        formatter_class=_Help,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     parser.add_argument("--config", type=str, help="A YAML file with some of the settings.")
@@ -92,23 +106,11 @@ def _parser(name: str, study: Study[Any, Any]) -> ArgumentParser:
     }
     hints = get_type_hints(study.settings)
     for field in fields(study.settings):
-        options: dict[str, Any] = {"default": field.default, "help": help_of[field.name]}
-        if isinstance(field.default, bool):
-            options["action"] = ActionYesNo(no_prefix="no-")
-        elif get_origin(hints[field.name]) is tuple:
-            options |= {"type": get_args(hints[field.name])[0], "nargs": "*"}
-            options["default"] = list(options["default"])
-        else:
-            options["type"] = hints[field.name]
-        parser.add_argument("--" + field.name.replace("_", "-"), **options)
+        hint, several = hints[field.name], {}
+        if get_origin(hint) is tuple:
+            hint, several = get_args(hint)[0], {"nargs": "*"}
+        add_option(parser, field.name, hint, field.default, help_of[field.name], **several)
     return parser
-
-
-class _Help(DefaultHelpFormatter):
-    """Keeps the line breaks of descriptions."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return "".join(indent + line for line in text.splitlines(keepends=True))
 
 
 def _read_file(name: str, study: Study[Any, Any], path: Path) -> dict[str, Any]:
@@ -123,17 +125,11 @@ def _read_file(name: str, study: Study[Any, Any], path: Path) -> dict[str, Any]:
     for key in values:
         if key not in known:
             raise ConfigError(f"{path}: unknown setting {key!r}; known: {', '.join(known)}")
-    parser = _parser(name, study)
-    parser.exit_on_error = False
+    hints = get_type_hints(study.settings)
     try:
-        checked = parser.parse_object(values)
-    except Exception as error:  # jsonargparse raises several kinds
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-    return {key: checked[key] for key in values}
-
-
-def _lists(values: Any) -> dict[str, Any]:
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+        return {key: _value(key, hints[key], value) for key, value in values.items()}
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _words(value: Any) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
+from typing import Any, Literal
 
 import docstring_parser
 import pytest
@@ -15,6 +17,7 @@ from support.commands import QUICK, tensors
 import torch_lntm as lntm
 from torch_lntm.cli import main
 from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.cli.parser import Typed, read_value
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -171,3 +174,75 @@ def test_closed_streams_are_no_traceback(run_folder, monkeypatch, stream):
     assert main(["topics", run_folder]) == 0
     corpus, code = ("-", 1) if stream == "stdin" else ("counts.npz", 0)
     assert main(["transform", run_folder, corpus, "--format", "npz", "--out", "x.csv"]) == code
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("corpus: 2001-13-01", "not YAML of options: month must be in 1..12"),
+        ("corpus: 2001-12-01", "corpus: expected str; got 2001-12-01"),
+        ("out: &a x\nvocabulary: *a", "holds an alias, as in *name; write out what it"),
+        ('out: "a\\0b"', "out: expected str; got a"),
+        ("seed: 99999999999999999999", "seed: expected int; got 99999999999999999999"),
+        ("keep_chains: 3", "keep_chains: expected bool; got 3"),
+        ("model_options: [1]", "model_options: expected dict; got [1]"),
+        ("a: " + "x" * 100_000, "holds more than 100000 characters"),
+        ("a: " + "[" * 5000, "not YAML"),
+    ],
+)
+def test_configurations_of_strangers_are_refused_in_a_line(config, message, counts, capsys):
+    Path("config.yaml").write_text(config)
+    with pytest.raises(SystemExit) as stop:
+        main(["fit", counts, "--config", "config.yaml"])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: config.yaml: ")
+    assert message in err
+
+
+def test_aliases_of_aliases_take_no_time(counts, capsys):
+    lines = ["a0: &a0 {x: 1}"]
+    for level in range(1, 20):
+        keys = ", ".join(f"k{i}: *a{level - 1}" for i in range(9))
+        lines.append(f"a{level}: &a{level} {{{keys}}}")
+    Path("config.yaml").write_text("\n".join(lines))
+    start = time.process_time()
+    with pytest.raises(SystemExit):
+        main(["fit", counts, "--config", "config.yaml"])
+    assert time.process_time() - start < 5
+    assert "holds an alias" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "value"),
+    [
+        (int | float | None, "3", 3),
+        (int | float | None, "0.5", 0.5),
+        (float, "1e-3", 0.001),
+        (float, 3, 3.0),
+        (int | None, "null", None),
+        (str | None, "null", "null"),
+        (bool | None, "false", False),
+        (Literal["a", "b"] | None, "b", "b"),
+        (dict[str, Any] | None, '{"a": [1]}', {"a": [1]}),
+    ],
+)
+def test_values_have_the_types_of_their_options(hint, text, value):
+    found = read_value("x", hint, Typed(text) if isinstance(text, str) else text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [(int, True), (int, 2.0), (int, "2.0"), (int, 2**63), (float, "a"), (bool | None, "maybe")],
+)
+def test_values_of_other_types_are_refused(hint, value):
+    with pytest.raises(ValueError, match=f"x: expected .*; got {value}"):
+        read_value("x", hint, value)
+
+
+def test_a_number_of_topics_that_no_machine_holds_is_refused_in_a_line(counts, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", counts, "--num-topics", "99999999999999999999"])
+    assert "num_topics: expected int; got 99999999999999999999" in capsys.readouterr().err

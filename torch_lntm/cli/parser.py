@@ -7,17 +7,17 @@ import importlib
 import importlib.util
 import inspect
 import os
-import re
 import sys
 import typing
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from types import UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 import docstring_parser
-import jsonargparse
 import yaml
 
 import torch_lntm as lntm
@@ -25,35 +25,86 @@ from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.cli.documents import Command, visible
 from torch_lntm.errors import ConfigError
 
+#: The most characters of a configuration file.
+_MOST_CHARACTERS = 100_000
 
-class _Parser(jsonargparse.ArgumentParser):
+
+class Parser(argparse.ArgumentParser):
     """Says what is wrong in a line, without repeating all options, and what may be meant."""
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+    def error(self, message: str) -> NoReturn:
+        """End with an error of the options."""
         text = " ".join(message.split())
-        for pattern, plain in _PLAIN:
-            text = re.sub(pattern, plain, text)
         if text.startswith("unrecognized arguments:"):
             unknown = text.partition(":")[2].split()[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings]
             text += _suggestion(unknown.replace("_", "-"), known)
-        if not self.exit_on_error:
-            raise ValueError(text)
         self.exit(2, f"error: {visible(text)}\nSee {self.prog} --help.\n")
 
 
-#: What jsonargparse says, as a user without Python would say it.
-_PLAIN = (
-    (r'Parser key "(\w+)":', r"\1:"),
-    (
-        r"Does not validate.*? Subtypes: \[(.*)\] Errors:.* Given value: (.*)",
-        r"expected \1; got \2",
-    ),
-    (r"Expected an? (<class '\w+'>|typing\.Literal\[.*?\])\. Got value:", r"expected \1; got"),
-    (r"typing\.Literal\[(.*?)\]", r"\1"),
-    (r", <class 'NoneType'>", ""),
-    (r"<class '(\w+)'>", r"\1"),
-)
+class Typed(str):
+    """A value as it was typed on the command line, to be told from a default."""
+
+
+def read_value(name: str, hint: Any, value: Any) -> Any:
+    """The value of an option, of one of its types.
+
+    Args:
+        name: The option's name, for messages.
+        hint: Its types: str, int, float, bool, dict, a Literal, or several, with or without None.
+        value: A text, as typed, or what stands in a file.
+
+    Raises:
+        ValueError: The value is of none of the types.
+    """
+    kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
+    if value is None or (value == "null" and len(kinds) < len(_kinds(hint)) and str not in kinds):
+        return None
+    for kind in kinds:
+        with suppress(ValueError, OverflowError):
+            return _of_kind(kind, value)
+    expected = ", ".join(
+        ", ".join(map(repr, get_args(kind)))
+        if get_origin(kind) is Literal
+        else (get_origin(kind) or kind).__name__
+        for kind in kinds
+    )
+    raise ValueError(f"{name}: expected {expected}; got {value}")
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The values of a type that has few."""
+    return ("true", "false") if kind is bool else get_args(kind) * (get_origin(kind) is Literal)
+
+
+def _of_kind(kind: Any, value: Any) -> Any:
+    """The value as one of a type.
+
+    Raises:
+        ValueError: It is none.
+    """
+    right = False
+    if get_origin(kind) is Literal:
+        right = isinstance(value, str) and value in get_args(kind)
+    elif kind is str:
+        right = isinstance(value, str) and "\0" not in value
+    elif kind is bool:
+        value = {"true": True, "false": False}.get(str(value).lower(), value)
+        right = isinstance(value, bool)
+    elif get_origin(kind) is dict:
+        value = yaml.safe_load(value) if isinstance(value, str) else value
+        right = isinstance(value, dict)
+    elif not isinstance(value, bool) and isinstance(value, (str, int, float)):
+        right = kind is float or not isinstance(value, float)
+        value = kind(value) if right else value
+        right = right and (kind is float or abs(value) < 2**63)  # as tensors count
+    if not right:
+        raise ValueError(f"{value!r} is no {kind}")
+    return str(value) if isinstance(value, Typed) else value
 
 
 def _suggestion(unknown: str, known: Sequence[str]) -> str:
@@ -71,13 +122,13 @@ def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
         SystemExit: With 2 for wrong options, with 0 after printing help or the version.
         ConfigError: A plug-in that cannot be imported.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="torch-lntm",
         usage="torch-lntm COMMAND ... [--help]",
         description="Logistic-normal topic models, with or without correlations; aspect models.",
         epilog="commands:\n"
         + "\n".join(f"  {name:10} {_summary(command)}" for name, command in COMMANDS.items()),
-        formatter_class=_Help,
+        formatter_class=Help,
     )
     parser.add_argument("--version", action="store_true", help="Print the version and exit.")
     if arguments and arguments[0] in COMMANDS:
@@ -94,7 +145,7 @@ def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
     parser.error(f"no command {arguments[0]!r}{hint}")
 
 
-class _Help(jsonargparse.DefaultHelpFormatter):
+class Help(argparse.HelpFormatter):
     """Keeps the line breaks of descriptions, and leaves out types and defaults that say nothing."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
@@ -112,11 +163,28 @@ def _summary(command: type[Command]) -> str:
 def _options(name: str, command: type[Command], arguments: list[str]) -> dict[str, Any]:
     """The options of a command: the defaults, then the configuration file's, then the arguments."""
     parser = _command_parser(f"torch-lntm {name}", command)
-    config = _config_path(parser, arguments)
+    config = _config_path(arguments)
     if config is not None:
-        parser.set_defaults(_read_config(parser, command, config))
+        parser.set_defaults(**_read_config(parser, command, config))
     options = vars(parser.parse_args(arguments))
     options.pop("config")
+    _check_given(parser, command, options, config)
+    hints = typing.get_type_hints(command)
+    try:
+        for option, value in options.items():
+            if isinstance(value, Typed):
+                options[option] = read_value(option, hints[option], value)
+    except ValueError as error:
+        parser.error(str(error))
+    if options["plugin"] is not None:
+        _import_plugin(options["plugin"])
+    return options
+
+
+def _check_given(
+    parser: Parser, command: type[Command], options: dict[str, Any], config: Path | None
+) -> None:
+    """Refuse options of which one is missing, or where a configuration file is in its place."""
     first = options[command.positionals[0]] if command.positionals else None
     if config is None and Path(str(first)).suffix in (".yaml", ".yml"):
         parser.error(f"{first}: is a configuration file; did you mean --config {first}?")
@@ -125,9 +193,6 @@ def _options(name: str, command: type[Command], arguments: list[str]) -> dict[st
     missing += [f"--{f}" for f in command.required if options[f] is None]
     if missing:
         parser.error(f"{', '.join(missing)} not given")
-    if options["plugin"] is not None:
-        _import_plugin(options["plugin"])
-    return options
 
 
 def _import_plugin(plugin: str) -> None:
@@ -155,53 +220,61 @@ def _import_plugin(plugin: str) -> None:
         raise ConfigError(f"the plug-in {plugin} cannot be imported ({reason})") from error
 
 
-def _command_parser(prog: str, command: type[Command]) -> _Parser:
+def _command_parser(prog: str, command: type[Command]) -> Parser:
     positionals = " ".join(
         f"[{name.upper()}]" if name in command.optional else name.upper()
         for name in command.positionals
     )
     about = docstring_parser.parse(inspect.getdoc(command) or "", docstring_parser.Style.GOOGLE)
-    parser = _Parser(
+    parser = Parser(
         prog=prog,
         usage=f"{prog} {positionals} [--option VALUE ...]",
         description="\n".join(filter(None, [about.short_description, about.long_description])),
-        formatter_class=_Help,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     help_of = {
-        parameter.arg_name: " ".join((parameter.description or "").split())
+        parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")
         for base in reversed(command.__mro__)
         for parameter in docstring_parser.parse(base.__doc__ or "").params
     }
-    hints = typing.get_type_hints(command)
     for name in command.positionals:
-        parser.add_argument(
-            name, nargs="?", type=_type_of(hints[name]), help=help_of[name], metavar=name.upper()
-        )
-    parser.add_argument("--config", type=str, help="YAML or JSON file of options, by their names.")
+        parser.add_argument(name, nargs="?", type=Typed, help=help_of[name], metavar=name.upper())
+    parser.add_argument("--config", help="YAML or JSON file of options, by their names.")
+    hints = typing.get_type_hints(command)
     options = {field.name: field for field in fields(command)}
     grouped = {name for names in command.groups.values() for name in names}
     ungrouped = tuple(name for name in options if name not in {*command.positionals, *grouped})
     for title, names in {"": ungrouped, **command.groups}.items():
         group = parser.add_argument_group(title) if title else parser
         for name in names:
-            flag = "--" + name.replace("_", "-")
-            default = options[name].default
-            settings: dict[str, Any] = {"default": default, "help": help_of[name]}
-            if isinstance(default, bool):
-                settings["action"] = jsonargparse.ActionYesNo(no_prefix="no-")
-            else:
-                settings["type"] = _type_of(hints[name])
-            group.add_argument(flag, **settings)
+            add_option(group, name, hints[name], options[name].default, help_of[name])
     return parser
 
 
-def _type_of(hint: Any) -> Any:
-    """The type to read an option as: texts as they are typed, also ``null``."""
-    return str if hint == str | None else hint
+def add_option(group: Any, name: str, hint: Any, default: Any, text: str, **settings: Any) -> None:
+    """Add an option to a parser; values that are typed are left to :func:`read_value`.
+
+    Args:
+        group: The parser, or a group of it.
+        name: The option's name.
+        hint: Its types.
+        default: Its default. Truth values are flags, with others that begin by ``--no-``.
+        text: Its help.
+        **settings: Others of ``add_argument``.
+    """
+    settings["help"] = text
+    choices = ",".join(choice for kind in _kinds(hint) for choice in _choices(kind))
+    if isinstance(default, bool):
+        settings["action"] = argparse.BooleanOptionalAction
+    else:
+        settings |= {"type": Typed, "metavar": f"{{{choices}}}" if choices else name.upper()}
+    # Set below: the action would write its default into the help.
+    group.add_argument("--" + name.replace("_", "-"), default=None, **settings)
+    group.set_defaults(**{name: default})
 
 
-def _config_path(parser: _Parser, arguments: list[str]) -> Path | None:
+def _config_path(arguments: list[str]) -> Path | None:
     """The argument of the last ``--config``."""
     path = None
     for i, argument in enumerate(arguments):
@@ -212,44 +285,55 @@ def _config_path(parser: _Parser, arguments: list[str]) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _read_config(parser: _Parser, command: type[Command], path: Path) -> dict[str, Any]:
+def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str, Any]:
     """A configuration file's options, all known and of the right type."""
+    values = _read_yaml(parser, path)
+    known = {field.name: field for field in fields(command) if field.name not in command.line_only}
+    hints = typing.get_type_hints(command)
+    for key, value in values.items():
+        if key in command.line_only:
+            parser.error(f"{path}: {key} runs code; give it on the command line, as --{key}")
+        if key not in known:
+            hint = _suggestion(str(key).replace("-", "_"), list(known))
+            parser.error(
+                f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(known)}'}"
+            )
+        default = known[key].default
+        if isinstance(default, bool) and not isinstance(value, bool):
+            parser.error(f"{path}: {key}: expected true or false; got {value!r}")
+        if default is not None and value is None:
+            parser.error(f"{path}: {key}: expected a value; got null")
+        try:
+            values[key] = read_value(key, hints[key], value)
+        except ValueError as error:
+            parser.error(f"{path}: {error}")
+    return values
+
+
+def _read_yaml(parser: Parser, path: Path) -> dict[Any, Any]:
+    """What stands in a configuration file, which may be of a stranger."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            parser.error(
+                f"{path}: holds more than {_MOST_CHARACTERS} characters; is it another file?"
+            )
+        # A short file can stand for billions of values by aliases of aliases.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            parser.error(f"{path}: holds an alias, as in *name; write out what it stands for")
         twice = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
         if twice is not None:
             parser.error(f"{path}: {twice}; give every option once")
         values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         parser.error(f"{path}: not YAML of options: {error}")
     values = {} if values is None else values
     if not isinstance(values, dict):
         parser.error(f"{path}: expected lines 'option: value', got a {type(values).__name__}")
-    known = [field.name for field in fields(command) if field.name not in command.line_only]
-    for key in values:
-        if key in command.line_only:
-            parser.error(f"{path}: {key} runs code; give it on the command line, as --{key}")
-        if key not in known:
-            hint = _suggestion(str(key).replace("-", "_"), known)
-            parser.error(
-                f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(known)}'}"
-            )
-    checker = _command_parser(parser.prog, command)
-    checker.exit_on_error = False
-    try:
-        for field in fields(command):
-            if field.default is not None and values.get(field.name, True) is None:
-                checker.error(f"{field.name}: expected a value; got null")
-            if isinstance(field.default, bool) and not isinstance(
-                values.get(field.name, True), bool
-            ):
-                checker.error(f"{field.name}: expected true or false; got {values[field.name]!r}")
-        checked = vars(checker.parse_object(values))
-    except ValueError as error:
-        parser.error(f"{path}: {error}")
-    return {key: checked[key] for key in values}
+    return values
 
 
 def _repeated_key(node: yaml.Node | None) -> str | None:
