@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 
 import torch_lntm as lntm
 from tests.support.formulas import count_evaluations
 from torch_lntm.corpus import Corpus
+from torch_lntm.errors import CorpusError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import VariationalEM
 from torch_lntm.models import TopicModel
@@ -122,6 +124,19 @@ def test_a_model_of_given_arrays_takes_no_derived_ones(corpus, model) -> None:
     assert plain.encode(given) is given
     # A model made from an encoded corpus is made of the arrays that the user gave.
     assert lntm.models.stm(3, encoded).prior.covariates == plain.prior.covariates
+
+
+def test_generated_documents_keep_the_covariates_that_they_were_drawn_by(corpus) -> None:
+    model = lntm.models.stm(3, corpus, "~ party + age", dtype="float64")
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    drawn, _ = model.generate([20] * 6, covariates={"prevalence": x})
+    assert model.encode(drawn) is drawn
+    assert drawn.batch(dtype=torch.float64).covariates["prevalence"].tolist() == x.tolist()
+    with pytest.raises(CorpusError, match="has 1 columns; the model was made for 2"):
+        model.encode(drawn.with_covariates({"prevalence": x[:, :1]}))
+    # Columns come before an array.
+    named = drawn.with_metadata({"party": ["Left"] * 6, "age": range(20, 26)})
+    assert model.encode(named).encodings["prevalence"][:, 1].tolist() == list(range(20, 26))
 
 
 def test_new_columns_end_the_arrays_that_were_derived_from_the_old(corpus, model) -> None:

@@ -99,12 +99,14 @@ class Covariates:
         """The corpus with the array ``"prevalence"`` ``(num_docs, num_columns)``.
 
         It is derived once: an encoded corpus is returned as it is. Documents without any of the
-        columns get the mean of the training documents, with a warning.
+        columns keep the array that they have, such as those that the model generated. Without one
+        they get the mean of the training documents, with a warning.
 
         Raises:
             CorpusError: Some of the columns are missing, a value is, or a level is not known.
         """
-        if self.formula is None and PREVALENCE in corpus.covariates:
+        has_columns = self.formula is not None and self.formula.reads_any(corpus.metadata)
+        if PREVALENCE in corpus.covariates and not has_columns:
             width = _array(corpus).shape[1]
             if width != len(self.names):
                 raise CorpusError(

@@ -162,7 +162,8 @@ class StructuralPrior(LogisticNormalPrior):
     def encode(self, corpus: Corpus) -> Corpus:
         """See :meth:`DocumentPrior.encode`; derives the array ``"prevalence"``.
 
-        Documents without the columns get the training documents' mean, with a warning.
+        Documents without the columns keep the array that they have; without one they get the
+        training documents' mean, with a warning.
         """
         return self.covariates.encode(corpus) if self.num_covariates else corpus
 
