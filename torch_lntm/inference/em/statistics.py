@@ -30,8 +30,8 @@ class Statistics:
     Attributes:
         num_docs: Documents summed over.
         num_tokens: Their tokens.
-        sums: What the prior's M-step takes, float64 sums of the posteriors' moments by name; and
-            what that of the model's bursts takes.
+        sums: Float64 sums by name: moments of the posteriors for the prior's M-step, and sums for
+            the words' M-step, whose names begin with ``words.``.
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
         objective: Sum of the guide's objective, nats. As the next one, it is a tensor while it is
             on a GPU, for which the host need not wait.

@@ -1,0 +1,267 @@
+"""The shipped contracts of topics and words: the package's own satisfy them, broken ones do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pyro.distributions import Normal
+from torch import nn
+
+from torch_lntm import models, testing
+from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.models import DirichletMultinomial, DirichletTopics, Multinomial, NormalTopics
+
+NUM_WORDS = 10
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.8, (6, NUM_WORDS)) * rng.integers(1, 4, (6, NUM_WORDS))
+    counts[0] = 0
+    columns = {"party": np.array(["a", "b"] * 3)}
+    return Corpus.from_matrix(counts, allow_empty=True).with_metadata(columns)
+
+
+@pytest.fixture(scope="module")
+def batch(corpus) -> DocumentBatch:
+    return corpus.batch(dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        DirichletTopics(3, NUM_WORDS),
+        DirichletTopics(3, NUM_WORDS, smoothing=0.0),
+        NormalTopics(3, NUM_WORDS),
+        NormalTopics(3, NUM_WORDS, scale=0.5),
+        models.KnownTopics(torch.rand(3, NUM_WORDS, generator=torch.Generator().manual_seed(0))),
+    ],
+    ids=repr,
+)
+def test_topics_keep_their_contract(topics, batch) -> None:
+    testing.check_topics(topics, batch)
+
+
+@pytest.mark.parametrize("penalty", [0.3, 3.0])
+def test_topics_of_groups_keep_their_contract(corpus, penalty) -> None:
+    groups = models.Groups.of(corpus, "party")
+    topics = models.ContentTopics(3, NUM_WORDS, groups, penalty=penalty)
+    testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "words", [Multinomial(), DirichletMultinomial(), DirichletMultinomial(2.0)]
+)
+def test_words_keep_their_contract(words, batch) -> None:
+    testing.check_words(words, batch)
+
+
+class _OtherPrior(DirichletTopics):
+    def log_prior(self, normalisers=None):
+        return 1.1 * super().log_prior(normalisers)
+
+
+class _OtherSites(DirichletTopics):
+    def latents(self):
+        return {"phi": super().latents()["topics"]}
+
+
+class _OtherProbs(NormalTopics):
+    def compute_probs(self, *, topics):
+        return super().compute_probs(topics=1.01 * topics)
+
+
+class _NotNormalised(DirichletTopics):
+    def forward(self):
+        return 1.001 * super().forward()
+
+
+class _HalfAnMStep(NormalTopics):
+    def m_step(self, word_counts):
+        before = self.logits.detach().clone()
+        super().m_step(word_counts)
+        with torch.no_grad():
+            self.logits.copy_((before + self.logits) / 2)
+
+
+class _LowersTheDensity(DirichletTopics):
+    def m_step(self, word_counts):
+        super().m_step(word_counts.flip(1))
+
+
+class _OtherGradient(NormalTopics):
+    def gradient_(self, word_counts):
+        super().gradient_(word_counts)
+        self.logits.grad *= 1.01
+
+
+class _ForgetsAnAttribute(DirichletTopics):
+    def __init__(self):
+        super().__init__(3, NUM_WORDS)
+        self.shift = torch.zeros(NUM_WORDS, 1)
+
+    def forward(self):
+        return torch.softmax(self.logits + self.shift.to(self.logits), 0).mT
+
+    def load_state_dict(self, *args, **kwargs):
+        self.shift = self.shift + torch.linspace(0.0, 1.0, NUM_WORDS)[:, None]
+        return super().load_state_dict(*args, **kwargs)
+
+
+class _NeverComputedAnew(DirichletTopics):
+    @property
+    def probs(self):
+        self._kept = getattr(self, "_kept", None)
+        self._kept = super().probs.detach() if self._kept is None else self._kept
+        return self._kept
+
+
+class _BadStart(NormalTopics):
+    def start_(self, word_counts):
+        super().start_(word_counts.flip(1))
+
+
+class _OtherGroup(models.ContentTopics):
+    def by_group(self, batch, probs):
+        return [(rows, probs[:, :NUM_WORDS]) for rows, _ in super().by_group(batch, probs)]
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        (_OtherPrior(3, NUM_WORDS), "log_prior\\(\\) is not the density"),
+        (_OtherSites(3, NUM_WORDS), "latents\\(\\) has other sites"),
+        (_OtherProbs(3, NUM_WORDS), "other probabilities than probs"),
+        (_NotNormalised(3, NUM_WORDS), "do not add up to 1"),
+        (_HalfAnMStep(3, NUM_WORDS), "does not maximise"),
+        (_LowersTheDensity(3, NUM_WORDS), "start_\\(\\) explains|lowers the log density"),
+        (_OtherGradient(3, NUM_WORDS), "gradient_\\(\\) of logits"),
+        (_ForgetsAnAttribute(), "state dictionary"),
+        (_NeverComputedAnew(3, NUM_WORDS), "probs"),
+        (_BadStart(3, NUM_WORDS), "start_\\(\\) explains its counts worse"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_broken_topics_are_found(topics, message, batch) -> None:
+    with pytest.raises(AssertionError, match=message):
+        testing.check_topics(topics, batch)
+
+
+def test_topics_of_another_group_are_found(corpus) -> None:
+    groups = models.Groups.of(corpus, "party")
+    topics = _OtherGroup(3, NUM_WORDS, groups, penalty=1.0)
+    with torch.no_grad():
+        topics.groups[1].copy_(torch.linspace(-1.0, 1.0, NUM_WORDS))
+    with pytest.raises(AssertionError, match="not that of by_group"):
+        testing.check_topics(topics, groups.encode(corpus).batch(dtype=torch.float64))
+
+
+class _OtherTokens(DirichletMultinomial):
+    def tokens(self, probability, cells):
+        return super().tokens(probability, cells).clamp_max(1.0)
+
+
+class _OtherSlopes(DirichletMultinomial):
+    def slopes(self, probability, cells):
+        return 1.01 * super().slopes(probability, cells)
+
+
+class _NotADistribution(DirichletMultinomial):
+    def of_length(self, lengths):
+        return super().of_length(lengths) - 1e-4 * lengths.double()
+
+
+class _Concave(models.Words):
+    def log_terms(self, probability, cells):
+        return cells.counts * (1.0 - (-probability).exp()).log()
+
+    def tokens(self, probability, cells):
+        return cells.counts * probability * (-probability).exp() / (1.0 - (-probability).exp())
+
+
+class _CountsPadding(DirichletMultinomial):
+    def log_terms(self, probability, cells):
+        return super().log_terms(probability, cells) + 0.1 * (cells.counts == 0)
+
+
+class _OtherCache(DirichletMultinomial):
+    @property
+    def cache_weight(self):
+        return 1.1 * super().cache_weight
+
+
+class _OtherDispersion(DirichletMultinomial):
+    def overdispersion(self, lengths):
+        return torch.ones_like(lengths)
+
+
+class _OtherDraws(DirichletMultinomial):
+    def draw_words(self, words, document, generator):
+        return words
+
+
+class _OtherTokenDraws(DirichletMultinomial):
+    def draw_tokens(self, probability, batch, rng):
+        return batch.counts.long()
+
+
+class _StopsEarly(DirichletMultinomial):
+    def m_step(self, *, log_concentration):
+        pass
+
+
+class _MeansOfStatistics(DirichletMultinomial):
+    def statistics(self, probability, batch, weights=None):
+        found = super().statistics(probability, batch, weights)
+        return {name: x / batch.num_docs for name, x in found.items()}
+
+
+class _IgnoresWeights(DirichletMultinomial):
+    def statistics(self, probability, batch, weights=None):
+        return super().statistics(probability, batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (_OtherTokens, "tokens\\(\\) are not the derivatives"),
+        (_OtherSlopes, "slopes\\(\\) are not"),
+        (_NotADistribution, "do not add up to 1"),
+        (_CountsPadding, "padded documents differ"),
+        (_OtherCache, "cache_weight"),
+        (_OtherDispersion, "overdispersion"),
+        (_OtherDraws, "draw_words"),
+        (_OtherTokenDraws, "draw_tokens"),
+        (_StopsEarly, "does not maximise"),
+        (_MeansOfStatistics, "not the sum of its parts"),
+        (_IgnoresWeights, "does not follow the weights"),
+    ],
+)
+def test_broken_words_are_found(kind, message, batch) -> None:
+    with pytest.raises(AssertionError, match=message):
+        testing.check_words(kind(2.0), batch)
+
+
+def test_terms_that_are_not_convex_are_found(batch) -> None:
+    with pytest.raises(AssertionError, match="not convex"):
+        testing.check_words(_Concave(), batch)
+
+
+class _SiteOfItsOwn(models.Topics):
+    """Correct topics, to show that the checks ask for nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(2, NUM_WORDS)
+        self.scores = nn.Parameter(torch.linspace(-1.0, 1.0, 2 * NUM_WORDS).view(2, -1))
+
+    def sites(self):
+        return {"scores": Normal(torch.zeros_like(self.scores), 2.0).to_event(2)}
+
+    def compute_probs(self, scores):
+        return torch.softmax(scores, -1)
+
+
+def test_two_methods_make_topics(batch) -> None:
+    testing.check_topics(_SiteOfItsOwn(), batch)
