@@ -48,6 +48,22 @@ def test_a_run_comes_back_as_it_was(tmp_path, corpus):
     assert again.test_index.tolist() == split.test_index.tolist()
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("converged", "converged"),
+        ("stopped_early", "finished early, to avoid overfitting"),
+        ("max_iterations", "finished all iterations"),
+        ("interrupted", "interrupted"),
+    ],
+)
+def test_a_good_end_does_not_read_like_trouble(reason, words, tmp_path):
+    result = make_result(stop_reason=reason)
+    assert result.ended == result.settings()["ended"] == words
+    path = save_run(tmp_path / "run", make_model(), result, {"num_topics": 3})
+    assert load_run(path).settings()["ended"] == words
+
+
 def test_a_run_without_a_split_has_none(folder, corpus):
     assert load_run(folder).split(corpus) is None
 
@@ -73,7 +89,7 @@ def test_a_runs_report_stands_in_its_folder(tmp_path, corpus):
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     assert settings["posterior"] == "taylor"
     assert settings["start"] == "lda"
-    assert settings["stopped"] == "converged"
+    assert settings["ended"] == "converged"
     assert "progress" not in settings
     assert lntm.report(run, corpus, title="Again", **few) == path
     assert "Again" in path.read_text(encoding="utf-8")

@@ -325,7 +325,7 @@ def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine
     used = settings["documents' posteriors on this page"]
     assert used == theta_draws(result.posterior, corpus).described
     assert ("taylor" in used) == (engine == "variational")
-    assert settings["stopped"] == result.stop_reason.replace("_", " ")
+    assert settings["ended"] == result.ended
     assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]
     with pytest.raises(ConfigError, match="exists already"):
         lntm.report(result, corpus, tmp_path / "page.html")

@@ -344,7 +344,7 @@ class Fit(ChoosesWords, OnDocuments):
                 save(None)  # the fit is not lost with its scores; the same command finishes them
                 raise
             save(scores)
-        say(f"{result.stop_reason.replace('_', ' ')}: {stage(result)}, {result.seconds:.1f} s")
+        say(f"{result.ended}: {stage(result)}, {result.seconds:.1f} s")
         if result.num_unconverged and not task.samples:
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         self._print(model, shares, scores, path)

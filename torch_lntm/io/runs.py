@@ -16,6 +16,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.files import as_json, atomic_folder, read_consistent, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
+from torch_lntm.inference.em.result import ENDS
 from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
 from torch_lntm.io.folders import (
     CHAINS,
@@ -105,7 +106,8 @@ class Run:
             if name not in _UNTOLD and value is not None
         }
         about = self.metadata
-        told |= {"stopped": str(about.get("stop_reason", "")).replace("_", " ")}
+        stop_reason = str(about.get("stop_reason", ""))
+        told |= {"ended": ENDS.get(stop_reason, stop_reason)}
         told |= {name: about[name] for name in ("date", "seconds") if name in about}
         told |= {f"version of {name}": value for name, value in about.get("versions", {}).items()}
         return told

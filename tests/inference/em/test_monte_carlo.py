@@ -321,14 +321,14 @@ def test_the_tutorial_s_model_finds_its_topics(update) -> None:
 
 def test_a_parameter_that_leaves_the_real_numbers_is_named(monkeypatch) -> None:
     """At the end of the epoch, also on a GPU, which is not asked at every visit."""
-    sampled = visits.sampled_statistics
+    sampled = visits.chain_statistics
 
-    def damaged(model: Any, batch: Any, *args: Any) -> Any:
-        found = sampled(model, batch, *args)
+    def damaged(*args: Any) -> Any:
+        found = sampled(*args)
         found.word_counts[0, 0] = torch.nan
         return found
 
-    monkeypatch.setattr(visits, "sampled_statistics", damaged)
+    monkeypatch.setattr(visits, "chain_statistics", damaged)
     with pytest.raises(NumericalError, match=r"topics\.logits is not finite"):
         fit_monte_carlo(ctm(3, 30), make_corpus(40), max_epochs=2, batch_size=10)
 

@@ -58,6 +58,20 @@ def test_every_epoch_has_mini_batches_of_its_own(monkeypatch) -> None:
     assert len({frozenset(epoch) for epoch in epochs}) == 3
 
 
+def test_a_batch_is_checked_once_a_visit(monkeypatch) -> None:
+    corpus, checks = make_corpus(20), []
+    check = TopicModel.check_batch
+
+    def counted(self: TopicModel, batch: Any) -> Any:
+        checks.append(batch)
+        return check(self, batch)
+
+    model = ctm(3, corpus.num_words)
+    monkeypatch.setattr(TopicModel, "check_batch", counted)
+    MonteCarloEM(model, max_epochs=3, batch_size=5, progress=False).fit(corpus)
+    assert len(checks) == 3 * 4
+
+
 @pytest.mark.parametrize(("length", "expected"), [(10, 960), (60, 392)])
 def test_mini_batches_of_short_documents_are_larger(length: int, expected: int) -> None:
     corpus = Corpus.from_matrix(np.full((4900, 5), length // 5))

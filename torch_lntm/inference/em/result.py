@@ -14,6 +14,13 @@ from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.em.statistics import Statistics
 
 StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
+#: The end of a fit in words, as it is printed, by its stop reason.
+ENDS: dict[str, str] = {
+    "converged": "converged",
+    "stopped_early": "finished early, to avoid overfitting",
+    "max_iterations": "finished all iterations",
+    "interrupted": "interrupted",
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class FitResult:
             start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
             elsewhere the parameters change between batches.
         stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
-            tolerance; ``"max_iterations"``, there were as many as were allowed; or
+            tolerance; ``"max_iterations"``, the fit made all iterations that it was allowed; or
             ``"interrupted"``, by Ctrl-C.
         num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
         means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
@@ -61,9 +68,14 @@ class FitResult:
             f"[{self.objective_name}], {self.num_unconverged} documents unconverged)"
         )
 
+    @property
+    def ended(self) -> str:
+        """How the fit ended, in words."""
+        return ENDS[self.stop_reason]
+
     def settings(self) -> dict[str, str]:
         """How the fit ended, by name, as a report lists it."""
-        found = {"stopped": self.stop_reason.replace("_", " "), "seconds": f"{self.seconds:.1f}"}
+        found = {"ended": self.ended, "seconds": f"{self.seconds:.1f}"}
         if self.history:
             found[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
         return found

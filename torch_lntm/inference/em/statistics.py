@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.guides import Guide
+from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.kernels import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior, SampledMoments
@@ -170,7 +171,30 @@ def sampled_statistics(
         The statistics; the objective is the log likelihood, and documents with chains left out
         count as unconverged.
     """
-    batch = model.check_batch(batch)
+    return draw_statistics(model, model.check_batch(batch), latents, logits, log_likelihood, used)
+
+
+def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = None) -> Statistics:
+    """As :func:`sampled_statistics`, at the last draws of chains, whose batch has been checked.
+
+    Args:
+        model: The model.
+        chains: The chains of non-empty documents.
+        used: ``(num_chains, num_docs)`` bool, the chains to average. Defaults to all.
+    """
+    found = chains.latents, chains.logits, chains.state.log_likelihood
+    return draw_statistics(model, chains.target.batch, *found, used)
+
+
+def draw_statistics(
+    model: TopicModel,
+    batch: DocumentBatch,
+    latents: dict[str, Tensor],
+    logits: Tensor,
+    log_likelihood: Tensor,
+    used: Tensor | None,
+) -> Statistics:
+    """As :func:`sampled_statistics`, of a batch that has been checked."""
     num_unconverged = 0
     if used is None:
         weights = torch.full_like(log_likelihood, 1.0 / len(log_likelihood))

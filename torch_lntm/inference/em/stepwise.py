@@ -16,8 +16,8 @@ from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import (
     Statistics,
+    chain_statistics,
     expected_statistics,
-    sampled_statistics,
     sum_statistics,
 )
 from torch_lntm.models import TopicModel
@@ -132,10 +132,7 @@ class StepwiseEM:
         )
         for remaining in range(WARMUP_TRANSITIONS + TRANSITIONS, 0, -1):
             chains.move(remaining)
-        log_likelihood = chains.state.log_likelihood
-        return sampled_statistics(
-            self.model, batch, chains.latents, chains.logits, log_likelihood, chains.moved
-        )
+        return chain_statistics(self.model, chains, chains.moved)
 
     def _step(self, found: Statistics) -> None:
         """Blend new statistics into the average, which then stands for more tokens."""

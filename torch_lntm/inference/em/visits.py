@@ -12,7 +12,7 @@ from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentTables
-from torch_lntm.inference.em.statistics import Statistics, sampled_statistics
+from torch_lntm.inference.em.statistics import Statistics, chain_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
 
@@ -80,14 +80,7 @@ class Visits:
         for prefix, values in tables.items():
             for name, value in values.items():
                 documents.write(prefix + name, batch, value.transpose(0, 1))
-        return sampled_statistics(
-            self.model,
-            batch,
-            chains.latents,
-            chains.logits,
-            chains.state.log_likelihood,
-            None if all_take_part else moved,
-        )
+        return chain_statistics(self.model, chains, None if all_take_part else moved)
 
     def _chains(self, batch: DocumentBatch, documents: DocumentTables, epoch: int) -> Chains:
         """The chains of a batch where the last visit left them, or where they start."""
