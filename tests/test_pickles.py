@@ -81,5 +81,8 @@ def test_the_version_is_read_before_what_another_version_cannot_make(make, monke
 def test_a_pickle_without_a_version_is_refused(make):
     file = io.BytesIO()
     FormerPickler(file).dump(make())
-    with pytest.raises(ConfigError, match=r"was pickled by torch_lntm of an older version, and"):
+    with pytest.raises(
+        ConfigError,
+        match=r"was pickled by torch_lntm before its pickles named a version, and this is",
+    ):
         pickle.loads(file.getvalue())

@@ -28,7 +28,7 @@ class VersionedPickle:
             ConfigError: The pickle is of a version that did not name itself.
         """
         if self.__dict__.pop(_MADE_BY, None) is None:
-            raise _refused(type(self), "of an older version")
+            raise _refused(type(self), "before its pickles named a version")
         super().__setstate__(state)  # type: ignore[misc]
 
 
