@@ -252,6 +252,24 @@ def test_a_hidden_name_that_is_taken_for_a_leftover_at_once_is_given_up(root, mo
     assert [path.name for path in root.iterdir()] == ["x"]
 
 
+def test_a_hidden_name_that_is_removed_before_it_is_locked_is_given_up(root, monkeypatch):
+    real, removed = writing._open, []
+
+    def opened_too_late(path):
+        descriptor = real(path)
+        if not removed and path.name.endswith(".new"):
+            path.rmdir()
+            removed.append(path)
+        return descriptor
+
+    monkeypatch.setattr(writing, "_open", opened_too_late)
+    with atomic_folder(root / "x") as folder:
+        assert folder not in removed
+        (folder / "a").write_bytes(b"new")
+    assert len(removed) == 1
+    assert [path.name for path in root.iterdir()] == ["x"]
+
+
 @pytest.mark.parametrize("name", [f".xy.{HEX}.new", f".x.{HEX}", ".x.new", f".x.{HEX}.new.txt"])
 def test_what_is_no_leftover_stays(root, name):
     (root / name).write_bytes(b"precious")
@@ -273,6 +291,7 @@ def test_a_folder_that_cannot_be_synced_in_its_place_gives_it_back(root, monkeyp
 
     def fail(folder):
         if folder == root:
+            writing._remove_leftovers(root / "x")  # as another writer does meanwhile
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(writing, "_sync_folder", fail)
