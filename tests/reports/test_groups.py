@@ -74,12 +74,15 @@ def test_skewed_numbers_are_spaced_evenly_and_can_be_read():
     assert set(np.diff(groups.places)) == {1.0}
     assert groups.names[-1].endswith(" to 2,057,360")
     assert not any("e+" in name for name in groups.names)
+    assert "equally spaced" in groups.axis
 
 
 def test_few_skewed_numbers_lie_on_a_logarithmic_axis():
     groups = grouped([1, 10, 100, 1000, 10_000])
     np.testing.assert_allclose(np.diff(groups.places), np.log(10))
     assert groups.names == ("1", "10", "100", "1000", "10,000")
+    assert "logarithmic" in groups.axis
+    assert grouped([2005, 2006, 2007]).axis == ""
     assert grouped([0, 10, 100, 1000, 10_000]).places.tolist() == [0, 10, 100, 1000, 10_000]
     assert grouped([2005, 2006, 2007]).places.tolist() == [2005, 2006, 2007]
 

@@ -368,3 +368,21 @@ def test_effects_over_time_are_courses_with_bands_that_end_at_zero():
     assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first.says
     assert first.marks[1].x - first.marks[0].x > first.marks[2].x - first.marks[1].x  # 31, 29 days
     assert effect_charts(predictions[:1], "date", 5) == []
+
+
+def test_the_axis_of_a_skewed_column_is_logarithmic_and_says_so():
+    sizes = [1.0, 10.0, 100.0, 1000.0]
+    predictions = [
+        Prediction(0.1 * size**0.1, 0.01, 50.0, 0.05, 0.3, 0.95, topic, {"size": size})
+        for topic in (0, 1)
+        for size in sizes
+    ]
+    for chart in effect_charts(predictions, "size", 5):
+        assert "logarithmic" in chart.axis
+        np.testing.assert_allclose(np.diff([mark.x for mark in chart.marks], 2), 0, atol=1e-9)
+    corpus = Corpus.from_matrix(
+        np.random.default_rng(0).poisson(2.0, (40, 8)),
+        metadata={"size": np.geomspace(1, 1e6, 40)},
+    )
+    page = Page(render_page(lntm.guides.TaylorGuide(lntm.models.ctm(2, 8)), corpus))
+    assert "Bins of about as many documents each, equally spaced." in page.said("p")

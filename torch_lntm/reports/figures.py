@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 from scipy.special import ndtri
 
-from torch_lntm.reports.groups import places_of, written
+from torch_lntm.reports.groups import axis_of, places_of, written
 from torch_lntm.reports.layout import name_lines, place, shortened, spread
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
 
@@ -82,7 +82,8 @@ class Mark:
 class Chart:
     """The proportions of one topic by group: a row for each, or a course over an axis.
 
-    ``is_smooth`` tells a course of a formula, whose intervals are a band, from one of groups.
+    ``is_smooth`` tells a course of a formula, whose intervals are a band, from one of groups;
+    ``axis`` is what a reader must know of the axis.
     """
 
     topic: int
@@ -91,6 +92,7 @@ class Chart:
     most: float
     ordered: bool
     is_smooth: bool = False
+    axis: str = ""
 
     @property
     def says(self) -> str:
@@ -227,7 +229,8 @@ def charts(prevalence: Prevalence, most: int) -> list[Chart]:
     )
     counts = prevalence.num_docs.tolist()
     return [
-        _chart(k, grouping.names, grouping.places, ends[:, :, k], counts) for k in order.tolist()
+        _chart(k, grouping.names, grouping.places, ends[:, :, k], grouping.axis, counts)
+        for k in order.tolist()
     ]
 
 
@@ -249,7 +252,8 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Ch
     by_topic = np.array(found).reshape(len(topics), len(values), 4)
     clearness = differences(by_topic[..., 0].T, by_topic[..., 3].T)
     order = np.argsort(-clearness, kind="stable")[:most]
-    return [_chart(topics[i], names, places, by_topic[i, :, :3].T) for i in order.tolist()]
+    axis = axis_of(values)
+    return [_chart(topics[i], names, places, by_topic[i, :, :3].T, axis) for i in order.tolist()]
 
 
 def _chart(
@@ -257,6 +261,7 @@ def _chart(
     names: Sequence[str],
     places: Array | None,
     ends: Array,
+    axis: str = "",
     counts: Sequence[int] | None = None,
 ) -> Chart:
     """A chart of means and the ends of their intervals, ``(3, num_groups)``; NaN of no interval."""
@@ -288,4 +293,4 @@ def _chart(
         x, y, low, high = (float(v) for v in (xs[g], ys[g], drawn[1, g], drawn[2, g]))
         marks.append(Mark(name, shortened(name, _LETTERS), x, y, low, high, says))
     is_smooth = counts is None and places is not None
-    return Chart(topic, tuple(marks), height, most, places is not None, is_smooth)
+    return Chart(topic, tuple(marks), height, most, places is not None, is_smooth, axis)

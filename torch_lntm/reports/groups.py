@@ -15,6 +15,9 @@ from torch_lntm.corpus import Corpus
 
 #: Most groups of names, and of numbers.
 MOST_NAMES, MOST_BINS = 12, 10
+#: What is said of axes that are not those of the numbers themselves.
+BINS = "Bins of about as many documents each, equally spaced."
+LOGARITHMIC = "The axis is logarithmic."
 #: Most periods of a time.
 MOST_PERIODS = 36
 #: A column of more different names than this tells documents apart instead of grouping them.
@@ -35,12 +38,14 @@ class Grouping:
         places: ``(num_groups,)`` where the groups lie on an axis; None of names. Bins are equally
             spaced. Other numbers lie at their values, or at their logarithms where
             :func:`is_skewed`; dates at their days.
+        axis: What a reader must know of that axis.
     """
 
     column: str
     names: tuple[str, ...]
     codes: NDArray[np.int64]
     places: NDArray[np.float64] | None = None
+    axis: str = ""
 
     @property
     def ordered(self) -> bool:
@@ -109,6 +114,13 @@ def is_skewed(values: NDArray[np.float64]) -> bool:
     return bool(least > 0 and np.median(values) - least < 0.1 * (most - least))
 
 
+def axis_of(values: Sequence[object] | NDArray[np.float64]) -> str:
+    """What a reader must know of the axis of :func:`places_of`."""
+    if len(values) <= 2 or any(isinstance(value, str) for value in values):
+        return ""
+    return LOGARITHMIC if is_skewed(np.array(values, np.float64)) else ""
+
+
 def written(value: float) -> str:
     """A number to read: whole, with separators of thousands, from 10,000 on."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
@@ -134,14 +146,15 @@ def _by_number(column: str, values: NDArray[np.float64]) -> Grouping:
     distinct = np.unique(values[known])
     if len(distinct) <= MOST_NAMES:
         codes = np.where(known, np.searchsorted(distinct, values), -1)
-        return Grouping(column, tuple(map(written, distinct.tolist())), codes, _along(distinct))
+        names = tuple(map(written, distinct.tolist()))
+        return Grouping(column, names, codes, _along(distinct), axis_of(distinct))
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, MOST_BINS + 1)))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     codes = np.unique(np.where(known, codes, -1), return_inverse=True)[1]
     codes = codes - (0 if known.all() else 1)
     parts = [values[codes == g] for g in range(int(codes.max()) + 1)]
     names = tuple(f"{written(part.min())} to {written(part.max())}" for part in parts)
-    return Grouping(column, names, codes, np.arange(len(names), dtype=np.float64))
+    return Grouping(column, names, codes, np.arange(len(names), dtype=np.float64), BINS)
 
 
 def _dates(texts: list[str | None]) -> NDArray[np.datetime64] | None:

@@ -14,6 +14,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models import TopicModel
+from torch_lntm.reports.groups import written
 from torch_lntm.reports.labels import representative_documents
 from torch_lntm.reports.tables import words_of
 
@@ -119,7 +120,7 @@ def _fields(metadata: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     found = []
     for name, value in metadata.items():
         if value is not None and value == value:  # not NaN
-            text = f"{value:g}" if isinstance(value, float) else str(value)
+            text = written(value) if isinstance(value, float) else str(value)
             found.append((name, _cut(text, _VALUE)))
     return tuple(found[:_FIELDS])
 
