@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
-from torch_lntm.errors import ConfigError
+from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
@@ -387,13 +386,11 @@ def stm(
 
 def _check(num_topics: Any, num_words: Any, dtype: torch.dtype | str) -> torch.dtype:
     """The floating-point type as torch's, after a check of it and of the sizes."""
-    for name, size in {"num_topics": num_topics, "num_words": num_words}.items():
-        if not isinstance(size, Integral):
-            raise ConfigError(f"{name} is {size!r}; expected a whole number")
-    if num_topics < 1:
-        raise ConfigError(f"num_topics is {num_topics}; expected at least 1")
-    if num_words < 1:
-        raise ConfigError(f"num_words is {num_words}; expected at least 1")
+    sizes = {"num_topics": num_topics, "num_words": num_words}
+    for name, size in sizes.items():
+        if size is None or isinstance(size, bool):
+            raise ConfigError(f"{name} is {size}; expected a whole number")
+    require_whole(1, **sizes)
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES:
         raise ConfigError(f"dtype is {dtype}; expected float32 or float64")
