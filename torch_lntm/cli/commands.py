@@ -28,6 +28,7 @@ from torch_lntm.cli.studying import Effects, Select
 from torch_lntm.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch_lntm.corpus import Corpus
     from torch_lntm.inference import DocumentTopics
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
@@ -272,10 +273,7 @@ class Evaluate(OnDocuments):
         """Run it; returns the exit code."""
         from torch_lntm.evaluation.likelihood.methods import make_method
 
-        metrics = [name.strip() for name in self.metrics.split(",")]
-        unknown = [name for name in metrics if name not in _METRICS]
-        if unknown:
-            raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
+        metrics = self._metrics()
         if self.out is not None:
             if Path(self.out).is_dir():
                 raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
@@ -286,28 +284,12 @@ class Evaluate(OnDocuments):
         run, guide, corpus = self.load(str(self.run_folder))
         if method is None:
             method = make_method(_suited_method(run, given), given)
-        test, train = corpus, None
-        if run.metadata.get("corpus", {}).get("fingerprint") == corpus.fingerprint():
-            split = run.split(corpus)
-            if split is None:
-                say("warning: the model was fitted to these very documents")
-            else:
-                test, train = split.test, split.train
-                say(f"completion and likelihood of the {len(test)} documents held out from the fit")
+        test, train = self._documents(run, corpus)
         scores: list[Score] = []
         if "completion" in metrics:
             scores += self.complete(guide, test, train, self.observed_fraction, self.predictive)
-        if "likelihood" in metrics and test.num_tokens == 0:
-            say("the documents have no words: there is no likelihood per token")
-        elif "likelihood" in metrics:
-            estimate = lntm.evaluation.log_likelihood(
-                run.model,
-                test,
-                method,
-                seed=self.seed,
-                progress=self.shows_progress,
-            )
-            scores += lntm.reports.likelihood_scores(estimate)
+        if "likelihood" in metrics:
+            scores += self._likelihood(run, test, method)
         if "coherence" in metrics:
             scores += lntm.reports.coherence_scores(run.model, corpus, self.top_n)
         if "diversity" in metrics:
@@ -316,6 +298,35 @@ class Evaluate(OnDocuments):
         if self.out is not None:
             lntm.reports.write_scores(Path(self.out), scores)
         return 0
+
+    def _metrics(self) -> list[str]:
+        """The metrics that were asked for."""
+        metrics = [name.strip() for name in self.metrics.split(",")]
+        unknown = [name for name in metrics if name not in _METRICS]
+        if unknown:
+            raise ConfigError(f"metrics: {unknown[0]!r}; expected some of {', '.join(_METRICS)}")
+        return metrics
+
+    def _documents(self, run: Run, corpus: Corpus) -> tuple[Corpus, Corpus | None]:
+        """The documents to score, and those of the fit where these were held out from it."""
+        if run.metadata.get("corpus", {}).get("fingerprint") != corpus.fingerprint():
+            return corpus, None
+        split = run.split(corpus)
+        if split is None:
+            say("warning: the model was fitted to these very documents")
+            return corpus, None
+        say(f"completion and likelihood of the {len(split.test)} documents held out from the fit")
+        return split.test, split.train
+
+    def _likelihood(self, run: Run, test: Corpus, method: Any) -> list[Score]:
+        """The log likelihood of documents, where they have words."""
+        if test.num_tokens == 0:
+            say("the documents have no words: there is no likelihood per token")
+            return []
+        estimate = lntm.evaluation.log_likelihood(
+            run.model, test, method, seed=self.seed, progress=self.shows_progress
+        )
+        return lntm.reports.likelihood_scores(estimate)
 
 
 def _suited_method(run: Run, given: Collection[str]) -> str:

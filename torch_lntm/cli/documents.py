@@ -286,12 +286,13 @@ class OnDocuments(ReadsDocuments):
         if not same:
             # Another file has another format, may be without labels, and has the model's words.
             names = [n for n in names if n not in ("format", "vocabulary", "label_field")]
-            theirs, ours = (_format_of(c) for c in (run.config.get("corpus"), self.corpus))
-            if ours is None and self.format is None:
-                self.format = run.config.get("format") or theirs
-                if self.corpus == "-" and self.format == "folder":
-                    self.format = "txt"  # a stream is no folder
-            if (self.format or ours) != (run.config.get("format") or theirs):
+            theirs = run.config.get("format") or _format_of(run.config.get("corpus"))
+            ours = self.format or _format_of(self.corpus)
+            if ours is None:
+                # A stream is no folder.
+                stream = self.corpus == "-" and theirs == "folder"
+                ours = self.format = "txt" if stream else theirs
+            if ours != theirs:
                 names = ["encoding"]
         for name in names:
             if getattr(self, name) is None and self.corpus != "lee":

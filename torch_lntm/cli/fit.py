@@ -42,6 +42,8 @@ _ENGINE_OPTIONS = ("start", *_VARIATIONAL_OPTIONS, *_SAMPLER_OPTIONS)
 _GUIDE_OPTIONS = ("topics_update",)
 
 
+_ABOUT_CORPUS = ("name", "num_docs", "num_words", "num_tokens")
+
 #: Exit code after Ctrl-C.
 INTERRUPTED = 130
 
@@ -285,39 +287,21 @@ class Fit(ChoosesWords, OnDocuments):
                 processes.gather(None)  # the launcher ends all once one has gone
                 return INTERRUPTED
             return 0
-        corpus, split, model, device = task.corpus, task.split, task.model, task.device
+        corpus, split, model = task.corpus, task.split, task.model
         config = task.config | {"out": str(path)}
         with opened as unfinished:
             if unfinished.started:
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
-            if corpus.preparation:
-                say(in_options(corpus.preparation))
-            if task.because:
-                say(f"posterior auto: {task.because}")
-            held_out = "" if split is None else f", with {len(split.test)} held out"
-            several = "" if processes.alone else f", in {processes.size} processes"
-            empty = int((task.train.lengths == 0).sum())
-            wordless = f" ({empty} without words)" if empty else ""
-            say(
-                f"fitting {len(task.train)} documents{wordless} of {corpus.num_words} words"
-                f"{held_out}, {device}{several}"
-            )
-            if int((task.train.lengths > 0).sum()) == 1:
-                say("warning: one document with words cannot tell topics apart")
-            if corpus.num_words < self.num_topics:
-                say(f"warning: {self.num_topics} topics over {corpus.num_words} different words")
+            self._announce(task, processes)
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
             shares = lntm.reports.topic_shares(result, task.train)
             metadata = {
                 "corpus": {
-                    "name": corpus.name,
-                    "num_docs": corpus.num_docs,
-                    "num_words": corpus.num_words,
-                    "num_tokens": corpus.num_tokens,
+                    **{name: getattr(corpus, name) for name in _ABOUT_CORPUS},
                     "fingerprint": corpus.fingerprint(),
                 },
-                "device": str(device),
+                "device": str(task.device),
                 "seed": self.seed,
                 "topic_shares": shares.tolist(),
             }
@@ -349,6 +333,26 @@ class Fit(ChoosesWords, OnDocuments):
             say(f"warning: {result.num_unconverged} documents' posteriors did not converge")
         self._print(model, shares, scores, path)
         return 0
+
+    def _announce(self, task: _Task, processes: Processes) -> None:
+        """Say what is fitted to what."""
+        corpus, split = task.corpus, task.split
+        if corpus.preparation:
+            say(in_options(corpus.preparation))
+        if task.because:
+            say(f"posterior auto: {task.because}")
+        held_out = "" if split is None else f", with {len(split.test)} held out"
+        several = "" if processes.alone else f", in {processes.size} processes"
+        empty = int((task.train.lengths == 0).sum())
+        wordless = f" ({empty} without words)" if empty else ""
+        say(
+            f"fitting {len(task.train)} documents{wordless} of {corpus.num_words} words"
+            f"{held_out}, {task.device}{several}"
+        )
+        if len(task.train) - empty == 1:
+            say("warning: one document with words cannot tell topics apart")
+        if corpus.num_words < self.num_topics:
+            say(f"warning: {self.num_topics} topics over {corpus.num_words} different words")
 
     def _result(self, task: _Task, checkpoint: Path, processes: Processes) -> FitResult:
         result: FitResult = task.engine.fit(

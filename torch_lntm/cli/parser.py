@@ -98,10 +98,10 @@ def _of_kind(kind: Any, value: Any) -> Any:
     elif get_origin(kind) is dict:
         value = yaml.safe_load(value) if isinstance(value, str) else value
         right = isinstance(value, dict)
-    elif not isinstance(value, bool) and isinstance(value, (str, int, float)):
-        right = kind is float or not isinstance(value, float)
-        value = kind(value) if right else value
-        right = right and (kind is float or abs(value) < 2**63)  # as tensors count
+    else:
+        value = kind(value) if type(value) in (str, Typed, int, kind) else value
+        right = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+        right = right and isinstance(value, kind)
     if not right:
         raise ValueError(f"{value!r} is no {kind}")
     return str(value) if isinstance(value, Typed) else value
@@ -233,11 +233,7 @@ def _command_parser(prog: str, command: type[Command]) -> Parser:
         formatter_class=Help,
         allow_abbrev=False,
     )
-    help_of = {
-        parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")
-        for base in reversed(command.__mro__)
-        for parameter in docstring_parser.parse(base.__doc__ or "").params
-    }
+    help_of = _help_of(command)
     for name in command.positionals:
         parser.add_argument(name, nargs="?", type=Typed, help=help_of[name], metavar=name.upper())
     parser.add_argument("--config", help="YAML or JSON file of options, by their names.")
@@ -250,6 +246,15 @@ def _command_parser(prog: str, command: type[Command]) -> Parser:
         for name in names:
             add_option(group, name, hints[name], options[name].default, help_of[name])
     return parser
+
+
+def _help_of(command: type[Command]) -> dict[str, str]:
+    """The help of every option, from the docstrings."""
+    return {
+        parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")
+        for base in reversed(command.__mro__)
+        for parameter in docstring_parser.parse(base.__doc__ or "").params
+    }
 
 
 def add_option(group: Any, name: str, hint: Any, default: Any, text: str, **settings: Any) -> None:

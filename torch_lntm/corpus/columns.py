@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +16,8 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
 
-_EXACT_IN_FLOAT = 2**53
+#: The largest integer up to which a float64 holds all.
+EXACT_IN_FLOAT = 2**53
 #: How many names a message lists.
 _SHOWN = 20
 _KINDS = {
@@ -153,32 +153,47 @@ def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
 
 def _from_objects(values: list[Any]) -> NDArray[Any]:
     """The column of any Python values."""
-    missing = [_is_missing(value) for value in values]
-    present = [value for value, absent in zip(values, missing, strict=True) if not absent]
-    numbers = [np.nan if absent else value for value, absent in zip(values, missing, strict=True)]
-    if present and all(isinstance(value, (bool, np.bool_)) for value in present):
-        return np.array(numbers, np.float64 if any(missing) else bool)
-    if present and all(_is_number(value, Integral) for value in present):
-        largest = max(abs(int(value)) for value in present)
-        if not any(missing) and largest < 2**63:
+    missing = np.fromiter(map(_is_missing, values), bool, len(values))
+    lacking = bool(missing.any())
+    present = [v for v, m in zip(values, missing, strict=True) if not m] if lacking else values
+    found = _as_numbers(present, lacking) if present else None
+    if found is None:
+        found = np.fromiter(map(_text, present), object, len(present))
+    if not lacking:
+        return found
+    column = np.full(len(values), None if found.dtype == object else np.nan, found.dtype)
+    column[~missing] = found
+    return column
+
+
+def _as_numbers(values: list[Any], lacking: bool) -> NDArray[Any] | None:
+    """Values as numbers or truth values; None where they are something else.
+
+    Args:
+        values: The values of a column that are not missing.
+        lacking: Whether others are, beside which integers and truth values are floats.
+    """
+    truths = [isinstance(value, (bool, np.bool_)) for value in values]
+    if all(truths):
+        return np.array(values, np.float64 if lacking else bool)
+    if any(truths) or not all(isinstance(value, Real) for value in values):
+        return None
+    if all(isinstance(value, Integral) for value in values):
+        largest = max(abs(int(value)) for value in values)
+        if not lacking and largest < 2**63:
             return np.array(values, np.int64)
-        if largest <= _EXACT_IN_FLOAT:
-            return np.array(numbers, np.float64)
-    elif present and all(_is_number(value, Real) for value in present):
-        with suppress(OverflowError):  # an integer beyond all floats
-            return np.array(numbers, np.float64)
-    texts = [None if a else _text(v) for v, a in zip(values, missing, strict=True)]
-    return np.fromiter(texts, dtype=object, count=len(texts))
+        if largest > EXACT_IN_FLOAT:
+            return None
+    try:
+        return np.array(values, np.float64)
+    except OverflowError:  # an integer beyond all floats
+        return None
 
 
 def _is_missing(value: Any) -> bool:
     if isinstance(value, (float, np.floating)):
         return bool(np.isnan(value))
     return value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _is_number(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, (bool, np.bool_))
 
 
 def _text(value: Any) -> str:

@@ -26,10 +26,10 @@ from torch_lntm.corpus.mapped import Rows, collect
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store
 from torch_lntm.corpus.texts import (
-    PRUNING_OPTIONS,
     check_texts,
     count_words,
     english_stop_words,
+    refuse_pruning,
     transform_texts,
 )
 from torch_lntm.errors import ConfigError, CorpusError
@@ -169,11 +169,7 @@ class Corpus(Documents):
             counts, words = transform_texts(vectorizer, texts)
             return cls.from_matrix(counts, words, **about, allow_empty=True)
         if vocabulary is not None:
-            pruning = [option for option in PRUNING_OPTIONS if option in chosen]
-            if pruning:
-                raise CorpusError(
-                    f"{', '.join(pruning)} choose words, and so does the given vocabulary; give one"
-                )
+            refuse_pruning(chosen)
             chosen = {"stop_words": None, "min_df": 1} | chosen
         counts, words, preparation = count_words(texts, **chosen)
         corpus = replace(cls.from_matrix(counts, words, **about), preparation=preparation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -130,6 +130,7 @@ def stream_words(
     from sklearn.feature_extraction.text import CountVectorizer
 
     if vocabulary is not None:
+        refuse_pruning([*options, *(["min_df"] if min_df != "auto" else [])])
         stop_words, min_df = None if stop_words == "auto" else stop_words, 1
     stop_words, given = _given(stop_words, min_df, options)
     # Pruning options choose among the words of all texts, the others say what a word is.
@@ -174,16 +175,38 @@ def stream_words(
         words: Sequence[str] = found[kept].tolist()
     else:
         words = vocabulary
-        known = set(words)
-        lost = np.array([word not in known for word in found])
-        if lost.any():
-            warn(
-                f"dropped {tokens_of[lost].sum()} of {tokens_of.sum()} tokens: {lost.sum()} words "
-                "unknown to the vocabulary",
-                CorpusWarning,
-            )
+        _warn_of_lost(found, tokens_of, set(words))
     counter = CountVectorizer(**given, vocabulary=words)
     return (counter.transform(some) for some in _some(texts)), words, note
+
+
+def refuse_pruning(given: Iterable[str]) -> None:
+    """Refuses options that choose words where a vocabulary does.
+
+    Args:
+        given: Names of the options that were given.
+
+    Raises:
+        CorpusError: Some are of that kind.
+    """
+    pruning = [option for option in given if option in PRUNING_OPTIONS]
+    if pruning:
+        raise CorpusError(
+            f"{', '.join(pruning)} choose words, and so does the given vocabulary; give one"
+        )
+
+
+def _warn_of_lost(
+    words: NDArray[Any], num_tokens: NDArray[np.int64], vocabulary: Container[str]
+) -> None:
+    """Warns of words that are dropped, each with its tokens, for the vocabulary lacks them."""
+    lost = np.array([word not in vocabulary for word in words])
+    if lost.any():
+        warn(
+            f"dropped {num_tokens[lost].sum()} of {num_tokens.sum()} tokens: {lost.sum()} words "
+            "unknown to the vocabulary",
+            CorpusWarning,
+        )
 
 
 def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -136,13 +136,7 @@ def read_text_pieces(
         try:
             text = decoder.decode(piece, final=not piece)
         except UnicodeError as error:
-            reason, before = str(error), 0
-            if isinstance(error, UnicodeDecodeError):
-                reason, before = error.reason, error.object.count(b"\n", 0, error.start)
-            utf16 = start in (b"\xff\xfe", b"\xfe\xff")
-            example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
-            message = f"not {encoding} text ({reason}); pass the file's encoding, {example}"
-            raise at_line(path, lines + before + 1, message) from error
+            raise _undecoded(path, encoding, error, lines, start) from error
         lines += piece.count(b"\n")
         if first and text:
             first = False
@@ -160,6 +154,19 @@ def read_text_pieces(
         held = "\r" if text.endswith("\r") and piece and not old_mac else ""
         text = text[: len(text) - len(held)]
         yield text.replace("\r", "\n") if old_mac else text.replace("\r\n", "\n")
+
+
+def _undecoded(
+    path: Path, encoding: str, error: UnicodeError, lines: int, start: bytes
+) -> FileError:
+    """The error for bytes behind so many lines that are no text; ``start`` is the file's first."""
+    reason, before = str(error), 0
+    if isinstance(error, UnicodeDecodeError):
+        reason, before = error.reason, error.object.count(b"\n", 0, error.start)
+    utf16 = start in (b"\xff\xfe", b"\xfe\xff")
+    example = "which looks like 'utf-16'" if utf16 else "e.g. 'latin-1'"
+    message = f"not {encoding} text ({reason}); pass the file's encoding, {example}"
+    return at_line(path, lines + before + 1, message)
 
 
 def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:

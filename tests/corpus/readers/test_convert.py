@@ -249,3 +249,13 @@ def test_what_is_there_stays(tmp_path):
     assert read_corpus(tmp_path / "out").num_words == 1
     with pytest.raises(CorpusError, match="is not the folder of a corpus"):
         convert_corpus(source, source)
+
+
+@pytest.mark.parametrize("options", [{"min_df": 2}, {"max_df": 0.5}, {"max_features": 3}])
+def test_a_vocabulary_and_options_that_choose_words_exclude_each_other(tmp_path, options):
+    path = write(tmp_path / "a.txt", "wood stone\nwood river\n")
+    name = next(iter(options))
+    for convert in (read_corpus, lambda *a, **o: convert_corpus(a[0], tmp_path / "o", a[1], **o)):
+        with pytest.raises(CorpusError, match=f"{name} choose words, and so does the given voca"):
+            convert(path, ["wood", "stone"], **options)
+    assert not (tmp_path / "o").exists()

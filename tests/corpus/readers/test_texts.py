@@ -346,3 +346,15 @@ def test_folder_errors(tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"fine\nfine\n\xff\n")
     with pytest.raises(CorpusError, match=r"bad\.txt, line 3: not utf-8"):
         read_corpus(tmp_path)
+
+
+def test_columns_of_numbers_with_missing_values(tmp_path):
+    rows = ["1,1,9007199254740993,0.5,7", "2,,,NA,x", "-3,4,1,,NA"]
+    path = write(tmp_path / "a.csv", "n,m,big,x,t,text\n" + "".join(f"{r},wood\n" for r in rows))
+    found = read_corpus(path).metadata
+    assert found["n"].tolist() == [1, 2, -3]
+    assert found["n"].dtype == np.int64
+    np.testing.assert_array_equal(found["m"], [1, np.nan, 4])
+    np.testing.assert_array_equal(found["x"], [0.5, np.nan, np.nan])
+    assert found["big"].tolist() == ["9007199254740993", None, "1"]
+    assert found["t"].tolist() == ["7", "x", "NA"]

@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import os
 import re
 import threading
@@ -15,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_lntm.corpus.columns import listed
+import numpy as np
+
+from torch_lntm.corpus.columns import EXACT_IN_FLOAT, listed
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
 from torch_lntm.files import (
     at_line,
@@ -146,25 +149,13 @@ def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
     Folders behind symbolic links are entered, each folder once.
     """
     files: list[Path] = []
-    skipped: dict[str, int] = {}
-    seen: set[tuple[int, int]] = set()
-    for name, folders, names in os.walk(path, followlinks=True):
-        about = os.stat(name)
-        if (about.st_dev, about.st_ino) in seen:
-            folders.clear()  # a link back, or a second link
-            continue
-        seen.add((about.st_dev, about.st_ino))
-        folders.sort()
-        for file in (Path(name, file_name) for file_name in names):
-            reason = None
-            if file.suffix.lower() != ".txt":
-                reason = "do not end in .txt"
-            elif not file.is_file():
-                reason = "are broken links or no regular files"
-            if reason is None:
-                files.append(file)
-            elif not file.name.startswith("."):
-                skipped[reason] = skipped.get(reason, 0) + 1
+    skipped: Counter[str] = Counter()
+    for file in _files_below(path):
+        if file.suffix.lower() == ".txt" and file.is_file():
+            files.append(file)
+        elif not file.name.startswith("."):
+            other = file.suffix.lower() != ".txt"
+            skipped["do not end in .txt" if other else "are broken links or no regular files"] += 1
     reasons = " and ".join(f"{number} that {reason}" for reason, number in skipped.items())
     if not files:
         found = f"found files: {reasons}" if skipped else "found none"
@@ -179,6 +170,19 @@ def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
         text = read_text(file, options.encoding, left)
         left -= file.stat().st_size
         yield str(relative), {"text": text, "id": relative.as_posix(), "label": label}
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    """All files of a folder and its subfolders, each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for name, folders, names in os.walk(path, followlinks=True):
+        about = os.stat(name)
+        if (about.st_dev, about.st_ino) in seen:
+            folders.clear()  # a link back, or a second link
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        folders.sort()
+        yield from (Path(name, file_name) for file_name in names)
 
 
 # -------------------------------------------------------------------- records
@@ -449,17 +453,23 @@ class _Columns:
         return self._columns
 
 
-def _numbers(values: list[str | None]) -> list[Any]:
+def _numbers(values: list[Any]) -> Any:
     """The fields of a column as numbers if all that are not missing are; empty ones are missing.
 
     Numbers with leading zeros or a plus sign are codes, and stay text. ``NA`` and ``NaN`` are
-    missing among numbers, and words among texts.
+    missing among numbers, and words among texts. Beside missing ones, integers are floats, or text
+    if that would round them.
     """
-    known = {value for value in values if value and value not in _MISSING_NUMBERS}
-    if known and all(map(_DECIMAL.fullmatch, known)):
-        convert = int if all(map(_INTEGER.fullmatch, known)) else float
-        return [convert(value) if value in known else None for value in values]
-    return [value or None for value in values]
+    known = set(values).difference(_MISSING_NUMBERS, ("", None))
+    if not known or not all(map(_DECIMAL.fullmatch, known)):
+        return [value or None for value in values]
+    whole = all(map(_INTEGER.fullmatch, known))
+    numbers = {text: int(text) if whole else float(text) for text in known}
+    if whole and known.issuperset(values):
+        return np.array([numbers[text] for text in values], np.int64)
+    if whole and max(map(abs, numbers.values())) > EXACT_IN_FLOAT:
+        return [text if text in known else None for text in values]
+    return np.array([numbers.get(text, math.nan) for text in values], np.float64)
 
 
 #: Readers by format: of a path and options.
