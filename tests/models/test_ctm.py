@@ -96,10 +96,10 @@ def test_a_zero_probability_becomes_a_tiny_one(dtype) -> None:
     [
         ({"num_topics": 0}, "num_topics is 0; expected at least 1"),
         ({"num_words": 0}, "num_words is 0; expected at least 1"),
-        ({"num_topics": 10**20}, r"num_topics is 10+; expected a whole number below 2\*\*63"),
+        ({"num_topics": 10**20}, "expected a whole number below 2**63"),
         ({"num_words": None}, "num_words is None; expected a whole number"),
         ({"num_topics": True}, "num_topics is True; expected a whole number"),
-        ({"num_topics": 2.5}, r"num_topics is 2\.5; expected a whole number"),
+        ({"num_topics": 2.5}, "num_topics is 2.5; expected a whole number"),
         ({"dtype": torch.float16}, "expected float32 or float64"),
         ({"dtype": "double"}, "expected float32 or float64"),
         ({"loc": torch.zeros(2)}, "prior mean: got shape (2,); expected (3,)"),
