@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from support.fits import break_at, fit_monte_carlo, make_corpus, new_model
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConvergenceWarning, LNTMError, NumericalError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import FitResult, Processes, Statistics, VariationalEM
+from torch_lntm.inference.em.start import Start
 from torch_lntm.models import TopicModel
 
 #: Few documents for many processes, one of them empty: some steps leave a process without any.
@@ -213,3 +215,27 @@ def sums(values: np.ndarray) -> dict[str, Any]:
     found = vars(added) | {"again": again.word_counts, "told": processes.gather(processes.rank)}
     found |= total | found.pop("sums")
     return {n: x.numpy() if isinstance(x, torch.Tensor) else x for n, x in found.items()}
+
+
+def read_after_the_start(posterior: str) -> list[list[int]]:
+    """The documents that this process makes batches of after the start, batch by batch."""
+    made, started = Corpus.batch, []
+
+    def recorded(self: Corpus, rows: Any = None, **options: Any) -> Any:
+        started.append(np.asarray(rows).tolist())
+        return made(self, rows, **options)
+
+    def noted(self: Any, state: Any) -> None:
+        finish(self, state)
+        started.clear()
+
+    finish = Start._finish
+    Corpus.batch, Start._finish = recorded, noted  # type: ignore[method-assign]
+    try:
+        options = {"start": "documents", "start_epochs": None}
+        if posterior == "hmc":
+            options = {"start": "documents", "max_epochs": 2, "batch_size": 8}
+        fitted("ctm", posterior, options)
+    finally:
+        Corpus.batch, Start._finish = made, finish  # type: ignore[method-assign]
+    return started

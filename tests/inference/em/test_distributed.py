@@ -86,6 +86,16 @@ def test_a_shared_fit_is_that_of_one_process(size: int, cases: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("posterior", ["taylor", "hmc"])
+def test_after_the_start_a_process_reads_its_own_documents_alone(posterior: str) -> None:
+    first, second = in_processes(2, shared_fits.read_after_the_start, posterior)
+    own, others = ({d for rows in batches for d in rows} for batches in (first, second))
+    assert own.isdisjoint(others)
+    assert own | others == set(range(shared_fits.NUM_DOCS)) - set(shared_fits.EMPTY)
+    assert len(own) == pytest.approx(len(others), abs=1)
+
+
+@pytest.mark.slow
 def test_float32_agrees_as_far_as_float32_does() -> None:
     case = ("ctm", "taylor", {"dtype": "float32"})
     found = in_processes(2, fitted, *case)

@@ -33,6 +33,7 @@ class ResumableFit(ABC):
 
     Attributes:
         model: The model, fitted in place.
+        settings: The engine's settings.
         corpus: The documents.
         shard: The documents that belong to this process.
         processes: The processes that share the fit.
@@ -40,6 +41,7 @@ class ResumableFit(ABC):
     """
 
     model: TopicModel
+    settings: Any
     corpus: Corpus
     shard: DocumentShard
     processes: Processes
@@ -73,6 +75,11 @@ class ResumableFit(ABC):
     def documents(self) -> DocumentTables:
         """The state's tables, to be read and written by batches."""
         return DocumentTables(self.state.documents, self.shard.rows, self.model.device)
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether progress bars are wanted, and this process shows them."""
+        return self.settings.progress and self.processes.first
 
     @property
     def averages(self) -> bool:

@@ -293,8 +293,7 @@ class MonteCarloRun(ResumableFit):
         with tqdm(
             total=self._last_epoch * num_docs,
             initial=state.step * num_docs,
-            disable=not (settings.progress and self.processes.first)
-            or state.step >= self._last_epoch,
+            disable=not self.shows_progress or state.step >= self._last_epoch,
             smoothing=0.1,
             bar_format="{desc} |{bar}| {elapsed}<{remaining}{postfix}",
         ) as bar:
@@ -345,7 +344,7 @@ class MonteCarloRun(ResumableFit):
             return
         start = Start(model, self.shard, self.processes, name=settings.start, seed=settings.seed)
         started = FitState()
-        for _ in start.run(started, settings.progress and self.processes.first):
+        for _ in start.run(started, self.shows_progress):
             self.keep()
         state.documents |= started.documents
         self.shard.forget()

@@ -254,6 +254,10 @@ class VariationalRun(ResumableFit):
         groups = place // self.step_docs, place % self.covariances.stride
         self.shard = DocumentShard(model, corpus, order, self.processes, *groups)
         self.state = FitState()
+        #: Whether there are warm starts with rows for stored counts, and room to keep them.
+        self._keeps_entries = (
+            guide.starts_from == "entries" and corpus.nnz * model.num_topics <= MAX_KEPT_NUMBERS
+        )
         #: Those of the best restart; a fit that was continued from a file does not know them.
         self._best_statistics: Statistics | None = None
 
@@ -288,13 +292,9 @@ class VariationalRun(ResumableFit):
             **more,
         }
 
-    @property
-    def _shows_progress(self) -> bool:
-        return self.settings.progress and self.processes.first
-
     def _bar(self, description: str, epochs: int | None) -> tqdm:
         done, num_docs = self.state.step, self.shard.num_docs
-        return document_bar(description, epochs, num_docs, done, self._shows_progress)
+        return document_bar(description, epochs, num_docs, done, self.shows_progress)
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class VariationalRun(ResumableFit):
                 epochs=settings.start_epochs,
                 seed=settings.seed,
             )
-            for objective in start.run(state, self._shows_progress):
+            for objective in start.run(state, self.shows_progress):
                 record = self._record(objective)
                 if state.step == start.epochs:
                     self._enter("stepwise")
@@ -487,12 +487,6 @@ class VariationalRun(ResumableFit):
         if self._keeps_entries:
             documents.write("sites", batch, posterior.warm_start)
         return expected_statistics(self.guide, batch, posterior, moments, **temperatures)
-
-    @property
-    def _keeps_entries(self) -> bool:
-        """Whether there are warm starts with rows for stored counts, and room to keep them."""
-        size = self.corpus.nnz * self.model.num_topics
-        return self.guide.starts_from == "entries" and size <= MAX_KEPT_NUMBERS
 
     def _sum(
         self,
