@@ -492,3 +492,16 @@ def test_texts_are_no_formulas_of_spreadsheets(run_folder):
     assert found == ["'=cmd|x", "'@SUM(A1)", "'+1 great", "'-x", "-5", "+2.5", "plain", "'\tx"]
     assert main(["transform", run_folder, "kinds.npz", "--out", "out.npz"]) == 0
     assert np.load("out.npz")["metadata.=kind"].tolist() == kinds
+
+
+def test_a_stream_of_blank_lines_has_the_priors_theta(texts, monkeypatch, capsys):
+    assert main(["fit", texts, "--out", "run", *QUICK]) == 0
+    capsys.readouterr()
+    for lines in (b"\n\n", b"a\n?\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        assert main(["transform", "run", "-", "--out", "-"]) == 0
+        out, err = capsys.readouterr()
+        rows = list(csv.DictReader(out.splitlines()))
+        assert [row["tokens"] for row in rows] == ["0", "0"]
+        assert rows[0]["topic_0"] == rows[1]["topic_0"]
+        assert "2 empty, with the prior's theta" in err

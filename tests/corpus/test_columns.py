@@ -258,3 +258,9 @@ def test_covariates_are_copies():
     assert corpus.covariates["x"].sum() == 0
     both = corpus.with_covariates({"x": [1, 2, 3]})
     assert (list(both.covariates), both.covariates["x"].tolist()) == (["x", "y"], [1, 2, 3])
+
+
+def test_half_of_a_surrogate_pair_is_replaced_in_columns():
+    columns = make_metadata({"a\ud800": ["x\udc80", "é", ["b\ud800", "c"]]}, 3)
+    assert list(columns) == ["a\ufffd"]
+    assert columns["a\ufffd"].tolist() == ["x\ufffd", "é", "b\ufffd|c"]

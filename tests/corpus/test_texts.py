@@ -212,3 +212,13 @@ def test_a_column_of_a_table_holds_texts():
     corpus = Corpus.from_texts(table["text"], metadata=table)
     assert corpus.num_tokens == 3
     assert corpus.metadata["year"].tolist() == [1, 2]
+
+
+def test_texts_without_a_word_are_empty_documents_over_a_vocabulary():
+    for texts in (["", " "], ["a", "?"]):
+        corpus = Corpus.from_texts(texts, ["wood", "stone"], metadata={"n": [1, 2]})
+        assert corpus.lengths.tolist() == [0, 0]
+        assert corpus.vocabulary == ("wood", "stone")
+        assert corpus.metadata["n"].tolist() == [1, 2]
+        with pytest.raises(CorpusError, match="the texts cannot be counted"):
+            Corpus.from_texts(texts)

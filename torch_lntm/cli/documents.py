@@ -268,7 +268,9 @@ class OnDocuments(ReadsDocuments):
             options = {}
         elif not same:
             # The model's vocabulary chooses the words.
-            options = {"stop_words": "none"} | options | {"min_df": 1, "max_df": 1.0}
+            options = {"stop_words": "none"} | options
+            known = None if self.corpus == "lee" else self.vocabulary or run.model.vocabulary
+            options |= {"min_df": 1, "max_df": 1.0} if known is None else {"vocabulary": known}
         corpus = self.read(**options)
         words, num_words = run.model.vocabulary, run.model.num_words
         if words is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
@@ -16,6 +17,7 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 #: The largest integer up to which a float64 holds all.
 EXACT_IN_FLOAT = 2**53
 #: How many names a message lists.
@@ -84,8 +86,8 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
     Numbers and truth values are arrays of float64, int64 and bool. Everything else is text: an
     object array of strings, in which a list is joined by ``|``, and a date is written out. A
     missing value (``None``, NaN, pandas's ``NA`` and ``NaT``) is NaN among numbers and ``None``
-    in text. A column of integers or truth values with missing ones becomes float64, or text where
-    that would round an integer.
+    in text. Half of a surrogate pair becomes U+FFFD. A column of integers or truth values with
+    missing ones becomes float64, or text where that would round an integer.
 
     Args:
         columns: A mapping of names to values, or a pandas data frame, of which the index is not
@@ -108,7 +110,7 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
         )
     made: dict[str, NDArray[Any]] = {}
     for key, values in pairs:
-        name = str(key)
+        name = _text(key)
         if not name.strip() or name in made:
             problem = "twice" if name in made else "a blank name"
             raise CorpusError(
@@ -198,8 +200,11 @@ def _is_missing(value: Any) -> bool:
 
 def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return "|".join(map(str, value))
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+        text = "|".join(map(str, value))
+    else:
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+    # No file, table or terminal takes half of a surrogate pair.
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from torch_lntm.corpus.mapped import Rows, collect
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store
 from torch_lntm.corpus.texts import (
+    NoWordsError,
     check_texts,
     count_words,
     english_stop_words,
@@ -171,7 +172,14 @@ class Corpus(Documents):
         if vocabulary is not None:
             refuse_pruning(chosen)
             chosen = {"stop_words": None, "min_df": 1} | chosen
-        counts, words, preparation = count_words(texts, **chosen)
+        try:
+            counts, words, preparation = count_words(texts, **chosen)
+        except NoWordsError:
+            if vocabulary is None:
+                raise
+            known, none = list(vocabulary), np.empty(0, np.int64)
+            empty = sp.coo_matrix((none, (none, none)), (len(texts), len(known)))
+            return cls.from_matrix(empty, known, **about, allow_empty=True)
         corpus = replace(cls.from_matrix(counts, words, **about), preparation=preparation)
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
 

@@ -25,6 +25,10 @@ _ENGLISH_SHARE = 0.1
 _CHARACTERS = 1 << 22
 
 
+class NoWordsError(CorpusError):
+    """Texts without a word that counts."""
+
+
 def check_texts(texts: Iterable[str]) -> Sequence[str]:
     """Returns the texts as a list.
 
@@ -77,15 +81,15 @@ def count_words(
 
     if not any(text.strip() for text in texts):
         what = f"all {len(texts)} of them are blank" if texts else "there are none"
-        raise CorpusError(f"the texts cannot be counted: {what}; give at least one with a word")
+        raise NoWordsError(f"the texts cannot be counted: {what}; give at least one with a word")
     stop_words, given = _given(stop_words, min_df, options)
     try:
         vectorizer = CountVectorizer(**given)
         counts = sp.csr_matrix(vectorizer.fit_transform(texts))
     except (ValueError, TypeError, re.error) as error:
-        raise CorpusError(
-            f"the texts cannot be counted: {_reason(error, len(texts), given)}"
-        ) from error
+        kind = NoWordsError if "empty vocabulary" in str(error) else CorpusError
+        reason = _reason(error, len(texts), given)
+        raise kind(f"the texts cannot be counted: {reason}") from error
     words = vectorizer.get_feature_names_out()
     num_docs = np.bincount(counts.indices, minlength=words.size)
     num_tokens = np.asarray(counts.sum(0)).ravel()
