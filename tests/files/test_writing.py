@@ -301,6 +301,11 @@ def test_a_folder_that_cannot_be_synced_in_its_place_gives_it_back(root, monkeyp
         write_folder(root / "x")
     assert (root / "x" / "a").read_bytes() == b"old"
     assert [path.name for path in root.iterdir()] == ["x"]
+    (root / "x" / "a").unlink()
+    (root / "x").rmdir()
+    with pytest.raises(FileError, match=r"x: cannot be written .Input/output error"):
+        write_folder(root / "x")
+    assert list(root.iterdir()) == []
 
 
 # ------------------------------------------------------------------ what the system refuses

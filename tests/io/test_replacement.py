@@ -136,6 +136,21 @@ def test_a_folder_that_is_replaced_for_ever_is_refused(tmp_path):
         read_consistent(tmp_path / "x", read)
 
 
+def test_a_folder_that_is_removed_and_made_again_is_another_folder(tmp_path):
+    """File systems give the number of a removed folder to the next one, if they may."""
+    (tmp_path / "x").mkdir()
+    reads = []
+
+    def read(path):
+        reads.append(path)
+        if len(reads) == 1:
+            path.rmdir()
+            path.mkdir()
+        return len(reads)
+
+    assert read_consistent(tmp_path / "x", read) == 2
+
+
 def test_loads_beside_a_writer_give_one_model_or_the_other(tmp_path):
     path = save_model(MODELS[0], tmp_path / "model")
     done = threading.Event()
