@@ -57,6 +57,16 @@ def test_a_model_replaced_between_two_reads_is_the_new_model(
     assert len(opened) == 6
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_model_replaced_by_one_of_other_sizes_is_no_error(tmp_path, monkeypatch, number):
+    path = save_model(MODELS[0], tmp_path / "model")
+    other = lntm.models.ctm(4, 7)
+    between_reads(monkeypatch, number, lambda: save_model(other, path, overwrite=True))
+    found = load_model(path)
+    assert found.vocabulary is None
+    assert torch.equal(found.topics.probs, other.topics.probs)
+
+
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_a_run_replaced_between_two_reads_is_the_new_run(tmp_path, monkeypatch, number):
     path = tmp_path / "run"
