@@ -364,7 +364,7 @@ def test_completion(accelerator: torch.device, family: str, guide: str, predicti
     def work(device: torch.device) -> tuple[Values, Values]:
         model = make_model(family, device)
         result = document_completion(
-            model, make_guide(guide, model), CORPUS[:4], predictive=predictive, num_samples=5
+            model, make_guide(guide, model), CORPUS[:4], theta=predictive, num_samples=5
         )
         return {}, {"scores": result.log_predictive, "perplexity": result.perplexity}
 

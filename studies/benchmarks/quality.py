@@ -187,12 +187,12 @@ def measured(
                     prior_of(fit),
                     fit["topics"],
                     split.hold_out,
-                    method,
+                    theta,
                     tolerance=settings.tolerance,
                     seed=seed,
                     fingerprint=split.hashes["hold_out_fingerprint"],
                 )
-                for method in ("mean", "mode")
+                for theta in ("exact", "mode")
             )
     except subprocess.CalledProcessError as error:
         return {"failed": f"the fit ended with {error.returncode}"}

@@ -250,7 +250,7 @@ def _score(
             test,
             share,
             seed=settings.seed,
-            predictive="mean",
+            theta="mean",
             num_samples=THETA_SAMPLES,
         ).nats_per_token
         for share in {HALF, *(settings.observed_shares if vary_share else ())}

@@ -127,7 +127,7 @@ def score(
             test,
             share,
             seed=settings.seed,
-            predictive="mean",
+            theta="mean",
             num_samples=settings.theta_samples,
         )
         return _rounded(found.log_predictive.tolist())

@@ -43,7 +43,7 @@ def corpus(model: TopicModel) -> Corpus:
 @pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
 def test_uniform_topics_have_perplexity_v(corpus: Corpus, predictive: str) -> None:
     uniform = make_model(topics=torch.ones(4, NUM_WORDS))
-    result = document_completion(uniform, TaylorGuide(uniform), corpus, predictive=predictive)
+    result = document_completion(uniform, TaylorGuide(uniform), corpus, theta=predictive)
     assert result.perplexity == pytest.approx(NUM_WORDS, rel=1e-12)
     assert result.standard_error == pytest.approx(0, abs=1e-9)
 
@@ -60,7 +60,7 @@ def test_mode_predictive_by_hand(model: TopicModel, corpus: Corpus, guide_name: 
     assert result.held_out_tokens.tolist() == counts.sum(1).tolist()
     expected = math.exp(-(counts * log_words).sum() / counts.sum())
     assert result.perplexity == pytest.approx(expected)
-    assert (result.predictive, result.observed_fraction, result.seed) == ("mode", 0.3, 4)
+    assert (result.theta, result.observed_fraction, result.seed) == ("mode", 0.3, 4)
     assert result.num_docs == int((counts.sum(1) > 0).sum())
 
 
@@ -80,13 +80,11 @@ def test_mean_and_integrated_predictive_by_sampling(model: TopicModel, corpus: C
     weights = np.exp(per_draw - top)
     expected = top + np.log(weights.mean(0))
     error = weights.std(0) / weights.mean(0) / math.sqrt(20_000)
-    result = document_completion(
-        model, guide, hold_out, predictive="integrated", num_samples=20_000
-    )
+    result = document_completion(model, guide, hold_out, theta="integrated", num_samples=20_000)
     difference = np.abs(result.log_predictive.numpy() - expected)
     assert (difference <= 5 * math.sqrt(2) * error + 1e-9).all()
     assert error.max() < 0.1
-    result = document_completion(model, guide, hold_out, predictive="mean", num_samples=20_000)
+    result = document_completion(model, guide, hold_out, theta="mean", num_samples=20_000)
     expected = (counts * np.log(theta.mean(0) @ topics)).sum(1)
     np.testing.assert_allclose(result.log_predictive, expected, atol=0.05)
     assert result.observed_fraction is None
@@ -103,7 +101,7 @@ def test_integrated_predictive_is_a_ratio_of_marginals() -> None:
     both = log_likelihood(model, corpus, "quadrature").log_likelihood
     observed = log_likelihood(model, hold_out.observed, "quadrature").log_likelihood
     result = document_completion(
-        model, LaplaceGuide(model), hold_out, predictive="integrated", num_samples=20_000
+        model, LaplaceGuide(model), hold_out, theta="integrated", num_samples=20_000
     )
     torch.testing.assert_close(result.log_predictive, both - observed, atol=0.05, rtol=0)
 
@@ -111,7 +109,7 @@ def test_integrated_predictive_is_a_ratio_of_marginals() -> None:
 @pytest.mark.parametrize("predictive", ["mode", "mean", "integrated"])
 def test_batches_do_not_matter(model: TopicModel, corpus: Corpus, predictive: str) -> None:
     guide = TaylorGuide(model)
-    options = {"predictive": predictive, "num_samples": 20}
+    options = {"theta": predictive, "num_samples": 20}
     whole = document_completion(model, guide, corpus, **options)
     parts = document_completion(model, guide, corpus, max_docs=7, **options)
     torch.testing.assert_close(whole.log_predictive, parts.log_predictive, atol=1e-6, rtol=0)
@@ -134,7 +132,7 @@ def test_completion_perplexity_takes_arrays_and_weights(corpus: Corpus) -> None:
     counts = corpus.to_scipy().toarray()
     expected = math.exp(-(counts * np.log(theta @ topics)).sum() / counts.sum())
     assert result.perplexity == pytest.approx(expected, rel=1e-6)
-    assert result.predictive == "given"
+    assert result.theta == "given"
     tensors = completion_perplexity(torch.tensor(theta), torch.tensor(topics), corpus)
     assert tensors.perplexity == pytest.approx(expected, rel=1e-12)
 
@@ -188,7 +186,7 @@ def test_unigram_perplexity() -> None:
     held_out = Corpus.from_matrix([[1, 1, 1], [0, 0, 0]], vocabulary=["a", "b", "c"])
     result = unigram_perplexity(train, held_out, smoothing=1.0)
     assert result.perplexity == pytest.approx((8**3 / (5 * 2 * 1)) ** (1 / 3))
-    assert result.predictive == "unigram"
+    assert result.theta == "unigram"
     assert "2 training documents + 1" in repr(result)
     with pytest.raises(ConfigError, match="word 2 of document 0"):
         unigram_perplexity(train, held_out, smoothing=0.0)
@@ -219,7 +217,7 @@ def test_a_fitted_topic_model_beats_unigrams_where_there_are_topics(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"predictive": "map"}, "predictive is 'map'; expected one of mode, mean, integrated"),
+        ({"theta": "map"}, "theta is 'map'; expected one of mode, mean, integrated"),
         ({"num_samples": 0}, "num_samples is 0"),
         ({"max_docs": 0}, "max_docs is 0"),
         ({"seed": -1}, "seed is -1"),

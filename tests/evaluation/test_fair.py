@@ -21,8 +21,9 @@ from torch_lntm.evaluation import (
     document_completion,
     paired_difference,
 )
-from torch_lntm.evaluation.theta_chains import SHORT, split_rhat
+from torch_lntm.evaluation.completion.exact import SHORT
 from torch_lntm.guides import TaylorGuide
+from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.models import ctm, iftm, lda
 
 RNG = np.random.default_rng(0)
@@ -171,9 +172,9 @@ def test_models_are_scored_as_their_prior_and_topics_are() -> None:
         ),
     ]
     for prior, model in pairs:
-        for method in ("mean", "mode"):
-            given = completion_of(prior, TOPICS[3], hold_out(), method, **options)
-            own = completion_of(model, None, hold_out(), method, **options)
+        for theta in ("exact", "mode"):
+            given = completion_of(prior, TOPICS[3], hold_out(), theta, **options)
+            own = completion_of(model, None, hold_out(), theta, **options)
             torch.testing.assert_close(given.log_predictive, own.log_predictive)
     sources = iftm(3, NUM_WORDS, 1, source="laplace", **_topics())
     assert math.isfinite(completion_of(sources, None, hold_out(), **options).perplexity)
@@ -187,7 +188,7 @@ def _topics() -> dict[str, object]:
 def test_the_modes_are_where_the_gradient_vanishes() -> None:
     topics = torch.from_numpy(TOPICS[3])
     result = completion_of(ALPHA[3], topics, hold_out(), "mode")
-    assert result.predictive == "mode"
+    assert result.theta == "mode"
     logits = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([logits], max_iter=60)
 
@@ -258,7 +259,7 @@ def test_differences_are_paired() -> None:
         (lda(3, NUM_WORDS), TOPICS[3], {}, "which has its own; pass None"),
         (lda(3, NUM_WORDS).prior, TOPICS[3], {}, "prior is a DirichletPrior; expected arrays of"),
         (ALPHA[3], lda(3, NUM_WORDS).topics, {}, "or a model as the prior and None as its topics"),
-        (ALPHA[3], TOPICS[3], {"method": "median"}, "expected one of mean, mode"),
+        (ALPHA[3], TOPICS[3], {"theta": "median"}, "expected one of mode, mean"),
         (
             ALPHA[3],
             TOPICS[3],

@@ -13,8 +13,8 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
 from torch_lntm.evaluation import completion_of, document_completion, fit_own_words
-from torch_lntm.evaluation.modes import theta_modes
-from torch_lntm.evaluation.own_words import best_topic_tokens, counts_at, held_out_words
+from torch_lntm.evaluation.completion.modes import theta_modes
+from torch_lntm.evaluation.completion.own_words import best_topic_tokens, counts_at, held_out_words
 from torch_lntm.models import TopicModel, ctm, lda
 
 NUM_WORDS = 7
@@ -53,7 +53,7 @@ def test_document_completion(device, predictive, a) -> None:
     model = model_of("lda").to(device)  # its means of theta are exact: no draws
     guide = lntm.guides.make_guide(None, model)
     result = document_completion(
-        model, guide, hold_out(), predictive=predictive, own_words=a, max_docs=2
+        model, guide, hold_out(), theta=predictive, own_words=a, max_docs=2
     )
     theta = guide.posterior(hold_out().observed.batch(device=device, dtype=torch.float64))
     q = theta.theta_mode().cpu().numpy() @ TOPICS
@@ -228,7 +228,7 @@ def test_arguments() -> None:
         with pytest.raises(ConfigError, match="own_words is"):
             completion_of(model, None, hold_out(), "mode", own_words=bad)
     with pytest.raises(ConfigError, match="each by itself"):
-        document_completion(model, guide, hold_out(), predictive="integrated", own_words=2.0)
+        document_completion(model, guide, hold_out(), theta="integrated", own_words=2.0)
     with pytest.raises(ConfigError, match=r"hold_out_words\(\)"):
         fit_own_words(model, None, hold_out().corpus)
     with pytest.raises(CorpusError, match="held-out token"):

@@ -20,7 +20,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import completion_of, document_completion, residual_dispersion
-from torch_lntm.evaluation.modes import theta_modes
+from torch_lntm.evaluation.completion.modes import theta_modes
 from torch_lntm.guides import guides_for, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
@@ -504,7 +504,7 @@ def test_completion_mixes_in_the_documents_own_words(generated) -> None:
     assert own.perplexity < alone.perplexity
     assert "own words (a = 25)" in own.method
     with pytest.raises(ConfigError, match="own_words=None for the topics alone"):
-        document_completion(model, guide, hold_out, predictive="integrated")
+        document_completion(model, guide, hold_out, theta="integrated")
 
     exact = completion_of(model, None, hold_out, tolerance=0.01)
     parts = completion_of(

@@ -249,13 +249,11 @@ def test_evaluators_see_the_topics_of_the_documents_group(corpus) -> None:
             model, guide, hold_out, **settings
         ).log_predictive
 
-    for settings in ({}, {"predictive": "integrated", "num_samples": 5}):
+    for settings in ({}, {"theta": "integrated", "num_samples": 5}):
         torch.testing.assert_close(scores(model, part, **settings), scores(alone, part, **settings))
 
     hold_out = part.hold_out_words(0.5, seed=0)
-    modes = [
-        lntm.evaluation.completion_of(m, None, hold_out, method="mode") for m in (model, alone)
-    ]
+    modes = [lntm.evaluation.completion_of(m, None, hold_out, theta="mode") for m in (model, alone)]
     torch.testing.assert_close(modes[0].log_predictive, modes[1].log_predictive)
 
     def likelihood(model: TopicModel, corpus: Corpus, **settings: Any) -> torch.Tensor:

@@ -368,7 +368,7 @@ class OnDocuments(ReadsDocuments):
                 test,
                 observed_fraction,
                 self.seed,
-                predictive=predictive,
+                theta=predictive,
                 own_words=weight,
             )
             for weight in own_words

@@ -11,18 +11,16 @@ from torch_lntm.evaluation.classification import (
 from torch_lntm.evaluation.coherence import coherence, topic_diversity
 from torch_lntm.evaluation.completion import (
     CompletionResult,
+    ExactCompletion,
+    completion_of,
     completion_perplexity,
     document_completion,
+    fit_own_words,
+    paired_difference,
     unigram_perplexity,
 )
 from torch_lntm.evaluation.dispersion import Dispersion, residual_dispersion
 from torch_lntm.evaluation.exclusivity import exclusivity
-from torch_lntm.evaluation.fair import (
-    ExactCompletion,
-    completion_of,
-    fit_own_words,
-    paired_difference,
-)
 from torch_lntm.evaluation.likelihood import (
     AIS,
     AISBracket,

@@ -309,7 +309,7 @@ def test_completion_with_a_factor_posterior(source: str) -> None:
         result.log_predictive, (counts * np.log(theta @ topics)).sum(1), rtol=1e-9
     )
     result = document_completion(
-        model, guide, corpus, predictive="integrated", num_samples=4000, max_docs=7
+        model, guide, corpus, theta="integrated", num_samples=4000, max_docs=7
     )
     rng = np.random.default_rng(0)
     for d in range(corpus.num_docs):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.accuracy.reference import (
     LARGEST_RHAT,
@@ -22,13 +22,9 @@ from torch_lntm.evaluation.checks import (
     space_of,
 )
 from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference.chains import DocumentHMC, DocumentSamples
+from torch_lntm.inference.chains import chains_for
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
-from torch_lntm.sampling.gibbs import gibbs
-
-#: Sweeps of Gibbs sampling from draw to draw.
-_SWEEPS = 5
 
 
 @torch.no_grad()
@@ -94,7 +90,6 @@ def posterior_accuracy(
     model.check_parameters()
     space = space_of(model, corpus)
     standardiser = space.standardiser.cpu()
-    draw, method = _sampler(model, num_chains, num_samples, warmup_steps, seed)
     documents = _sample_documents(corpus, num_docs, seed)
     found: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
     references, unconverged = [], dict.fromkeys(guides, 0)
@@ -102,7 +97,10 @@ def posterior_accuracy(
         for batch in corpus.batches(
             max_docs, order=documents, device=model.device, dtype=model.dtype
         ):
-            reference = Reference.of(draw(batch), standardiser)
+            chains = chains_for(
+                model, batch, num_chains=num_chains, warmup_steps=warmup_steps, seed=seed
+            )
+            reference = Reference.of(chains.sample(num_samples), standardiser)
             references.append(reference)
             exact = True
             for name, each in guides.items():
@@ -137,7 +135,7 @@ def posterior_accuracy(
         effective_sample_size=size,
         reliable=reliable,
         variable=space.variable,
-        method=method,
+        method=f"{num_chains} chains of {num_samples} draws by {chains.method}",
         corpus_name=corpus.name,
     )
 
@@ -150,38 +148,3 @@ def _sample_documents(corpus: Corpus, num_docs: int, seed: int) -> np.ndarray:
     if len(documents) > num_docs:
         documents = np.random.default_rng(seed).choice(documents, num_docs, replace=False)
     return np.sort(documents)
-
-
-def _sampler(
-    model: TopicModel, num_chains: int, num_samples: int, warmup_steps: int, seed: int
-) -> tuple[Callable[[DocumentBatch], DocumentSamples], str]:
-    """What draws the latent variables of a batch's documents, and its name."""
-    size = f"{num_chains} chains of {num_samples} draws"
-    if model.is_conjugate:
-        topics = model.topics.double_probs
-
-        def sweep(batch: DocumentBatch) -> DocumentSamples:
-            space: Any = model.prior.space(batch)
-            draws = gibbs(
-                model.topics.place(batch),
-                topics,
-                space.concentration,
-                num_chains=num_chains,
-                num_samples=num_samples,
-                warmup_sweeps=warmup_steps,
-                sweeps=_SWEEPS,
-                seed=seed,
-            )
-            latents = {model.prior.latent: draws}
-            return DocumentSamples.without_rejections(model, latents, batch.index)
-
-        return sweep, f"{size} by Gibbs sampling, every {_SWEEPS}th sweep"
-    kernel = DocumentHMC(model, num_chains=num_chains, seed=seed)
-
-    def move(batch: DocumentBatch) -> DocumentSamples:
-        return kernel.run(batch, num_samples, warmup_steps, progress=False)
-
-    described = (
-        f"{kernel.settings.num_steps} leapfrogs, mass matrix {kernel.settings.mass_matrix!r}"
-    )
-    return move, f"{size} by DocumentHMC ({described})"

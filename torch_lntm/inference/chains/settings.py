@@ -42,13 +42,13 @@ class HMCSettings:
         cls,
         model: TopicModel,
         *,
-        num_chains: int,
-        mass_matrix: str | None,
-        num_steps: int | None,
-        step_size: float | Tensor | None,
-        target_accept: float,
-        jitter: float,
-        seed: int,
+        num_chains: int = 1,
+        mass_matrix: str | None = None,
+        num_steps: int | None = None,
+        step_size: float | Tensor | None = None,
+        target_accept: float = 0.8,
+        jitter: float = 0.2,
+        seed: int = 0,
     ) -> HMCSettings:
         """Settings for a model, checked, with its own choice where they are None.
 

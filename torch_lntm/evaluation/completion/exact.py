@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.inference.chains.chains import Chains
-from torch_lntm.inference.chains.settings import HMCSettings
+from torch_lntm.inference.chains import chains_for
+from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.kernels import SparseWords
-from torch_lntm.latents.gamma import GammaSpace
 from torch_lntm.models import TopicModel
-from torch_lntm.sampling.collapsed import CollapsedGibbs
-
-#: Draws ``(num_chains, num_docs, num_topics)`` float64, one a call, whose mean is that of theta.
-Draw = Callable[[], Tensor]
 
 #: Most observed tokens of a short document, and the leapfrog steps of a Hamiltonian transition for
 #: short and for longer ones. The mass matrix is the prior's: chains with the documents' own take
@@ -38,6 +31,7 @@ class ChainScores:
             average, by the jackknife over chains. It is negative: a logarithm is concave.
         rhat: ``(num_docs,)`` split R-hat of the held-out tokens' log probability.
         num_samples: ``(num_docs,)`` int64 draws of each chain that the means are over.
+        sampler: The chains' sampler, as an adjective.
     """
 
     log_predictive: Tensor
@@ -45,57 +39,20 @@ class ChainScores:
     bias: Tensor
     rhat: Tensor
     num_samples: Tensor
+    sampler: str
 
 
-def chains_of(
-    model: TopicModel, batch: DocumentBatch, num_chains: int, warmup_steps: int, seed: int
-) -> Draw:
-    """Chains of a batch's documents: Gibbs sampling's under a Dirichlet prior, or Hamiltonian.
-
-    Args:
-        model: The model.
-        batch: The observed tokens of documents that are all short, or all longer than ``SHORT``.
-        num_chains: Chains of each document.
-        warmup_steps: Transitions in which Hamiltonian chains adapt their step sizes.
-        seed: Seed of all noise.
-    """
-    if model.is_conjugate:
-        concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        gibbs = CollapsedGibbs(
-            model.topics.place(batch),
-            model.topics.double_probs,
-            concentration,
-            num_chains=num_chains,
-            seed=seed,
-        )
-        return gibbs.sweep
-    short = bool((batch.lengths <= SHORT).all())
-    settings = HMCSettings.of(
-        model,
-        num_chains=num_chains,
-        mass_matrix="prior",
-        num_steps=SHORT_STEPS if short else LONG_STEPS,
-        step_size=None,
-        target_accept=0.8,
-        jitter=0.2,
-        seed=seed,
-    )
-    chains = Chains(model, settings, batch, seed, warmup_steps)
-
-    def move() -> Tensor:
-        chains.move()
-        return torch.softmax(chains.logits.double(), -1)
-
-    return move
-
-
-def scores_of(
-    draw: Draw,
+def score_by_chains(
+    model: TopicModel,
+    seen: DocumentBatch,
     words: SparseWords,
+    all_tokens: int,
+    *,
+    tolerance: float,
+    num_chains: int,
     num_samples: int,
     max_samples: int,
-    tolerance: float,
-    all_tokens: int,
+    seed: int,
 ) -> ChainScores:
     """Scores of held-out tokens at the mean of theta, from draws that double until they suffice.
 
@@ -103,24 +60,38 @@ def scores_of(
     draws so far are discarded and as many are made: half of all draws are warm-up, however many.
 
     Args:
-        draw: The chains.
+        model: The model.
+        seen: The observed tokens of documents that are all short, or all longer than ``SHORT``.
         words: The held-out tokens of the same documents, float64.
-        num_samples: Draws of each chain to start with, at least 4.
-        max_samples: Most draws of each chain to keep.
+        all_tokens: Held-out tokens of all documents, of which these have a part.
         tolerance: Monte-Carlo standard error of all documents, and bias before it is taken off, in
             nats per token, that suffice. These documents have a share by their held-out tokens.
-        all_tokens: Held-out tokens of all documents.
+        num_chains: Chains of each document.
+        num_samples: Draws of each chain to start with, at least 4.
+        max_samples: Most draws of each chain to keep.
+        seed: Seed of all noise.
     """
+    short = bool((seen.lengths <= SHORT).all())
+    chains = chains_for(
+        model,
+        seen,
+        num_chains=num_chains,
+        warmup_steps=num_samples,
+        seed=seed,
+        mass_matrix="prior",
+        num_steps=SHORT_STEPS if short else LONG_STEPS,
+    )
     tokens = float(words.batch.lengths.sum())
     for _ in range(num_samples):
-        draw()
+        chains.move()
     while True:
-        total, found = torch.zeros_like(draw()), []
+        # One more transition, whose values are not used.
+        total, found = torch.zeros_like(chains.move()), []
         for _ in range(num_samples):
-            theta = draw()
+            theta = chains.move()
             total += theta
             found.append(words.log_likelihood(theta))
-        scores = _score(words, total / num_samples, torch.stack(found, 1))
+        scores = _score(words, total / num_samples, torch.stack(found, 1), chains.name)
         precise = float(scores.variance.sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores.bias.sum().abs()) <= tolerance * tokens
         if (precise and unbiased) or 2 * num_samples > max_samples:
@@ -128,13 +99,14 @@ def scores_of(
         num_samples *= 2
 
 
-def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> ChainScores:
+def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor, sampler: str) -> ChainScores:
     """Scores from the means of each chain.
 
     Args:
         words: The held-out tokens.
         means: ``(num_chains, num_docs, num_topics)`` of theta.
         log_likelihood: ``(num_chains, num_samples, num_docs)`` of the held-out tokens.
+        sampler: The chains' sampler.
     """
     num_chains, num_docs = means.shape[:2]
     mean = means.mean(0)
@@ -150,22 +122,5 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> ChainSc
         bias=bias,
         rhat=split_rhat(log_likelihood),
         num_samples=torch.full((num_docs,), log_likelihood.shape[1]),
+        sampler=sampler,
     )
-
-
-def split_rhat(draws: Tensor) -> Tensor:
-    """R-hat of the halves of each chain (*Gelman et al. 2013, BDA3, eq. 11.4*).
-
-    Args:
-        draws: ``(num_chains, num_samples, ...)``, at least 4 samples.
-
-    Returns:
-        ``(...)``; 1 where all draws are the same within rounding.
-    """
-    half = draws.shape[1] // 2
-    split = torch.cat([draws[:, :half], draws[:, -half:]])
-    within, between = split.var(1).mean(0), split.mean(1).var(0)
-    rounding = (1e-12 * (1.0 + draws.abs().amax((0, 1)))).square()
-    still = within + between <= rounding
-    ratio = (half - 1) / half + between / torch.where(still, 1.0, within)
-    return torch.where(still, 1.0, ratio.sqrt())

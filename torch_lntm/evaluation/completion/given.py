@@ -1,0 +1,109 @@
+"""Scores of held-out tokens under given proportions and topics, and under word frequencies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_lntm.corpus import Corpus, as_corpus
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.evaluation.checks import simplex
+from torch_lntm.evaluation.completion.result import CompletionResult
+from torch_lntm.kernels import mixture_log_likelihood
+
+_MAX_DOCS = 512
+
+
+def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> CompletionResult:
+    """Scores held-out tokens under given topic proportions and topics, from any library.
+
+    Args:
+        theta: ``(num_docs, num_topics)`` topic proportions, array or tensor; normalised here.
+        topics: ``(num_topics, num_words)`` word probabilities, array or tensor; normalised here.
+        held_out: The held-out tokens of the same documents, in the same order: a corpus, or a
+            matrix of counts.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: Shapes that do not fit, negative or non-finite entries, rows without mass, or
+            a held-out word that has probability zero.
+        CorpusError: There is not one held-out token.
+    """
+    held_out = as_corpus(held_out, allow_empty=True)
+    proportions = simplex(theta, "theta", (held_out.num_docs, None))
+    probs = simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
+    if held_out.num_tokens == 0:
+        raise CorpusError("there is not one held-out token; pass documents that have some")
+    floor = math.log(torch.finfo(torch.float64).tiny)
+    scores = []
+    for batch in held_out.batches(max_docs=_MAX_DOCS, dtype=torch.float64):
+        score = mixture_log_likelihood(proportions[batch.index], probs, batch)
+        # A probability of zero scores as the floor; a possible one never comes near it.
+        if bool((score <= 0.5 * floor).any()):
+            _check_possible(proportions, probs, batch.index[score <= 0.5 * floor], held_out)
+        scores.append(score)
+    return CompletionResult(
+        torch.cat(scores),
+        torch.tensor(held_out.lengths),
+        "given",
+        "given theta and topics",
+        corpus_name=held_out.name,
+    )
+
+
+def _check_possible(theta: Tensor, topics: Tensor, suspects: Tensor, held_out: Corpus) -> None:
+    """Raises if a held-out word of a suspect document has probability zero."""
+    for d in suspects.tolist():
+        entries = slice(held_out.row_offsets[d], held_out.row_offsets[d + 1])
+        words = torch.tensor(held_out.word_index[entries], dtype=torch.int64)
+        impossible = words[(theta[d] @ topics[:, words]) == 0]
+        if len(impossible):
+            raise ConfigError(
+                f"held-out word {int(impossible[0])} of document {d} has probability zero, which "
+                "makes the perplexity infinite; smooth the topics"
+            )
+
+
+def unigram_perplexity(
+    train: Corpus, held_out: Corpus, *, smoothing: float = 1.0
+) -> CompletionResult:
+    """Scores tokens under the word frequencies of a training corpus, the baseline to beat.
+
+    Args:
+        train: Training documents, a corpus or a matrix of counts.
+        held_out: The tokens to score, over the same vocabulary, in either form.
+        smoothing: Pseudo-count of every word of the vocabulary.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ConfigError: Negative smoothing, or none and a held-out word that training lacks.
+        CorpusError: The vocabularies differ, or there is not one token to score.
+    """
+    if not 0 <= smoothing < math.inf:
+        raise ConfigError(f"smoothing is {smoothing}; expected a number >= 0")
+    train, held_out = (as_corpus(each, allow_empty=True) for each in (train, held_out))
+    same_words = None in (train.vocabulary, held_out.vocabulary) or (
+        train.vocabulary == held_out.vocabulary
+    )
+    if train.num_words != held_out.num_words or not same_words:
+        raise CorpusError(
+            f"{train!r} and {held_out!r} have different vocabularies; "
+            "re-index one by corpus.with_vocabulary(other.vocabulary)"
+        )
+    counts = train.word_totals + smoothing
+    result = completion_perplexity(np.ones((held_out.num_docs, 1)), counts[None], held_out)
+    return CompletionResult(
+        result.log_predictive,
+        result.held_out_tokens,
+        "unigram",
+        f"unigram frequencies of {train.num_docs} training documents + {smoothing:g}",
+        corpus_name=held_out.name,
+    )

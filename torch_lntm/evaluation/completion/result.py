@@ -1,0 +1,163 @@
+"""Scores of held-out tokens, and how two of them compare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torch_lntm.errors import ConfigError
+from torch_lntm.evaluation.per_token import per_token
+
+#: Split R-hat above which a document's chains have not met.
+LARGEST_RHAT = 1.05
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompletionResult:
+    """Scores of held-out tokens.
+
+    Attributes:
+        log_predictive: ``(num_docs,)`` float64 nats of each document's held-out tokens; 0 where
+            there are none.
+        held_out_tokens: ``(num_docs,)`` int64.
+        theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"`` (see
+            :func:`document_completion`), ``"given"`` for proportions given, or ``"unigram"``.
+        method: The model and guide, and how theta was taken, in words.
+        observed_fraction: Share of each document's tokens that was observed; None if not known.
+        seed: Seed of the hold-out; None if not known.
+        corpus_name: Name of the corpus.
+        fingerprint: SHA-256 of the tokens scored and observed, of :meth:`WordHoldOut.fingerprint`;
+            None if not known.
+    """
+
+    log_predictive: Tensor
+    held_out_tokens: Tensor
+    theta: str
+    method: str
+    observed_fraction: float | None = None
+    seed: int | None = None
+    corpus_name: str | None = None
+    fingerprint: str | None = None
+
+    @property
+    def num_docs(self) -> int:
+        """Documents with held-out tokens."""
+        return int((self.held_out_tokens > 0).sum())
+
+    @property
+    def nats_per_token(self) -> float:
+        """Σ_d log p(held-out of d) / Σ_d held-out tokens of d."""
+        return per_token(self.log_predictive, self.held_out_tokens)[0]
+
+    @property
+    def nats_per_token_standard_error(self) -> float:
+        """Standard error of ``nats_per_token`` over documents; infinite for a single one."""
+        return per_token(self.log_predictive, self.held_out_tokens)[1]
+
+    @property
+    def perplexity(self) -> float:
+        """exp(−nats per token): as uncertain as a choice among so many equally likely words."""
+        return math.exp(-self.nats_per_token)
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of ``perplexity`` over documents; infinite for a single one."""
+        return self.perplexity * self.nats_per_token_standard_error
+
+    def __repr__(self) -> str:
+        where = f" of {self.corpus_name}" if self.corpus_name else ""
+        split = "a given hold-out"
+        if self.observed_fraction is not None:
+            split = f"{self.observed_fraction:.0%} observed, seed {self.seed}"
+        return (
+            f"CompletionResult: held-out tokens{where} by {self.method}; {split}\n"
+            f"  perplexity  {self.perplexity:.1f} ± {self.standard_error:.2g} "
+            f"(s.e. over documents), {self.num_docs} documents, "
+            f"{int(self.held_out_tokens.sum())} held-out tokens\n"
+            f"  per token   {self.nats_per_token:.4f} nats ± "
+            f"{self.nats_per_token_standard_error:.2g}"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ExactCompletion(CompletionResult):
+    """Scores of held-out tokens at the exact posterior mean of theta, and how exact they are.
+
+    Attributes:
+        tolerance: Nats per token that ``simulation_error`` and ``simulation_bias`` were to reach.
+        variance: ``(num_docs,)`` float64 Monte-Carlo variance of ``log_predictive``, nats², from
+            the spread of few chains. It is for sums over documents. A single document's can be far
+            too small, as chains that all missed a rare mode agree with one another.
+        bias: ``(num_docs,)`` float64 nats that the score at the chains' mean of theta is off by on
+            average, as the logarithm is concave. The jackknife over chains finds it;
+            ``log_predictive`` is without it.
+        rhat: ``(num_docs,)`` float64 split R-hat of the held-out tokens' log probability.
+        num_samples: ``(num_docs,)`` int64 draws of each chain, after as many of warm-up.
+        num_chains: Chains of each document.
+    """
+
+    tolerance: float
+    variance: Tensor
+    bias: Tensor
+    rhat: Tensor
+    num_samples: Tensor
+    num_chains: int
+
+    @property
+    def simulation_error(self) -> float:
+        """Monte-Carlo standard error of ``nats_per_token``, from independent chains."""
+        return float(self.variance.sum().sqrt() / self.held_out_tokens.sum())
+
+    @property
+    def simulation_bias(self) -> float:
+        """Nats per token of bias that the jackknife found, and that was taken off."""
+        return float(self.bias.sum() / self.held_out_tokens.sum())
+
+    @property
+    def within_tolerance(self) -> bool:
+        """Whether the error, and the bias taken off, are as small as asked for."""
+        return max(self.simulation_error, abs(self.simulation_bias)) <= self.tolerance
+
+    @property
+    def max_rhat(self) -> float:
+        """Largest R-hat of a document with held-out tokens."""
+        return float(self.rhat[self.held_out_tokens > 0].max())
+
+    @property
+    def share_above_rhat(self) -> float:
+        """Share of the documents with held-out tokens whose R-hat is above 1.05."""
+        return float((self.rhat[self.held_out_tokens > 0] > LARGEST_RHAT).double().mean())
+
+    def __repr__(self) -> str:
+        reached = "" if self.within_tolerance else f", NOT within {self.tolerance:g}"
+        return (
+            f"{super().__repr__()}\n"
+            f"  simulation  s.e. {self.simulation_error:.2g}, bias removed "
+            f"{self.simulation_bias:.2g} nats per token{reached}, of all documents together; "
+            f"{self.num_chains} chains of up to {int(self.num_samples.max())} draws\n"
+            f"  R-hat       at most {self.max_rhat:.3f}; above {LARGEST_RHAT} in "
+            f"{self.share_above_rhat:.1%} of the documents"
+        )
+
+
+def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[float, float]:
+    """Nats per held-out token that one result is better by, on the same tokens.
+
+    Args:
+        ours: Scores of a hold-out.
+        other: Scores of the same.
+
+    Returns:
+        The difference, and its standard error over documents.
+
+    Raises:
+        ConfigError: The results are of other tokens.
+    """
+    prints = ours.fingerprint, other.fingerprint
+    different = None not in prints and prints[0] != prints[1]
+    if different or not torch.equal(ours.held_out_tokens, other.held_out_tokens):
+        raise ConfigError("the results are of different held-out tokens; score one hold-out")
+    return per_token(ours.log_predictive - other.log_predictive, ours.held_out_tokens)
