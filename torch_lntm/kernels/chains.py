@@ -100,7 +100,7 @@ class PaddedWords:
         self._words = topics.mT[columns].where((counts > 0)[..., None], 1.0)
         self._cells = Cells(counts[:, None], columns[:, None], num_repeated)
         self._likelihood = likelihood
-        self._of_length = likelihood.of_length(batch.lengths)
+        self._of_length = None if likelihood.independent else likelihood.of_length(batch.lengths)
 
     def _mixture(self, theta: Tensor) -> Tensor:
         """Probabilities of the words ``(num_docs, num_chains, longest)``, floored."""
@@ -112,8 +112,8 @@ class PaddedWords:
         return theta * (ratio @ self._words).transpose(0, 1)
 
     def _log_likelihood(self, s: Tensor) -> Tensor:
-        terms = self._likelihood.log_terms(s, self._cells)
-        return terms.sum(-1).double().mT + self._of_length
+        value = self._likelihood.log_terms(s, self._cells).sum(-1).double().mT
+        return value if self._of_length is None else value + self._of_length
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """As :meth:`SparseWords.log_likelihood`, for one axis of chains."""

@@ -178,9 +178,11 @@ def expected_counts(
     s = _mixture(weights, words, batch)
     cells = Cells.of(batch)
     ratio = likelihood.slopes(s, cells)
-    of_words = document_sums(likelihood.log_terms(s, cells), batch)
+    value = document_sums(likelihood.log_terms(s, cells), batch)
+    if not likelihood.independent:
+        value = value + likelihood.of_length(batch.lengths)
     return ExpectedCounts(
-        log_likelihood=of_words + likelihood.of_length(batch.lengths),
+        log_likelihood=value,
         topic_counts=weights * sum_over_words(ratio, words, batch),
         word_counts=sum_over_docs(ratio, weights, batch).mul_(words).mT if word_counts else None,
     )

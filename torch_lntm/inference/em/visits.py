@@ -140,9 +140,9 @@ class EpochStats:
             share: Share of the mini-batch's documents that these are.
         """
         assert chains.last is not None
-        self._acceptance.append(share * chains.last.acceptance.mean())
+        self._acceptance.append(_part(chains.last.acceptance.mean(), share))
         self._divergences.append(chains.last.divergent.sum())
-        self._step_size.append(share * chains.step_size.mean())
+        self._step_size.append(_part(chains.step_size.mean(), share))
         return chains.last.accepted
 
     def add_draws(self, chains: Chains) -> None:
@@ -165,6 +165,11 @@ class EpochStats:
                 "step_size": visited * torch.stack(self._step_size).mean(),
             }
         )
+
+
+def _part(value: Tensor, share: float) -> Tensor:
+    """The share of a value; one process alone has all of it, without a launch on a GPU."""
+    return value if share == 1.0 else share * value
 
 
 def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> dict[str, Tensor]:
