@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,10 +74,10 @@ def test_documents_with_means_of_their_own() -> None:
     batch = corpus.batch(dtype=torch.float64)
     shared = model.prior.identified(batch)
     loc = torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    own = type(shared)(shared.basis, loc, shared.tril, shared.anchored)
+    own = replace(shared, loc=loc)
     posterior = LaplaceGuide(model).posterior(batch)
     for row in range(3):
-        alone = type(shared)(shared.basis, loc[row], shared.tril, shared.anchored)
+        alone = replace(shared, loc=loc[row])
         document = batch.select(torch.tensor([row]))
         words = model.topics.probs.detach().mT[document.word_index]
         values = [

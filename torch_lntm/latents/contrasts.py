@@ -10,6 +10,7 @@ the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torch_lntm import noise
 from torch_lntm.latents.identified import Grid, IdentifiedSpace
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
-from torch_lntm.latents.normal import NormalSpace, standard_normal_log_density
+from torch_lntm.latents.normal import NormalSpace, StandardNormalSpace
 from torch_lntm.latents.proposals import Proposal, elliptical_draws
+from torch_lntm.latents.space import LocatedSpace
 
 if TYPE_CHECKING:
     from typing import Self
@@ -46,18 +47,52 @@ class NormalMoments(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ContrastSpace(IdentifiedSpace):
+class CentredSpace(LocatedSpace, IdentifiedSpace):
+    """Coordinates in which the centred logits are affine.
+
+    Attributes:
+        loc: ``(num_topics - 1,)`` contrasts of the prior mean, or one row a document.
+        basis: ``(num_topics - 1, num_topics)`` Q.
+    """
+
+    basis: Tensor
+
+    has_normal = True
+    variable = "centred logits"
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return self.basis.shape[1]
+
+    @cached_property
+    def origin(self) -> Tensor:
+        """Centred logits at z = 0, ``(num_topics,)`` or one row a document."""
+        return self.loc @ self.basis
+
+    @property
+    @abstractmethod
+    def loading(self) -> Tensor:
+        """``(dim, num_topics)`` change of the logits with z."""
+
+    def logits(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.logits`; centred."""
+        return self.origin + z @ self.loading
+
+    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
+        """See :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""
+        return gradient @ self.loading.mT
+
+
+@dataclass(frozen=True, eq=False)
+class ContrastSpace(CentredSpace, StandardNormalSpace):
     """A normal prior of eta in whitened contrasts w, where it is standard normal; float64.
 
     Attributes:
-        basis: ``(num_topics - 1, num_topics)`` Q.
-        loc: ``(num_topics - 1,)`` contrasts of the prior mean, or one row a document.
         tril: ``(num_topics - 1, num_topics - 1)`` L.
         anchored: eta has one component less than there are topics.
     """
 
-    basis: Tensor
-    loc: Tensor
     tril: Tensor
     anchored: bool
 
@@ -68,8 +103,6 @@ class ContrastSpace(IdentifiedSpace):
     }
     reference = "laplace"
     has_grid = True
-    has_normal = True
-    variable = "centred logits"
 
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
@@ -79,61 +112,26 @@ class ContrastSpace(IdentifiedSpace):
             lifted = torch.cat([lifted, lifted.new_zeros(1, space.eta_dim)])
         basis = contrast_basis(len(lifted)).to(lifted.device)
         loc = space.lift(space.loc.double()) @ basis.mT
-        return cls(basis, loc, triangular_factor(basis @ lifted), space.anchored)
+        return cls(loc, basis, triangular_factor(basis @ lifted), space.anchored)
 
     @property
     def dim(self) -> int:
         """See :attr:`LatentSpace.dim`."""
         return len(self.basis)
 
-    @property
-    def num_topics(self) -> int:
-        """See :attr:`LatentSpace.num_topics`."""
-        return self.basis.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """See :attr:`LatentSpace.dtype`."""
-        return self.loc.dtype
-
     @cached_property
-    def _centre_logits(self) -> Tensor:
-        """Centred logits at w = 0, ``(num_topics,)`` or one row a document."""
-        return self.loc @ self.basis
-
-    @cached_property
-    def _loading(self) -> Tensor:
-        """``(num_topics - 1, num_topics)`` change of the logits with w."""
+    def loading(self) -> Tensor:
+        """See :attr:`CentredSpace.loading`."""
         return self.tril.mT @ self.basis
 
     @property
     def centre(self) -> Tensor:
         """See :attr:`LatentSpace.centre`."""
-        return self._eta(self._centre_logits)
+        return self._eta(self.origin)
 
     def _eta(self, logits: Tensor) -> Tensor:
         """The eta of centred logits."""
         return logits[..., :-1] - logits[..., -1:] if self.anchored else logits
-
-    def logits(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.logits`; centred."""
-        return self._centre_logits + z @ self._loading
-
-    def log_density(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.log_density`."""
-        return standard_normal_log_density(z)
-
-    def gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.gradient`."""
-        return -z
-
-    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
-        """See :meth:`LatentSpace.pull`."""
-        return gradient @ self.basis.mT @ self.tril
-
-    def draw(self, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.draw`."""
-        return noise.normal(noise.fold_in(key, 0), self.dim).to(self.dtype)
 
     def latents(self, z: Tensor) -> dict[str, Tensor]:
         """See :meth:`LatentSpace.latents`; of a free eta the one whose mean over topics is 0."""
@@ -173,7 +171,7 @@ class ContrastSpace(IdentifiedSpace):
     @property
     def standardiser(self) -> Tensor:
         """See :attr:`IdentifiedSpace.standardiser`; of the centred logits."""
-        return self._contrasts.mT @ self.basis / self._loading.square().sum(0).sqrt()
+        return self._contrasts.mT @ self.basis / self.loading.square().sum(0).sqrt()
 
     def proper(self, posterior: NormalMoments) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
@@ -232,16 +230,10 @@ class ContrastSpace(IdentifiedSpace):
         loc, tril = space.project(posterior.mean[rows], posterior.scale_tril[rows])
         return space, loc[0], tril[0]
 
-    def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`."""
-        if self.loc.dim() == 1:
-            return self  # keeps what is cached
-        return type(self)(self.basis, self.loc[rows], self.tril, self.anchored)
-
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
-        basis, loc, tril = (value.to(dtype) for value in (self.basis, self.loc, self.tril))
-        return type(self)(basis, loc, tril, self.anchored)
+        loc, basis, tril = (value.to(dtype) for value in (self.loc, self.basis, self.tril))
+        return type(self)(loc, basis, tril, self.anchored)
 
 
 def _spread(reach: float, target: float) -> float:

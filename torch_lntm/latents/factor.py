@@ -22,7 +22,7 @@ from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_cholesky, triangular_factor
 from torch_lntm.latents.metrics import DenseMetric, Metric
 from torch_lntm.latents.normal import EtaSpace, NormalSpace, standard_normal_log_density
-from torch_lntm.latents.space import LatentSpace
+from torch_lntm.latents.space import LatentSpace, LocatedSpace
 
 if TYPE_CHECKING:
     from typing import Self
@@ -47,8 +47,35 @@ class SourceNormals(NamedTuple):
     log_volume: Tensor
 
 
+class LaplaceSourcesSpace(LatentSpace):
+    """Coordinates z = (s, e) of independent Laplace sources s and standard normal e."""
+
+    @property
+    @abstractmethod
+    def num_sources(self) -> int:
+        """Number of sources L."""
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        z = z.double()
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        of_noise = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
+        return of_noise - source.abs().sum(-1)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`; it jumps where a source is 0."""
+        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
+        return -torch.cat([source.sign(), noise], -1)
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        z = noise.normal(noise.fold_in(key, 0), self.dim)
+        z[..., : self.num_sources] = noise.laplace(noise.fold_in(key, 1), self.num_sources)
+        return z.to(self.dtype)
+
+
 @dataclass(frozen=True, eq=False)
-class FactorSpace(LatentSpace):
+class FactorSpace(LocatedSpace):
     """z = (s, e) of sources and noise; see the module.
 
     Attributes:
@@ -57,7 +84,6 @@ class FactorSpace(LatentSpace):
         noise_precision: ``(num_topics,)`` diagonal of Λ, positive.
     """
 
-    loc: Tensor
     mixing: Tensor
     noise_precision: Tensor
 
@@ -86,11 +112,6 @@ class FactorSpace(LatentSpace):
     def eta_dim(self) -> int:
         """Dimension of eta."""
         return self.num_topics
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """See :attr:`LatentSpace.dtype`."""
-        return self.loc.dtype
 
     @property
     def centre(self) -> Tensor:
@@ -270,12 +291,6 @@ class FactorSpace(LatentSpace):
         eta, source = latents["eta"], latents["source"]
         return torch.cat([source.to(eta), self.noise(eta, source).to(eta)], -1)
 
-    def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`."""
-        if self.loc.dim() == 1:
-            return self  # keeps what is cached
-        return type(self)(self.loc[rows], self.mixing, self.noise_precision)
-
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
         parameters = (self.loc, self.mixing, self.noise_precision)
@@ -349,7 +364,7 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
         return self._marginal
 
 
-class LaplaceFactorSpace(FactorSpace):
+class LaplaceFactorSpace(FactorSpace, LaplaceSourcesSpace):
     """With Laplace sources of density ½ exp(−|s|); eta is not normal."""
 
     posterior_metrics = {"taylor": "factor"}  # noqa: RUF012
@@ -367,21 +382,3 @@ class LaplaceFactorSpace(FactorSpace):
         """See :meth:`FactorSpace.source_divergence`; the dual's bound, E|s| ≤ sqrt(E s²)."""
         constant = math.log(2.0) - 0.5 * math.log(2.0 * math.pi * math.e)
         return second_moment.sqrt().sum(-1) + self.num_sources * constant - log_volume
-
-    def log_density(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.log_density`."""
-        z = z.double()
-        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        of_noise = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
-        return of_noise - source.abs().sum(-1)
-
-    def gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.gradient`; it jumps where a source is 0."""
-        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        return -torch.cat([source.sign(), noise], -1)
-
-    def draw(self, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.draw`."""
-        z = noise.normal(noise.fold_in(key, 0), self.dim)
-        z[..., : self.num_sources] = noise.laplace(noise.fold_in(key, 1), self.num_sources)
-        return z.to(self.dtype)

@@ -39,7 +39,42 @@ class LogGamma(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class GammaSpace(LatentSpace):
+class DirichletSpace(LatentSpace):
+    """Coordinates of theta ~ Dirichlet(α), which all documents share.
+
+    Attributes:
+        concentration: ``(num_topics,)`` float64 α.
+    """
+
+    concentration: Tensor
+
+    sites = ("theta",)
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`LatentSpace.num_topics`."""
+        return len(self.concentration)
+
+    @property
+    def centre(self) -> Tensor:
+        """See :attr:`LatentSpace.centre`; α/Σα."""
+        return (self.concentration / self.concentration.sum()).to(self.dtype)
+
+    def latents(self, z: Tensor) -> dict[str, Tensor]:
+        """See :meth:`LatentSpace.latents`."""
+        return {"theta": torch.softmax(self.logits(z), -1)}
+
+    def place(self, latent: Tensor, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.place`."""
+        return self.locate({"theta": latent}, key)
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`; itself, which all documents share."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class GammaSpace(DirichletSpace):
     """theta ~ Dirichlet(α) as softmax(x(z)), x_k(z_k) the log of a Gamma(α_k) variate.
 
     Under small α the variates' logs have a tail of length 1/α to the left of a steep wall, which
@@ -51,14 +86,11 @@ class GammaSpace(LatentSpace):
     tend. The density of z is exact for any x(z).
 
     Attributes:
-        concentration: ``(num_topics,)`` float64 α.
         dtype: Floating-point type of draws; what depends on α is computed in float64.
     """
 
-    concentration: Tensor
     dtype: torch.dtype = torch.float64
 
-    sites = ("theta",)
     conjugate = True
     leapfrogs = 16  # tails of single topics are long, where words leave them alone
 
@@ -66,16 +98,6 @@ class GammaSpace(LatentSpace):
     def dim(self) -> int:
         """See :attr:`LatentSpace.dim`."""
         return len(self.concentration)
-
-    @property
-    def num_topics(self) -> int:
-        """See :attr:`LatentSpace.num_topics`."""
-        return len(self.concentration)
-
-    @property
-    def centre(self) -> Tensor:
-        """See :attr:`LatentSpace.centre`; α/Σα."""
-        return (self.concentration / self.concentration.sum()).to(self.dtype)
 
     @cached_property
     def _log_normaliser(self) -> Tensor:
@@ -142,10 +164,6 @@ class GammaSpace(LatentSpace):
         shapes = self.concentration.expand(*key.shape, self.dim)
         return self.whiten(noise.log_gamma(key, shapes)).to(self.dtype)
 
-    def latents(self, z: Tensor) -> dict[str, Tensor]:
-        """See :meth:`LatentSpace.latents`."""
-        return {"theta": torch.softmax(self.logits(z), -1)}
-
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
         """See :meth:`LatentSpace.locate`.
 
@@ -161,14 +179,6 @@ class GammaSpace(LatentSpace):
         log_theta = theta.double().clamp_min(smallest).log()
         log_theta = torch.where(theta > smallest, log_theta, log_theta + beyond)
         return self.whiten(log_theta + total).to(self.dtype)
-
-    def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`."""
-        return self.locate({"theta": latent}, key)
-
-    def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`; itself, which all documents share."""
-        return self
 
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""

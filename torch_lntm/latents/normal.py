@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,13 +20,29 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.latents.linalg import inverse_of_lower
 from torch_lntm.latents.metrics import DenseMetric, Metric
-from torch_lntm.latents.space import AffineLogits, LatentSpace
+from torch_lntm.latents.space import AffineLogits, LatentSpace, LocatedSpace
 
 if TYPE_CHECKING:
     from typing import Self
 
 
-class EtaSpace(LatentSpace):
+class StandardNormalSpace(LatentSpace):
+    """Coordinates z whose prior is standard normal."""
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.log_density`."""
+        return standard_normal_log_density(z)
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.gradient`."""
+        return -z
+
+    def draw(self, key: Tensor) -> Tensor:
+        """See :meth:`LatentSpace.draw`."""
+        return noise.normal(noise.fold_in(key, 0), self.dim).to(self.dtype)
+
+
+class EtaSpace(StandardNormalSpace):
     """Coordinates in which eta is normal: z is standard normal and eta affine in it.
 
     This is what solvers of normal posteriors ask for. z may have more components than eta.
@@ -80,21 +96,9 @@ class EtaSpace(LatentSpace):
         """See :meth:`LatentSpace.place`; the shortest one."""
         return self.whiten(latent)
 
-    def log_density(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.log_density`."""
-        return standard_normal_log_density(z)
-
-    def gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.gradient`."""
-        return -z
-
-    def draw(self, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.draw`."""
-        return noise.normal(noise.fold_in(key, 0), self.dim).to(self.dtype)
-
 
 @dataclass(frozen=True, eq=False)
-class NormalSpace(EtaSpace):
+class NormalSpace(LocatedSpace, EtaSpace):
     """eta ~ Normal(loc, LLᵀ) in z = L⁻¹(eta − loc).
 
     Attributes:
@@ -103,7 +107,6 @@ class NormalSpace(EtaSpace):
         anchored: Logits are eta with a 0 appended, instead of eta itself.
     """
 
-    loc: Tensor
     tril: Tensor
     anchored: bool = False
 
@@ -125,11 +128,6 @@ class NormalSpace(EtaSpace):
     def num_topics(self) -> int:
         """See :attr:`LatentSpace.num_topics`."""
         return self.eta_dim + self.anchored
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """See :attr:`LatentSpace.dtype`."""
-        return self.loc.dtype
 
     @property
     def centre(self) -> Tensor:
@@ -189,15 +187,9 @@ class NormalSpace(EtaSpace):
         """See :meth:`LatentSpace.locate`."""
         return self.whiten(latents["eta"])
 
-    def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`."""
-        if self.loc.dim() == 1:
-            return self  # keeps what is cached
-        return type(self)(self.loc[rows], self.tril, self.anchored)
-
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
-        return type(self)(self.loc.to(dtype), self.tril, self.anchored)
+        return replace(self, loc=self.loc.to(dtype))
 
     def marginal(self) -> NormalSpace:
         """See :meth:`EtaSpace.marginal`; itself."""

@@ -7,7 +7,6 @@ is a product, p(s) N(e; 0, I), and the logits are affine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,11 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from torch_lntm import noise
-from torch_lntm.latents.factor import LaplaceFactorSpace
-from torch_lntm.latents.identified import IdentifiedSpace
+from torch_lntm.latents.contrasts import CentredSpace
+from torch_lntm.latents.factor import LaplaceFactorSpace, LaplaceSourcesSpace
 from torch_lntm.latents.linalg import contrast_basis, triangular_factor
-from torch_lntm.latents.normal import standard_normal_log_density
 from torch_lntm.latents.proposals import Proposal, elliptical_draws
 
 if TYPE_CHECKING:
@@ -44,18 +41,14 @@ class SourceMoments(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SourceContrastSpace(IdentifiedSpace):
+class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     """Laplace sources and contrasts of eta in u = (s, e); see the module. Float64.
 
     Attributes:
-        basis: ``(num_topics - 1, num_topics)`` Q.
-        loc: ``(num_topics - 1,)`` contrasts Qμ, or one row a document.
         mixing: ``(num_topics - 1, num_sources)`` QA.
         noise_tril: ``(num_topics - 1, num_topics - 1)`` U.
     """
 
-    basis: Tensor
-    loc: Tensor
     mixing: Tensor
     noise_tril: Tensor
 
@@ -65,16 +58,14 @@ class SourceContrastSpace(IdentifiedSpace):
         "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
     }
     reference = "factor"
-    has_normal = True
-    variable = "centred logits"
 
     @classmethod
     def of(cls, space: LaplaceFactorSpace) -> Self:
         """The sources and contrasts of a factor prior with Laplace sources."""
         basis = contrast_basis(space.num_topics).to(space.loc.device)
         return cls(
-            basis,
             space.loc.double() @ basis.mT,
+            basis,
             basis @ space.mixing.double(),
             triangular_factor(basis * space.noise_precision.double().rsqrt()),
         )
@@ -90,49 +81,14 @@ class SourceContrastSpace(IdentifiedSpace):
         return self.num_sources + len(self.basis)
 
     @property
-    def num_topics(self) -> int:
-        """See :attr:`LatentSpace.num_topics`."""
-        return self.basis.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """See :attr:`LatentSpace.dtype`."""
-        return self.loc.dtype
-
-    @cached_property
     def centre(self) -> Tensor:
         """See :attr:`LatentSpace.centre`."""
-        return self.loc @ self.basis
+        return self.origin
 
     @cached_property
     def loading(self) -> Tensor:
-        """``(dim, num_topics)`` change of the logits with u."""
+        """See :attr:`CentredSpace.loading`."""
         return torch.cat([self.mixing.mT, self.noise_tril.mT]) @ self.basis
-
-    def logits(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.logits`; centred."""
-        return self.centre + z @ self.loading
-
-    def log_density(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.log_density`."""
-        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        of_noise = standard_normal_log_density(noise, -self.num_sources * math.log(2.0))
-        return of_noise - source.double().abs().sum(-1)
-
-    def gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.gradient`."""
-        source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
-        return -torch.cat([source.sign(), noise], -1)
-
-    def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
-        """See :meth:`LatentSpace.pull`."""
-        return gradient @ self.loading.mT
-
-    def draw(self, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.draw`."""
-        z = noise.normal(noise.fold_in(key, 0), self.dim)
-        z[..., : self.num_sources] = noise.laplace(noise.fold_in(key, 1), self.num_sources)
-        return z.to(self.dtype)
 
     def latents(self, z: Tensor) -> dict[str, Tensor]:
         """See :meth:`LatentSpace.latents`; the eta whose mean over topics is 0."""
@@ -240,15 +196,9 @@ class SourceContrastSpace(IdentifiedSpace):
         root = scale[:, None] * vectors * (1.0 + values.clamp_min(0.0)).rsqrt()
         return loc[0], triangular_factor(root)
 
-    def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`."""
-        if self.loc.dim() == 1:
-            return self  # keeps what is cached
-        return type(self)(self.basis, self.loc[rows], self.mixing, self.noise_tril)
-
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
-        values = (self.basis, self.loc, self.mixing, self.noise_tril)
+        values = (self.loc, self.basis, self.mixing, self.noise_tril)
         return type(self)(*(value.to(dtype) for value in values))
 
 

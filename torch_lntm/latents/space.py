@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
@@ -152,3 +153,25 @@ class LatentSpace(ABC):
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
         """The same space in another floating-point type."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocatedSpace(LatentSpace):
+    """Coordinates of documents that differ in the location of their prior alone, if at all.
+
+    Attributes:
+        loc: The location, one vector or a row for each document.
+    """
+
+    loc: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See :attr:`LatentSpace.dtype`."""
+        return self.loc.dtype
+
+    def select(self, rows: Tensor) -> Self:
+        """See :meth:`LatentSpace.select`."""
+        if self.loc.dim() == 1:
+            return self  # keeps what is cached
+        return replace(self, loc=self.loc[rows])

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_lntm import noise
+from torch_lntm.latents.gamma import DirichletSpace
 from torch_lntm.latents.identified import Grid, IdentifiedSpace
 from torch_lntm.latents.proposals import Proposal, log_gamma_variates
 from torch_lntm.latents.stick_proposals import log_beta, mixture_draws, stick_parameters
@@ -30,7 +31,7 @@ class DirichletMoments(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class StickSpace(IdentifiedSpace):
+class StickSpace(DirichletSpace, IdentifiedSpace):
     """theta ~ Dirichlet(α) in x = logit v, theta_k = v_k ∏_{j<k} (1 − v_j).
 
     Under Dirichlet(α) the v_k ~ Beta(α_k, Σ_{j>k} α_j) are independent, so x has a product of
@@ -38,14 +39,11 @@ class StickSpace(IdentifiedSpace):
     ``order``.
 
     Attributes:
-        concentration: ``(num_topics,)`` float64 α.
         order: ``(num_topics,)`` int64 topics in the order of the sticks.
     """
 
-    concentration: Tensor
     order: Tensor
 
-    sites = ("theta",)
     proposals = {"sticks": "stick-breaking mixture", "dirichlet": "Dirichlet"}  # noqa: RUF012
     reference = "ep"
     has_grid = True
@@ -67,19 +65,9 @@ class StickSpace(IdentifiedSpace):
         return len(self.concentration) - 1
 
     @property
-    def num_topics(self) -> int:
-        """See :attr:`LatentSpace.num_topics`."""
-        return len(self.concentration)
-
-    @property
     def dtype(self) -> torch.dtype:
         """See :attr:`LatentSpace.dtype`."""
         return self.concentration.dtype
-
-    @property
-    def centre(self) -> Tensor:
-        """See :attr:`LatentSpace.centre`; α/Σα."""
-        return self.concentration / self.concentration.sum()
 
     @property
     def exponents(self) -> Tensor:
@@ -123,10 +111,6 @@ class StickSpace(IdentifiedSpace):
         own, after = noise.log_gamma(key, parts).chunk(2, -1)
         return own - after
 
-    def latents(self, z: Tensor) -> dict[str, Tensor]:
-        """See :meth:`LatentSpace.latents`."""
-        return {"theta": torch.softmax(self.logits(z), -1)}
-
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
         """See :meth:`LatentSpace.locate`; a proportion of 0 counts as the smallest number."""
         theta = latents["theta"].double()
@@ -137,10 +121,6 @@ class StickSpace(IdentifiedSpace):
         sticks = log_theta[..., self.order]
         after = sticks[..., 1:].flip(-1).logcumsumexp(-1).flip(-1)
         return sticks[..., :-1] - after
-
-    def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`."""
-        return self.locate({"theta": latent}, key)
 
     @property
     def standardiser(self) -> Tensor:
@@ -205,10 +185,6 @@ class StickSpace(IdentifiedSpace):
         spread = spread.sqrt().clamp_max(1.0)
         reach = (depth(centre) - self._log_kernel(centre)) / self.exponents.amin(0)
         return Grid(centre, spread.diag(), torch.asinh((reach + centre.abs()) / spread))
-
-    def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`; itself, which all documents share."""
-        return self
 
     def to(self, dtype: torch.dtype) -> Self:
         """See :meth:`LatentSpace.to`."""
