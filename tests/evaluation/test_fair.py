@@ -121,17 +121,54 @@ def test_a_logistic_normal_prior_against_quadrature(num_topics: int) -> None:
 @pytest.mark.stat
 def test_a_dirichlet_prior_against_enumeration() -> None:
     alpha, topics = ALPHA[3], TOPICS[3]
-    few = OBSERVED[:3]
-    theta = np.zeros((4, 3))
-    for d, bag in enumerate(few):
-        tokens, total = np.repeat(np.arange(NUM_WORDS), bag), 0.0
-        for z in itertools.product(range(3), repeat=len(tokens)):
-            gamma = alpha + np.bincount(np.array(z, dtype=int), minlength=3)
-            p = np.exp(special.gammaln(gamma).sum() + np.log(topics[list(z), tokens]).sum())
-            total, theta[d] = total + p, theta[d] + p * gamma / gamma.sum()
-        theta[d] /= total
-    theta[3] = 1 / 3  # nothing is held out there
+    theta = np.full((4, 3), 1 / 3)  # nothing is held out of the last
+    theta[:3] = enumerated_means(alpha, topics, OBSERVED[:3])
     check(completion_of(alpha, topics, hold_out(50), tolerance=0.1), score_at(theta, topics), 50)
+
+
+def enumerated_means(alpha: np.ndarray, topics: np.ndarray, observed: np.ndarray) -> np.ndarray:
+    """Posterior means of theta, by the sum over all assignments of the tokens to topics."""
+    theta = []
+    for bag in observed:
+        tokens = np.repeat(np.arange(len(bag)), bag)
+        num_topics, num_tokens = len(alpha), len(tokens)
+        z = np.indices((num_topics,) * num_tokens).reshape(num_tokens, num_topics**num_tokens).T
+        gamma = alpha + (z[..., None] == np.arange(num_topics)).sum(1)
+        log_weights = special.gammaln(gamma).sum(1) + np.log(topics[z, tokens]).sum(1)
+        weights = special.softmax(log_weights)
+        theta.append(weights @ (gamma / gamma.sum(1, keepdims=True)))
+    return np.array(theta)
+
+
+@pytest.mark.slow
+@pytest.mark.stat
+def test_the_claimed_error_holds_for_the_total_and_not_for_every_document() -> None:
+    rng = np.random.default_rng(1)
+    num_docs, num_words, alpha, times = 200, 12, np.full(3, 0.05), 12
+    topics = rng.dirichlet(np.full(num_words, 0.1), 3) * 0.97 + 0.03 / num_words
+    lengths = rng.integers(6, 13, num_docs)
+    counts = [
+        rng.multinomial(length, theta @ topics)
+        for length, theta in zip(lengths, rng.dirichlet(alpha, num_docs), strict=True)
+    ]
+    documents = Corpus.from_matrix(np.array(counts)).hold_out_words()
+    observed, held_out = (part.to_scipy().toarray() for part in documents)
+    theta = enumerated_means(alpha, topics, observed)
+    exact = torch.from_numpy((held_out * np.log(theta @ topics)).sum(1))
+    off, said = [], []
+    for seed in range(times):
+        result = completion_of(alpha, topics, documents, tolerance=10.0, seed=seed)
+        assert isinstance(result, ExactCompletion)
+        off.append(result.log_predictive - exact)
+        said.append(result.variance)
+        tokens = int(result.held_out_tokens.sum())
+        assert result.simulation_error == pytest.approx(float(said[-1].sum().sqrt()) / tokens)
+    errors, variances = torch.stack(off), torch.stack(said)
+    # Chi-square of 12 squares over 12: outside of these bounds at a rate of 1e-5.
+    of_totals = float((errors.sum(1).square() / variances.sum(1)).mean())
+    assert 0.1 < of_totals < 4.0
+    # Chains that all missed a rare mode agree with one another.
+    assert bool((errors.abs() > 6.0 * variances.sqrt() + 1e-3).any())
 
 
 @pytest.mark.slow
