@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torch_lntm.errors import no_attribute
+from torch_lntm.kernels import Cells, CountLikelihood
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
@@ -25,8 +26,10 @@ from torch_lntm.models.words.words import Words
 
 __all__ = [
     "CONSTRUCTORS",
+    "Cells",
     "Construction",
     "ContentTopics",
+    "CountLikelihood",
     "Covariates",
     "DiagonalNormalPrior",
     "DirichletMultinomial",
