@@ -185,7 +185,7 @@ def test_contrasts_of_the_covariance() -> None:
         ({"num_sources": 4}, "num_sources is 4; expected 1 to 3: 4 topics have 3 contrasts"),
         ({"num_sources": 0}, "num_sources is 0; expected 1 to 3"),
         ({"source": "cauchy"}, "source 'cauchy'; expected one of gaussian, laplace"),
-        ({"loc": torch.zeros(3)}, "loc: got shape (3,); expected (4,), all finite"),
+        ({"loc": torch.zeros(3)}, "loc: got shape (3,); expected (4,) finite numbers"),
         ({"mixing": torch.ones(2, 4)}, "mixing: got shape (2, 4); expected (4, 2)"),
         ({"mixing": torch.full((4, 2), torch.nan)}, "mixing: got shape (4, 2); expected (4, 2)"),
         (

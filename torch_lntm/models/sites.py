@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
@@ -118,38 +117,29 @@ def draw_pyro_samples(module: nn.Module) -> set[str]:
     return drawn
 
 
-def capture(part: Part) -> Part:
+def capture(
+    part: Part, take: Callable[[str, Tensor], Tensor] = lambda _, value: value, path: str = ""
+) -> Part:
     """A part with the parameters that the program has now, drawn or given ones too.
 
     Pyro asks a site's distribution for densities after the program has run, when a handler's values
     are gone from the module. The captured part shares the parameters, and gradients reach them.
+
+    Args:
+        part: The part.
+        take: Returns the tensor to read in place of a parameter, given its name and value. Defaults
+            to the value.
+        path: What the names begin with.
     """
     twin = copy.copy(part)
     own = [name for name, _ in part.named_parameters(recurse=False)]
     for name in [*own, *getattr(part, "_pyro_samples", ())]:
         # Modules keep parameters elsewhere; an attribute of the instance is found before them.
-        vars(twin)[name] = getattr(part, name)
-    vars(twin)["_modules"] = {name: capture(inner) for name, inner in part.named_children()}
+        vars(twin)[name] = take(path + name, getattr(part, name))
+    vars(twin)["_modules"] = {
+        name: capture(inner, take, f"{path}{name}.") for name, inner in part.named_children()
+    }
     return twin
-
-
-@contextmanager
-def _stand_ins(part: nn.Module, drawn: set[str]) -> Iterator[dict[str, Tensor]]:
-    """A context in which a part reads copies of its parameters, drawn ones too, by their names."""
-    names = dict.fromkeys([*(name for name, _ in part.named_parameters()), *drawn])
-    copies = {}
-    try:
-        for name in names:
-            path, _, attribute = name.rpartition(".")
-            owner = part.get_submodule(path)
-            copies[name] = getattr(owner, attribute).detach().clone().requires_grad_()
-            # Modules keep parameters elsewhere; an attribute of the instance is found before them.
-            vars(owner)[attribute] = copies[name]
-        yield copies
-    finally:
-        for name in copies:
-            path, _, attribute = name.rpartition(".")
-            del vars(part.get_submodule(path))[attribute]
 
 
 def has_prior_of_its_own(part: nn.Module, name: str, drawn: set[str]) -> bool:
@@ -169,8 +159,14 @@ def has_prior_of_its_own(part: nn.Module, name: str, drawn: set[str]) -> bool:
     own = {one.removeprefix(f"{name}.") for one in drawn if one.startswith(f"{name}.")}
     if not own:
         return True
-    with torch.inference_mode(False), torch.enable_grad(), _stand_ins(part, own) as values:
-        log_prior: Tensor = part.log_prior()  # type: ignore[operator]
+    values: dict[str, Tensor] = {}
+
+    def copied(name: str, value: Tensor) -> Tensor:
+        values[name] = value.detach().clone().requires_grad_()
+        return values[name]
+
+    with torch.inference_mode(False), torch.enable_grad():
+        log_prior: Tensor = capture(part, copied).log_prior()  # type: ignore[operator]
         if not log_prior.requires_grad:
             return True
         slopes = torch.autograd.grad(log_prior, list(values.values()), allow_unused=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.prior import checked
 
 
 class DiagonalNormalPrior(LogisticNormalPrior):
@@ -89,14 +90,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
                 standard deviation that is not positive.
         """
         if std is not None:
-            std = torch.as_tensor(std)
-            if tuple(std.shape) != (self.num_topics,) or not bool(
-                (torch.isfinite(std) & (std > 0)).all()
-            ):
-                raise ConfigError(
-                    f"prior std: got shape {tuple(std.shape)}; expected ({self.num_topics},) "
-                    "positive finite numbers"
-                )
+            std = checked(std, "prior std", self.num_topics, positive=True)
             self.log_std.copy_(std.double().log())
         super().set_(loc=loc, covariance=covariance)
 

@@ -20,7 +20,7 @@ from torch_lntm.latents import (
     LaplaceFactorSpace,
     SourceContrastSpace,
 )
-from torch_lntm.models.priors.prior import DocumentPrior, centred_logits, widening
+from torch_lntm.models.priors.prior import DocumentPrior, centred_logits, checked, widening
 from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 from torch_lntm.posteriors import Moments
 
@@ -140,9 +140,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 or a source whose column of A is zero: no EM step would ever move it.
         """
         if loc is not None:
-            self.loc.copy_(_finite(loc, "loc", (self.num_topics,)))
+            self.loc.copy_(checked(loc, "loc", self.num_topics))
         if mixing is not None:
-            mixing = _finite(mixing, "mixing", (self.num_topics, self.num_sources))
+            mixing = checked(mixing, "mixing", self.num_topics, self.num_sources)
             zero = (mixing == 0).all(0).nonzero().flatten().tolist()
             if zero:
                 raise ConfigError(
@@ -151,7 +151,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 )
             self.mixing.copy_(mixing)
         if noise_precision is not None:
-            noise_precision = _finite(noise_precision, "noise_precision", (self.num_topics,))
+            noise_precision = checked(noise_precision, "noise_precision", self.num_topics)
             held = noise_precision.to(self.loc.dtype)
             if not torch.isfinite(held).all() or not (held > 0).all():
                 raise ConfigError(
@@ -360,11 +360,3 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             f"{self.num_topics} topics, {self.num_sources} {self.source} sources, "
             f"pseudo_documents={self.pseudo_documents}, pseudo_variance={self.pseudo_variance}"
         )
-
-
-def _finite(value: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A tensor of the right shape with finite entries."""
-    tensor = torch.as_tensor(value)
-    if tuple(tensor.shape) != shape or not torch.isfinite(tensor).all():
-        raise ConfigError(f"{name}: got shape {tuple(tensor.shape)}; expected {shape}, all finite")
-    return tensor

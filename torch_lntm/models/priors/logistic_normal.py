@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.normal import NormalPrior
-from torch_lntm.models.priors.prior import widening
+from torch_lntm.models.priors.prior import checked, widening
 from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 
 
@@ -86,19 +88,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         """
         dim = self.latent_dim
         if loc is not None:
-            loc = torch.as_tensor(loc)
-            if tuple(loc.shape) != (dim,) or not torch.isfinite(loc).all():
-                raise ConfigError(
-                    f"prior mean: got shape {tuple(loc.shape)}; expected ({dim},) finite numbers"
-                )
-            self.loc.copy_(loc)
+            self.loc.copy_(checked(loc, "prior mean", dim))
         if covariance is not None:
-            covariance = torch.as_tensor(covariance).double()
-            if tuple(covariance.shape) != (dim, dim) or not torch.isfinite(covariance).all():
-                raise ConfigError(
-                    f"prior covariance: got shape {tuple(covariance.shape)}; expected "
-                    f"({dim}, {dim}) finite numbers"
-                )
+            covariance = checked(covariance, "prior covariance", dim, dim).double()
             self._check_covariance(covariance)
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
             if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
@@ -141,7 +133,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         """
         if num_docs == 0:
             return
-        mean, scatter, num_vectors = self._fit_mean(num_docs, **sums)
+        mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_vectors)
         tril, info = torch.linalg.cholesky_ex(self._restricted(covariance))
@@ -153,8 +145,15 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         self._write_scale(tril.where(info == 0, torch.nan))
         self.loc.copy_(mean)
 
-    def _fit_mean(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
+    def _fit_mean(
+        self, num_docs: float, sums: Mapping[str, Tensor], learn: bool = True
+    ) -> tuple[Tensor, Tensor, float]:
         """The mean that maximises, which does not depend on the covariance.
+
+        Args:
+            num_docs: As for :meth:`m_step`.
+            sums: As for :meth:`m_step`.
+            learn: Whether to set parameters that the mean's posterior depends on, too.
 
         Returns:
             The mean ``(latent_dim,)``, the scatter about it ``(latent_dim, latent_dim)``, and how
@@ -179,7 +178,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             NumericalError: The documents, with ``pseudo_documents``, are too few for a proper
                 posterior.
         """
-        mean, scatter, _ = self._mean_given(num_docs, **sums)
+        mean, scatter, _ = self._fit_mean(num_docs, sums, learn=False)
         # |Σ|^(−(pseudo_documents + D)/2), times |Σ|^½ of the flat mean that is integrated out.
         freedom = self.pseudo_documents + num_docs - self.latent_dim - 2
         if freedom < self.latent_dim:
@@ -202,10 +201,6 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         found = torch.from_numpy(np.reshape(drawn, tuple(scale.shape)))
         return (found + found.mT) / 2
 
-    def _mean_given(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
-        """As :meth:`_fit_mean`, with no parameter changed that the mean's posterior depends on."""
-        return self._fit_mean(num_docs, **sums)
-
     def _mean_covariance(self, num_docs: float) -> Tensor:
         """Covariance of the mean given eta, times ``covariance``, between its rows; float64."""
         return torch.full((1, 1), 1.0 / num_docs, dtype=torch.float64, device=self.loc.device)
@@ -219,7 +214,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
         The covariance's prior takes no part: the start is rough as it is.
         """
-        mean, scatter, num_vectors = self._fit_mean(num_docs, **sums)
+        mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         covariance = (scatter + scatter.mT) / 2 / num_vectors
         covariance.diagonal().add_(0.1)
         self.set_(loc=mean, covariance=self._restricted(covariance))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_lntm.corpus import Corpus, DocumentBatch
+from torch_lntm.errors import ConfigError
 from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
@@ -234,3 +235,19 @@ def widening(covariance: Tensor) -> float:
     """
     narrow = float(covariance.diagonal().mean())
     return max(1.0, WIDE_VARIANCE / narrow) if narrow > 0.0 else 1.0
+
+
+def checked(value: Tensor, what: str, *shape: int, positive: bool = False) -> Tensor:
+    """A tensor that was given for a parameter.
+
+    Raises:
+        ConfigError: Another shape, or an entry that is not finite, or not positive where it must.
+    """
+    tensor = torch.as_tensor(value)
+    fits = tuple(tensor.shape) == shape and bool(torch.isfinite(tensor).all())
+    if not fits or (positive and not (tensor > 0).all()):
+        raise ConfigError(
+            f"{what}: got shape {tuple(tensor.shape)}; expected {shape} "
+            f"{'positive ' if positive else ''}finite numbers"
+        )
+    return tensor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, NotFittedError
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
+from torch_lntm.models.priors.prior import checked
 from torch_lntm.posteriors import Moments
 
 #: Bounds of the penalty that the evidence chooses; within them a coefficient is free, or 0.
@@ -92,11 +95,7 @@ class StructuralPrior(LogisticNormalPrior):
         size = self.num_covariates
         if slopes is None:
             slopes = torch.zeros(size, self.latent_dim)
-        if tuple(slopes.shape) != (size, self.latent_dim) or not torch.isfinite(slopes).all():
-            raise ConfigError(
-                f"slopes have shape {tuple(slopes.shape)}; expected ({size}, {self.latent_dim}) "
-                "finite numbers"
-            )
+        slopes = checked(slopes, "slopes", size, self.latent_dim)
         self.slopes = nn.Parameter(slopes.detach().clone().to(dtype))
         start = 1.0 if penalty is None else penalty
         self.register_buffer("penalty", torch.tensor(start, dtype=torch.float64))
@@ -206,31 +205,23 @@ class StructuralPrior(LogisticNormalPrior):
             "covariate_latent": u.mT @ mean,
         }
 
-    def _fit_mean(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
-        """See :meth:`LogisticNormalPrior._fit_mean`; sets the slopes and the penalty too."""
-        return self._solve_mean(num_docs, self.learn_penalty, **sums)
-
-    def _mean_given(self, num_docs: float, **sums: Tensor) -> tuple[Tensor, Tensor, float]:
-        """See :meth:`LogisticNormalPrior._mean_given`; sets the slopes, at the present penalty."""
-        return self._solve_mean(num_docs, False, **sums)
-
     @torch.no_grad()
-    def _solve_mean(
-        self, num_docs: float, learn_penalty: bool, **sums: Tensor
+    def _fit_mean(
+        self, num_docs: float, sums: Mapping[str, Tensor], learn: bool = True
     ) -> tuple[Tensor, Tensor, float]:
-        """The mean that maximises, and whether the penalty is found first.
+        """See :meth:`LogisticNormalPrior._fit_mean`; sets the slopes, and learns the penalty.
 
         With the intercept's flat prior integrated out, everything is in terms of the covariates
         about their mean: slopes = (UᵀU + penalty I)⁻¹ UᵀM. Each penalised row of slopes counts as
         one more vector in the covariance.
         """
-        mean, scatter, _ = super()._fit_mean(num_docs, **sums)
+        mean, scatter, _ = super()._fit_mean(num_docs, sums)
         centre = sums["covariate_sum"] / num_docs
         outer = sums["covariate_outer"] - num_docs * torch.outer(centre, centre)
         crossed = sums["covariate_latent"] - num_docs * torch.outer(centre, mean)
         values, vectors = torch.linalg.eigh((outer + outer.mT) / 2)
         values, rotated = values.clamp_min(0.0), vectors.mT @ crossed
-        if learn_penalty and self.num_covariates:
+        if learn and self.learn_penalty and self.num_covariates:
             self.penalty.copy_(self._by_evidence(values, rotated))
         slopes = vectors @ (rotated / (values + self.penalty)[:, None])
         self.gram[0, 0] = num_docs
