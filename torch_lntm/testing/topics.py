@@ -12,7 +12,8 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
-from torch_lntm.testing.checks import NUDGE, NUDGES, check, equal
+from torch_lntm.testing.checks import check, check_m_step, equal, nudge_
+from torch_lntm.testing.programs import traced_likelihood
 
 #: Tokens of each topic in the counts that M-steps are checked with.
 TOKENS = 500.0
@@ -41,7 +42,14 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     _check_start(topics)
     if any(parameter.requires_grad for parameter in topics.parameters()):
         _check_gradient(topics)
-        _check_m_step(topics, exact_m_step)
+        counts = _counts(topics, 6)
+        check_m_step(
+            topics,
+            lambda: _log_joint(topics, counts),
+            lambda: topics.m_step(counts),
+            SLACK * float(counts.sum()),
+            exact_m_step,
+        )
 
 
 def _counts(topics: Topics, seed: int = 0) -> Tensor:
@@ -53,20 +61,16 @@ def _counts(topics: Topics, seed: int = 0) -> Tensor:
     return (TOKENS * weights / weights.sum(1, keepdim=True)).to(topics.device)
 
 
-def _log_joint(topics: Topics, counts: Tensor) -> float:
-    with torch.no_grad():
-        probs = topics.double_probs
-        used = counts > 0
-        return float((counts[used] * probs[used].log()).sum() + topics.log_prior())
+def _log_joint(topics: Topics, counts: Tensor) -> Tensor:
+    """The density that M-steps maximise."""
+    probs, used = topics.double_probs, counts > 0
+    return (counts[used] * probs[used].log()).sum() + topics.log_prior()
 
 
-def _nudged(topics: Topics, seed: int, size: float = NUDGE) -> Topics:
-    """A copy whose parameters are a small random step away."""
-    generator, moved = torch.Generator().manual_seed(seed), copy.deepcopy(topics)
-    with torch.no_grad():
-        for parameter in moved.parameters():
-            step = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter.add_(size * step.to(parameter.device))
+def _nudged(topics: Topics, seed: int) -> Topics:
+    """A copy whose parameters are a random step away."""
+    moved = copy.deepcopy(topics)
+    nudge_(moved.parameters(), seed, 0.1)
     return moved
 
 
@@ -88,7 +92,7 @@ def _check_probs(topics: Topics) -> None:
 def _check_program(topics: Topics) -> None:
     """emit() has the sites, at which it gives the probabilities and the density of log_prior()."""
     offsets = []
-    for one in (topics, _nudged(topics, 1, 0.1)):
+    for one in (topics, _nudged(topics, 1)):
         latents = {name: value.detach() for name, value in one.latents().items()}
         trace: Any = poutine.trace(poutine.condition(one.emit, data=latents)).get_trace()
         names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
@@ -119,23 +123,20 @@ def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
         logs = (theta[rows] @ probs).log()
         expected[rows] = torch.where(counts > 0, counts * logs, 0.0).sum(1).cpu()
     equal(target.log_joint(z)[1].cpu(), expected, "the bound likelihood is not that of by_group()")
-    data = {name: value.detach() for name, value in target.space.latents(z).items()}
-    trace: Any = poutine.trace(poutine.condition(model, data=data)).get_trace(batch)
-    counts = trace.nodes["counts"]
-    found = counts["fn"].log_prob(counts["value"])
+    found = traced_likelihood(model, batch, target.space.latents(z))
     equal(found.cpu(), expected, "the program's likelihood is not that of by_group()")
 
 
 def _check_copies(topics: Topics) -> None:
     """Parameters and buffers are all that there is: a state dictionary gives the topics back."""
-    other = _nudged(topics, 2, 0.1)
+    other = _nudged(topics, 2)
     other.load_state_dict(topics.state_dict())
     equal(other.probs, topics.probs, "a state dictionary does not give the topics back")
 
 
 def _check_contexts(topics: Topics) -> None:
     """Within fixed() probabilities are computed once, and anew after it."""
-    moved = _nudged(topics, 3, 0.1)
+    moved = _nudged(topics, 3)
     before = topics.probs.detach().clone()
     with topics.fixed():
         check(topics.probs is topics.probs, "probs is computed again within fixed()")
@@ -178,22 +179,3 @@ def _check_gradient(topics: Topics) -> None:
         check(found is not None, f"gradient_() leaves {name} without a gradient")
         assert found is not None
         equal(found, slope, f"gradient_() of {name} is not the gradient of the log joint", 1e-5)
-
-
-def _check_m_step(topics: Topics, exact_m_step: bool) -> None:
-    """An M-step does not lower the density of its counts, which nothing near it exceeds."""
-    counts = _counts(topics, 6)
-    before = _log_joint(topics, counts)
-    topics.m_step(counts)
-    after, slack = _log_joint(topics, counts), SLACK * float(counts.sum())
-    check(
-        after >= before - slack,
-        f"m_step() lowers the log density of its counts, from {before} to {after}",
-    )
-    for seed in range(NUDGES if exact_m_step else 0):
-        there = _log_joint(_nudged(topics, 10 + seed), counts)
-        check(
-            there <= after + slack,
-            f"m_step() does not maximise the log density of its counts: {after} there, {there} "
-            "near it",
-        )
