@@ -359,11 +359,11 @@ def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
     """The median of numbers and dates, the most frequent value of text."""
     if kind == "number":
         return np.array([np.median(column)])
-    values, counts = np.unique(column.astype(str), return_counts=True)
-    chosen = values[len(values) // 2] if kind == "date" else values[counts.argmax()]
+    values = column.astype(str)
     if kind == "date":
-        chosen = np.sort(column.astype(str))[len(column) // 2]
-    return np.array([str(chosen)], object)
+        return np.array([str(np.sort(values)[len(values) // 2])], object)
+    levels, counts = np.unique(values, return_counts=True)
+    return np.array([str(levels[counts.argmax()])], object)
 
 
 def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:

@@ -107,12 +107,10 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     @classmethod
     def of(cls, space: NormalSpace) -> Self:
         """The contrasts of a normal prior of eta."""
-        lifted = space.tril
-        if space.anchored:
-            lifted = torch.cat([lifted, lifted.new_zeros(1, space.eta_dim)])
-        basis = contrast_basis(len(lifted)).to(lifted.device)
-        loc = space.lift(space.loc.double()) @ basis.mT
-        return cls(loc, basis, triangular_factor(basis @ lifted), space.anchored)
+        space = space.to(torch.float64)
+        basis = contrast_basis(space.num_topics).to(space.loc.device)
+        loc = space.lift(space.loc) @ basis.mT
+        return cls(loc, basis, triangular_factor(basis @ space.factor), space.anchored)
 
     @property
     def dim(self) -> int:

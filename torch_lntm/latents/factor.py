@@ -50,10 +50,12 @@ class SourceNormals(NamedTuple):
 class LaplaceSourcesSpace(LatentSpace):
     """Coordinates z = (s, e) of independent Laplace sources s and standard normal e."""
 
+    mixing: Tensor
+
     @property
-    @abstractmethod
     def num_sources(self) -> int:
         """Number of sources L."""
+        return self.mixing.shape[1]
 
     def log_density(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.log_density`."""

@@ -71,11 +71,6 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         )
 
     @property
-    def num_sources(self) -> int:
-        """Number of sources L."""
-        return self.mixing.shape[1]
-
-    @property
     def dim(self) -> int:
         """See :attr:`LatentSpace.dim`."""
         return self.num_sources + len(self.basis)

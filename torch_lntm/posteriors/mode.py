@@ -7,30 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torch_lntm.latents.factor import FactorSpace
-from torch_lntm.latents.normal import EtaSpace
+from torch_lntm.posteriors.normal import EtaPosterior
 from torch_lntm.posteriors.posterior import Moments, Posterior, Rows
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class ModePosterior(Posterior):
+class ModePosterior(EtaPosterior):
     """The posterior of each document taken as the point where it is densest.
 
     It has no spread: its covariances are 0 and its draws are the mode. It is what the Taylor and
     Laplace posteriors cost without their covariances, num_topics³ a document.
-
-    Attributes:
-        space: The coordinates of the prior that it was solved under.
-        mean: ``(num_docs, latent_dim)`` the modes.
+    The means are the modes.
     """
-
-    space: EtaSpace | FactorSpace
-    mean: Tensor
-
-    @property
-    def num_topics(self) -> int:
-        """See :attr:`Posterior.num_topics`."""
-        return self.space.num_topics
 
     @property
     def covariance(self) -> Tensor:
@@ -50,14 +38,6 @@ class ModePosterior(Posterior):
     def expected_log_theta(self) -> Tensor:
         """See :meth:`Moments.expected_log_theta`; log theta at the mode."""
         return torch.log_softmax(self.space.lift(self.mean).double(), -1)
-
-    def theta(self, latent: Tensor) -> Tensor:
-        """See :meth:`Posterior.theta`."""
-        return torch.softmax(self.space.lift(latent), -1)
-
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
-        """See :meth:`Posterior.topic_weights`; ∝ exp(T·eta_k)."""
-        return torch.softmax(temperature * self.space.lift(self.mean), -1)
 
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
         """See :meth:`Posterior.draw`; every draw is the mode."""

@@ -20,7 +20,36 @@ from torch_lntm.posteriors.posterior import Posterior, Rows
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
-class NormalPosterior(Posterior):
+class EtaPosterior(Posterior):
+    """Posteriors of the eta of a batch of documents.
+
+    Attributes:
+        space: The coordinates of the prior that it was solved under.
+        mean: ``(num_docs, latent_dim)``.
+    """
+
+    space: EtaSpace | FactorSpace
+    mean: Tensor
+
+    @property
+    def num_topics(self) -> int:
+        """See :attr:`Posterior.num_topics`."""
+        return self.space.num_topics
+
+    def theta(self, latent: Tensor) -> Tensor:
+        """See :meth:`Posterior.theta`."""
+        return torch.softmax(self.space.lift(latent), -1)
+
+    def topic_weights(self, temperature: float = 1.0) -> Tensor:
+        """See :meth:`Posterior.topic_weights`; ∝ exp(T·E eta_k).
+
+        *Ahmed & Xing 2007, eq. 12; Khan & Bouchard 2009, eq. 31; Putthividhya et al. 2009, eq. 5*.
+        """
+        return torch.softmax(temperature * self.space.lift(self.mean), -1)
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class NormalPosterior(EtaPosterior):
     """Normal posteriors of the eta of a batch of documents.
 
     The covariance is held as a factor: either ``whitened``, the inverse Cholesky factor X of the
@@ -29,24 +58,15 @@ class NormalPosterior(Posterior):
     or ``std`` where the posterior is diagonal.
 
     Attributes:
-        space: The coordinates of the prior that it was solved under.
-        mean: ``(num_docs, latent_dim)``.
         whitened: ``(num_docs, latent_dim, latent_dim)`` or None.
         std: ``(num_docs, latent_dim)`` or None.
         fallback: ``(num_docs,)`` bool, documents whose covariance is not the one asked for (an
             indefinite Laplace information, replaced by Taylor's); None where it cannot happen.
     """
 
-    space: EtaSpace | FactorSpace
-    mean: Tensor
     whitened: Tensor | None = None
     std: Tensor | None = None
     fallback: Tensor | None = None
-
-    @property
-    def num_topics(self) -> int:
-        """See :attr:`Posterior.num_topics`."""
-        return self.space.num_topics
 
     @property
     def _marginal_tril(self) -> Tensor:
@@ -95,17 +115,6 @@ class NormalPosterior(Posterior):
             "a normal posterior of eta does not determine E log theta, which a Dirichlet prior's "
             "M-step needs; give moments of Draws, or a DirichletPosterior"
         )
-
-    def theta(self, latent: Tensor) -> Tensor:
-        """See :meth:`Posterior.theta`."""
-        return torch.softmax(self.space.lift(latent), -1)
-
-    def topic_weights(self, temperature: float = 1.0) -> Tensor:
-        """See :meth:`Posterior.topic_weights`; ∝ exp(T·E eta_k).
-
-        *Ahmed & Xing 2007, eq. 12; Khan & Bouchard 2009, eq. 31; Putthividhya et al. 2009, eq. 5*.
-        """
-        return torch.softmax(temperature * self.space.lift(self.mean), -1)
 
     def kl(self) -> Tensor:
         """KL(posterior ‖ prior) of each document ``(num_docs,)`` float64 nats.

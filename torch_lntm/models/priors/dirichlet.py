@@ -130,12 +130,9 @@ class DirichletPrior(DocumentPrior):
             **sums: ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
         """
         if self.learn_concentration and num_docs > 0:
-            self._fit(sums["log_theta_sum"].double() / num_docs)
-
-    def _fit(self, mean_log_theta: Tensor) -> None:
-        # Many small steps of a few numbers: on the CPU a GPU is waited for once.
-        start = self.concentration.detach().double().cpu()
-        self.set_(fit_concentration(mean_log_theta.cpu(), start, symmetric=self.symmetric))
+            # Many small steps of a few numbers: on the CPU a GPU is waited for once.
+            mean, start = sums["log_theta_sum"].double() / num_docs, self.concentration.double()
+            self.set_(fit_concentration(mean.cpu(), start.cpu(), symmetric=self.symmetric))
 
     def start_latents(self, theta: Tensor) -> Tensor:
         """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""

@@ -21,11 +21,50 @@ from torch_lntm.models.topics.topics import Topics, TopicUpdate
 CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
 
 
-class DirichletTopics(Topics):
-    """Word probabilities of each topic, with a symmetric Dirichlet prior at their mode.
+class LogitTopics(Topics):
+    """Topics whose parameters are the unnormalised log probabilities of their words.
 
-    The parameters are unnormalised log probabilities, stored word by word
-    ``(num_words, num_topics)``, the order in which documents read them.
+    They are stored word by word, the order in which documents read them.
+
+    Args:
+        num_topics: Number of topics K.
+        num_words: Size of the vocabulary V.
+        groups: As for :class:`Topics`.
+        dtype: Floating-point type.
+
+    Attributes:
+        logits: ``(num_words, num_topics)``, a parameter.
+    """
+
+    def __init__(
+        self, num_topics: int, num_words: int, groups: Groups | None, dtype: torch.dtype
+    ) -> None:
+        super().__init__(num_topics, num_words, groups)
+        self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
+
+    def forward(self) -> Tensor:
+        """See :meth:`Topics.forward`."""
+        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
+        return softmax_of_words(logits)[0].mT
+
+    @property
+    def double_probs(self) -> Tensor:
+        """See :attr:`Topics.double_probs`."""
+        return torch.softmax(self.logits.detach().double(), 0).mT
+
+    @property
+    def num_free(self) -> int:
+        """See :attr:`Topics.num_free`."""
+        return self.num_topics * (self.num_words - 1)
+
+    @torch.no_grad()
+    def set_(self, probs: Tensor) -> None:
+        """See :meth:`Topics.set_`; to these very topics."""
+        self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
+
+
+class DirichletTopics(LogitTopics):
+    """Word probabilities of each topic, with a symmetric Dirichlet prior at their mode.
 
     >>> import torch_lntm as lntm
     >>> lntm.models.DirichletTopics(10, 500)
@@ -41,9 +80,6 @@ class DirichletTopics(Topics):
         groups: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
         generator: Source of the default initial values.
-
-    Attributes:
-        logits: ``(num_words, num_topics)`` unnormalised log probabilities, a parameter.
 
     Raises:
         ConfigError: A size, ``smoothing`` or ``probs`` that cannot be used.
@@ -63,11 +99,10 @@ class DirichletTopics(Topics):
         dtype: torch.dtype = torch.float32,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_topics, num_words, groups)
+        super().__init__(num_topics, num_words, groups, dtype)
         if not smoothing >= 0:
             raise ConfigError(f"topic smoothing is {smoothing}; expected a number >= 0")
         self.smoothing = float(smoothing)
-        self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
         self._deferred = False
         self._draw_concentration = CONCENTRATION
         self.set_(near_uniform(num_topics, num_words, generator) if probs is None else probs)
@@ -87,16 +122,6 @@ class DirichletTopics(Topics):
     def latents(self) -> dict[str, Tensor]:
         """See :meth:`Topics.latents`."""
         return {"topics": softmax_of_words(self.logits)[0].mT}
-
-    def forward(self) -> Tensor:
-        """See :meth:`Topics.forward`."""
-        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
-        return softmax_of_words(logits)[0].mT
-
-    @property
-    def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`."""
-        return torch.softmax(self.logits.detach().double(), 0).mT
 
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Topics.probs_and_log_prior`."""
@@ -118,16 +143,6 @@ class DirichletTopics(Topics):
         # The sum of all log probabilities. Single precision would lose too much over the words.
         total = self.logits.sum(dtype=torch.float64)
         return self.smoothing * (total - self.num_words * normalisers.sum())
-
-    @property
-    def num_free(self) -> int:
-        """See :attr:`Topics.num_free`."""
-        return self.num_topics * (self.num_words - 1)
-
-    @torch.no_grad()
-    def set_(self, probs: Tensor) -> None:
-        """See :meth:`Topics.set_`; to these very topics."""
-        self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:

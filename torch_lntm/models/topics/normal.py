@@ -8,18 +8,18 @@ from typing import ClassVar
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
-from torch import Tensor, nn
+from torch import Tensor
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.models.topics.dirichlet import near_uniform, softmax_of_words, to_logits
-from torch_lntm.models.topics.topics import Topics, TopicUpdate
+from torch_lntm.models.topics.dirichlet import LogitTopics, near_uniform
+from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.solvers.special import wright_omega
 
 #: Bound on the Newton steps of the M-step, and the relative error that ends them.
 STEPS, TOLERANCE = 100, 1e-13
 
 
-class NormalTopics(Topics):
+class NormalTopics(LogitTopics):
     """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
 
     The prior of the *ZhuSuan LNTM tutorial*, where the scale is δ: the wider, the sparser the
@@ -56,9 +56,8 @@ class NormalTopics(Topics):
     ) -> None:
         if not 0 < scale < math.inf:
             raise ConfigError(f"topic scale is {scale}; expected a positive number")
-        super().__init__(num_topics, num_words)
+        super().__init__(num_topics, num_words, None, dtype)
         self.scale = float(scale)
-        self.logits = nn.Parameter(torch.empty(num_words, num_topics, dtype=dtype))
         self.set_(near_uniform(num_topics, num_words, generator) if probs is None else probs)
 
     def sites(self) -> Mapping[str, TorchDistribution]:
@@ -76,29 +75,14 @@ class NormalTopics(Topics):
         """See :meth:`Topics.latents`."""
         return {"topics": self.logits.mT}
 
-    def forward(self) -> Tensor:
-        """See :meth:`Topics.forward`."""
-        logits = self.logits if torch.is_grad_enabled() else self.logits.detach()
-        return softmax_of_words(logits)[0].mT
-
-    @property
-    def double_probs(self) -> Tensor:
-        """See :attr:`Topics.double_probs`."""
-        return torch.softmax(self.logits.detach().double(), 0).mT
-
     def log_prior(self) -> Tensor:
         """See :meth:`Topics.log_prior`; at the present logits."""
         return -0.5 * self.logits.double().square().sum() / self.scale**2
 
-    @property
-    def num_free(self) -> int:
-        """See :attr:`Topics.num_free`."""
-        return self.num_topics * (self.num_words - 1)
-
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
         """See :meth:`Topics.set_`; the logits are those of these topics that sum to 0."""
-        self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
+        super().set_(probs)
         self.logits.sub_(self.logits.mean(0))
 
     def start_(self, word_counts: Tensor) -> None:
