@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import sys
@@ -171,12 +172,42 @@ def test_evaluate_scores_the_documents_held_out(run_folder, counts, capsys):
 def test_evaluate_on_other_documents_and_some_metrics(run_folder, counts, capsys):
     lntm.read_corpus(counts)[:10].save("other.npz")
     capsys.readouterr()
-    metrics = ["--metrics", "completion, diversity", "--predictive", "mean"]
+    metrics = ["--metrics", "completion, diversity", "--theta", "mean"]
     assert main(["evaluate", run_folder, "other.npz", *metrics]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert [line.split()[0] for line in out.splitlines()[2:]] == ["completion", "topic"]
-    assert "posterior mean" in out
+    table, methods = out.split("\n\n")
+    assert [line.split()[0] for line in table.splitlines()[2:]] == ["completion", "topic"]
+    assert methods.startswith("[1] TaylorGuide's posterior, theta at its mean, 500 draws;")
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.slow
+def test_after_a_fit_by_chains_completion_says_where_theta_is_from(counts, capsys, monkeypatch):
+    # Rough scores by chains are fast.
+    complete = functools.partial(lntm.evaluation.document_completion, tolerance=0.1)
+    monkeypatch.setattr(lntm.evaluation, "document_completion", complete)
+    hint = (
+        "completion takes theta from TaylorGuide's posterior, which approximates the fit's chains"
+    )
+    exactly = "torch-lntm evaluate run --theta exact takes it from chains"
+    options = ["--posterior", "hmc", "--max-epochs", "2", "--num-topics", "3", "--no-progress"]
+    assert main(["fit", counts, "--out", "run", *options]) == 0
+    assert f"{hint}; {exactly}" in capsys.readouterr().err
+    call = ["evaluate", "run", "--metrics", "completion", "--no-progress", "--out", "scores.json"]
+    assert main(call) == 0
+    assert f"{hint}; {exactly}" in capsys.readouterr().err
+    assert main([*call, "--theta", "exact", "--overwrite"]) == 0
+    out, err = capsys.readouterr()
+    assert hint not in err
+    assert "ctm, exact posterior mean of theta by Hamiltonian chains" in " ".join(out.split())
+    run = lntm.load_run("run")
+    test = run.split(lntm.read_corpus(counts)).test
+    expected = complete(run.model, None, test, theta="exact")
+    score = json.loads(Path("scores.json").read_text())[0]
+    assert score["value"] == pytest.approx(expected.perplexity)
+    error = f"simulation error {expected.simulation_error:.2g} nats per token"
+    assert score["method"].endswith(error)
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_scores_of_bursty_documents(counts, capsys):
     methods = [score["method"].partition(";")[0] for score in scores]
     assert ["own words" in method for method in methods] == [True, False, False]
     assert methods[2].startswith("unigram")
-    assert main(["evaluate", "run", "--predictive", "integrated"]) == 0
+    assert main(["evaluate", "run", "--theta", "integrated"]) == 0
     out, _ = capsys.readouterr()
     assert out.count("completion perplexity") == 2
     assert "own words" not in out

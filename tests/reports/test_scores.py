@@ -27,9 +27,11 @@ def test_scores_show_the_digits_their_errors_allow(tmp_path):
         Score("diversity", 0.5, None, "share", "so"),
         Score("lonely", 2.0, math.inf, "per token", "so", 1, 2),
     ]
-    header, rule, *rows = format_scores(scores).splitlines()
+    header, rule, *rows, empty, method = format_scores(scores).splitlines()
+    assert (empty, method) == ("", "[1] so")
     assert header.split() == ["metric", "value", "s.e.", "unit", "documents", "method"]
     assert set(rule) == {"-", " "}
+    assert {row.split()[-1] for row in rows} == {"[1]"}
     assert rows[0].split()[1:3] == ["1235", "46"]
     assert rows[1].split()[1:3] == ["0.123", "0.012"]
     assert rows[2].split()[1:3] == ["0.5", "–"]
@@ -38,6 +40,18 @@ def test_scores_show_the_digits_their_errors_allow(tmp_path):
     records = json.loads((tmp_path / "scores.json").read_text())
     assert [record["standard_error"] for record in records] == [45.6, 0.0123, None, None]
     assert records[0]["value"] == 1234.567
+
+
+def test_a_table_of_scores_fits_a_terminal_and_says_every_method_once():
+    about = ("completion perplexity", 123456.7, 123.4, "share of different words")
+    long = "annealed importance sampling, 16 chains, 64 temperatures (sigmoid schedule) " * 3
+    methods = [long.strip(), long.strip(), "words alone"]
+    lines = format_scores([Score(*about, method, 1000000) for method in methods]).splitlines()
+    assert max(map(len, lines)) <= 100
+    table, below = lines[2:5], lines[6:]
+    assert [row.split()[-1] for row in table] == ["[1]", "[1]", "[2]"]
+    assert below[-1] == "[2] words alone"
+    assert " ".join(" ".join(below[:-1]).split()) == f"[1] {long.strip()}"
 
 
 def test_completion_scores_name_their_method():

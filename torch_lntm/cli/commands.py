@@ -240,8 +240,10 @@ class Evaluate(OnDocuments):
         metrics: Metrics with commas between: any of completion, likelihood, coherence
             and diversity.
         observed_fraction: Share of each document's tokens that completion observes.
-        predictive: Prediction of the other tokens by completion: from the mode of theta's
-            posterior, its mean, or integrated over theta.
+        theta: Topic proportions by which completion predicts the other tokens. mode, mean: their
+            mode or mean in the posterior of the run's guide. integrated: averaged over that
+            posterior, all tokens of a document together. exact: their mean by chains of each
+            document, which takes longer and approximates nothing.
         method: Estimator of the likelihood: importance sampling; annealed importance sampling
             (ais), which takes longer and can be trusted where documents are short or the model was
             fitted by chains; quadrature, for 2 or 3 topics; or auto, ais for a run of posterior
@@ -260,7 +262,7 @@ class Evaluate(OnDocuments):
     run_folder: str | None = None
     metrics: str = ",".join(_METRICS)
     observed_fraction: float = 0.5
-    predictive: Literal["mode", "mean", "integrated"] = "mode"
+    theta: Literal["mode", "mean", "integrated", "exact"] = "mode"
     method: Literal["auto", "importance", "ais", "quadrature"] = "auto"
     num_samples: int | None = None
     num_chains: int | None = None
@@ -287,7 +289,15 @@ class Evaluate(OnDocuments):
         test, train = self._documents(run, corpus)
         scores: list[Score] = []
         if "completion" in metrics:
-            scores += self.complete(guide, test, train, self.observed_fraction, self.predictive)
+            sampled = run.config.get("posterior") in lntm.recipes.SAMPLERS
+            scores += self.complete(
+                guide,
+                test,
+                train,
+                run.path if sampled else None,
+                observed_fraction=self.observed_fraction,
+                theta=self.theta,
+            )
         if "likelihood" in metrics:
             scores += self._likelihood(run, test, method)
         if "coherence" in metrics:

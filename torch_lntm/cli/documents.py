@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from torch_lntm.corpus import Corpus
+    from torch_lntm.evaluation.completion.completion import Theta
     from torch_lntm.guides import Guide
     from torch_lntm.inference import DrawSource, KeptChains
     from torch_lntm.io import Run
@@ -347,19 +348,29 @@ class OnDocuments(ReadsDocuments):
         guide: Guide[Any],
         test: Corpus,
         train: Corpus | None,
+        sampled: Path | None,
+        *,
         observed_fraction: float = 0.5,
-        predictive: Literal["mode", "mean", "integrated"] = "mode",
+        theta: Theta = "mode",
     ) -> list[Score]:
-        """Document completion, beside the unigram model's where training documents are known.
+        """Scores of document completion.
 
-        That of a bursty model with the documents' own words, and by its topics alone.
+        A bursty model has 2 scores: with the documents' own words, and by its topics alone.
+
+        Args:
+            guide: The guide of the model.
+            test: Documents to score.
+            train: Documents of the fit, for the score of the unigram model; None if not known.
+            sampled: Folder of the run after a fit by chains; None after other fits.
+            observed_fraction: Share of each document's tokens to observe.
+            theta: As for :func:`~torch_lntm.evaluation.document_completion`.
         """
         hold_out = test.hold_out_words(observed_fraction, self.seed)
         if hold_out.held_out.num_tokens == 0:
             say("no document has two words or more: there is nothing to complete")
             return []
         own_words: list[Any] = [None]
-        if guide.model.words.cache_weight is not None and predictive != "integrated":
+        if guide.model.words.cache_weight is not None and theta != "integrated":
             own_words = ["model", None]
         results = [
             lntm.evaluation.document_completion(
@@ -368,11 +379,18 @@ class OnDocuments(ReadsDocuments):
                 test,
                 observed_fraction,
                 self.seed,
-                theta=predictive,
+                theta=theta,
                 own_words=weight,
+                progress=self.shows_progress,
             )
             for weight in own_words
         ]
+        if sampled is not None and theta != "exact":
+            say(
+                f"completion takes theta from {type(guide).__name__}'s posterior, which "
+                "approximates the fit's chains; "
+                f"torch-lntm evaluate {sampled} --theta exact takes it from chains"
+            )
         if train is not None:
             results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
             if results[-2].perplexity > results[-1].perplexity:

@@ -323,7 +323,9 @@ class Fit(ChoosesWords, OnDocuments):
             scores = None
             try:
                 if split is not None:
-                    scores = self.complete(task.guide, split.test, split.train)
+                    scores = self.complete(
+                        task.guide, split.test, split.train, path if task.samples else None
+                    )
             except BaseException:
                 save(None)  # the fit is not lost with its scores; the same command finishes them
                 raise
@@ -451,7 +453,8 @@ class Fit(ChoosesWords, OnDocuments):
             scores = lntm.reports.read_scores(scores_file)
         elif split is not None:
             guide: Guide[Any] = run.guide()
-            scores = self.complete(guide, split.test, split.train)
+            sampled = run.config.get("posterior") in lntm.recipes.SAMPLERS
+            scores = self.complete(guide, split.test, split.train, run.path if sampled else None)
             lntm.reports.write_scores(scores_file, scores)
         # A fit that was killed after it had saved the run leaves its unfinished run.
         if lntm.io.partial_folder(run.path).exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import (
     CompletionResult,
+    ExactCompletion,
     LikelihoodEstimate,
     coherence,
     topic_diversity,
@@ -19,6 +21,9 @@ from torch_lntm.evaluation import (
 from torch_lntm.files import as_json, atomic_write, read_text
 from torch_lntm.io.folders import parse_json
 from torch_lntm.models import TopicModel
+
+#: Columns of a table of scores, at most.
+_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ def completion_scores(*results: CompletionResult) -> list[Score]:
         method = result.method
         if result.observed_fraction is not None:
             method += f"; {result.observed_fraction:.0%} of tokens observed, seed {result.seed}"
+        if isinstance(result, ExactCompletion):
+            method += f"; simulation error {result.simulation_error:.2g} nats per token"
         scores.append(
             Score(
                 "completion perplexity",
@@ -114,9 +121,9 @@ def diversity_score(model: TopicModel, top_n: int = 10) -> Score:
 
 
 def format_scores(scores: Sequence[Score]) -> str:
-    """Scores as a table to read."""
+    """Scores as a table of at most 100 columns, and the methods under it by their numbers."""
     header = ["metric", "value", "s.e.", "unit", "documents", "method"]
-    rows = []
+    rows, methods = [], list(dict.fromkeys(score.method for score in scores))
     for score in scores:
         error = score.standard_error
         if error is None or not math.isfinite(error) or error <= 0:
@@ -126,7 +133,8 @@ def format_scores(scores: Sequence[Score]) -> str:
             decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
             value, spread = f"{score.value:.{decimals}f}", f"{error:.{decimals}f}"
         documents = "" if score.documents is None else str(score.documents)
-        rows.append([score.metric, value, spread, score.unit, documents, score.method])
+        number = f"[{methods.index(score.method) + 1}]"
+        rows.append([score.metric, value, spread, score.unit, documents, number])
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for row in [header, ["-" * width for width in widths], *rows]:
@@ -135,6 +143,11 @@ def format_scores(scores: Sequence[Score]) -> str:
             for name, cell, width in zip(header, row, widths, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
+    lines.append("")
+    for place, method in enumerate(methods, 1):
+        mark = f"[{place}] "
+        indent = " " * len(mark)
+        lines += textwrap.wrap(method, _WIDTH, initial_indent=mark, subsequent_indent=indent)
     return "\n".join(lines)
 
 

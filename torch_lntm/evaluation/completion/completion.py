@@ -49,13 +49,13 @@ Theta = Literal["mode", "mean", "integrated", "exact"]
 #: logits or of K − 1 with the last logit at 0; or a model of this package, with its own topics.
 Prior: TypeAlias = "TopicModel | tuple[Any, Any] | Any"
 
-#: How each way to take theta from a guide is described in a result.
+#: Descriptions in a result of the ways to take theta from a guide's posterior.
 _DESCRIBED = {
-    "mode": "theta plugged in at the mode of eta",
-    "mean": "theta integrated token by token (its posterior mean)",
+    "mode": "theta at the mode of eta",
+    "mean": "theta at its mean",
     "integrated": "theta integrated over all held-out tokens of a document together",
 }
-_DESCRIBED_EXACT = "theta integrated token by token (its posterior mean, exact)"
+_DESCRIBED_EXACT = "theta at its exact mean"
 #: Draws of a guide's posterior, and the first draws of each chain.
 _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 
@@ -317,12 +317,13 @@ def _scores(
 ) -> tuple[Tensor, str]:
     """Log probabilities ``(num_docs,)`` of held-out tokens by a plug-in or draws, and how."""
     if guide is None:
-        at, method = theta_modes(model, seen), "theta plugged in at its mode on the softmax scale"
+        at, method = theta_modes(model, seen), "theta at its mode on the softmax scale"
         words = held_out_words(model, seen, unseen, weight)
         return words.log_likelihood(at), f"{model.name}, {method}"
     posterior = (guide.means if theta == "mode" else guide.posterior)(seen)
-    name, draws = type(guide).__name__, "" if theta == "mode" else f", {num_samples} draws"
-    described = f"{name}, {_DESCRIBED[theta]}{draws}"
+    source = f"{type(guide).__name__}'s posterior"
+    draws = "" if theta == "mode" else f", {num_samples} draws"
+    described = f"{source}, {_DESCRIBED[theta]}{draws}"
     if theta == "integrated":
         placed = model.topics.place(unseen)
         topics = model.topics.double_probs
@@ -332,7 +333,7 @@ def _scores(
         at = theta_means(posterior, num_samples, seed)
     # A known mean is the mode on the softmax scale too.
     if posterior.has_exact_theta_mean:
-        described = f"{name}, {_DESCRIBED_EXACT}"
+        described = f"{source}, {_DESCRIBED_EXACT}"
     return held_out_words(model, seen, unseen, weight).log_likelihood(at), described
 
 
