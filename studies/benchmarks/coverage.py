@@ -206,7 +206,7 @@ def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
     if not known:
         return model
     probs = truth.topics.probs.detach()
-    return TopicModel(model.prior, KnownTopics(probs))
+    return TopicModel(model.prior, KnownTopics(probs.to(model.dtype)))
 
 
 def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, Tensor]:

@@ -147,11 +147,11 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
     topics = model.topics
     given: list[Tensor] = []
     received: list[Tensor] = []
-    gradient = type(topics).gradient
+    gradient = type(topics).gradient_
 
-    def recorded(self: Any, word_counts: Tensor) -> Tensor:
+    def recorded(self: Any, word_counts: Tensor) -> None:
         given.append(word_counts.clone())
-        return gradient(self, word_counts)
+        gradient(self, word_counts)
 
     step = torch.optim.Adam.step
 
@@ -161,7 +161,7 @@ def test_mini_batch_gradients_average_to_that_of_the_corpus(monkeypatch) -> None
         step(self)
         topics.logits.copy_(before)
 
-    monkeypatch.setattr(type(topics), "gradient", recorded)
+    monkeypatch.setattr(type(topics), "gradient_", recorded)
     monkeypatch.setattr(torch.optim.Adam, "step", still)
     # 39 documents with tokens, in 3 batches of 13; nothing moves the topics.
     monkeypatch.setattr(type(topics), "m_step", lambda self, counts: None)

@@ -24,8 +24,9 @@ TopicUpdate = Literal["exact", "gradient"]
 START_PSEUDO_COUNTS = 0.05
 #: Tokens that stand for given word probabilities in :meth:`Topics.set_`.
 TOKENS_OF_PROBABILITIES = 1e6
-#: Bound on the iterations of the generic M-step, and the gradient, per token, that ends it.
-MAX_ITERATIONS, GRADIENT_TOLERANCE = 200, 1e-8
+#: Bounds on the iterations of the generic M-step, alone and within :meth:`Topics.updated_often`, and
+#: the gradient per token that ends them.
+MAX_ITERATIONS, OFTEN_ITERATIONS, GRADIENT_TOLERANCE = 200, 5, 1e-6
 
 
 class Topics(nn.Module):
@@ -76,6 +77,7 @@ class Topics(nn.Module):
         self.num_words = num_words
         self.column = groups
         self._fixed: Tensor | None = None
+        self._max_iterations = MAX_ITERATIONS
 
     # -- the generative definition -----------------------------------------------------------------
 
@@ -289,8 +291,8 @@ class Topics(nn.Module):
         scale = float(word_counts.sum().clamp_min(1.0))
         search = torch.optim.LBFGS(
             list(doubles.values()),
-            max_iter=MAX_ITERATIONS,
-            max_eval=2 * MAX_ITERATIONS,
+            max_iter=self._max_iterations,
+            max_eval=2 * self._max_iterations,
             tolerance_grad=GRADIENT_TOLERANCE,
             tolerance_change=0.0,
             line_search_fn="strong_wolfe",
@@ -384,8 +386,15 @@ class Topics(nn.Module):
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
-        """A context for many M-steps, in which a subclass may put off part of their work."""
-        yield
+        """A context for many M-steps, each of which may leave part of its work to the next.
+
+        The generic M-step takes a few iterations in it, which raise the density.
+        """
+        self._max_iterations = OFTEN_ITERATIONS
+        try:
+            yield
+        finally:
+            self._max_iterations = MAX_ITERATIONS
 
     def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
         """Draw the topics given the tokens that each wrote, as a step of a joint chain.
