@@ -24,8 +24,8 @@ TopicUpdate = Literal["exact", "gradient"]
 START_PSEUDO_COUNTS = 0.05
 #: Tokens that stand for given word probabilities in :meth:`Topics.set_`.
 TOKENS_OF_PROBABILITIES = 1e6
-#: Bounds on the iterations of the generic M-step, alone and within :meth:`Topics.updated_often`, and
-#: the gradient per token that ends them.
+#: Bounds on the iterations of the generic M-step, alone and within :meth:`Topics.updated_often`;
+#: and the gradient per token that ends them.
 MAX_ITERATIONS, OFTEN_ITERATIONS, GRADIENT_TOLERANCE = 200, 5, 1e-6
 
 
