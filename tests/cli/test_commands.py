@@ -372,6 +372,30 @@ def test_from_standard_input_to_standard_output(texts, monkeypatch, capsys):
     assert "error: standard input, line 1: expected a text" in capsys.readouterr().err
 
 
+def test_parquet_of_texts_is_read_as_in_the_fit(texts, monkeypatch, capsys):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    posts = Path(texts).read_text().split("\n")
+    pq.write_table(pa.table({"body": posts, "number": list(range(len(posts)))}), "posts.parquet")
+    options = [*QUICK, "--text-field", "body", "--stop-words", "english"]
+    assert main(["fit", "posts.parquet", "--out", "run", *options]) == 0
+    assert main(["transform", "run", "posts.parquet", "--out", "theta.csv"]) == 0
+    pq.write_table(pa.table({"body": ["the cat and the dog"]}), "more.parquet")
+    capsys.readouterr()
+    assert main(["transform", "run", "more.parquet", "--out", "more.csv"]) == 0
+    with open("more.parquet", "rb") as file:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
+        assert main(["transform", "run", "-", "--format", "parquet", "--out", "stream.csv"]) == 0
+    # The fit's stop words are no unknown words.
+    assert "dropped" not in capsys.readouterr().err
+    assert Path("theta.csv").read_text().startswith("document,number,tokens")
+    assert Path("stream.csv").read_text() == Path("more.csv").read_text()
+    assert Path("more.csv").read_text().split("\n")[1].startswith("0,2,1,")
+    assert main(["report", "run", "--num-docs", "2"]) == 0
+    assert "stocks and bonds fall as banks fail" in Path("run/report.html").read_text()
+
+
 def test_standard_input_of_a_run_fitted_to_a_folder_has_a_document_a_line(
     texts, monkeypatch, capsys
 ):

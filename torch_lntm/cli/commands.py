@@ -374,11 +374,11 @@ class Convert(ChoosesWords, ReadsDocuments):
         folder = Path(str(self.folder))
         if folder.is_dir() and any(folder.iterdir()) and not self.overwrite:
             raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
-        given = self.reading_options() | with_stop_words(self.word_options())
-        if self.corpus == "lee":
-            self.read_lee(given).save(folder)
-        else:
-            with self.file() as path:
+        with self.file() as path:
+            if self.corpus == "lee":
+                self.read_file(path, self.word_options()).save(folder)
+            else:
+                given = self.reading_options() | with_stop_words(self.word_options())
                 lntm.convert_corpus(path, folder, **given)
         corpus = lntm.read_corpus(folder)
         if corpus.preparation:

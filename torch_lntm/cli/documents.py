@@ -118,7 +118,8 @@ class ReadsDocuments(Command):
             has that of the fit's corpus, or txt where that is a folder of texts.
         vocabulary: File with a word per line: the names of the columns of counts, or the words to
             count in texts.
-        text_field: Field of .jsonl or column of .csv with the text; "text" if not given.
+        text_field: Field of .jsonl, or column of .csv or .parquet, with the text; if not given
+            "text", or the only column of .parquet.
         label_field: Field or column with the document's label; "label" if not given.
         delimiter: Character between the columns of .csv; found out if not given.
         encoding: Encoding of text files; "utf-8" if not given.
@@ -140,24 +141,24 @@ class ReadsDocuments(Command):
         Args:
             **options: For texts, ``CountVectorizer`` options.
         """
-        given = self.reading_options() | with_stop_words(options)
-        if self.corpus == "lee":
-            return self.read_lee(given)
         with self.file() as path:
+            return self.read_file(path, options)
+
+    def read_file(self, path: str, options: dict[str, Any]) -> Corpus:
+        """The corpus in a file of :meth:`file`."""
+        given = self.reading_options() | with_stop_words(options)
+        if self.corpus != "lee":
             return lntm.read_corpus(path, **given)
+        reading = [name for name in given if name in READING_OPTIONS]
+        if reading:
+            raise ConfigError(f"the corpus lee takes no {', '.join(reading)}; leave them out")
+        return lntm.lee_corpus(**given)
 
     def reading_options(self) -> dict[str, Any]:
         """The options of how the file is read that were given."""
         return {
             name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
         }
-
-    def read_lee(self, given: dict[str, Any]) -> Corpus:
-        """The corpus lee, which has no file whose reading could be chosen."""
-        reading = [name for name in given if name in READING_OPTIONS]
-        if reading:
-            raise ConfigError(f"the corpus lee takes no {', '.join(reading)}; leave them out")
-        return lntm.lee_corpus(**given)
 
     @contextmanager
     def file(self) -> Iterator[str]:
@@ -265,14 +266,15 @@ class OnDocuments(ReadsDocuments):
         self._inherit(run, same)
         names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
         options = {name: run.config[name] for name in names if run.config.get(name) is not None}
-        if self.corpus != "lee" and not self._holds_texts():
-            options = {}
-        elif not same:
-            # The model's vocabulary chooses the words.
-            options = {"stop_words": "none"} | options
-            known = None if self.corpus == "lee" else self.vocabulary or run.model.vocabulary
-            options |= {"min_df": 1, "max_df": 1.0} if known is None else {"vocabulary": known}
-        corpus = self.read(**options)
+        with self.file() as path:
+            if self.corpus != "lee" and not self._holds_texts(path):
+                options = {}
+            elif not same:
+                # The model's vocabulary chooses the words.
+                options = {"stop_words": "none"} | options
+                known = None if self.corpus == "lee" else self.vocabulary or run.model.vocabulary
+                options |= {"min_df": 1, "max_df": 1.0} if known is None else {"vocabulary": known}
+            corpus = self.read_file(path, options)
         words, num_words = run.model.vocabulary, run.model.num_words
         if words is not None:
             return corpus.with_vocabulary(words)
@@ -301,11 +303,11 @@ class OnDocuments(ReadsDocuments):
             if getattr(self, name) is None and self.corpus != "lee":
                 setattr(self, name, run.config.get(name))
 
-    def _holds_texts(self) -> bool:
-        """Whether the corpus holds texts, not counts."""
-        from torch_lntm.corpus.readers import TEXT_FORMATS, find_format
+    def _holds_texts(self, path: str) -> bool:
+        """Whether the corpus, which is at a path, holds texts, not counts."""
+        from torch_lntm.corpus.readers import find_format, holds_texts
 
-        return (self.format or find_format(Path(str(self.corpus)))) in TEXT_FORMATS
+        return holds_texts(Path(path), self.format or find_format(Path(path)), self.text_field)
 
     def torch_device(self) -> torch.device:
         """The device asked for; sets the number of threads too."""

@@ -83,8 +83,8 @@ class Report(DrawsPosteriors):
     def texts(self) -> Iterable[str] | None:
         """The documents' texts, where the corpus has them and can be read twice."""
         from torch_lntm.corpus.examples import lee_file
-        from torch_lntm.corpus.readers import find_format
-        from torch_lntm.corpus.readers.texts import TEXT_READERS, TextOptions, TextStream
+        from torch_lntm.corpus.readers import find_format, holds_texts
+        from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 
         if self.corpus == "-":
             return None
@@ -92,7 +92,7 @@ class Report(DrawsPosteriors):
             return TextStream(lee_file(), "txt", TextOptions())
         path = Path(str(self.corpus))
         format = self.format or find_format(path)
-        if format not in TEXT_READERS:
+        if not holds_texts(path, format, self.text_field):
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}

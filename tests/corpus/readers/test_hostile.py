@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from support.corpora import dense, random_counts, write
 
 from torch_lntm.corpus import convert_corpus, read_corpus
-from torch_lntm.corpus.readers import texts
+from torch_lntm.corpus.readers import tables, texts
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import reading
 
@@ -57,6 +57,14 @@ def parquet(words: pa.Array, num_entries: int) -> bytes:
     file = BytesIO()
     lists = pa.ListArray.from_arrays(pa.array([0, num_entries], pa.int32()), repeated)
     pq.write_table(pa.table({"words": lists}), file, compression="zstd")
+    return file.getvalue()
+
+
+def posts(text: str, num_docs: int) -> bytes:
+    """Documents of one text that repeats."""
+    file = BytesIO()
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(num_docs, np.int32)), pa.array([text]))
+    pq.write_table(pa.table({"text": texts}), file, compression="zstd")
     return file.getvalue()
 
 
@@ -103,6 +111,9 @@ BOMBS = {
     "words.parquet": (lambda: parquet(pa.array(["wood"]), 25_000_000), "25000000 entries are"),
     "columns.parquet": (lambda: parquet(pa.array([0]), 25_000_000), "25000000 entries are out"),
     "some.parquet": (lambda: parquet(pa.array(["wood"]), 20_000_000), "num_tokens=20000000"),
+    "long.parquet": (lambda: posts("wood " * (60 * MIB), 1), "the texts take 3145"),
+    "texts.parquet": (lambda: posts("wood " * 20_000, 1_000_000), "the texts take"),
+    "rows.parquet": (lambda: posts("ab", 3_000_000), "documents and more are out of proportion"),
     "chunk.h5ad": (lambda: h5ad(130 * MIB, 130 * MIB), "chunks of .136314880,. values"),
     "many.h5ad": (lambda: h5ad(24 * MIB, MIB), "25165824 entries are out of proportion"),
 }
@@ -328,6 +339,28 @@ def test_a_parquet_file_that_repeats_a_long_text_holds_it_once(tmp_path):
     corpus = read_corpus(tmp_path / "a.parquet")
     assert len({id(value) for value in corpus.metadata["long"]}) == 1
     np.testing.assert_array_equal(dense(corpus), np.ones((3000, 2)))
+
+
+def test_a_text_of_parquet_that_repeats_counts_every_time(tmp_path, monkeypatch):
+    path = tmp_path / "a.parquet"
+    path.write_bytes(posts("wood coal " * 100, 12))
+    assert read_corpus(path).num_tokens == 2400
+    monkeypatch.setattr(reading, "_UNPACKED", 5000)
+    with pytest.raises(FileError, match=r"the texts take .* more than is allowed"):
+        read_corpus(path)
+    with pytest.raises(FileError, match=r"the texts take .* more than is allowed"):
+        convert_corpus(path, tmp_path / "out")
+    assert read_corpus(path, max_bytes=50_000).num_tokens == 2400
+
+
+def test_texts_of_parquet_are_converted_within_bounds_of_memory(tmp_path, monkeypatch):
+    texts = [f"wood{i} " * 1000 for i in range(300)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=50)
+    monkeypatch.setattr(tables, "readable_bytes", lambda: 100_000)
+    with pytest.raises(FileError, match=r"the texts take .* more than is allowed"):
+        read_corpus(tmp_path / "a.parquet")
+    folder = convert_corpus(tmp_path / "a.parquet", tmp_path / "out", min_df=1)
+    assert read_corpus(folder).num_tokens == 300_000
 
 
 def test_a_parquet_column_whose_name_is_not_unicode_is_refused(tmp_path):

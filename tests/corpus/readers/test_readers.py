@@ -40,7 +40,12 @@ def test_endings_in_capitals(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "options", "match"),
     [
-        ("a.ldac", LDAC, {"text_field": "x"}, "text_field is an option of jsonl, json, csv; leave"),
+        (
+            "a.ldac",
+            LDAC,
+            {"text_field": "x"},
+            "text_field is an option of jsonl, json, csv, .*; leave",
+        ),
         ("a.txt", "cat\n", {"label_field": "x"}, "label_field is an option of .* format is txt"),
         ("a.jsonl", '{"text": "cat"}', {"delimiter": ";"}, "delimiter is an option of csv; leave"),
     ],

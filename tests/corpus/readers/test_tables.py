@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-from support.corpora import dense, random_counts
+from support.corpora import dense, random_counts, write
 
 from torch_lntm.corpus import Corpus, convert_corpus, read_corpus
 from torch_lntm.corpus.readers import tables
@@ -191,7 +193,7 @@ def test_parquet_of_tokens(tmp_path):
     [
         (
             {"words": None},
-            "expected counted words, in a column of lists 'words', got the columns counts, year",
+            "expected a column 'text' of texts, or .* 'words' .*; the columns are counts, year, w",
         ),
         ({"words": [1.5] * 50}, "'words' must be lists of words or columns, got double"),
         ({"words": [["a", None]] * 50}, "a word of 'words' is missing"),
@@ -210,3 +212,114 @@ def test_parquet_that_cannot_be_used(tmp_path, columns, match):
         read_corpus(path)
     with pytest.raises(CorpusError, match=match):
         convert_corpus(path, tmp_path / "out")
+
+
+# ------------------------------------------------------------------ Parquet of texts
+
+POSTS = {
+    "text": ["cat cat", "dog\u2028cat", "", None, "dog"],
+    "label": ["a", None, "b", "3", "a"],
+    "year": [2001, 2002, None, 2004, 2005],
+    "tags": [["x", "y"], [], None, ["z"], ["x"]],
+}
+
+
+def write_posts(path, **columns):
+    table = {name: values for name, values in (POSTS | columns).items() if values is not None}
+    pq.write_table(pa.table(table), path, row_group_size=2)
+    return path
+
+
+def test_texts_of_parquet_are_read_as_those_of_json_lines(tmp_path):
+    path = write_posts(tmp_path / "a.parquet")
+    corpus = read_both(path, tmp_path)
+    np.testing.assert_array_equal(dense(corpus), [[2, 0], [1, 1], [0, 0], [0, 0], [0, 1]])
+    assert corpus.labels == ("a", "", "b", "3", "a")
+    lines = [json.dumps({n: v[i] for n, v in POSTS.items()}) for i in range(5)]
+    same = read_corpus(write(tmp_path / "a.jsonl", "\n".join(lines)))
+    assert corpus.fingerprint() == same.fingerprint()
+    assert list(corpus.metadata) == list(same.metadata)
+    for name, values in corpus.metadata.items():
+        np.testing.assert_array_equal(values, same.metadata[name])
+
+
+def test_the_column_of_the_texts_of_parquet_can_be_named(tmp_path):
+    path = write_posts(tmp_path / "a.parquet", text=None, body=POSTS["text"])
+    assert read_both(path, tmp_path, text_field="body").vocabulary == ("cat", "dog")
+    assert read_corpus(path, text_field="body", label_field="year").labels[:2] == ("2001", "2002")
+    with pytest.warns(UserWarning, match="dropped 3 of 5 tokens: 1 words unknown"):
+        corpus = read_corpus(path, ["dog", "emu"], text_field="body")
+    assert corpus.vocabulary == ("dog", "emu")
+
+
+def test_the_only_column_of_parquet_holds_the_texts(tmp_path):
+    pq.write_table(pa.table({"body": ["cat cat", "dog"]}), tmp_path / "a.parquet")
+    corpus = read_both(tmp_path / "a.parquet", tmp_path)
+    np.testing.assert_array_equal(dense(corpus), [[2, 0], [0, 1]])
+    assert not corpus.metadata
+
+
+def test_parquet_of_words_and_texts_holds_counts_unless_the_texts_are_named(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", text=["emu owl"] * 50)
+    counted = read_both(path, tmp_path)
+    assert counted.vocabulary == tuple(sorted(WORDS))
+    assert counted.metadata["text"][0] == "emu owl"
+    assert read_both(path, tmp_path, text_field="text").vocabulary == ("emu", "owl")
+    path = write_posts(tmp_path / "b.parquet", words=[1, 2, 0, 0, 1])  # no lists, but how many
+    corpus = read_both(path, tmp_path)
+    assert corpus.vocabulary == ("cat", "dog")
+    assert corpus.metadata["words"].tolist() == [1, 2, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "match"),
+    [
+        ({"text": None}, {}, "expected a column 'text' of texts, or .*; the columns are label, ye"),
+        ({}, {"text_field": "body"}, "expected a column 'body' of texts, .* are text, label, year"),
+        (
+            {},
+            {"text_field": "year"},
+            "row 1: expected a text in the field 'year', got 2001; .*text",
+        ),
+        ({}, {"text_field": "tags"}, "row 1: expected a text in the field 'tags', got .'x', 'y'.;"),
+        ({}, {"label_field": "who"}, "no record has the field 'who'"),
+        ({"text": ["1", "2", "3", "4", "5"]}, {}, "the field 'text' holds numbers, not texts"),
+        ({"text": [b"\xff"] * 5}, {}, "row 1: expected a text in the field 'text', got b'"),
+        ({}, {"delimiter": ";"}, "delimiter is an option of csv; leave it out, the format is parq"),
+    ],
+)
+def test_parquet_of_texts_that_cannot_be_used(tmp_path, columns, options, match):
+    path = write_posts(tmp_path / "a.parquet", **columns)
+    with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
+        read_corpus(path, **options)
+    with pytest.raises(CorpusError, match=rf"a\.parquet.*{match}"):
+        convert_corpus(path, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_texts_are_refused_for_parquet_of_counts(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match=r"label_field is an option of .* is parquet, of c"):
+        read_corpus(path, label_field="who")
+    with pytest.raises(CorpusError, match="stop_words would choose the words of texts, but the fo"):
+        read_corpus(path, stop_words="english")
+
+
+def test_parquet_without_a_row_or_with_two_columns_of_a_name_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    with pytest.raises(FileError, match=r"a\.parquet: holds no document"):
+        read_corpus(path)
+    pq.write_table(pa.table([["a cat"], ["a dog"]], names=["text", "text"]), path)
+    with pytest.raises(FileError, match="columns must have different names, got text twice"):
+        read_corpus(path)
+    pq.write_table(pa.table([[["a"]], [[1]], [[2]]], names=["words", "x", "x"]), path)
+    with pytest.raises(FileError, match="columns must have different names, got x twice"):
+        read_corpus(path)
+
+
+def test_texts_that_are_not_unicode_are_refused(tmp_path):
+    path = write_posts(tmp_path / "a.parquet", text=["cat wolf"] * 5)
+    path.write_bytes(path.read_bytes().replace(b"wolf", b"wol\xff"))
+    with pytest.raises(FileError, match=r"a\.parquet: not a complete Parquet file \(.*utf-8"):
+        read_corpus(path)

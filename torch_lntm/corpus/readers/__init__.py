@@ -12,13 +12,13 @@ from torch_lntm.corpus.archive import read_archive
 from torch_lntm.corpus.checks import check_vocabulary, how_to_count
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
-from torch_lntm.corpus.readers.tables import TABLE_STREAMS
+from torch_lntm.corpus.readers.tables import TABLE_STREAMS, has_counts
 from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS, TextOptions, TextStream
 from torch_lntm.corpus.store import is_store, read_store
 from torch_lntm.errors import CorpusError, FileError
 from torch_lntm.files import at_line, read_lines
 
-__all__ = ["TEXT_FORMATS", "find_format", "read_corpus"]
+__all__ = ["find_format", "holds_texts", "read_corpus"]
 
 _SUFFIXES = {
     ".npz": "npz",
@@ -41,11 +41,9 @@ _CONVERTED = {
 }
 #: Streams of counts by format: of a path, the number of words where known, and the most bytes.
 STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
-#: Formats that hold texts, whose words are chosen in reading, instead of counts.
-TEXT_FORMATS = frozenset(TEXT_READERS)
 #: Formats of counts whose words are looked for beside them.
 WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
-FORMATS = ("npz", *STREAMS, "store", *TEXT_READERS)
+FORMATS = tuple(dict.fromkeys(("npz", *STREAMS, "store", *TEXT_READERS)))
 
 
 def read_corpus(
@@ -77,8 +75,9 @@ def read_corpus(
     into memory and not read, so that a corpus may be larger than the memory.
 
     Texts: ``txt`` (a document per line), ``jsonl`` (an object per line), ``json`` (an array of
-    objects), ``csv`` (``.csv``, ``.tsv``: records under a header) and ``folder`` (a document per
-    ``.txt`` file below it, labelled by the subfolder it is in).
+    objects), ``csv`` (``.csv``, ``.tsv``: records under a header), ``parquet`` (a row for each
+    document, if ``text_field`` is given or there are no lists ``words``) and ``folder`` (a document
+    per ``.txt`` file below it, labelled by the subfolder it is in).
 
     Labels come from ``NAME.labels.txt`` beside the file, one line per document, or with the texts.
     The other fields of records become columns of the corpus's ``metadata``; the columns of ``csv``
@@ -91,8 +90,8 @@ def read_corpus(
             they are the words to count, all others being dropped with a warning.
         format: One of the names above, where the file's name does not tell.
         labels: Labels, or a file with one per line, instead of those found.
-        text_field: Field of ``jsonl`` and ``json``, or column of ``csv``, with the text; ``text``
-            if not given.
+        text_field: Field of ``jsonl`` and ``json``, or column of ``csv`` and ``parquet``, with the
+            text. Defaults to ``text``, or to the only column of ``parquet``.
         label_field: Field or column with the label. If not given, ``label``, where there is one.
         encoding: Encoding of all text in files.
         delimiter: Character between the fields of ``csv``. If not given, it is the comma,
@@ -133,6 +132,7 @@ class Source:
     Attributes:
         path: The file or folder.
         format: Its format.
+        is_text: Whether it holds texts, and not counts.
         options: How it is read.
         vocabulary: The words that were given, or found beside it.
         labels: The labels that were given, or found beside it.
@@ -141,6 +141,7 @@ class Source:
 
     path: Path
     format: str
+    is_text: bool
     options: TextOptions
     vocabulary: list[str] | None
     labels: Any
@@ -161,7 +162,7 @@ class Source:
         about = {"vocabulary": self.vocabulary, "labels": self.labels, "name": self.name}
         if self.format == "store":
             return self._read_store()
-        if self.format in TEXT_READERS:
+        if self.is_text:
             stream = TextStream(self.path, self.format, self.options)
             texts = list(stream)
             return Corpus.from_texts(texts, metadata=stream.metadata, **about, **options)
@@ -226,12 +227,13 @@ def open_source(
     if format not in FORMATS:
         known = ", ".join(FORMATS)
         raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
-    if format not in TEXT_READERS and (names := ", ".join(of_texts)):
+    is_text = holds_texts(path, format, options.text_field)
+    if not is_text and (names := ", ".join(of_texts)):
         raise CorpusError(
             f"{path}: {names} would choose the words of texts, but the format {format} holds "
             "counts; leave them out"
         )
-    _check_applicable(path, format, options)
+    _check_applicable(path, format, is_text, options)
     if vocabulary is None and format in WITH_WORDS_BESIDE:
         vocabulary = _find_vocabulary(path, format)
     files = [path]
@@ -243,10 +245,10 @@ def open_source(
         files.append(Path(labels))
         labels = read_lines(Path(labels), options.encoding)
     words = None if vocabulary is None else list(vocabulary)
-    return Source(path, format, options, words, labels, files)
+    return Source(path, format, is_text, options, words, labels, files)
 
 
-def _check_applicable(path: Path, format: str, options: TextOptions) -> None:
+def _check_applicable(path: Path, format: str, is_text: bool, options: TextOptions) -> None:
     """Refuses options that the format cannot follow, which a user would think it does."""
     given = {
         "text_field": (options.text_field, WITH_FIELDS),
@@ -254,10 +256,10 @@ def _check_applicable(path: Path, format: str, options: TextOptions) -> None:
         "delimiter": (options.delimiter, ("csv",)),
     }
     for name, (value, formats) in given.items():
-        if value is not None and format not in formats:
+        if value is not None and not (is_text and format in formats):
             raise CorpusError(
                 f"{path}: {name} is an option of {', '.join(formats)}; leave it out, the format is "
-                f"{format}"
+                f"{format}{', of counts' if format in formats else ''}"
             )
 
 
@@ -291,6 +293,22 @@ def find_format(path: Path) -> str:
             f"expected {', '.join(_SUFFIXES)}, docword*.txt or a folder, or give format=..."
         )
     return _SUFFIXES[suffix]
+
+
+def holds_texts(path: Path, format: str, text_field: str | None) -> bool:
+    """Whether a file or folder holds texts, whose words are chosen in reading, and not counts.
+
+    Args:
+        path: The file or folder.
+        format: Its format. ``parquet`` may be of both kinds.
+        text_field: The column of the texts, where it was named.
+
+    Raises:
+        CorpusError: A Parquet file is damaged.
+    """
+    if format == "parquet":
+        return text_field is not None or not has_counts(path)
+    return format in TEXT_READERS
 
 
 def _find_vocabulary(path: Path, format: str) -> Path | None:

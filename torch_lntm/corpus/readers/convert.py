@@ -15,7 +15,7 @@ from torch_lntm.corpus.columns import Arrays, FrozenDict, make_metadata
 from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.readers import STREAMS, Source, open_source
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
-from torch_lntm.corpus.readers.texts import TEXT_READERS, TextOptions, TextStream
+from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 from torch_lntm.corpus.store import StoreWriter, new_store
 from torch_lntm.corpus.texts import stream_words
 from torch_lntm.errors import CorpusError, FileError
@@ -80,7 +80,7 @@ def _convert(source: Source, writer: StoreWriter, options: Mapping[str, Any]) ->
     covariates: Arrays = FrozenDict()
     metadata: Mapping[str, Any]
     words: Iterable[str] | None
-    if source.format in TEXT_READERS:
+    if source.is_text:
         texts = TextStream(source.path, source.format, source.options)
         counts, words, preparation = stream_words(texts, source.vocabulary, **options)
         num_words = len(words)

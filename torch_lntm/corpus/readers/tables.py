@@ -1,15 +1,19 @@
-"""Readers of word counts in binary tables: AnnData and Parquet."""
+"""Readers of binary tables: AnnData of word counts, Parquet of word counts or of texts."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_lntm.corpus.columns import listed
 from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.errors import FileError, import_extra
 from torch_lntm.files import check_proportion, open_to_read, readable_bytes, unpacked_bytes
@@ -17,7 +21,8 @@ from torch_lntm.files import check_proportion, open_to_read, readable_bytes, unp
 #: Entries, or numbers of a dense matrix, that are read at once.
 _ENTRIES = 1 << 20
 _ROWS = 1 << 14
-
+#: Bytes of texts that are read at once, about.
+_TEXT_BYTES = 32 << 20
 
 #: The most bytes of a chunk of HDF5, which is unpacked as a whole.
 _CHUNK = 128 << 20
@@ -32,15 +37,18 @@ class _Budget:
         path: The file.
         max_bytes: The most bytes of metadata; if not given, or infinite, what a file of this size
             may unpack to.
+        held: Whether what is read stays in memory, which then bounds it too.
     """
 
-    def __init__(self, path: Path, max_bytes: float | None) -> None:
+    def __init__(self, path: Path, max_bytes: float | None, *, held: bool = True) -> None:
         self.path = path
         self.on_disk = path.stat().st_size
         unpacked = unpacked_bytes(self.on_disk)
         self.num_entries = unpacked // 6  # an entry takes many bytes in use
         given = max_bytes not in (None, math.inf)
-        self.left = min(max_bytes if given and max_bytes else unpacked, readable_bytes())
+        self.left = max_bytes if given and max_bytes else unpacked
+        if held:
+            self.left = min(self.left, readable_bytes())
 
     def take(self, size: int, what: str) -> None:
         """Refuses what does not fit into the rest.
@@ -259,6 +267,37 @@ def stream_parquet(path: Path, num_words: int | None, max_bytes: float | None) -
     The words are strings, or columns from 0. Without ``counts`` every word counts once for each
     time that it is listed. All other columns are metadata.
     """
+    with _opened(path, max_bytes) as file:
+        return file.stream(num_words)
+
+
+def iterate_parquet(
+    path: Path, text_field: str | None, max_bytes: float | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the rows of a Parquet file of texts, each with its place in the file.
+
+    Args:
+        path: The file.
+        text_field: The column of the texts. Defaults to ``text``, or to the only column, which is
+            then called ``text``.
+        max_bytes: As for ``read_corpus``.
+
+    Raises:
+        FileError: The file is damaged, too large, or has no such column.
+    """
+    with _opened(path, max_bytes) as file:
+        yield from file.records(text_field, max_bytes)
+
+
+def has_counts(path: Path) -> bool:
+    """Whether a Parquet file holds counted words, in a column ``words``, and not texts."""
+    with _opened(path, None) as file:
+        return file.has_counts
+
+
+@contextmanager
+def _opened(path: Path, max_bytes: float | None) -> Iterator[_Parquet]:
+    """An open Parquet file, whose damages are told as errors of the file."""
     parquet = import_extra("pyarrow.parquet", "files", "the format parquet")
     arrow = import_extra("pyarrow", "files", "the format parquet")
     open_to_read(path).close()  # says what is wrong with a path
@@ -269,7 +308,7 @@ def stream_parquet(path: Path, num_words: int | None, max_bytes: float | None) -
         texts = [c.path for c in columns if c.physical_type == "BYTE_ARRAY"]
         flat = [name for name in texts if "." not in name or name.startswith("words.")]
         file = parquet.ParquetFile(path, read_dictionary=flat)
-        return _Parquet(path, file, arrow, _Budget(path, max_bytes)).stream(num_words)
+        yield _Parquet(path, file, arrow, _Budget(path, max_bytes))
     except (OSError, ValueError, arrow.ArrowException) as error:
         if isinstance(error, FileError):
             raise
@@ -289,25 +328,72 @@ class _Parquet:
     def __init__(self, path: Path, file: Any, arrow: Any, budget: _Budget) -> None:
         self.path, self.file, self.arrow, self.budget = path, file, arrow, budget
         self.names = list(file.schema_arrow.names)
+        if twice := [name for name, times in Counter(self.names).items() if times > 1]:
+            raise FileError(
+                f"{path}: columns must have different names, got {listed(twice)} twice; rename or "
+                "remove one"
+            )
         self.metadata: dict[str, list[Any]] = {
             name: [] for name in self.names if name not in ("words", "counts")
         }
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether there are lists ``words``, or ``words`` of another type but no ``text``."""
+        if "words" not in self.names:
+            return False
+        kind = self.file.schema_arrow.field("words").type
+        return "text" not in self.names or self._is_list(kind)
+
+    def _is_list(self, kind: Any) -> bool:
+        return hasattr(kind, "value_type") and not self.arrow.types.is_dictionary(kind)
+
+    def records(
+        self, text_field: str | None, max_bytes: float | None
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The rows, each with its place; see ``iterate_parquet``."""
+        names = list(self.names)
+        text = "text" if text_field is None else text_field
+        if text not in names:
+            if text_field is not None or len(names) != 1:
+                raise FileError(
+                    f"{self.path}: expected a column {text!r} of texts, or a column 'words' of "
+                    f"lists of counted words; the columns are {listed(names)}; choose one of "
+                    "texts by text_field"
+                )
+            names = [text]
+        texts = self.budget
+        if max_bytes == math.inf:  # they are read twice, and not held
+            texts = _Budget(self.path, max_bytes, held=False)
+        announced = self._check_sizes(self.names[names.index(text)], texts)
+        size = announced // max(1, self.file.metadata.num_rows)
+        batches = self._batches(self.names, max(1, min(_ROWS, _TEXT_BYTES // (size + 1))))
+        rows = itertools.chain.from_iterable(
+            zip(
+                *(
+                    self._texts(column, held=name != text)
+                    for name, column in zip(names, batch.columns, strict=True)
+                ),
+                strict=True,
+            )
+            for batch in batches
+        )
+        for i, row in enumerate(rows, 1):
+            record = dict(zip(names, row, strict=True))
+            announced -= len(record[text]) if isinstance(record[text], str) else 0
+            if announced < 0:  # repetitions, of which the file holds one
+                texts.take(-announced, "the texts")
+                announced = 0
+            yield f"row {i}", record
+
     def stream(self, num_words: int | None) -> CountStream:
         """The counts, and what is known of them."""
-        if "words" not in self.names:
-            raise FileError(
-                f"{self.path}: expected counted words, in a column of lists 'words', got the "
-                f"columns {', '.join(self.names[:20])}; write texts as .jsonl or .csv instead: "
-                "data_frame.to_json('posts.jsonl', orient='records', lines=True)"
-            )
         self._check_sizes()
         kind = self.file.schema_arrow.field("words").type
-        values = getattr(kind, "value_type", None)
         types = self.arrow.types
-        if values is None or types.is_dictionary(kind):
+        if not self._is_list(kind):
             raise FileError(f"{self.path}: 'words' must be lists of words or columns, got {kind}")
-        vocabulary = None
+        values, vocabulary = kind.value_type, None
         if types.is_dictionary(values) or "string" in str(values):
             words: set[str] = set()
             for batch in self._batches(["words"]):
@@ -322,12 +408,24 @@ class _Parquet:
         pieces = self._pieces(vocabulary, num_words)
         return CountStream(pieces, num_docs, num_words, vocabulary, self.metadata)
 
-    def _check_sizes(self) -> None:
-        """Refuses a file that would take all memory or time."""
+    def _check_sizes(self, text: str | None = None, texts: _Budget | None = None) -> int:
+        """Refuses a file that would take all memory or time.
+
+        Args:
+            text: Name of the column of texts, if any.
+            texts: How much of them may be read.
+
+        Returns:
+            The bytes of the texts.
+        """
         about = self.file.metadata
-        entries = values = 0
+        entries = values = size = 0
         for group in map(about.row_group, range(about.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
+                if texts is not None and column.path_in_schema == text:
+                    size += column.total_uncompressed_size
+                    texts.take(column.total_uncompressed_size, "the texts")
+                    continue
                 self.budget.take(column.total_uncompressed_size, "the values")
                 if column.path_in_schema.startswith("words."):
                     entries += column.num_values
@@ -335,21 +433,32 @@ class _Parquet:
                     values += column.num_values
         self.budget.check(about.num_rows, entries)
         check_proportion(self.path, values, "values")
+        return size
 
-    def _batches(self, columns: list[str]) -> Iterator[Any]:
+    def _batches(self, columns: list[str], num_rows: int = _ROWS) -> Iterator[Any]:
         try:
-            yield from self.file.iter_batches(_ROWS, columns=columns)
+            yield from self.file.iter_batches(num_rows, columns=columns)
         except (OSError, ValueError, self.arrow.ArrowException) as error:
             raise FileError(f"{self.path}: cannot be read, is it complete? ({error})") from error
 
-    def _texts(self, column: Any) -> list[Any]:
-        """The values of a column, of which those that repeat are the same objects."""
-        if not self.arrow.types.is_dictionary(column.type):
-            self.budget.take(column.nbytes, "the values")
+    def _texts(self, column: Any, held: bool = True) -> list[Any]:
+        """The values of a column, of which those that repeat are the same objects.
+
+        Args:
+            column: The column.
+            held: Whether they stay in memory.
+        """
+        indices = values = column
+        if self.arrow.types.is_dictionary(column.type):
+            indices = column.indices
+            different = indices.unique()
+            values = column.dictionary.take(different)
+        if held:
+            self.budget.take(values.nbytes, "the values")
+        if values is column:
             return list(column.to_pylist())
-        self.budget.take(column.dictionary.nbytes, "the values")
-        texts = column.dictionary.to_pylist()
-        return [None if i is None else texts[i] for i in column.indices.to_pylist()]
+        texts = dict(zip(different.to_pylist(), values.to_pylist(), strict=True))
+        return [texts[i] for i in indices.to_pylist()]
 
     def _pieces(self, vocabulary: list[str] | None, num_words: int | None) -> Iterator[Entries]:
         column = {word: i for i, word in enumerate(vocabulary or ())}

@@ -1,4 +1,4 @@
-"""Readers of texts: lines, JSON, delimited fields, folders."""
+"""Readers of texts: lines, JSON, delimited fields, folders, and rows of Parquet."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from torch_lntm.corpus.columns import EXACT_IN_FLOAT, listed
+from torch_lntm.corpus.readers.tables import iterate_parquet
 from torch_lntm.errors import CorpusError, CorpusWarning, FileError, warn
 from torch_lntm.files import (
     at_line,
@@ -472,6 +473,11 @@ def _numbers(values: list[Any]) -> Any:
     return np.array([numbers.get(text, math.nan) for text in values], np.float64)
 
 
+def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
+    """A document per row of a Parquet file."""
+    return iterate_parquet(path, options.text_field, options.max_bytes)
+
+
 #: Readers by format: of a path and options.
 TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
     "txt": read_txt,
@@ -479,6 +485,7 @@ TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
     "json": read_json,
     "csv": read_csv,
     "folder": read_folder,
+    "parquet": read_parquet,
 }
 #: Formats whose records have fields.
-WITH_FIELDS = ("jsonl", "json", "csv")
+WITH_FIELDS = ("jsonl", "json", "csv", "parquet")
