@@ -138,32 +138,42 @@ def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[A
         topics = topics.topics.mean_probs
     matrix = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics
     if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
-        if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
-            raise ConfigError(
-                f"topics of shape {matrix.shape}; expected (num_topics, num_words) finite numbers"
-            )
-        if corpus is not None and matrix.shape[1] != corpus.num_words:
-            raise ConfigError(
-                f"topics over {matrix.shape[1]} words and a corpus over {corpus.num_words}; "
-                "re-index the corpus with corpus.with_vocabulary(vocabulary)"
-            )
+        _check_weights(matrix, corpus)
         return list(np.argsort(-matrix, axis=1, kind="stable")[:, :top_n])
     rows = [np.asarray(_positions(row, corpus)) for row in matrix]
     if not rows or min(len(row) for row in rows) == 0:
         raise ConfigError("topics must be a matrix of weights or a non-empty list of words each")
     for k, row in enumerate(rows):
-        if row.ndim != 1 or row.dtype.kind not in "iuU":
-            raise ConfigError(
-                f"topic {k} must be a list of words or of their positions; weights are given as "
-                "one floating-point matrix (num_topics, num_words)"
-            )
-        if len(np.unique(row)) < len(row):
-            raise ConfigError(f"topic {k} has a word twice; give every word once")
-        if corpus is not None and (row.min() < 0 or row.max() >= corpus.num_words):
-            raise ConfigError(
-                f"topic {k} has word positions outside 0 … {corpus.num_words - 1}, the corpus's"
-            )
+        _check_words(k, row, corpus)
     return rows
+
+
+def _check_weights(matrix: NDArray[Any], corpus: Corpus | None) -> None:
+    """Check weights of all words, one row a topic."""
+    if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
+        raise ConfigError(
+            f"topics of shape {matrix.shape}; expected (num_topics, num_words) finite numbers"
+        )
+    if corpus is not None and matrix.shape[1] != corpus.num_words:
+        raise ConfigError(
+            f"topics over {matrix.shape[1]} words and a corpus over {corpus.num_words}; "
+            "re-index the corpus with corpus.with_vocabulary(vocabulary)"
+        )
+
+
+def _check_words(k: int, row: NDArray[Any], corpus: Corpus | None) -> None:
+    """Check the top words of topic k."""
+    if row.ndim != 1 or row.dtype.kind not in "iuU":
+        raise ConfigError(
+            f"topic {k} must be a list of words or of their positions; weights are given as "
+            "one floating-point matrix (num_topics, num_words)"
+        )
+    if len(np.unique(row)) < len(row):
+        raise ConfigError(f"topic {k} has a word twice; give every word once")
+    if corpus is not None and (row.min() < 0 or row.max() >= corpus.num_words):
+        raise ConfigError(
+            f"topic {k} has word positions outside 0 … {corpus.num_words - 1}, the corpus's"
+        )
 
 
 def _positions(words: Sequence[Any], corpus: Corpus | None) -> Sequence[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
@@ -16,11 +17,7 @@ from torch_lntm.evaluation.accuracy.reference import (
     Reference,
 )
 from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, joined
-from torch_lntm.evaluation.checks import (
-    check_arguments,
-    positions_of,
-    space_of,
-)
+from torch_lntm.evaluation.checks import check_arguments, positions_of, space_of
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains import chains_for
 from torch_lntm.models import TopicModel
@@ -82,21 +79,16 @@ def posterior_accuracy(
     require_whole(2, num_chains=num_chains)
     require_whole(100, num_samples=num_samples)
     require_whole(0, warmup_steps=warmup_steps)
-    guides = guide if isinstance(guide, Mapping) else {require_guide(guide, model).name: guide}
-    if not guides or NOISE in guides:
-        raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")
-    for each in guides.values():
-        require_guide(each, model)
+    guides = _by_name(guide, model)
     model.check_parameters()
     space = space_of(model, corpus)
     standardiser = space.standardiser.cpu()
     documents = _sample_documents(corpus, num_docs, seed)
     found: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
     references, unconverged = [], dict.fromkeys(guides, 0)
+    batches = corpus.batches(max_docs, order=documents, device=model.device, dtype=model.dtype)
     with tqdm(total=len(documents), disable=not progress, unit="doc") as bar:
-        for batch in corpus.batches(
-            max_docs, order=documents, device=model.device, dtype=model.dtype
-        ):
+        for batch in batches:
             chains = chains_for(
                 model, batch, num_chains=num_chains, warmup_steps=warmup_steps, seed=seed
             )
@@ -116,15 +108,7 @@ def posterior_accuracy(
         for name in ("rhat", "effective_sample_size", "reliable")
     )
     index = torch.from_numpy(documents)
-    if not bool(reliable.all()):
-        left_out = index[~reliable]
-        warn(
-            f"the chains of {len(left_out)} of {len(documents)} documents (positions "
-            f"{positions_of(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective sample "
-            f"size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and are "
-            "left out; raise num_samples or warmup_steps",
-            ConvergenceWarning,
-        )
+    _warn_of_chains(index, reliable)
     return PosteriorAccuracy(
         noise=accuracies.pop(NOISE),
         guides=accuracies,
@@ -138,6 +122,31 @@ def posterior_accuracy(
         method=f"{num_chains} chains of {num_samples} draws by {chains.method}",
         corpus_name=corpus.name,
     )
+
+
+def _by_name(
+    guide: Guide[Any] | Mapping[str, Guide[Any]], model: TopicModel
+) -> Mapping[str, Guide[Any]]:
+    """The guides by their names, checked."""
+    guides = guide if isinstance(guide, Mapping) else {require_guide(guide, model).name: guide}
+    if not guides or NOISE in guides:
+        raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")
+    for each in guides.values():
+        require_guide(each, model)
+    return guides
+
+
+def _warn_of_chains(index: Tensor, reliable: Tensor) -> None:
+    """Name the documents, of positions ``index``, whose chains are not reliable."""
+    left_out = index[~reliable]
+    if len(left_out):
+        warn(
+            f"the chains of {len(left_out)} of {len(index)} documents (positions "
+            f"{positions_of(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective sample "
+            f"size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and are "
+            "left out; raise num_samples or warmup_steps",
+            ConvergenceWarning,
+        )
 
 
 def _sample_documents(corpus: Corpus, num_docs: int, seed: int) -> np.ndarray:

@@ -8,7 +8,8 @@ p(w | observed) = Σ_k E[theta_k | observed] φ_kw, by chains that run until the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -17,15 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
-from torch_lntm.errors import (
-    ConfigError,
-    CorpusError,
-    UnreliableEstimateWarning,
-    require_whole,
-    warn,
-)
+from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.evaluation.checks import check_arguments
-from torch_lntm.evaluation.completion.exact import SHORT, score_by_chains
+from torch_lntm.evaluation.completion.exact import SHORT, checked, score_by_chains
 from torch_lntm.evaluation.completion.modes import theta_modes
 from torch_lntm.evaluation.completion.own_words import (
     OwnWordsWeight,
@@ -39,7 +34,7 @@ from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompl
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.kernels import SparseWords
-from torch_lntm.models import DirichletMultinomial, TopicModel, ctm, lda
+from torch_lntm.models import DirichletMultinomial, TopicModel, Topics, ctm, lda
 from torch_lntm.models.words.dirichlet_multinomial import HIGHEST
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
@@ -55,7 +50,6 @@ _DESCRIBED = {
     "mean": "theta at its mean",
     "integrated": "theta integrated over all held-out tokens of a document together",
 }
-_DESCRIBED_EXACT = "theta at its exact mean"
 #: Draws of a guide's posterior, and the first draws of each chain.
 _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 
@@ -144,11 +138,10 @@ def document_completion(
     if not tolerance > 0:
         raise ConfigError(f"tolerance is {tolerance}; expected a positive number of nats per token")
     require_whole(2, num_chains=num_chains)
+    exact = theta == "exact"
     if num_samples is None:
-        num_samples = _CHAIN_DRAWS if theta == "exact" else _GUIDE_DRAWS
-    least = 4 if theta == "exact" else 1
-    require_whole(least, num_samples=num_samples, max_samples=max_samples)
-    given = isinstance(corpus, WordHoldOut)
+        num_samples = _CHAIN_DRAWS if exact else _GUIDE_DRAWS
+    require_whole(4 if exact else 1, num_samples=num_samples, max_samples=max_samples)
     hold_out = _hold_out(model, corpus, observed_fraction, seed, max_docs)
     if guide is not None or theta in ("mean", "integrated"):
         require_guide(guide, model)
@@ -158,6 +151,7 @@ def document_completion(
             "own_words are for tokens each by itself; take theta 'mode', 'mean' or 'exact', not "
             "'integrated', or own_words=None for the topics alone"
         )
+    given = isinstance(corpus, WordHoldOut)
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
@@ -168,21 +162,17 @@ def document_completion(
             hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
         ),
     }
-    if theta == "exact":
-        chains = {
-            "tolerance": tolerance,
-            "num_chains": num_chains,
-            "num_samples": num_samples,
-            "max_samples": max_samples,
-            "seed": seed,
-        }
-        batches = _Batches(model, hold_out, max_docs, progress, by_length=True)
-        return _exact_completion(model, batches, weight, chains, about)
-    batches = _Batches(model, hold_out, max_docs, progress, by_length=guide is None)
-    found = [_scores(model, guide, theta, *batch, weight, num_samples, seed) for batch in batches]
-    scores = torch.cat([score.cpu() for score, _ in found])[batches.back]
-    method = found[-1][1] + note_of(weight)
-    return CompletionResult(log_predictive=scores, method=method, **about)
+    batches = _Batches(model, hold_out, max_docs, progress, by_length=exact or guide is None)
+    if not exact:
+        score = partial(_scores, model, guide, theta, weight, num_samples, seed)
+        about |= batches.collect(score, weight)
+        return CompletionResult(**about)
+    precision: dict[str, Any] = {"tolerance": tolerance, "num_chains": num_chains}
+    draws: dict[str, Any] = {"num_samples": num_samples, "max_samples": max_samples, "seed": seed}
+    tokens = hold_out.held_out.num_tokens
+    score = partial(score_by_chains, model, weight, tokens, **precision, **draws)
+    about |= precision | batches.collect(score, weight)
+    return checked(ExactCompletion(**about))
 
 
 def completion_of(
@@ -216,7 +206,7 @@ def completion_of(
         CorpusError: As for :func:`document_completion`.
     """
     model = _model_of(prior, topics, concentration)
-    return document_completion(model, None, _checked(hold_out), theta=theta, **settings)
+    return document_completion(model, None, _given(hold_out), theta=theta, **settings)
 
 
 @torch.no_grad()
@@ -251,7 +241,7 @@ def fit_own_words(
         CorpusError: There is not one held-out token.
     """
     model = _model_of(prior, topics)
-    hold_out = _hold_out(model, _checked(hold_out), 0.5, 0, max_docs)
+    hold_out = _hold_out(model, _given(hold_out), 0.5, 0, max_docs)
     batches = _Batches(model, hold_out, max_docs, progress, by_length=True)
     found = [entries(model, theta_modes(model, seen), seen, unseen) for seen, unseen in batches]
     return best_topic_tokens(torch.cat(found, 1))
@@ -304,94 +294,62 @@ class _Batches:
                     yield seen, unseen
                     bar.update(seen.num_docs)
 
+    def collect(
+        self,
+        score: Callable[[DocumentBatch, DocumentBatch], tuple[dict[str, Tensor], str]],
+        own_words: float | None,
+    ) -> dict[str, Any]:
+        """Tensors of all documents, by their names, and the method."""
+        found = [score(seen, unseen) for seen, unseen in self]
+        tensors = {
+            name: torch.cat([part[name].cpu() for part, _ in found])[self.back]
+            for name in found[0][0]
+        }
+        return tensors | {"method": found[0][1] + note_of(own_words)}
+
 
 def _scores(
     model: TopicModel,
     guide: Guide[Any] | None,
     theta: Theta,
-    seen: DocumentBatch,
-    unseen: DocumentBatch,
-    weight: float | None,
+    own_words: float | None,
     num_samples: int,
     seed: int,
-) -> tuple[Tensor, str]:
-    """Log probabilities ``(num_docs,)`` of held-out tokens by a plug-in or draws, and how."""
+    seen: DocumentBatch,
+    unseen: DocumentBatch,
+) -> tuple[dict[str, Tensor], str]:
+    """Log probabilities of held-out tokens by a plug-in or draws, and a description."""
     if guide is None:
-        at, method = theta_modes(model, seen), "theta at its mode on the softmax scale"
-        words = held_out_words(model, seen, unseen, weight)
-        return words.log_likelihood(at), f"{model.name}, {method}"
-    posterior = (guide.means if theta == "mode" else guide.posterior)(seen)
-    source = f"{type(guide).__name__}'s posterior"
-    draws = "" if theta == "mode" else f", {num_samples} draws"
-    described = f"{source}, {_DESCRIBED[theta]}{draws}"
-    if theta == "integrated":
-        placed = model.topics.place(unseen)
-        topics = model.topics.double_probs
-        return _integrated(posterior, topics, placed, num_samples, seed), described
-    at = posterior.theta(posterior.mean.double())
-    if theta == "mean":
-        at = theta_means(posterior, num_samples, seed)
-    # A known mean is the mode on the softmax scale too.
-    if posterior.has_exact_theta_mean:
-        described = f"{source}, {_DESCRIBED_EXACT}"
-    return held_out_words(model, seen, unseen, weight).log_likelihood(at), described
-
-
-def _exact_completion(
-    model: TopicModel,
-    batches: _Batches,
-    weight: float | None,
-    chains: dict[str, Any],
-    about: dict[str, Any],
-) -> ExactCompletion:
-    """Scores at the posterior mean of theta by chains.
-
-    Args:
-        model: The model.
-        batches: The documents.
-        weight: The weight of the topics beside own words, or None.
-        chains: Settings of :func:`score_by_chains`.
-        about: The result's attributes that do not depend on theta.
-
-    Warns:
-        UnreliableEstimateWarning: The simulation's error is above the tolerance.
-    """
-    all_tokens = int(about["held_out_tokens"].sum())
-    parts = [
-        score_by_chains(
-            model, seen, held_out_words(model, seen, unseen, weight), all_tokens, **chains
+        at, method = (
+            theta_modes(model, seen),
+            f"{model.name}, theta at its mode on the softmax scale",
         )
-        for seen, unseen in batches
-    ]
-    found: dict[str, Any] = {
-        name: torch.cat([getattr(part, name).cpu() for part in parts])[batches.back]
-        for name in ("log_predictive", "variance", "bias", "rhat", "num_samples")
-    }
-    result = ExactCompletion(
-        method=f"{model.name}, exact posterior mean of theta by {parts[0].sampler} chains"
-        + note_of(weight),
-        tolerance=chains["tolerance"],
-        num_chains=chains["num_chains"],
-        **found,
-        **about,
-    )
-    if not result.within_tolerance:
-        warn(
-            f"the simulation's error is {result.simulation_error:.2g} nats per token and its bias "
-            f"{result.simulation_bias:.2g}, not within {result.tolerance:g}, after "
-            f"{int(result.num_samples.max())} draws of each chain; raise max_samples",
-            UnreliableEstimateWarning,
-        )
-    return result
+    else:
+        posterior = (guide.means if theta == "mode" else guide.posterior)(seen)
+        draws = "" if theta == "mode" else f", {num_samples} draws"
+        described = f"{_DESCRIBED[theta]}{draws}"
+        if theta != "integrated" and posterior.has_exact_theta_mean:
+            described = "theta at its exact mean"
+        method = f"{type(guide).__name__}'s posterior, {described}"
+        if theta == "integrated":
+            score = _integrated(posterior, model.topics, unseen, num_samples, seed)
+            return {"log_predictive": score}, method
+        # A known mean is the mode on the softmax scale too.
+        at = posterior.theta(posterior.mean.double())
+        if theta == "mean":
+            at = theta_means(posterior, num_samples, seed)
+    words = held_out_words(model, seen, unseen, own_words)
+    return {"log_predictive": words.log_likelihood(at)}, method
 
 
 def _integrated(
-    posterior: Posterior, topics: Tensor, held_out: DocumentBatch, num_samples: int, seed: int
+    posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_samples: int, seed: int
 ) -> Tensor:
     """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
-    longest = int(held_out.row_offsets.diff().max())
+    placed, probs = topics.place(held_out), topics.double_probs
+    longest = int(placed.row_offsets.diff().max())
     scores = [
-        SparseWords(topics, held_out.select(rows)).log_likelihood(theta).logsumexp(0)
+        SparseWords(probs, placed.select(rows)).log_likelihood(theta).logsumexp(0)
         for rows, theta in theta_draws(posterior, num_samples, seed, longest)
     ]
     return torch.cat(scores) - math.log(num_samples)
@@ -417,7 +375,7 @@ def _hold_out(
     return hold_out
 
 
-def _checked(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
+def _given(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
     """The hold-out, if it is one."""
     if not isinstance(hold_out, WordHoldOut):
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -100,10 +101,5 @@ def unigram_perplexity(
         )
     counts = train.word_totals + smoothing
     result = completion_perplexity(np.ones((held_out.num_docs, 1)), counts[None], held_out)
-    return CompletionResult(
-        result.log_predictive,
-        result.held_out_tokens,
-        "unigram",
-        f"unigram frequencies of {train.num_docs} training documents + {smoothing:g}",
-        corpus_name=held_out.name,
-    )
+    method = f"unigram frequencies of {train.num_docs} training documents + {smoothing:g}"
+    return replace(result, theta="unigram", method=method)

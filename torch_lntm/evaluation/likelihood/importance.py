@@ -7,24 +7,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.evaluation.checks import check_arguments, space_of, warn_of_documents
-from torch_lntm.evaluation.likelihood.documents import documents, guide_for
+from torch_lntm.evaluation.likelihood.documents import Document, documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import (
     PARETO_K_LIMIT,
     LikelihoodEstimate,
     LikelihoodMethod,
 )
 from torch_lntm.guides import Guide
-from torch_lntm.models import TopicModel
-from torch_lntm.sampling.importance import (
-    MIN_SAMPLES,
-    log_weights,
-    pareto_k,
-    summarise_weights,
-)
+from torch_lntm.models import TopicModel, Words
+from torch_lntm.sampling.importance import MIN_SAMPLES, log_weights, pareto_k, summarise_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,24 +109,7 @@ class Importance(LikelihoodMethod):
         tail = torch.full_like(values, -math.inf)
         for of_batch in documents(model, corpus, guide, max_docs, progress):
             weights = torch.stack(
-                [
-                    log_weights(
-                        d.space.proposal(
-                            proposal,
-                            d.posterior,
-                            d.row,
-                            d.words,
-                            d.independent,
-                            self.degrees_of_freedom,
-                        ),
-                        d.words,
-                        d.cells,
-                        self.num_samples,
-                        (seed, d.position),
-                        model.words,
-                    ).cpu()
-                    for d in of_batch
-                ]
+                [self._log_weights(document, proposal, seed, model.words) for document in of_batch]
             )
             rows, summary = [d.position for d in of_batch], summarise_weights(weights, 1)
             values[rows], errors[rows] = summary.log_mean, summary.standard_error
@@ -156,3 +135,11 @@ class Importance(LikelihoodMethod):
             effective_sample_size=size,
             pareto_k=tail,
         )
+
+    def _log_weights(self, d: Document, proposal: str, seed: int, likelihood: Words) -> Tensor:
+        """Log weights of one document's draws ``(num_samples,)``, on the CPU."""
+        drawn_from = d.space.proposal(
+            proposal, d.posterior, d.row, d.words, d.independent, self.degrees_of_freedom
+        )
+        key = (seed, d.position)
+        return log_weights(drawn_from, d.words, d.cells, self.num_samples, key, likelihood).cpu()
