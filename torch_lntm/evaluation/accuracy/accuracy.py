@@ -102,7 +102,6 @@ def posterior_accuracy(
                 unconverged[name] += int((~posterior.converged).sum())
             found[NOISE].append(reference.noise(exact))
             bar.update(batch.num_docs)
-    accuracies = {name: joined(parts) for name, parts in found.items()}
     rhat, size, reliable = (
         torch.cat([getattr(part, name) for part in references])
         for name in ("rhat", "effective_sample_size", "reliable")
@@ -110,8 +109,8 @@ def posterior_accuracy(
     index = torch.from_numpy(documents)
     _warn_of_chains(index, reliable)
     return PosteriorAccuracy(
-        noise=accuracies.pop(NOISE),
-        guides=accuracies,
+        noise=joined(found[NOISE]),
+        guides={name: joined(found[name]) for name in guides},
         unconverged=unconverged,
         index=index,
         lengths=torch.tensor(corpus.lengths[documents]),
