@@ -122,11 +122,13 @@ def test_a_method_that_is_not_in_the_package() -> None:
     class Certain(LikelihoodMethod):
         name = "certain"
 
-        def estimate(self, model, corpus, *, seed=0, max_docs=256, progress=False):
+        def compute(self, model, corpus, seed, max_docs, progress):
             return seed, max_docs
 
     model = make_model("ctm")
     assert log_likelihood(model, some_documents(model), Certain(), seed=5, max_docs=2) == (5, 2)
+    with pytest.raises(ConfigError, match="expected a topic model"):
+        Certain().estimate("model", some_documents(model))
 
 
 def test_a_prior_that_does_not_say_what_is_identified() -> None:

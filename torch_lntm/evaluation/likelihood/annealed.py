@@ -15,12 +15,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
-from torch_lntm.evaluation.checks import (
-    check_arguments,
-    identified_space,
-    space_of,
-    warn_of_documents,
-)
+from torch_lntm.evaluation.checks import identified_space, space_of, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import solve, words_of
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.guides import make_guide
@@ -166,21 +161,13 @@ class AIS(LikelihoodMethod):
             schedule if self.schedule is None else self.schedule,
         )
 
-    @torch.no_grad()
-    def estimate(
-        self,
-        model: TopicModel,
-        corpus: Corpus,
-        *,
-        seed: int = 0,
-        max_docs: int = 256,
-        progress: bool = False,
+    def compute(
+        self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
-        """See :meth:`LikelihoodMethod.estimate`.
+        """See :meth:`LikelihoodMethod.compute`.
 
         Ctrl-C ends it without a result: a partial sum would be of other documents.
         """
-        corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         path = self.settle(model, corpus)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
         errors, acceptance = torch.zeros_like(values), torch.ones_like(values)

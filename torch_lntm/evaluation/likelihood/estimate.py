@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
+from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.models import TopicModel
 
@@ -133,12 +135,15 @@ class LikelihoodEstimate:
 
 
 class LikelihoodMethod(ABC):
-    """A way to estimate log p(w_d); a subclass is a frozen dataclass of its settings."""
+    """A way to estimate log p(w_d); a subclass is a frozen dataclass of its settings.
+
+    A subclass defines :meth:`compute`.
+    """
 
     #: What :func:`~torch_lntm.evaluation.log_likelihood` knows the method by.
     name: ClassVar[str]
 
-    @abstractmethod
+    @torch.no_grad()
     def estimate(
         self,
         model: TopicModel,
@@ -165,4 +170,20 @@ class LikelihoodMethod(ABC):
 
         Warns:
             UnreliableEstimateWarning: Documents whose estimates are not to be trusted.
+        """
+        corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
+        return self.compute(model, corpus, seed, max_docs, progress)
+
+    @abstractmethod
+    def compute(
+        self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
+    ) -> LikelihoodEstimate:
+        """The work of :meth:`estimate`, which has checked the arguments.
+
+        Args:
+            model: See :meth:`estimate`.
+            corpus: The documents, with the covariates that the model's prior reads.
+            seed: See :meth:`estimate`.
+            max_docs: See :meth:`estimate`.
+            progress: See :meth:`estimate`.
         """

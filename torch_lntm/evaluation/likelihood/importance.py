@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.evaluation.checks import check_arguments, space_of, warn_of_documents
+from torch_lntm.evaluation.checks import space_of, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import Document, documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import (
     PARETO_K_LIMIT,
@@ -76,17 +76,10 @@ class Importance(LikelihoodMethod):
                 "(for infinitely many take proposal='gaussian')"
             )
 
-    @torch.no_grad()
-    def estimate(
-        self,
-        model: TopicModel,
-        corpus: Corpus,
-        *,
-        seed: int = 0,
-        max_docs: int = 256,
-        progress: bool = False,
+    def compute(
+        self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
-        """See :meth:`LikelihoodMethod.estimate`.
+        """See :meth:`LikelihoodMethod.compute`.
 
         A document's draws depend on the seed and its position in the corpus alone. Memory is
         bounded by the batch's posterior covariances and the draws of one document.
@@ -95,7 +88,6 @@ class Importance(LikelihoodMethod):
             ConfigError: There is no such proposal under the model's prior, or an argument that
                 cannot be used.
         """
-        corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         space = space_of(model, corpus)
         proposal = next(iter(space.proposals)) if self.proposal is None else self.proposal
         if proposal not in space.proposals:

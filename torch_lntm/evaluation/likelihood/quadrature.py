@@ -10,7 +10,7 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.evaluation.checks import check_arguments, space_of, warn_of_documents
+from torch_lntm.evaluation.checks import space_of, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.guides import Guide
@@ -44,23 +44,15 @@ class Quadrature(LikelihoodMethod):
         if self.num_points < 11 or self.num_points % 2 == 0:
             raise ConfigError(f"num_points is {self.num_points}; expected an odd number from 11 up")
 
-    @torch.no_grad()
-    def estimate(
-        self,
-        model: TopicModel,
-        corpus: Corpus,
-        *,
-        seed: int = 0,
-        max_docs: int = 256,
-        progress: bool = False,
+    def compute(
+        self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
-        """See :meth:`LikelihoodMethod.estimate`; the seed goes unused.
+        """See :meth:`LikelihoodMethod.compute`; the seed goes unused.
 
         Raises:
             ConfigError: The model has not 2 or 3 topics, its prior's integral has more dimensions
                 than their contrasts, or an argument that cannot be used.
         """
-        corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         if not 2 <= model.num_topics <= 3:
             raise ConfigError(
                 f"quadrature is for 2 or 3 topics, the model has {model.num_topics}; "
