@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -548,6 +549,21 @@ def test_a_step_of_a_few_documents_more_than_fit_at_once_is_not_split(
     run = VariationalRun(model, engine.guide, engine.settings, corpus)
     assert run.step_docs == 50
     assert run.max_docs == expected
+
+
+@pytest.mark.parametrize(
+    ("num_topics", "num_docs", "warned"),
+    [(24, 47, True), (24, 48, False), (20, 20, False), (20, 19, True)],
+)
+def test_too_many_topics_for_the_documents_are_warned_of(num_topics, num_docs, warned) -> None:
+    model = ctm(num_topics, 8)
+    engine = VariationalEM(model, TaylorGuide(model), max_iterations=0, progress=False)
+    corpus = Corpus.from_matrix(np.vstack([np.ones((num_docs, 8), int), np.zeros((60, 8), int)]))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        engine.fit(corpus)
+    expected = f"{num_topics} topics for {num_docs} documents with words; take fewer"
+    assert any(expected in str(w.message) for w in found) is warned
 
 
 def test_more_topics_than_documents_are_warned_of() -> None:

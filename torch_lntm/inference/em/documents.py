@@ -18,6 +18,8 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
+#: More topics than this are too many for fewer than 2 documents each; a toy corpus may have fewer.
+_FEW_TOPICS = 20
 #: The tables with rows for stored counts; all others have rows for documents.
 ENTRY_TABLES = frozenset({"sites"})
 #: Batches of corpora with at most this many stored counts are kept between epochs: making them
@@ -31,6 +33,9 @@ B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
     """The documents to fit a model to, as a corpus that is encoded for the model.
 
+    Warns if there are more topics than documents with words, or more than 20 topics and fewer than
+    2 such documents a topic.
+
     Args:
         model: The model.
         documents: A corpus, or a matrix of counts.
@@ -43,9 +48,11 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
     if corpus.num_tokens == 0:
         raise CorpusError("the corpus has no tokens; there is nothing to fit")
     num_docs = int((corpus.lengths > 0).sum())
-    if 1 < num_docs < model.num_topics:
+    few = num_docs < model.num_topics or _FEW_TOPICS < model.num_topics > num_docs / 2
+    if few and num_docs > 1:
         warn(
-            f"{model.num_topics} topics for {num_docs} documents with words; take fewer",
+            f"{model.num_topics} topics for {num_docs} documents with words; take fewer: topics "
+            "are what several documents share",
             LNTMWarning,
         )
     return corpus
