@@ -32,8 +32,8 @@ class SparseWords:
         self.likelihood = likelihood
         self._repeated = (1, batch)
 
-    def _rows(self, num_chains: int) -> DocumentBatch:
-        """All documents once for each chain."""
+    def rows(self, num_chains: int) -> DocumentBatch:
+        """All documents once for each chain, chain by chain; made once for a number of chains."""
         if self._repeated[0] != num_chains:
             self._repeated = (num_chains, self.batch.repeat(num_chains))
         return self._repeated[1]
@@ -45,7 +45,7 @@ class SparseWords:
             theta: ``(..., num_docs, num_topics)`` topic weights.
         """
         flat = theta.reshape(-1, theta.shape[-1])
-        rows = self._rows(theta.shape[:-2].numel())
+        rows = self.rows(theta.shape[:-2].numel())
         found = mixture_log_likelihood(flat, self.topics, rows, self.likelihood)
         return found.view(theta.shape[:-1])
 
@@ -56,14 +56,14 @@ class SparseWords:
             ``(..., num_docs)`` float64 nats and ``(..., num_docs, num_topics)``.
         """
         flat = theta.reshape(-1, theta.shape[-1])
-        rows = self._rows(theta.shape[:-2].numel())
+        rows = self.rows(theta.shape[:-2].numel())
         found = expected_counts(flat, self.topics, rows, self.likelihood)
         return found.log_likelihood.view(theta.shape[:-1]), found.topic_counts.view_as(theta)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
         """The expected tokens of each topic ``(..., num_docs, num_topics)`` alone."""
         flat = theta.reshape(-1, theta.shape[-1])
-        rows = self._rows(theta.shape[:-2].numel())
+        rows = self.rows(theta.shape[:-2].numel())
         return expected_topic_counts(flat, self.topics, rows, self.likelihood).view_as(theta)
 
 

@@ -47,7 +47,15 @@ class DocumentTarget:
     def _layout(self) -> PaddedWords | SparseWords:
         if self.padded:
             return PaddedWords(self.topics, self.batch, self.words)
+        return self._sparse
+
+    @cached_property
+    def _sparse(self) -> SparseWords:
         return SparseWords(self.topics, self.batch, self.words)
+
+    def rows(self, num_chains: int) -> DocumentBatch:
+        """All documents once for each chain, chain by chain."""
+        return self._sparse.rows(num_chains)
 
     @property
     def affine(self) -> AffineLogits | None:

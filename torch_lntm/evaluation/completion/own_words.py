@@ -60,7 +60,7 @@ class OwnWords(SparseWords):
     def _mixture(self, theta: Tensor) -> tuple[Tensor, Tensor, DocumentBatch]:
         """Σ_k theta_k φ_kv + c_v / a, all chains in rows, and these rows of theta and documents."""
         flat, num_chains = theta.reshape(-1, theta.shape[-1]), theta.shape[:-2].numel()
-        rows = self._rows(num_chains)
+        rows = self.rows(num_chains)
         s = sampled_product(flat, self._words, rows) + self._own.repeat(num_chains)
         return s.clamp_min(probability_floor(s.dtype)), flat, rows
 

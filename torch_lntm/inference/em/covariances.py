@@ -17,6 +17,7 @@ from torch import Tensor
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Effort, Guide
+from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.posteriors import Posterior, SampledMoments
 
 #: One document in so many for every so many topics, if that leaves enough documents in a step, and
@@ -75,6 +76,25 @@ class CovarianceSample:
         if self.stride > 1:
             size = guide.memory_of_means(entries)
         self.max_docs = max_docs or docs_at_once(size, device, dtype)
+
+    def expect(
+        self,
+        batch: DocumentBatch,
+        init: Tensor | None,
+        offset: int,
+        effort: Effort,
+        **temperatures: Any,
+    ) -> tuple[Posterior, Statistics]:
+        """The E-step of a batch: its posteriors, or their means, and its statistics.
+
+        The arguments are those of :meth:`solve`. The batch is placed in the model here; later
+        checks of it find nothing left to do.
+        """
+        batch = self._guide.model.check_batch(batch)
+        posterior, moments = self.solve(batch, init, offset, effort, **temperatures)
+        return posterior, expected_statistics(
+            self._guide, batch, posterior, moments, **temperatures
+        )
 
     def solve(
         self,

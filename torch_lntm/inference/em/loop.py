@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,12 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError, SavingWarning, warn
 from torch_lntm.inference.em.checkpoint import FitState, read_checkpoint, write_checkpoint
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, DocumentTables, placed
+from torch_lntm.inference.em.documents import (
+    DocumentShard,
+    DocumentTables,
+    corpus_to_fit,
+    placed,
+)
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import ends_early
@@ -27,8 +32,10 @@ from torch_lntm.models import TopicModel
 #: Documents whose prior means are found at once.
 MAX_FILLED_DOCS = 1024
 
+R = TypeVar("R", bound=FitResult)
 
-class ResumableFit(ABC):
+
+class ResumableFit(ABC, Generic[R]):
     """A fit in steps, each of which ends in a record and in a state that can be returned to.
 
     Attributes:
@@ -57,7 +64,7 @@ class ResumableFit(ABC):
         """
 
     @abstractmethod
-    def result(self, stop_reason: StopReason) -> FitResult:
+    def result(self, stop_reason: StopReason) -> R:
         """The result at the present state."""
 
     @abstractmethod
@@ -68,7 +75,7 @@ class ResumableFit(ABC):
         """Why the fit has ended, once its steps have."""
         return "max_iterations"
 
-    def resumed(self) -> None:  # noqa: B027
+    def resumed(self) -> None:
         """Take note that the state and the parameters have been read from a checkpoint."""
 
     @property
@@ -275,3 +282,70 @@ class ResumableFit(ABC):
 def dict_of_clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies of tensors by name."""
     return {name: value.clone() for name, value in tensors.items()}
+
+
+class Engine(ABC, Generic[R]):
+    """An algorithm that fits a model to a corpus, with its settings.
+
+    Attributes:
+        model: The model to fit, in place.
+    """
+
+    model: TopicModel
+
+    @abstractmethod
+    def prepare(self, corpus: Corpus, processes: Processes) -> ResumableFit[R]:
+        """One fit, before its first step.
+
+        Args:
+            corpus: The documents, encoded for the model; at least one is not empty.
+            processes: The processes that share the fit.
+        """
+
+    @torch.no_grad()
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 60.0,
+        processes: Processes | None = None,
+    ) -> R:
+        """Fit the model to a corpus.
+
+        Where ``torch.distributed`` has been initialised with several processes, all of them call
+        this with the same corpus, model and settings, and share the fit
+        (``docs/several_processes.md``): it starts from the first process's parameters and ends in
+        the same parameters and result in all.
+
+        Ctrl-C ends the fit at the parameters, and draws, of the last finished epoch or iteration,
+        with ``stop_reason`` ``"interrupted"``.
+
+        Args:
+            corpus: The documents, or a matrix of counts; empty ones take no part.
+            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
+                there, to the same result as without the interruption, in any number of processes.
+                It is left in place. Variational EM can go on with more iterations. Monte-Carlo EM
+                can go on with more epochs, unless it averages already or its warm-up, which is half
+                of up to 20 epochs, would be longer.
+            checkpoint_seconds: Least time between two saves.
+            processes: The processes that share the fit. Defaults to those of the default group of
+                ``torch.distributed``, or to this one alone.
+
+        Returns:
+            The result; the fitted parameters are in the model.
+
+        Raises:
+            CorpusError: The corpus has no tokens.
+            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
+                another fit, or there are more processes than documents.
+            NumericalError: The objective, a parameter, or a density where chains start, left the
+                real numbers; names the parameter or the documents.
+            ProcessError: A process of the fit is gone, or did not answer in its group's time.
+        """
+        processes = processes or Processes()
+        corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
+        run = self.prepare(corpus, processes)
+        path = None if checkpoint is None else Path(checkpoint)
+        with processes.working(self.model.device):
+            return run.result(run.run(path, checkpoint_seconds))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -21,8 +20,8 @@ from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit
-from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, ResumableFit
+from torch_lntm.inference.em.documents import DocumentShard
+from torch_lntm.inference.em.loop import MAX_FILLED_DOCS, Engine, ResumableFit
 from torch_lntm.inference.em.result import MonteCarloResult, StopReason
 from torch_lntm.inference.em.schedule import (
     PhaseSchedule,
@@ -32,8 +31,9 @@ from torch_lntm.inference.em.schedule import (
 )
 from torch_lntm.inference.em.start import Start, StartName
 from torch_lntm.inference.em.statistics import Statistics, sum_statistics
-from torch_lntm.inference.em.visits import ADAPTATION, CHAIN, EpochStats, Visits, as_numbers, spread
-from torch_lntm.models import TopicModel, Topics
+from torch_lntm.inference.em.topic_ascent import TopicAscent
+from torch_lntm.inference.em.visits import EpochStats, LastDraws, Visits, as_numbers, spread
+from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
@@ -41,8 +41,6 @@ from torch_lntm.progress import tqdm
 #: Makes the statistics of this process's documents of a mini-batch; None if it has none of them.
 Visit = Callable[[EpochStats], Statistics | None]
 
-#: Epochs after which the learning rate is half of what it began with.
-LEARNING_DELAY = 10.0
 #: The running statistics forget soon while chains and topics still depend on where they started.
 FORGETTING_EXPONENT = 0.3
 #: Tokens per word of the vocabulary below which the search ends early: a higher objective would
@@ -52,6 +50,11 @@ WORD_TOKENS = 20
 FEWEST_TRANSITIONS = 10
 #: Epochs of a fit at most, unless asked otherwise, and of its warm-up.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
+#: Settings, besides those of the chains, that a fit must share with a checkpoint to continue it.
+KEPT_SETTINGS = (
+    *("num_transitions", "min_gain", "warmup_epochs", "batch_size"),
+    *("topic_update", "learning_rate", "start"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class MonteCarloSettings:
         return self.chains.seed
 
 
-class MonteCarloEM:
+class MonteCarloEM(Engine[MonteCarloResult]):
     """Fit a topic model by Monte-Carlo EM, the algorithm of the *ZhuSuan LNTM tutorial*.
 
     Every document has chains of its own that go on from epoch to epoch. A mini-batch is visited by
@@ -165,13 +168,8 @@ class MonteCarloEM:
             target_accept=target_accept,
             seed=seed,
         )
-        require_whole(
-            1,
-            num_transitions=num_transitions,
-            max_epochs=max_epochs,
-            warmup_epochs=warmup_epochs,
-            batch_size=batch_size,
-        )
+        require_whole(1, num_transitions=num_transitions, max_epochs=max_epochs)
+        require_whole(1, warmup_epochs=warmup_epochs, batch_size=batch_size)
         require(0, min_gain=min_gain)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
@@ -192,50 +190,12 @@ class MonteCarloEM:
             progress=progress,
         )
 
-    @torch.no_grad()
-    def fit(
-        self,
-        corpus: Corpus,
-        *,
-        checkpoint: str | Path | None = None,
-        checkpoint_seconds: float = 60.0,
-        processes: Processes | None = None,
-    ) -> MonteCarloResult:
-        """Fit the model to a corpus, in several processes as :meth:`VariationalEM.fit` does.
-
-        Ctrl-C ends the fit at the parameters and draws of the last finished epoch, with
-        ``stop_reason`` ``"interrupted"``.
-
-        Args:
-            corpus: The documents, or a matrix of counts; empty ones take no part.
-            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
-                there, to the same result as without the interruption, in any number of processes,
-                also with more epochs unless it averages already or their warm-up, which is half of
-                up to 20 epochs, would be longer. It is left in place.
-            checkpoint_seconds: Least time between two saves.
-            processes: The processes that share the fit; by default those of the default group of
-                ``torch.distributed``, or this one alone.
-
-        Returns:
-            The result; the fitted parameters are in the model.
-
-        Raises:
-            CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
-                another fit, or there are more processes than documents.
-            NumericalError: A parameter, or a density where chains start, left the real numbers;
-                names the parameter or the documents.
-            ProcessError: A process of the fit is gone, or did not answer in its group's time.
-        """
-        processes = processes or Processes()
-        corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
-        run = MonteCarloRun(self.model, self.settings, corpus, processes)
-        path = None if checkpoint is None else Path(checkpoint)
-        with processes.working(self.model.device):
-            return run.result(run.run(path, checkpoint_seconds))
+    def prepare(self, corpus: Corpus, processes: Processes) -> MonteCarloRun:
+        """See :meth:`Engine.prepare`."""
+        return MonteCarloRun(self.model, self.settings, corpus, processes)
 
 
-class MonteCarloRun(ResumableFit):
+class MonteCarloRun(ResumableFit[MonteCarloResult]):
     """One fit: settings applied to the documents of a corpus.
 
     Args:
@@ -265,13 +225,9 @@ class MonteCarloRun(ResumableFit):
         # Chains stay with their process, whichever mini-batches their documents come in.
         self.shard = DocumentShard(model, corpus, corpus.nonempty, self.processes)
         self._positions = torch.from_numpy(self.shard.order).to(model.device)
-        self.visits = Visits(
-            model,
-            settings.chains,
-            settings.num_transitions,
-            settings.warmup_epochs,
-            from_prior=settings.start == "model",
-        )
+        transitions = settings.num_transitions, settings.warmup_epochs
+        from_prior = settings.start == "model"
+        self.visits = Visits(model, settings.chains, *transitions, from_prior=from_prior)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
@@ -426,13 +382,9 @@ class MonteCarloRun(ResumableFit):
 
     def _spread(self) -> dict[str, Tensor]:
         """How the latent variables of all documents spread."""
-        documents = self.state.documents
-        main, moved = documents[CHAIN + self.model.prior.latent], documents["moved"]
         rows = self.shard.rows.find(self._positions)
         share = self.shard.num_docs / self.num_docs
-        return spread(
-            main[rows.to(main.device)], moved[rows.to(moved.device)], share, self.processes
-        )
+        return spread(self.state.documents, self.model.prior.latent, rows, share, self.processes)
 
     # -- M-step ----------------------------------------------------------------------------------
 
@@ -484,80 +436,43 @@ class MonteCarloRun(ResumableFit):
             **corpus_identity(self.corpus),
             **model_identity(self.model),
             **vars(settings.chains),
-            **{
-                name: getattr(settings, name)
-                for name in (
-                    "num_transitions",
-                    "min_gain",
-                    "warmup_epochs",
-                    "batch_size",
-                    "topic_update",
-                    "learning_rate",
-                    "start",
-                )
-            },
+            **{name: getattr(settings, name) for name in KEPT_SETTINGS},
         }
 
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
         """The result at the present state."""
-        state, prior, num_chains = self.state, self.model.prior, self.settings.chains.num_chains
-        of_chains = [name for name in state.documents if name.startswith(CHAIN)]
-        step_size = ADAPTATION + "log_average"
-        tables = self.collect("means", "moved", step_size, *of_chains)
-        rotations = prior.canonicalise_()
-        chains = {}
-        for name in of_chains:
-            site, value = name.removeprefix(CHAIN), tables[name].transpose(0, 1).contiguous()
-            if site in rotations:
-                value = value @ rotations[site].to(value)
-            if self.processes.first:
-                value[:, torch.from_numpy(self.corpus.lengths == 0)] = torch.nan
-            chains[site] = value
-        means, moved = tables.get("means"), tables.get("moved")
-        if moved is None:
-            num_docs = self.corpus.num_docs if self.processes.first else 0
-            moved = torch.zeros(num_docs, num_chains, dtype=torch.bool)
-        moved = moved.mT
-        if chains and means is not None:
-            weights = moved.to(means) / moved.sum(0).clamp_min(1)
-            sampled = torch.einsum("cd,cdk->dk", weights, chains[prior.latent].to(means))
-            # Documents without a chain that moves keep the means that they started with.
-            still = ~moved.any(0)
-            sampled[still] = means[still]
-            means = sampled
-        means = self.with_prior_means(means)
-        if chains and self.processes.first:
-            self._warn(moved)
+        state, prior = self.state, self.model.prior
+        tables = self.collect("means", *(name for name in state.documents if LastDraws.needs(name)))
+        empty = torch.from_numpy(self.corpus.lengths == 0)
+        if not self.processes.first:
+            empty = empty[:0]
+        found = LastDraws.of(tables, empty, self.settings.chains.num_chains)
+        found.rotate(prior.canonicalise_())
+        means = self.with_prior_means(found.means(tables.get("means"), prior.latent))
+        if found.latents and self.processes.first:
+            self._warn(found.moved)
         return MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
-            num_unconverged=state.history[-1]["unconverged"] if chains else self.num_docs,
+            num_unconverged=state.history[-1]["unconverged"] if found.latents else self.num_docs,
             means=means,
             objective_name=f"log likelihood at draws of {prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
-            posterior=self._kept_chains(chains, tables.get(step_size), moved),
-            chains=chains,
-            moved=moved,
+            posterior=self._kept_chains(found),
+            chains=found.latents,
+            moved=found.moved,
         )
 
-    def _kept_chains(
-        self, chains: dict[str, Tensor], log_step_size: Tensor | None, moved: Tensor
-    ) -> KeptChains:
+    def _kept_chains(self, found: LastDraws) -> KeptChains:
         """The chains, to be continued where they have gone on after their warm-up."""
-        settings, state = self.settings, self.state
-        usable = moved.all(0)
-        if log_step_size is None or state.step <= settings.warmup_epochs:
-            log_step_size, usable = torch.zeros(moved.mT.shape), torch.zeros_like(usable)
-        return KeptChains.of(
-            self.model,
-            settings.chains,
-            self.corpus,
-            chains,
-            log_step_size.mT.exp(),
-            usable,
-            state.step * settings.num_transitions,
-        )
+        settings, num_epochs = self.settings, self.state.step
+        usable = found.moved.all(0)
+        if num_epochs <= settings.warmup_epochs:
+            usable = torch.zeros_like(usable)
+        num_transitions = num_epochs * settings.num_transitions
+        last = found.latents, found.step_size, usable, num_transitions
+        return KeptChains.of(self.model, settings.chains, self.corpus, *last)
 
     def _warn(self, moved: Tensor) -> None:
         """Warn of chains that are stuck, and of step sizes that no longer fit."""
@@ -574,62 +489,3 @@ class MonteCarloRun(ResumableFit):
                 "frozen; use more warmup_epochs",
                 ConvergenceWarning,
             )
-
-
-class TopicAscent:
-    """Steps of Adam in the topics' parameters, along gradients of mini-batches.
-
-    Args:
-        topics: The topics.
-        learning_rate: Adam's learning rate at first.
-    """
-
-    def __init__(self, topics: Topics, learning_rate: float) -> None:
-        self._topics, self._learning_rate = topics, learning_rate
-        self._optimizer = torch.optim.Adam(topics.parameters(), maximize=True)
-
-    @staticmethod
-    def check(topics: Topics, topic_update: TopicUpdate | None) -> TopicUpdate:
-        """The update of the topics that was asked for, or their own choice.
-
-        Raises:
-            ConfigError: These topics do not have the update.
-        """
-        topic_update = topic_update or topics.updates[0]
-        if topic_update not in topics.updates:
-            raise ConfigError(
-                f"topic_update {topic_update!r}; expected one of {', '.join(topics.updates)} for "
-                f"{type(topics).__name__}"
-            )
-        return topic_update
-
-    def step(self, word_counts: Tensor, epoch: int) -> dict[str, Tensor]:
-        """One step along the gradient at expected counts of the whole corpus.
-
-        Args:
-            word_counts: ``(num_topics, num_words)``.
-            epoch: The epoch, from 0, which the learning rate falls with.
-
-        Returns:
-            The optimiser's state, by the parameters' positions and names of its own.
-        """
-        rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
-        self._optimizer.param_groups[0]["lr"] = rate
-        self._topics.gradient_(word_counts)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        return {
-            f"{position}.{name}": value
-            for position, of_parameter in self._optimizer.state_dict()["state"].items()
-            for name, value in of_parameter.items()
-        }
-
-    def resume(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state that :meth:`step` returned, if it has returned one."""
-        parts: dict[int, dict[str, Tensor]] = {}
-        for key, value in state.items():
-            position, _, name = key.partition(".")
-            parts.setdefault(int(position), {})[name] = value
-        if parts:
-            groups = self._optimizer.state_dict()["param_groups"]
-            self._optimizer.load_state_dict({"state": parts, "param_groups": groups})

@@ -240,3 +240,16 @@ class Annealing:
 
 #: The presets that :class:`~torch_lntm.inference.VariationalEM` knows by name.
 ANNEALING = {"ahmed-xing": Annealing()}
+
+
+def annealing_named(name: str) -> Annealing:
+    """The schedule of a name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in ANNEALING:
+        raise ConfigError(
+            f"annealing {name!r}; expected one of {', '.join(ANNEALING)} or a schedule"
+        )
+    return ANNEALING[name]

@@ -171,7 +171,9 @@ def sampled_statistics(
         The statistics; the objective is the log likelihood, and documents with chains left out
         count as unconverged.
     """
-    return draw_statistics(model, model.check_batch(batch), latents, logits, log_likelihood, used)
+    batch = model.check_batch(batch)
+    rows = batch.repeat(len(log_likelihood))
+    return _draw_statistics(model, batch, rows, latents, logits, log_likelihood, used)
 
 
 def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = None) -> Statistics:
@@ -182,19 +184,22 @@ def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = No
         chains: The chains of non-empty documents.
         used: ``(num_chains, num_docs)`` bool, the chains to average. Defaults to all.
     """
-    found = chains.latents, chains.logits, chains.state.log_likelihood
-    return draw_statistics(model, chains.target.batch, *found, used)
+    target, log_likelihood = chains.target, chains.state.log_likelihood
+    rows = target.rows(len(log_likelihood))
+    drawn = chains.latents, chains.logits, log_likelihood
+    return _draw_statistics(model, target.batch, rows, *drawn, used)
 
 
-def draw_statistics(
+def _draw_statistics(
     model: TopicModel,
     batch: DocumentBatch,
+    rows: DocumentBatch,
     latents: dict[str, Tensor],
     logits: Tensor,
     log_likelihood: Tensor,
     used: Tensor | None,
 ) -> Statistics:
-    """As :func:`sampled_statistics`, of a batch that has been checked."""
+    """As :func:`sampled_statistics`, of a batch that has been checked, and its rows by chain."""
     num_unconverged = 0
     if used is None:
         weights = torch.full_like(log_likelihood, 1.0 / len(log_likelihood))
@@ -203,12 +208,12 @@ def draw_statistics(
         counted = used.any(0).nonzero().squeeze(-1)
         if len(counted) < batch.num_docs:
             batch = batch.select(counted)
+            rows = batch.repeat(len(log_likelihood))
             latents = {site: value[:, counted] for site, value in latents.items()}
             logits, log_likelihood = logits[:, counted], log_likelihood[:, counted]
             used = used[:, counted]
         weights = used.double() / used.sum(0).clamp_min(1)
     draws = Draws(latents, logits, weights)
-    rows = batch.repeat(len(weights))
     theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
     shares = weights.flatten() if len(weights) > 1 else None
     sums, topics = model.prior.statistics(draws, batch), model.topics.probs

@@ -17,7 +17,6 @@ from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
 from torch_lntm.inference.em.statistics import (
     Statistics,
     chain_statistics,
-    expected_statistics,
     sum_statistics,
 )
 from torch_lntm.models import TopicModel
@@ -113,8 +112,7 @@ class StepwiseEM:
         effort = self.guide.em_effort
 
         def expect(part: DocumentBatch) -> Statistics:
-            posterior, moments = covariances.solve(part, None, self.num_updates, effort)
-            return expected_statistics(self.guide, part, posterior, moments)
+            return covariances.expect(part, None, self.num_updates, effort)[1]
 
         total = sum_statistics(map(expect, batch.split(covariances.max_docs)))
         assert total is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -20,16 +19,12 @@ from torch_lntm.guides import GUIDES, Effort, Guide, require_guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, corpus_to_fit, counted, document_bar
-from torch_lntm.inference.em.loop import ResumableFit
+from torch_lntm.inference.em.documents import DocumentShard, counted, document_bar
+from torch_lntm.inference.em.loop import Engine, ResumableFit
 from torch_lntm.inference.em.result import FitResult, StopReason
-from torch_lntm.inference.em.schedule import ANNEALING, Annealing, num_epochs, step_documents
+from torch_lntm.inference.em.schedule import Annealing, annealing_named, num_epochs, step_documents
 from torch_lntm.inference.em.start import Start, StartName, random_order
-from torch_lntm.inference.em.statistics import (
-    Statistics,
-    expected_statistics,
-    sum_statistics,
-)
+from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -42,6 +37,8 @@ STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
 SLACK = 1.25
 #: Most numbers of warm starts with a row for each stored count that are kept between visits.
 MAX_KEPT_NUMBERS = 2**28
+#: Settings that a fit must share with a checkpoint to continue it, as they are.
+KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class VariationalSettings:
     progress: bool
 
 
-class VariationalEM:
+class VariationalEM(Engine[FitResult]):
     """Fit a topic model by variational EM.
 
     Three phases. The *start* finds topics with a stepwise EM for a stand-in with a
@@ -126,25 +123,15 @@ class VariationalEM:
         require_guide(guide, model)
         if start not in get_args(StartName):
             raise ConfigError(f"start {start!r}; expected one of {', '.join(get_args(StartName))}")
-        if isinstance(annealing, str):
-            if annealing not in ANNEALING:
-                raise ConfigError(
-                    f"annealing {annealing!r}; expected one of {', '.join(ANNEALING)} or a schedule"
-                )
-            annealing = ANNEALING[annealing]
+        annealing = annealing_named(annealing) if isinstance(annealing, str) else annealing
         if annealing is not None and not guide.anneals:
             raise ConfigError(
                 f"annealing is for {', '.join(g.__name__ for g in GUIDES.values() if g.anneals)}; "
                 f"got {type(guide).__name__}"
             )
         require_whole(0, max_iterations=max_iterations, stepwise_epochs=stepwise_epochs, seed=seed)
-        require_whole(
-            1,
-            start_epochs=start_epochs,
-            restarts=restarts,
-            covariance_stride=covariance_stride,
-            max_docs=max_docs,
-        )
+        require_whole(1, start_epochs=start_epochs, restarts=restarts)
+        require_whole(1, covariance_stride=covariance_stride, max_docs=max_docs)
         require(0, tolerance=tolerance)
         if start_epochs is not None and start != "lda":
             raise ConfigError(f"start_epochs is of start='lda'; leave it out with start={start!r}")
@@ -166,53 +153,12 @@ class VariationalEM:
             progress=progress,
         )
 
-    @torch.no_grad()
-    def fit(
-        self,
-        corpus: Corpus,
-        *,
-        checkpoint: str | Path | None = None,
-        checkpoint_seconds: float = 60.0,
-        processes: Processes | None = None,
-    ) -> FitResult:
-        """Fit the model to a corpus.
-
-        Where ``torch.distributed`` has been initialised with several processes, all of them call
-        this with the same corpus, model and settings, and share the fit
-        (``docs/several_processes.md``): it starts from the first process's parameters and ends in
-        the same parameters and result in all.
-
-        Ctrl-C ends the fit at the parameters of the last finished epoch or iteration, with
-        ``stop_reason`` ``"interrupted"``.
-
-        Args:
-            corpus: The documents, or a matrix of counts; empty ones take no part.
-            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
-                there, to the same result as without the interruption, in any number of processes.
-                It is left in place.
-            checkpoint_seconds: Least time between two saves.
-            processes: The processes that share the fit; by default those of the default group of
-                ``torch.distributed``, or this one alone.
-
-        Returns:
-            The result; the fitted parameters are in the model.
-
-        Raises:
-            CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
-                another fit, or there are more processes than documents.
-            NumericalError: The objective left the real numbers.
-            ProcessError: A process of the fit is gone, or did not answer in its group's time.
-        """
-        processes = processes or Processes()
-        corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
-        run = VariationalRun(self.model, self.guide, self.settings, corpus, processes)
-        path = None if checkpoint is None else Path(checkpoint)
-        with processes.working(self.model.device):
-            return run.result(run.run(path, checkpoint_seconds))
+    def prepare(self, corpus: Corpus, processes: Processes) -> VariationalRun:
+        """See :meth:`Engine.prepare`."""
+        return VariationalRun(self.model, self.guide, self.settings, corpus, processes)
 
 
-class VariationalRun(ResumableFit):
+class VariationalRun(ResumableFit[FitResult]):
     """One fit: settings applied to the non-empty documents of a corpus, in a random order.
 
     Args:
@@ -327,15 +273,13 @@ class VariationalRun(ResumableFit):
     def _stepwise(self) -> Iterator[dict[str, Any]]:
         """Stepwise EM with the model's own posterior."""
         settings, state, model = self.settings, self.state, self.model
-        epochs = settings.stepwise_epochs
-        if epochs is None and (settings.annealing is not None or settings.start == "model"):
-            epochs = 0
         parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
+        epochs = settings.stepwise_epochs
         if epochs is None:
-            epochs = num_epochs(STEPWISE_UPDATES, len(parts), STEPWISE_EPOCHS)
+            skipped = settings.annealing is not None or settings.start == "model"
+            epochs = 0 if skipped else num_epochs(STEPWISE_UPDATES, len(parts), STEPWISE_EPOCHS)
         if state.step == 0:
-            state.updates = STEPWISE_OFFSET
-            state.statistics = None
+            state.updates, state.statistics = STEPWISE_OFFSET, None
         with self._bar("stepwise EM", epochs) as bar:
             while state.step < epochs:
                 objective: float | Tensor = 0.0
@@ -395,8 +339,7 @@ class VariationalRun(ResumableFit):
             state.documents["means"] = state.best.pop("means")
             self.model.load_state_dict(state.best)
             state.statistics, self._best_statistics = self._best_statistics, None
-            state.best = {}
-            state.restart = scores.index(max(scores))
+            state.best, state.restart = {}, scores.index(max(scores))
             self._enter("annealing")
         yield {**record, "phase": "score"}
 
@@ -482,11 +425,11 @@ class VariationalRun(ResumableFit):
         # EM always takes the same sample, so that it has an objective to converge on; the
         # stochastic phases take another at each epoch.
         offset = self.state.step if self.state.phase == "stepwise" else 0
-        posterior, moments = self.covariances.solve(batch, init, offset, effort, **temperatures)
+        posterior, found = self.covariances.expect(batch, init, offset, effort, **temperatures)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
             documents.write("sites", batch, posterior.warm_start)
-        return expected_statistics(self.guide, batch, posterior, moments, **temperatures)
+        return found
 
     def _sum(
         self,
@@ -533,13 +476,9 @@ class VariationalRun(ResumableFit):
             **corpus_identity(self.corpus),
             **model_identity(self.model),
             "guide": repr(self.guide),
-            "start": settings.start,
-            "start_epochs": settings.start_epochs,
-            "stepwise_epochs": settings.stepwise_epochs,
-            "restarts": settings.restarts,
+            **{name: getattr(settings, name) for name in KEPT_SETTINGS},
             "annealing": repr(settings.annealing),
             "stride": self.covariances.stride,
-            "seed": settings.seed,
         }
 
     def result(self, stop_reason: StopReason) -> FitResult:

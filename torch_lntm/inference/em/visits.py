@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,8 +18,13 @@ from torch_lntm.inference.em.statistics import Statistics, chain_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.step_sizes import DualAveraging
 
+if TYPE_CHECKING:
+    from typing import Self
+
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
+#: The table of the logarithms of the chains' frozen step sizes.
+STEP_SIZE = ADAPTATION + "log_average"
 
 
 class Visits:
@@ -118,6 +125,67 @@ class Visits:
         return epochs * self.num_transitions
 
 
+@dataclass(eq=False)
+class LastDraws:
+    """Where the chains of all documents are; of no document in the processes but the first.
+
+    Attributes:
+        latents: ``(num_chains, num_docs, dim)`` by the names of the sites, NaN for empty documents;
+            no site before the chains' first visit.
+        moved: ``(num_chains, num_docs)`` bool, the chain has moved.
+        step_size: ``(num_chains, num_docs)`` averages of the adaptation; 1 before.
+    """
+
+    latents: dict[str, Tensor]
+    moved: Tensor
+    step_size: Tensor
+
+    @staticmethod
+    def needs(name: str) -> bool:
+        """Whether a table is read here."""
+        return name.startswith(CHAIN) or name in ("moved", STEP_SIZE)
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Tensor], empty: Tensor, num_chains: int) -> Self:
+        """The chains that tables of the whole corpus hold.
+
+        Args:
+            tables: The tables by name, on the CPU.
+            empty: ``(num_docs,)`` bool, the document has no words.
+            num_chains: Chains of each document.
+        """
+        none = torch.zeros(len(empty), num_chains)
+        latents = {
+            name.removeprefix(CHAIN): table.transpose(0, 1).contiguous()
+            for name, table in tables.items()
+            if name.startswith(CHAIN)
+        }
+        for value in latents.values():
+            value[:, empty] = torch.nan
+        step_size = tables.get(STEP_SIZE, none).mT.exp()
+        return cls(latents, tables.get("moved", none.bool()).mT, step_size)
+
+    def rotate(self, rotations: Mapping[str, Tensor]) -> None:
+        """Apply the rotations that a prior gave its sites to their values."""
+        for site in self.latents.keys() & rotations.keys():
+            self.latents[site] = self.latents[site] @ rotations[site].to(self.latents[site])
+
+    def means(self, before: Tensor | None, site: str) -> Tensor | None:
+        """Means ``(num_docs, dim)`` of a site over the chains that have moved.
+
+        Args:
+            before: Means of documents none of whose chains has moved; None if there are none.
+            site: The site.
+        """
+        if before is None or not self.latents:
+            return before
+        weights = self.moved.to(before) / self.moved.sum(0).clamp_min(1)
+        means = torch.einsum("cd,cdk->dk", weights, self.latents[site].to(before))
+        still = ~self.moved.any(0)
+        means[still] = before[still]
+        return means
+
+
 class EpochStats:
     """What the transitions of an epoch did, on average, without waiting for the device.
 
@@ -172,12 +240,15 @@ def _part(value: Tensor, share: float) -> Tensor:
     return value if share == 1.0 else share * value
 
 
-def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> dict[str, Tensor]:
+def spread(
+    tables: Mapping[str, Tensor], site: str, rows: Tensor, share: float, processes: Processes
+) -> dict[str, Tensor]:
     """How the latent variable spreads over all processes' documents, float64 scalars.
 
     Args:
-        draws: ``(num_docs, num_chains, latent_dim)`` where this process's chains are.
-        moved: ``(num_docs, num_chains)`` bool, the chain has moved.
+        tables: The tables of this process's documents, by name.
+        site: Name of the latent variable.
+        rows: ``(num_docs,)`` rows of the documents that have chains.
         share: Share of all documents that these are.
         processes: The processes.
 
@@ -185,6 +256,7 @@ def spread(draws: Tensor, moved: Tensor, share: float, processes: Processes) -> 
         ``stuck``, the number of chains that have not moved, ``latent_mean``, and ``latent_std``,
         the mean over components of the standard deviation.
     """
+    draws, moved = (tables[name][rows.to(tables[name].device)] for name in (CHAIN + site, "moved"))
     flat = draws.double().flatten(0, 1)
     means = flat.mean(0)
     found = processes.total(
