@@ -21,14 +21,20 @@ from torch_lntm.inference import DrawSource, FitResult, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
+from torch_lntm.models import TopicModel
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
 from torch_lntm.reports.labels import label_topics, telling_words
-from torch_lntm.reports.prevalence import SHORT_DOCUMENT, correlation_intervals, summarise_corpus
+from torch_lntm.reports.prevalence import (
+    SHORT_DOCUMENT,
+    CorpusSummary,
+    correlation_intervals,
+    summarise_corpus,
+)
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
-from torch_lntm.reports.topics import summarise_topics
+from torch_lntm.reports.topics import TopicSummary, summarise_topics
 
 #: Probability that every interval of the page is to cover.
 LEVEL = 0.95
@@ -182,18 +188,12 @@ def render_page(
     drawn = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(drawn, corpus, columns, level=LEVEL)
-    overall = summary.overall
-    shares, reach = overall.mean[0], overall.upper[0]
-    topics = summarise_topics(model, shares.tolist(), num_words=num_words, num_correlated=3)
-    names = [" ".join(telling_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
-    correlation = model.topic_correlation().detach().cpu().numpy()
-    lines = figures.correlation_lines(correlation, summary.correlation_error, LEVEL)
-    script, style = (_asset(name) for name in ("script.js", "style.css"))
+    shares = summary.overall.mean[0].tolist()
+    topics = summarise_topics(model, shares, num_words=num_words, num_correlated=3)
+    represented = represent_topics(drawn, corpus, summary.documents, num_docs, texts, level=LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
-        script=script,
-        style=style,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **_page_itself(),
         model=model,
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
@@ -201,39 +201,64 @@ def render_page(
         instead_of_chains=instead_of_chains,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,
-        names=names,
         labels=label_topics(model, corpus, num_words=num_words),
-        overall=overall,
-        width=figures.WIDTH,
-        map=figures.topic_map(
-            model.topics.mean_probs.detach().double().cpu().numpy(), names, shares, reach
-        ),
-        graph=figures.correlation_graph(lines, names, shares, reach),
-        lines=lines[:_PAIRS],
-        num_lines=len(lines),
-        intervals=correlation_intervals(
-            model.topic_correlation(), summary.correlation_error, LEVEL
-        ),
-        documents=represent_topics(drawn, corpus, summary.documents, num_docs, texts, level=LEVEL),
+        overall=summary.overall,
+        **_correlations(model, topics, summary),
+        documents=represented,
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
-        chart_width=figures.CHART,
-        line_height=figures.LINE_HEIGHT,
         effects=effects,
-        expected=[]
-        if effects is None
-        else [
-            (column, figures.effect_charts(effects.predict(column, level=LEVEL), column, _CHARTS))
-            for column in effects.columns
-        ],
-        coefficients=[] if effects is None else effects.table(LEVEL),
+        **_effects(effects),
         scores=scores,
         settings=settings or {},
         citations=citations(model.name, drawn.name, model.words.cache_weight is not None),
         level=LEVEL,
         num_draws=drawn.num_draws,
-        version=__version__,
-        today=date.today().isoformat(),
     )
+
+
+def _page_itself() -> dict[str, Any]:
+    """What every page has, whatever it is about."""
+    script, style = (_asset(name) for name in ("script.js", "style.css"))
+    return {
+        "script": script,
+        "style": style,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "width": figures.WIDTH,
+        "chart_width": figures.CHART,
+        "line_height": figures.LINE_HEIGHT,
+        "version": __version__,
+        "today": date.today().isoformat(),
+    }
+
+
+def _correlations(
+    model: TopicModel, topics: Sequence[TopicSummary], summary: CorpusSummary
+) -> dict[str, Any]:
+    """The topics' names, their map, and how they go together, in numbers and drawn."""
+    shares, reach = summary.overall.mean[0], summary.overall.upper[0]
+    names = [" ".join(telling_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
+    correlation, error = model.topic_correlation(), summary.correlation_error
+    lines = figures.correlation_lines(correlation.detach().cpu().numpy(), error, LEVEL)
+    words = model.topics.mean_probs.detach().double().cpu().numpy()
+    return {
+        "names": names,
+        "map": figures.topic_map(words, names, shares, reach),
+        "graph": figures.correlation_graph(lines, names, shares, reach),
+        "lines": lines[:_PAIRS],
+        "num_lines": len(lines),
+        "intervals": correlation_intervals(correlation, error, LEVEL),
+    }
+
+
+def _effects(effects: EstimatedEffects | None) -> dict[str, Any]:
+    """The expected proportions by each column of some effects, drawn, and the coefficients."""
+    if effects is None:
+        return {"expected": [], "coefficients": []}
+    drawn = [
+        (column, figures.effect_charts(effects.predict(column, level=LEVEL), column, _CHARTS))
+        for column in effects.columns
+    ]
+    return {"expected": drawn, "coefficients": effects.table(LEVEL)}
 
 
 def _known_of(
