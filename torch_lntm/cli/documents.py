@@ -424,16 +424,17 @@ class DrawsPosteriors(OnDocuments):
         if self.draws == "guide":
             return run.guide()
         if self.draws == "auto" or run.config.get("posterior") in lntm.recipes.SAMPLERS:
-            chains = run.posterior(self.seed)
+            posterior = run.posterior(self.seed)
         else:
-            chains = lntm.inference.DocumentHMC(run.model, seed=self.seed)
-        if isinstance(chains, lntm.guides.Guide):
-            return chains
+            posterior = lntm.inference.DocumentHMC(run.model, seed=self.seed)
+        chains = posterior.kept_chains
+        if chains is None:
+            return posterior
         drawn = lntm.inference.theta_draws(
             chains, corpus, self.num_draws, progress=self.shows_progress
         )
         how = "new chains of each document"
-        if isinstance(chains, lntm.inference.KeptChains):
+        if chains.num_docs:
             how = f"the fit's chains{_expected_time(chains, run, corpus, drawn.num_draws)}"
         say(f"{drawn.num_draws} draws by {how}; --draws guide is faster, and approximate")
         return drawn

@@ -71,6 +71,8 @@ class Guide(ABC, Generic[P]):
     starts_from: ClassVar[WarmStartUnit] = "documents"
     #: Whether its posterior can be solved at other temperatures than 1.
     anneals: ClassVar[bool] = False
+    #: Chains to draw by, in the place of the posterior: a guide has none.
+    kept_chains: ClassVar[None] = None
     #: Solver settings of an iteration of EM, and of a stochastic step, which revisits documents.
     em_effort: ClassVar[Effort] = {"tolerance": 1e-2, "max_iterations": 50}
     step_effort: ClassVar[Effort] = {"tolerance": 1e-2, "max_iterations": 3}

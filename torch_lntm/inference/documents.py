@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
-from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
+from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
-from torch_lntm.latents import GaussianFactorSpace
 from torch_lntm.models import IndependentFactorPrior, TopicModel
 from torch_lntm.progress import tqdm
 
@@ -120,7 +119,7 @@ def transform(
             found = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
             found.append(posterior.converged)
             if has_sources(model):
-                found += _source_moments(model, batch, posterior)
+                found += posterior.source_moments(model.prior.space(batch))
             parts.append([tensor.cpu() for tensor in found])
             bar.update(batch.num_docs)
     theta, converged, *moments = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -132,7 +131,7 @@ def transform(
 
 def has_sources(model: TopicModel) -> bool:
     """Whether topics of the model come and go with sources, as those of ``iftm`` do."""
-    return hasattr(model.prior, "centred_mixing")
+    return model.prior.num_sources > 0
 
 
 def source_prior(model: TopicModel) -> IndependentFactorPrior:
@@ -144,13 +143,3 @@ def source_prior(model: TopicModel) -> IndependentFactorPrior:
     if not has_sources(model):
         raise ConfigError(f"the model, {model.name}, has no sources; iftm has them")
     return cast(IndependentFactorPrior, model.prior)
-
-
-def _source_moments(
-    model: TopicModel, batch: DocumentBatch, posterior: Any
-) -> tuple[Tensor, Tensor]:
-    """Posterior means and standard deviations of the sources ``(num_docs, num_sources)``."""
-    if hasattr(posterior, "source_mean"):
-        return posterior.source_mean, posterior.source_std
-    space = cast(GaussianFactorSpace, model.prior.space(batch))
-    return space.source_moments(posterior.mean, posterior.covariance)

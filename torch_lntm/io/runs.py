@@ -210,8 +210,8 @@ def save_run(
             split.save(folder / SPLIT)
         if evaluation is not None:
             (folder / EVALUATION).write_bytes(as_json(list(evaluation)))
-        chains = result.posterior
-        if isinstance(chains, KeptChains) and chains.num_docs:
+        chains = result.posterior.kept_chains
+        if chains is not None and chains.num_docs:
             small = chains_size(chains) <= MAX_KEPT_BYTES
             if small if keep_chains is None else keep_chains:
                 write_chains(folder / CHAINS, chains, _identity(about))

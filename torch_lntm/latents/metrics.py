@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from torch_lntm.latents.linalg import inverse_cholesky
 class Metric(Protocol):
     """A factor W of the inverse mass matrix WWᵀ of z, of each document or of all."""
 
+    #: Whether W = I.
+    is_unit: ClassVar[bool]
+
     def push(self, momentum: Tensor) -> Tensor:
         """W r ``(num_chains, num_docs, dim)``, the velocity of z."""
 
@@ -23,6 +26,8 @@ class Metric(Protocol):
 
 class UnitMetric:
     """W = I: the metric of the whitened prior."""
+
+    is_unit: ClassVar[bool] = True
 
     def push(self, momentum: Tensor) -> Tensor:
         """See :meth:`Metric.push`."""
@@ -40,6 +45,8 @@ class DenseMetric:
     Attributes:
         factor: ``(dim, dim)`` W of all documents, or ``(num_docs, dim, dim)``.
     """
+
+    is_unit: ClassVar[bool] = False
 
     factor: Tensor
 
@@ -78,6 +85,8 @@ class FactorMetric:
         std: ``(num_docs, num_topics)`` (λd)^½.
         direction: ``(num_docs, num_topics)`` c^½ v.
     """
+
+    is_unit: ClassVar[bool] = False
 
     mixing: Tensor
     average: Tensor

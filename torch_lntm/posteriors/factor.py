@@ -8,6 +8,7 @@ from torch import Tensor
 
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.latents.metrics import FactorMetric, Metric
+from torch_lntm.latents.space import LatentSpace
 from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.posteriors.posterior import SourceSums
 
@@ -48,6 +49,10 @@ class FactorPosterior(NormalPosterior):
         """Posterior standard deviations of the sources ``(num_docs, num_sources)``."""
         std = self._roots.square().sum(-1).sqrt()
         return std.to(self.mean.dtype).expand_as(self.source_mean)
+
+    def source_moments(self, space: LatentSpace) -> tuple[Tensor, Tensor]:
+        """See :meth:`Posterior.source_moments`; its own."""
+        return self.source_mean, self.source_std
 
     @property
     def _roots(self) -> Tensor:

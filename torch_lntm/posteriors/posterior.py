@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from torch_lntm import noise
 from torch_lntm.errors import ConfigError, require_whole
+from torch_lntm.latents.factor import GaussianFactorSpace
+from torch_lntm.latents.space import LatentSpace
 
 #: Which rows of a batch: all, a part, or some by their positions.
 Rows = slice | Tensor
@@ -129,6 +131,16 @@ class Posterior(Moments):
         Returns:
             ``(..., num_rows, latent_dim)`` float64.
         """
+
+    def source_moments(self, space: LatentSpace) -> tuple[Tensor, Tensor]:
+        """Posterior means and standard deviations of the sources ``(num_docs, num_sources)``.
+
+        By default from the moments of eta, for sources that are normal given eta.
+
+        Args:
+            space: The documents' space, that of a prior with sources.
+        """
+        return cast(GaussianFactorSpace, space).source_moments(self.mean, self.covariance)
 
     @property
     def warm_start(self) -> Tensor:

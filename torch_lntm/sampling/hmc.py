@@ -28,7 +28,7 @@ from torch_lntm import noise
 from torch_lntm.errors import NumericalError
 from torch_lntm.kernels import fused, probability_floor
 from torch_lntm.latents import DocumentTarget
-from torch_lntm.latents.metrics import Metric, UnitMetric
+from torch_lntm.latents.metrics import Metric
 
 #: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
 MAX_ENERGY_ERROR = 1000.0
@@ -210,7 +210,7 @@ def step(
     Returns:
         Where they are now, and what happened. Nothing waits for the device.
     """
-    if isinstance(metric, UnitMetric) and fused.asked_for(state.position):
+    if metric.is_unit and fused.asked_for(state.position):
         affine = target.affine
         if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
             new, info = fused.transition(

@@ -163,6 +163,7 @@ def _joined(first: Solved, second: Solved, place: Tensor, space: Any) -> Solved:
         for field in fields(first)
         if isinstance(value := getattr(first, field.name), Tensor)
     }
-    # Solvers that need a dense factor solve under the marginal prior.
+    # Solvers that need a dense factor solve under the marginal prior. Each solver has its own need,
+    # which the kind of the space that it ended in tells.
     solved_in = space if isinstance(space, type(first.space)) else space.marginal()
     return replace(first, space=solved_in, **joined)

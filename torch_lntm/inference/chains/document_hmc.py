@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference.chains.chains import Chains
+from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.interruption import ends_early
@@ -99,6 +100,11 @@ class DocumentHMC(MCMCKernel):
         self._chains: Chains | None = None
         #: Whether each transition had a divergent chain: one scalar each, on the chains' device.
         self._divergent: list[Tensor] = []
+
+    @property
+    def kept_chains(self) -> KeptChains:
+        """Chains of these settings to draw from documents by; all of them begin anew."""
+        return KeptChains.none(self.model, self.settings)
 
     @torch.no_grad()
     def run(

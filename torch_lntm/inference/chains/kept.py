@@ -81,6 +81,11 @@ class KeptChains:
         return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), nothing, nothing, 0)
 
     @property
+    def kept_chains(self) -> Self:
+        """The chains themselves, as :attr:`DocumentHMC.kept_chains`."""
+        return self
+
+    @property
     def num_docs(self) -> int:
         """Number of documents whose chains can continue."""
         return len(self.documents)

@@ -78,6 +78,7 @@ def theta_draws(
     if num_draws is not None:
         require_whole(1, num_draws=num_draws)
     source = require_source(source, model)
+    # Draws that exist are not made: they alone take none of the settings of their making.
     if isinstance(source, ThetaDraws):
         return source.take(rows, num_draws, keep=keep)
     corpus = source.model.encode(corpus)
@@ -86,13 +87,11 @@ def theta_draws(
     if num_draws is None:
         num_draws = enough_draws(len(rows))
     maker: ChainDraws | GuideDraws
-    num_made = None
-    if isinstance(source, DocumentHMC):
-        source = KeptChains.none(source.model, source.settings)
-    if isinstance(source, KeptChains):
-        maker = ChainDraws(source, corpus, warmup_steps, thinning, max_docs, progress)
+    num_made, chains = None, source.kept_chains
+    if chains is not None:
+        maker = ChainDraws(chains, corpus, warmup_steps, thinning, max_docs, progress)
     else:
-        maker = GuideDraws(source, corpus, seed, means, max_docs, progress)
+        maker = GuideDraws(require_guide(source), corpus, seed, means, max_docs, progress)
         if coefficients and maker.draw_coefficients(rows, num_draws):
             num_made = num_draws
     return ThetaDraws(
@@ -119,6 +118,7 @@ def require_source(source: DrawSource, model: TopicModel | None = None) -> DrawS
         ConfigError: The source cannot draw.
         IncompatibleGuideError: The source belongs to another model.
     """
+    # What a user gives may be no source at all.
     if isinstance(source, ThetaDraws):
         return source
     if not isinstance(source, DocumentHMC | KeptChains):

@@ -36,6 +36,8 @@ class DocumentPrior(nn.Module):
 
     Attributes:
         num_topics: Number of topics K.
+        num_sources: Number of sources, which topics come and go with; 0 where there are none. A
+            prior that has them has their site, ``source``, and their ``mixing``.
     """
 
     #: The site that :meth:`theta` is a function of.
@@ -45,6 +47,7 @@ class DocumentPrior(nn.Module):
     #: Buffers that a fit changes, as it does the parameters.
     fitted_buffers: ClassVar[frozenset[str]] = frozenset()
     num_topics: int
+    num_sources: int = 0
 
     @property
     def latent_dim(self) -> int:
