@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import (
-    PRUNING_OPTIONS,
-    TOKEN_OPTIONS,
+    WORD_OPTIONS,
     ChoosesWords,
     Command,
     OnDocuments,
@@ -363,7 +362,7 @@ class Convert(ChoosesWords, ReadsDocuments):
     positionals = ("corpus", "folder")
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         **ReadsDocuments.groups,
-        "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
+        "words of texts": WORD_OPTIONS,
     }
 
     folder: str | None = None

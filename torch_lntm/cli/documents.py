@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
 #: The options of which of these words make the vocabulary.
 PRUNING_OPTIONS = ("min_df", "max_df")
+WORD_OPTIONS = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
 _MOST_THREADS = 1024
 #: The options of how a file is read.
 READING_OPTIONS = ("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding")
@@ -215,8 +216,7 @@ class ChoosesWords(Command):
 
     def word_options(self) -> dict[str, Any]:
         """The options that were given."""
-        names = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in WORD_OPTIONS if (value := getattr(self, name)) is not None}
 
 
 @dataclass(kw_only=True)
@@ -459,7 +459,7 @@ def _check_reading(run: Run) -> None:
         ConfigError: An option is.
     """
     kinds = get_type_hints(ReadsDocuments) | get_type_hints(ChoosesWords)
-    for name in (*READING_OPTIONS, *TOKEN_OPTIONS, *PRUNING_OPTIONS):
+    for name in (*READING_OPTIONS, *WORD_OPTIONS):
         value = run.config.get(name)
         if not isinstance(value, kinds[name]):
             raise ConfigError(
@@ -507,7 +507,6 @@ def _format_of(corpus: object) -> str | None:
     """The format that the name of a corpus tells, if any."""
     from torch_lntm.corpus.readers import find_format
 
-    try:
+    with suppress(CorpusError):
         return find_format(Path(str(corpus)))
-    except CorpusError:
-        return None
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -9,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import (
-    PRUNING_OPTIONS,
-    TOKEN_OPTIONS,
+    WORD_OPTIONS,
     ChoosesWords,
     OnDocuments,
     in_options,
@@ -30,12 +30,18 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run, UnfinishedRun
     from torch_lntm.reports import Score
 
-_MODEL_OPTIONS = (
-    *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance", "bursty", "dtype"),
-    *("anchored", "topic_scale", "num_sources", "source"),
-    *("concentration", "symmetric", "learn_concentration"),
-    *("prevalence", "penalty", "content", "content_penalty"),
+_ANY_MODEL = (
+    *("num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance"),
+    *("bursty", "dtype"),
 )
+_OF_MODELS = {
+    "model ctm": ("anchored",),
+    "model lntm": ("topic_scale",),
+    "model iftm": ("num_sources", "source"),
+    "model lda": ("concentration", "symmetric", "learn_concentration"),
+    "model stm": ("prevalence", "penalty", "content", "content_penalty"),
+}
+_MODEL_OPTIONS = (*_ANY_MODEL, *itertools.chain(*_OF_MODELS.values()))
 _VARIATIONAL_OPTIONS = ("max_iterations", "tolerance", "restarts", "annealing", "max_docs")
 _SAMPLER_OPTIONS = ("max_epochs", "min_gain", "num_chains", "num_transitions", "batch_size")
 _ENGINE_OPTIONS = ("start", *_VARIATIONAL_OPTIONS, *_SAMPLER_OPTIONS)
@@ -58,10 +64,14 @@ class _Task:
     guide: Any
     engine: Any
     config: dict[str, Any]
-    fixed: dict[str, Any]
     samples: bool
     because: str | None
     device: torch.device
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The configuration that continuing a killed fit takes."""
+        return {name: value for name, value in self.config.items() if name not in CHANGEABLE}
 
     @property
     def train(self) -> Corpus:
@@ -147,16 +157,9 @@ class Fit(ChoosesWords, OnDocuments):
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "output": ("out", "overwrite", "num_words", "checkpoint_seconds", "keep_chains"),
         "reading documents": OnDocuments.groups["reading documents"],
-        "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
-        "model": (
-            *("model", "num_topics", "topic_smoothing", "pseudo_documents", "pseudo_variance"),
-            *("bursty", "dtype", "model_options"),
-        ),
-        "model ctm": ("anchored",),
-        "model lntm": ("topic_scale",),
-        "model iftm": ("num_sources", "source"),
-        "model lda": ("concentration", "symmetric", "learn_concentration"),
-        "model stm": ("prevalence", "penalty", "content", "content_penalty"),
+        "words of texts": WORD_OPTIONS,
+        "model": ("model", *_ANY_MODEL, "model_options"),
+        **_OF_MODELS,
         "fit": ("posterior", "start", "test_fraction"),
         "variational EM (every posterior but hmc)": _VARIATIONAL_OPTIONS,
         "posteriors vb and ep": _GUIDE_OPTIONS,
@@ -250,7 +253,6 @@ class Fit(ChoosesWords, OnDocuments):
             "topic_smoothing": given.get("topic_smoothing"),
             "max_epochs": given.get("max_epochs"),
         }
-        fixed = {name: value for name, value in config.items() if name not in CHANGEABLE}
         return _Task(
             corpus,
             split,
@@ -258,7 +260,6 @@ class Fit(ChoosesWords, OnDocuments):
             guide,
             engine,
             config,
-            fixed,
             recipe.samples,
             chosen.because,
             device,

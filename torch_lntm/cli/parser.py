@@ -163,7 +163,7 @@ def _summary(command: type[Command]) -> str:
 def _options(name: str, command: type[Command], arguments: list[str]) -> dict[str, Any]:
     """The options of a command: the defaults, then the configuration file's, then the arguments."""
     parser = _command_parser(f"torch-lntm {name}", command)
-    config = _config_path(arguments)
+    config: Path | None = parser.parse_known_args(arguments)[0].config
     if config is not None:
         parser.set_defaults(**_read_config(parser, command, config))
     options = vars(parser.parse_args(arguments))
@@ -236,7 +236,7 @@ def _command_parser(prog: str, command: type[Command]) -> Parser:
     help_of = _help_of(command)
     for name in command.positionals:
         parser.add_argument(name, nargs="?", type=Typed, help=help_of[name], metavar=name.upper())
-    parser.add_argument("--config", help="YAML or JSON file of options, by their names.")
+    parser.add_argument("--config", type=Path, help="YAML or JSON file of options, by their names.")
     hints = typing.get_type_hints(command)
     options = {field.name: field for field in fields(command)}
     grouped = {name for names in command.groups.values() for name in names}
@@ -277,17 +277,6 @@ def add_option(group: Any, name: str, hint: Any, default: Any, text: str, **sett
     # Set below: the action would write its default into the help.
     group.add_argument("--" + name.replace("_", "-"), default=None, **settings)
     group.set_defaults(**{name: default})
-
-
-def _config_path(arguments: list[str]) -> Path | None:
-    """The argument of the last ``--config``."""
-    path = None
-    for i, argument in enumerate(arguments):
-        if argument.startswith("--config="):
-            path = argument.partition("=")[2]
-        elif argument == "--config" and i + 1 < len(arguments):
-            path = arguments[i + 1]
-    return None if path is None else Path(path)
 
 
 def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str, Any]:

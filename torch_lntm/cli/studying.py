@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import (
-    PRUNING_OPTIONS,
-    TOKEN_OPTIONS,
+    WORD_OPTIONS,
     ChoosesWords,
     DrawsPosteriors,
     OnDocuments,
@@ -167,7 +166,7 @@ class Select(ChoosesWords, OnDocuments):
     positionals = ("corpus",)
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         **OnDocuments.groups,
-        "words of texts": (*TOKEN_OPTIONS, *PRUNING_OPTIONS),
+        "words of texts": WORD_OPTIONS,
     }
 
     num_topics: str = "10,20,50,100"

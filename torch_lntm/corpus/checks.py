@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
@@ -12,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.columns import is_frame
+from torch_lntm.corpus.columns import SURROGATE, is_frame
 from torch_lntm.errors import CorpusError
 
 MAX_COUNT = np.iinfo(np.int32).max
 _PART = 1 << 20  # entries that are checked at once
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
@@ -175,7 +173,7 @@ def check_vocabulary(
             raise CorpusError(
                 f"word {i} of the vocabulary must be a non-blank string, got {word!r}"
             )
-        if _SURROGATE.search(word):
+        if SURROGATE.search(word):
             raise CorpusError(
                 f"word {i} of the vocabulary is {word!r}, with half of a surrogate pair, which no "
                 "file can hold; repair the text it comes from"

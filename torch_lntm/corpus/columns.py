@@ -17,7 +17,8 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+#: Half of a surrogate pair, which no file can hold.
+SURROGATE = re.compile("[\ud800-\udfff]")
 #: The largest integer up to which a float64 holds all.
 EXACT_IN_FLOAT = 2**53
 #: How many names a message lists.
@@ -204,7 +205,7 @@ def _text(value: Any) -> str:
     else:
         text = json.dumps(value) if isinstance(value, dict) else str(value)
     # No file, table or terminal takes half of a surrogate pair.
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
 def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:
