@@ -257,6 +257,8 @@ def test_the_only_column_of_parquet_holds_the_texts(tmp_path):
     corpus = read_both(tmp_path / "a.parquet", tmp_path)
     np.testing.assert_array_equal(dense(corpus), [[2, 0], [0, 1]])
     assert not corpus.metadata
+    with pytest.raises(FileError, match="expected a column 'post' of texts"):
+        read_corpus(tmp_path / "a.parquet", text_field="post")
 
 
 def test_parquet_of_words_and_texts_holds_counts_unless_the_texts_are_named(tmp_path):

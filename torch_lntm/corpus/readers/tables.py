@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -367,24 +366,20 @@ class _Parquet:
             texts = _Budget(self.path, max_bytes, held=False)
         announced = self._check_sizes(self.names[names.index(text)], texts)
         size = announced // max(1, self.file.metadata.num_rows)
-        batches = self._batches(self.names, max(1, min(_ROWS, _TEXT_BYTES // (size + 1))))
-        rows = itertools.chain.from_iterable(
-            zip(
-                *(
-                    self._texts(column, held=name != text)
-                    for name, column in zip(names, batch.columns, strict=True)
-                ),
-                strict=True,
-            )
-            for batch in batches
-        )
-        for i, row in enumerate(rows, 1):
+        num_rows = max(1, min(_ROWS, _TEXT_BYTES // (size + 1)))
+        for i, row in enumerate(self._rows(names.index(text), num_rows), 1):
             record = dict(zip(names, row, strict=True))
             announced -= len(record[text]) if isinstance(record[text], str) else 0
             if announced < 0:  # repetitions, of which the file holds one
                 texts.take(-announced, "the texts")
                 announced = 0
             yield f"row {i}", record
+
+    def _rows(self, text: int, num_rows: int) -> Iterator[tuple[Any, ...]]:
+        """The values of each row, of which all but the text stay in memory."""
+        for batch in self._batches(self.names, num_rows):
+            columns = [self._texts(column, i != text) for i, column in enumerate(batch.columns)]
+            yield from zip(*columns, strict=True)
 
     def stream(self, num_words: int | None) -> CountStream:
         """The counts, and what is known of them."""
