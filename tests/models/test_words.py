@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import DirichletMultinomial
+from torch_lntm.models import Cells, CountLikelihood, DirichletMultinomial
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,21 @@ from torch_lntm.models import DirichletMultinomial
 def test_a_concentration_is_one_positive_number(number) -> None:
     with pytest.raises(ConfigError, match=r"concentration is .*; expected one positive number"):
         DirichletMultinomial(number)
+
+
+class Repeats(DirichletMultinomial):
+    """Repeated words, whose likelihood of single tokens is the generic one."""
+
+    by_token = CountLikelihood.by_token
+
+
+def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token() -> None:
+    words, counts = Repeats(3.0, dtype=torch.float64), torch.tensor([2.0, 1.0, 4.0])
+    s = torch.tensor([0.2, 0.5, 0.01], dtype=torch.float64)
+    cells = Cells(counts.double(), torch.arange(3))
+    each = words.by_token()
+    # A document's only token is an independent draw.
+    torch.testing.assert_close(each.log_terms(s, cells).detach(), counts * s.log())
+    step = 1e-6
+    slope = (each.log_terms(s * (1 + step), cells) - each.log_terms(s, cells)) / step
+    torch.testing.assert_close(each.tokens(s, cells), slope.detach(), rtol=1e-5, atol=1e-5)
