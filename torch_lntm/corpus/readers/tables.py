@@ -20,6 +20,8 @@ from torch_lntm.files import check_proportion, open_to_read, readable_bytes, unp
 #: Entries, or numbers of a dense matrix, that are read at once.
 _ENTRIES = 1 << 20
 _ROWS = 1 << 14
+#: Bytes of a Parquet file that are read ahead; without it whole row groups are.
+_BUFFER = 1 << 20
 #: Bytes of texts that are read at once, about.
 _TEXT_BYTES = 32 << 20
 
@@ -306,7 +308,9 @@ def _opened(path: Path, max_bytes: float | None) -> Iterator[_Parquet]:
         columns = (schema.column(i) for i in range(len(schema.names)))
         texts = [c.path for c in columns if c.physical_type == "BYTE_ARRAY"]
         flat = [name for name in texts if "." not in name or name.startswith("words.")]
-        file = parquet.ParquetFile(path, read_dictionary=flat)
+        file = parquet.ParquetFile(
+            path, read_dictionary=flat, pre_buffer=False, buffer_size=_BUFFER
+        )
         yield _Parquet(path, file, arrow, _Budget(path, max_bytes))
     except (OSError, ValueError, arrow.ArrowException) as error:
         if isinstance(error, FileError):
