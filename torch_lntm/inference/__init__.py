@@ -8,7 +8,6 @@ from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.documents import (
     DocumentTopics,
     SourceActivity,
-    has_sources,
     source_prior,
     transform,
 )
@@ -53,7 +52,6 @@ __all__ = [
     "VariationalEM",
     "enough_draws",
     "expected_statistics",
-    "has_sources",
     "joint_draws",
     "sampled_statistics",
     "source_prior",

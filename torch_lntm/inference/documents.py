@@ -103,7 +103,7 @@ def transform(
     model = require_guide(guide).model
     corpus = model.encode(as_corpus(corpus, allow_empty=True))
     mode = estimate == "mode"
-    only_means = mode and not has_sources(model)
+    only_means = mode and not model.prior.num_sources
     solve = guide.means if only_means else guide.posterior
     entries = corpus.nnz / corpus.num_docs
     if max_docs is None:
@@ -118,7 +118,7 @@ def transform(
             posterior = solve(batch)
             found = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
             found.append(posterior.converged)
-            if has_sources(model):
+            if model.prior.num_sources:
                 found += posterior.source_moments(model.prior.space(batch))
             parts.append([tensor.cpu() for tensor in found])
             bar.update(batch.num_docs)
@@ -129,17 +129,12 @@ def transform(
     )
 
 
-def has_sources(model: TopicModel) -> bool:
-    """Whether topics of the model come and go with sources, as those of ``iftm`` do."""
-    return model.prior.num_sources > 0
-
-
 def source_prior(model: TopicModel) -> IndependentFactorPrior:
     """The prior of a model that has sources.
 
     Raises:
         ConfigError: The model has none.
     """
-    if not has_sources(model):
+    if not model.prior.num_sources:
         raise ConfigError(f"the model, {model.name}, has no sources; iftm has them")
     return cast(IndependentFactorPrior, model.prior)

@@ -33,6 +33,8 @@ MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
 #: Mass matrices in which a posterior is hardly wider than a unit normal, so that the bound applies.
 #: In other metrics it may be much wider, as in that of Taylor's posterior, which is too narrow.
 _BOUNDED = ("prior", "laplace")
+#: Transitions without a move of a chain that is stuck; after fewer it may be unlucky.
+FEWEST_TRANSITIONS = 10
 #: Momenta of several transitions are drawn at once as long as they have at most so many numbers.
 DRAWN_AHEAD = 2**16
 #: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its

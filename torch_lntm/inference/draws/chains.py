@@ -12,7 +12,12 @@ from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConvergenceWarning, warn
 from torch_lntm.guides import make_guide
-from torch_lntm.inference.chains.chains import Chains, latents_at, warn_of_stuck
+from torch_lntm.inference.chains.chains import (
+    FEWEST_TRANSITIONS,
+    Chains,
+    latents_at,
+    warn_of_stuck,
+)
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
 from torch_lntm.progress import tqdm
@@ -25,8 +30,6 @@ WARMUP_STEPS, RESUMED_STEPS = 100, 6
 THINNING, RESUMED_THINNING = 4, 2
 #: Documents whose chains run at once, at most: more of them are no faster.
 _CHAINS_AT_ONCE = 1000
-#: Transitions without a move of a chain that is stuck; after fewer it may be unlucky.
-FEWEST_TRANSITIONS = 10
 #: Advice on chains that never move.
 _STUCK = "their draws are all alike; use more warmup_steps, or take the draws of a guide"
 

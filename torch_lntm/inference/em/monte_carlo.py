@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require, require_whole, warn
-from torch_lntm.inference.chains.chains import warn_of_stuck
+from torch_lntm.inference.chains.chains import FEWEST_TRANSITIONS, warn_of_stuck
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
@@ -46,8 +46,6 @@ FORGETTING_EXPONENT = 0.3
 #: Tokens per word of the vocabulary below which the search ends early: a higher objective would
 #: cost other documents more than it gains.
 WORD_TOKENS = 20
-#: Transitions without a move, since the step sizes were frozen or before, of a chain that is stuck.
-FEWEST_TRANSITIONS = 10
 #: Epochs of a fit at most, unless asked otherwise, and of its warm-up.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
 #: Settings, besides those of the chains, that a fit must share with a checkpoint to continue it.
