@@ -302,3 +302,10 @@ def test_a_subclass_that_leaves_something_out_is_told_what(corpus) -> None:
     model = TopicModel(lntm.models.LogisticNormalPrior(3), Unfinished(3, NUM_WORDS))
     with pytest.raises(NotImplementedError, match="Unfinished does not define compute_probs"):
         _ = model.topics.probs
+
+
+def test_given_probabilities_are_met_where_the_parameters_allow_it(mine) -> None:
+    topics = mine.EmbeddedTopics(3, 20 * torch.eye(NUM_WORDS, dtype=torch.float64))
+    wanted = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 2.0), 3)
+    topics.set_(torch.from_numpy(wanted))
+    np.testing.assert_allclose(topics.probs.detach().numpy(), wanted, atol=1e-4)

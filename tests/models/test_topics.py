@@ -11,9 +11,11 @@ import pytest
 import torch
 from scipy.special import log_softmax, softmax
 
+from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation import document_completion, log_likelihood
 from torch_lntm.guides import LaplaceGuide
-from torch_lntm.models import DirichletTopics, NormalTopics, ctm
+from torch_lntm.inference import MonteCarloEM
+from torch_lntm.models import DirichletTopics, NormalTopics, ctm, lntm
 
 NUM_TOPICS, NUM_WORDS = 2, 500_000
 
@@ -170,3 +172,33 @@ def test_an_error_between_many_m_steps_leaves_the_last_one() -> None:
     twin.m_step(counts + 1.0)
     topics.m_step(counts + 1.0)
     torch.testing.assert_close(topics.logits, twin.logits)
+
+
+def test_m_steps_often_leave_the_parameters_where_there_is_none() -> None:
+    topics = DirichletTopics(2, 5, generator=torch.Generator().manual_seed(0))
+    before = topics.logits.detach().clone()
+    with topics.updated_often():
+        assert topics.probs.shape == (2, 5)
+    assert torch.equal(topics.logits, before)
+
+
+@pytest.mark.parametrize(
+    ("probs", "message"),
+    [
+        (torch.ones(3, 5), r"shape \(3, 5\); expected \(2, 5\)"),
+        (torch.tensor([[0.5, -0.1, 0.2, 0.2, 0.2], [0.2] * 5]), "finite and nonnegative"),
+        (torch.full((2, 5), float("nan")), "finite and nonnegative"),
+        (torch.tensor([[0.0] * 5, [0.2] * 5]), "topic 0 has probability zero"),
+        (torch.tensor([[0.5, 0.5, 0.0, 0.0, 0.0]] * 2), "word 2 has probability zero"),
+    ],
+)
+@pytest.mark.parametrize("cls", [DirichletTopics, NormalTopics])
+def test_probabilities_that_cannot_be_are_refused(cls, probs, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cls(2, 5).set_(probs)
+
+
+def test_normal_topics_follow_gradients_unless_told_otherwise() -> None:
+    assert MonteCarloEM(lntm(2, 5)).settings.topic_update == "gradient"
+    assert MonteCarloEM(lntm(2, 5), topic_update="exact").settings.topic_update == "exact"
+    assert MonteCarloEM(ctm(2, 5)).settings.topic_update == "exact"

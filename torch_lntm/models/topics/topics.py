@@ -287,7 +287,7 @@ class Topics(nn.Module):
         own = {n: p for n, p in self.named_parameters() if p.requires_grad}
         if not own:
             return
-        doubles = {n: p.detach().double().requires_grad_() for n, p in own.items()}
+        doubles = {n: p.detach().double().clone().requires_grad_() for n, p in own.items()}
         scale = float(word_counts.sum().clamp_min(1.0))
         search = torch.optim.LBFGS(
             list(doubles.values()),
