@@ -309,3 +309,18 @@ def test_given_probabilities_are_met_where_the_parameters_allow_it(mine) -> None
     wanted = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 2.0), 3)
     topics.set_(torch.from_numpy(wanted))
     np.testing.assert_allclose(topics.probs.detach().numpy(), wanted, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
+def test_a_fit_by_gradients_continues_with_every_parameter_s_moments(make, corpus, tmp_path):
+    def fitted(*epochs: int) -> TopicModel:
+        for num in epochs:
+            model = make("periods")
+            options = {"max_epochs": num, "warmup_epochs": 2, "topic_update": "gradient"}
+            engine = lntm.inference.MonteCarloEM(model, **options, min_gain=0.0, progress=False)
+            engine.fit(corpus, checkpoint=tmp_path / f"{len(epochs)}")
+        return model
+
+    whole, parts = fitted(5), fitted(3, 5)
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(parts.state_dict()[name], value, msg=name)
