@@ -21,6 +21,7 @@ from torch_lntm.cli import main
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, IncompatibleGuideError
 from torch_lntm.inference.chains.joint import JointChain
+from torch_lntm.inference.em.topic_ascent import TopicAscent
 from torch_lntm.models import CONSTRUCTORS, TopicModel
 
 NUM_WORDS, NUM_DOCS = 12, 40
@@ -311,16 +312,16 @@ def test_given_probabilities_are_met_where_the_parameters_allow_it(mine) -> None
     np.testing.assert_allclose(topics.probs.detach().numpy(), wanted, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
-def test_a_fit_by_gradients_continues_with_every_parameter_s_moments(make, corpus, tmp_path):
-    def fitted(*epochs: int) -> TopicModel:
-        for num in epochs:
-            model = make("periods")
-            options = {"max_epochs": num, "warmup_epochs": 2, "topic_update": "gradient"}
-            engine = lntm.inference.MonteCarloEM(model, **options, min_gain=0.0, progress=False)
-            engine.fit(corpus, checkpoint=tmp_path / f"{len(epochs)}")
-        return model
-
-    whole, parts = fitted(5), fitted(3, 5)
+def test_steps_by_gradients_continue_with_the_moments_of_every_parameter(make) -> None:
+    counts = torch.rand(3, 3 * NUM_WORDS, dtype=torch.float64) * 9
+    whole, parts = make("periods").topics, make("periods").topics
+    ascent = TopicAscent(whole, 0.1)
+    for epoch in range(4):
+        ascent.step(counts, epoch)
+    state = {}
+    for epoch in range(4):
+        ascent = TopicAscent(parts, 0.1)
+        ascent.resume(state)
+        state = {name: value.clone() for name, value in ascent.step(counts, epoch).items()}
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(parts.state_dict()[name], value, msg=name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.models import Cells, CountLikelihood, DirichletMultinomial
+from torch_lntm.models import Cells, CountLikelihood, DirichletMultinomial, ctm
 
 
 @pytest.mark.parametrize(
@@ -33,3 +34,15 @@ def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token() -> No
     step = 1e-6
     slope = (each.log_terms(s * (1 + step), cells) - each.log_terms(s, cells)) / step
     torch.testing.assert_close(each.tokens(s, cells), slope.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_bound_density_keeps_the_words_that_it_was_bound_at() -> None:
+    model = ctm(2, 3, bursty=True, dtype="float64")
+    batch = Corpus.from_matrix([[3, 0, 1], [0, 2, 2]]).batch(dtype=torch.float64)
+    target = model.bind(batch)
+    z = torch.zeros(2, target.dim, dtype=torch.float64)
+    before = target.log_joint(z)[1]
+    with torch.no_grad():
+        model.words.log_concentration.fill_(0.0)
+    assert torch.equal(target.log_joint(z)[1], before)
+    assert not torch.equal(model.bind(batch).log_joint(z)[1], before)
