@@ -12,6 +12,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, ConvergenceWarning, IncompatibleGuideError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, enough_draws, theta_draws
+from torch_lntm.inference.chains import kept
 from torch_lntm.inference.chains.chains import Chains, latents_at
 from torch_lntm.inference.chains.kept import signatures
 from torch_lntm.inference.draws import theta as theta_module
@@ -290,3 +291,11 @@ def test_what_cannot_draw_is_refused(known) -> None:
             theta_draws(DocumentHMC(model), corpus, **wrong)
     with pytest.raises(ConfigError, match="9 words"):
         theta_draws(DocumentHMC(model), Corpus.from_matrix(np.ones((2, 9), int)))
+
+
+def test_signatures_do_not_depend_on_how_many_counts_are_hashed_at_once(monkeypatch) -> None:
+    counts = np.random.default_rng(0).poisson(0.7, (20, 30))
+    corpus = Corpus.from_matrix(counts, allow_empty=True)
+    whole = signatures(corpus)
+    monkeypatch.setattr(kept, "HASHED_AT_ONCE", 7)
+    assert (signatures(corpus) == whole).all()

@@ -21,6 +21,9 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 if TYPE_CHECKING:
     from typing import Self
 
+#: Stored counts whose hashes are computed at once.
+HASHED_AT_ONCE = 2**16
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeptChains:
@@ -133,11 +136,15 @@ def signatures(corpus: Corpus) -> NDArray[np.int64]:
     """
     found = []
     for _, rows in corpus.parts():
-        words, counts = (
-            torch.from_numpy(x.astype(np.int64)) for x in (rows.word_index, rows.counts)
-        )
-        # Sums of 64-bit hashes, which wrap around.
-        before = np.concatenate([[0], np.cumsum(noise.fold_in(words, counts).numpy())])
+        # Sums of 64-bit hashes, which wrap around; a few at a time, for their temporary copies.
+        before = np.zeros(len(rows.counts) + 1, np.int64)
+        for start in range(0, len(rows.counts), HASHED_AT_ONCE):
+            part = slice(start, start + HASHED_AT_ONCE)
+            words, counts = (
+                torch.from_numpy(x[part].astype(np.int64)) for x in (rows.word_index, rows.counts)
+            )
+            before[1:][part] = noise.fold_in(words, counts).numpy()
+        np.cumsum(before, out=before)
         offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
         found.append(np.diff(before[offsets]))
     return np.concatenate(found)
