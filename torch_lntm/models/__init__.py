@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from torch_lntm.errors import no_attribute
-from torch_lntm.kernels import Cells, CountLikelihood
 from torch_lntm.models.constructors import ctm, iftm, lda, lntm, stm
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.model import Construction, TopicModel
@@ -26,10 +25,8 @@ from torch_lntm.models.words.words import Words
 
 __all__ = [
     "CONSTRUCTORS",
-    "Cells",
     "Construction",
     "ContentTopics",
-    "CountLikelihood",
     "Covariates",
     "DiagonalNormalPrior",
     "DirichletMultinomial",
