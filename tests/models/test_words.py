@@ -25,8 +25,9 @@ class Repeats(DirichletMultinomial):
     by_token = CountLikelihood.by_token
 
 
-def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token() -> None:
-    words, counts = Repeats(3.0, dtype=torch.float64), torch.tensor([2.0, 1.0, 4.0])
+@pytest.mark.parametrize("kind", [Repeats, DirichletMultinomial])
+def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token(kind) -> None:
+    words, counts = kind(3.0, dtype=torch.float64), torch.tensor([2.0, 1.0, 4.0])
     s = torch.tensor([0.2, 0.5, 0.01], dtype=torch.float64)
     cells = Cells(counts.double(), torch.arange(3))
     each = words.by_token()
@@ -47,3 +48,10 @@ def test_a_bound_density_keeps_the_words_that_it_was_bound_at() -> None:
         model.words.log_concentration.fill_(0.0)
     assert torch.equal(target.log_joint(z)[1], before)
     assert not torch.equal(model.bind(batch).log_joint(z)[1], before)
+
+
+def test_fused_transitions_are_for_independent_draws_alone() -> None:
+    batch = Corpus.from_matrix([[3, 0, 1], [0, 2, 2]]).batch(dtype=torch.float64)
+    plain, bursty = (ctm(2, 3, bursty=b, dtype="float64").bind(batch) for b in (False, True))
+    assert plain.affine is not None
+    assert bursty.affine is None
