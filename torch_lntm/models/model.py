@@ -225,11 +225,11 @@ class TopicModel(VersionedPickle, nn.Module):
             eta or theta ``(num_docs, latent_dim)``.
 
         Raises:
-            ConfigError: ``batch`` is no batch of this model's vocabulary, the model's dtype is of
-                low precision, a handler gives a param site a value of another shape, a guide's
-                plate holds other documents than ``batch``, parameters that share a log prior with
-                others were drawn from priors of the caller's, or a tool runs the program that
-                cannot run it: ``torch.jit``, or of a float32 model an enumerating ELBO.
+            ConfigError: One of these holds. The batch has another vocabulary. The model's dtype is
+                of low precision. A handler gives a param site a value of another shape. A guide's
+                plate holds other documents than the batch. A prior of the caller's was put on some
+                of the parameters that share a log prior. ``torch.jit`` runs the program, or an
+                enumerating ELBO runs the program of a float32 model.
         """
         check_tools(self.dtype)
         batch = self.check_batch(batch)
