@@ -1,0 +1,286 @@
+"""Counts what makes text hard to read: `python -m tests.support.prose [PATHS]`.
+
+The counter reads docstrings, comments and messages of Python files, and the prose of Markdown files and notebooks. It
+leaves out code, tables, headings and links. `make check` fails above one of the limits, or at a longer sentence.
+
+* Deictic words point at something said elsewhere, such as "those" or "which". Words as frequent as "it" count a third.
+* Negations are words such as "not" and "without".
+* A headless sentence begins with a word such as "What" or "Of", so that its subject comes late or is missing.
+
+A low count is no proof of good text. A high count is a place to look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOTS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs",
+    "notebooks",
+    "torch_lntm",
+    "studies",
+)
+#: Limits of the whole text: deictic words and negations per 100 words, headless sentences in per cent.
+LIMITS = {"deictic": 3.0, "negations": 1.2, "headless": 1.0}
+LONGEST = 40
+
+DEICTIC = frozenset(
+    "it its itself that those these this they them their one ones which what whichever whatever who whose whom other "
+    "others such same so as latter former both either neither there here where then".split()
+)
+MILD = frozenset("it its this these they them their there here as so both then".split())
+NEGATIONS = frozenset("not no nor never none nothing neither without cannot hardly".split())
+HEADLESS = frozenset(
+    "what which how where of whose whoever whichever whatever those neither nor".split()
+)
+
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*])")
+_WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
+_DIRECTIVE = re.compile(r"#\s*(noqa|type:|fmt:|pragma|!|ruff|mypy)")
+
+
+class Sentence(NamedTuple):
+    """One sentence and the place where its paragraph begins."""
+
+    path: Path
+    line: int
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """The words in lower case; code is left out."""
+        return [word.lower() for word in _WORD.findall(self.text) if word != "X"]
+
+
+class Count(NamedTuple):
+    """Sums over sentences."""
+
+    sentences: int
+    words: int
+    deictic: float
+    negations: int
+    headless: int
+
+    @classmethod
+    def of(cls, sentences: list[Sentence]) -> Count:
+        """Sums over `sentences`."""
+        words = [sentence.words for sentence in sentences]
+        every = [word for row in words for word in row]
+        return cls(
+            len(sentences),
+            len(every),
+            sum(1 / 3 if word in MILD else 1.0 for word in every if word in DEICTIC),
+            sum(word in NEGATIONS for word in every),
+            sum(bool(row) and row[0] in HEADLESS for row in words),
+        )
+
+    def rates(self) -> dict[str, float]:
+        """Deictic words and negations per 100 words, headless sentences in per cent."""
+        words, sentences = max(1, self.words) / 100, max(1, self.sentences) / 100
+        return {
+            "deictic": self.deictic / words,
+            "negations": self.negations / words,
+            "headless": self.headless / sentences,
+        }
+
+    def __str__(self) -> str:
+        """The numbers of one line."""
+        rates = self.rates()
+        return (
+            f"{self.words:7d} words {rates['deictic']:5.1f} deictic {rates['negations']:5.1f} negations per 100 "
+            f"{rates['headless']:5.1f} % headless {self.words / max(1, self.sentences):5.1f} words a sentence"
+        )
+
+
+def python_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings, comments and messages of a Python file, each with its line."""
+    tree = ast.parse(source)
+    documented = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            text := ast.get_docstring(node)
+        ):
+            documented.add(id(node.body[0].value))  # type: ignore[attr-defined]
+            yield node.body[0].lineno, text
+    formatted = {
+        id(value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for value in node.values
+    }
+    for node in ast.walk(tree):
+        if id(node) in documented or id(node) in formatted:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(
+                value.value if isinstance(value, ast.Constant) else " X " for value in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        # Keys, names, templates and code are no sentences.
+        if (
+            len(_WORD.findall(text)) > 3
+            and " " in text.strip()
+            and not re.search(r"[{}<>$=\\]|\w\(|\d{4,}", text)
+        ):
+            yield node.lineno, text
+    yield from comments(source)
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments; successive lines are one text."""
+    begin, last, block = 0, -1, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or _DIRECTIVE.match(token.string):
+            continue
+        if block and token.start[0] != last + 1:
+            yield begin, " ".join(block)
+            block = []
+        begin, last = begin if block else token.start[0], token.start[0]
+        block.append(token.string.lstrip("#: "))
+    if block:
+        yield begin, " ".join(block)
+
+
+def markdown_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs and items of a Markdown file."""
+    begin, block, fenced = 1, list[str](), False
+    for number, line in enumerate([*source.splitlines(), ""], 1):
+        text = line.strip()
+        fence = text.startswith(("```", "~~~"))
+        fenced ^= fence
+        if fence or fenced or line.startswith(("    ", "\t", "|", "#", "!", "<")):
+            text = ""
+        if (not text or text.startswith(("* ", "- "))) and block:
+            yield begin, " ".join(block)
+            block = []
+        if text:
+            begin = begin if block else number
+            block.append(text.removeprefix("* ").removeprefix("- "))
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Everything that a person reads in one file."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        yield from python_texts(source)
+    elif path.suffix == ".md":
+        yield from markdown_texts(source)
+    else:
+        for number, cell in enumerate(json.loads(source)["cells"]):
+            if cell["cell_type"] == "markdown":
+                yield from ((number, text) for _, text in markdown_texts("".join(cell["source"])))
+            else:
+                yield from (
+                    (number, text)
+                    for _, text in comments(re.sub(r"(?m)^[%!].*$", "", "".join(cell["source"])))
+                )
+
+
+def plain(text: str) -> str:
+    """`text` with code as X and links as their words."""
+    text = re.sub(r"(?m)^\s*(>>>|\.\.\.).*$", " ", text)
+    text = re.sub(r"```.*?```|``[^`]*``|`[^`]*`|:\w+:|\$[^$]*\$", " X ", text, flags=re.S)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\s+", " ", text)
+
+
+def sentences(path: Path) -> list[Sentence]:
+    """Sentences of three words and more."""
+    parts = (
+        (line, part)
+        for line, text in texts(path)
+        for part in re.split(r"\n\s*\n|\n(?=\s*[*-] )", text)
+    )
+    found = (
+        Sentence(path, line, piece.strip())
+        for line, part in parts
+        for piece in _SENTENCE.split(plain(part))
+    )
+    return [sentence for sentence in found if len(_WORD.findall(sentence.text)) > 2]
+
+
+def files(roots: list[Path]) -> list[Path]:
+    """Every file below `roots` that the counter can read."""
+    suffixes = {".py", ".md", ".ipynb"}
+    return sorted(
+        path
+        for root in roots
+        for path in ([root] if root.is_file() else root.rglob("*"))
+        if path.suffix in suffixes and "build" not in path.parts
+    )
+
+
+def place_of(path: Path) -> str:
+    """The room of a package's file, or the page."""
+    if path.suffix != ".py":
+        return str(path)
+    return "/".join(path.parts[:2]) if len(path.parts) > 2 else path.parts[0]
+
+
+def difficulty(sentence: Sentence) -> float:
+    """A rough order of the sentences to read again."""
+    count = Count.of([sentence])
+    words = count.words
+    commas = 0.7 * sentence.text.count(",") * (words > 18)
+    return (
+        count.deictic + 1.5 * count.negations + 3 * count.headless + max(0, words - 25) / 8 + commas
+    )
+
+
+def main() -> int:
+    """Prints a line a place and says where a limit is passed."""
+    parser = argparse.ArgumentParser(description="Counts what makes text hard to read.")
+    parser.add_argument(
+        "paths", nargs="*", type=Path, help="files and folders; the whole project if none is given"
+    )
+    parser.add_argument(
+        "--worst", type=int, default=0, help="how many sentences to print that should be read again"
+    )
+    args = parser.parse_args()
+    every = [
+        sentence
+        for path in files(args.paths or [Path(root) for root in ROOTS if Path(root).exists()])
+        for sentence in sentences(path)
+    ]
+    places = defaultdict(list)
+    for sentence in every:
+        places[place_of(sentence.path)].append(sentence)
+    for place, rows in sorted(places.items()):
+        print(f"{place:34} {Count.of(rows)}")
+    print(f"{'together':34} {Count.of(every)}")
+    for sentence in sorted(every, key=difficulty, reverse=True)[: args.worst]:
+        print(f"  {sentence.path}:{sentence.line}: {sentence.text[:400]}")
+    rates = Count.of(every).rates()
+    failures = [
+        f"{name}: {rates[name]:.2f}, at most {limit:g}"
+        for name, limit in LIMITS.items()
+        if rates[name] > limit
+    ]
+    failures += [
+        f"{sentence.path}:{sentence.line}: {len(sentence.words)} words in a sentence, at most {LONGEST}: {sentence.text[:90]}..."
+        for sentence in every
+        if len(sentence.words) > LONGEST
+    ]
+    print(*failures, sep="\n")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
