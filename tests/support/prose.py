@@ -1,11 +1,13 @@
 """Counts what makes text hard to read: `python -m tests.support.prose [PATHS]`.
 
-The counter reads docstrings, comments and messages of Python files, and the prose of Markdown files and notebooks. It
-leaves out code, tables, headings and links. `make check` fails above one of the limits, or at a longer sentence.
+The counter reads docstrings, comments and messages of Python files, and the prose of Markdown
+files and notebooks. It leaves out code, tables, headings and links. `make check` fails above a
+limit, and at a sentence that is too long.
 
-* Deictic words point at something said elsewhere, such as "those" or "which". Words as frequent as "it" count a third.
+* Deictic words point at something said elsewhere, such as "those" or "which". Words as frequent
+  as "it" count a third.
 * Negations are words such as "not" and "without".
-* A headless sentence begins with a word such as "What" or "Of", so that its subject comes late or is missing.
+* A headless sentence begins with a word such as "What" or "Of": its subject comes late.
 
 A low count is no proof of good text. A high count is a place to look.
 """
@@ -34,19 +36,23 @@ ROOTS = (
     "torch_lntm",
     "studies",
 )
-#: Limits of the whole text: deictic words and negations per 100 words, headless sentences in per cent.
+#: Limits of the whole text: per 100 words, and in per cent of the sentences.
 LIMITS = {"deictic": 3.0, "negations": 1.2, "headless": 1.0}
 LONGEST = 40
 
-DEICTIC = frozenset(
-    "it its itself that those these this they them their one ones which what whichever whatever who whose whom other "
-    "others such same so as latter former both either neither there here where then".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DEICTIC = _words(
+    "it its itself that those these this they them their one ones which what whichever whatever "
+    "who whose whom other others such same so as latter former both either neither there here "
+    "where then"
 )
-MILD = frozenset("it its this these they them their there here as so both then".split())
-NEGATIONS = frozenset("not no nor never none nothing neither without cannot hardly".split())
-HEADLESS = frozenset(
-    "what which how where of whose whoever whichever whatever those neither nor".split()
-)
+MILD = _words("it its this these they them their there here as so both then")
+NEGATIONS = _words("not no nor never none nothing neither without cannot hardly")
+HEADLESS = _words("what which how where of whose whoever whichever whatever those neither nor")
 
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*])")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
@@ -101,8 +107,9 @@ class Count(NamedTuple):
         """The numbers of one line."""
         rates = self.rates()
         return (
-            f"{self.words:7d} words {rates['deictic']:5.1f} deictic {rates['negations']:5.1f} negations per 100 "
-            f"{rates['headless']:5.1f} % headless {self.words / max(1, self.sentences):5.1f} words a sentence"
+            f"{self.words:7d} words {rates['deictic']:5.1f} deictic {rates['negations']:5.1f}"
+            f" negations per 100 {rates['headless']:5.1f} % headless"
+            f" {self.words / max(1, self.sentences):5.1f} words a sentence"
         )
 
 
@@ -274,7 +281,8 @@ def main() -> int:
         if rates[name] > limit
     ]
     failures += [
-        f"{sentence.path}:{sentence.line}: {len(sentence.words)} words in a sentence, at most {LONGEST}: {sentence.text[:90]}..."
+        f"{sentence.path}:{sentence.line}: {len(sentence.words)} words in a sentence, at most "
+        f"{LONGEST}: {sentence.text[:90]}..."
         for sentence in every
         if len(sentence.words) > LONGEST
     ]
