@@ -30,7 +30,7 @@ from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains.joint import JointChain
 from torch_lntm.io import load_model, save_model
 from torch_lntm.models import CONSTRUCTORS, DirichletTopics, TopicModel, ctm
-from torch_lntm.models.priors.prior import keeps_up
+from torch_lntm.models.priors.prior import is_up_to_date
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 NUM_TOPICS, NUM_WORDS, NUM_DOCS = 3, 12, 40
@@ -259,8 +259,8 @@ def test_a_name_makes_it_known_to_files_and_the_command_line(
 def test_a_mean_of_its_own_is_not_drawn_by_the_rule_of_a_base(mine, corpus) -> None:
     """The base pools documents about one mean, which this prior does not have."""
     model = make_model(mine, "covariates")
-    assert keeps_up(ctm(2, 3).prior, "draw_", "location", "statistics")
-    assert not keeps_up(model.prior, "draw_", "location", "statistics")
+    assert is_up_to_date(ctm(2, 3).prior, "draw_", "location", "statistics")
+    assert not is_up_to_date(model.prior, "draw_", "location", "statistics")
     with pytest.raises(lntm.errors.IncompatibleGuideError, match="no method draw_ of its own"):
         JointChain(model, corpus, warmup_steps=2)
     effects = lntm.effects.estimate(

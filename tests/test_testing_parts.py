@@ -36,7 +36,7 @@ def batch(corpus) -> DocumentBatch:
         DirichletTopics(3, NUM_WORDS, smoothing=0.0),
         NormalTopics(3, NUM_WORDS),
         NormalTopics(3, NUM_WORDS, scale=0.5),
-        models.KnownTopics(torch.rand(3, NUM_WORDS, generator=torch.Generator().manual_seed(0))),
+        models.FixedTopics(torch.rand(3, NUM_WORDS, generator=torch.Generator().manual_seed(0))),
     ],
     ids=repr,
 )
@@ -169,8 +169,8 @@ class _OtherSlopes(DirichletMultinomial):
 
 
 class _NotADistribution(DirichletMultinomial):
-    def of_length(self, lengths):
-        return super().of_length(lengths) - 1e-4 * lengths.double()
+    def length_term(self, lengths):
+        return super().length_term(lengths) - 1e-4 * lengths.double()
 
 
 class _Concave(models.Words):

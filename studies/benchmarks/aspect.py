@@ -103,14 +103,14 @@ def by_vb(
     """γ ``(num_docs, num_topics)`` from equal proportions."""
     num_topics = guide.model.num_topics
     start = torch.full((batch.num_docs, num_topics), 1.0 / num_topics)
-    with guide.model.topics.fixed():
+    with guide.model.topics.cached():
         found = guide.posterior(batch, start, tolerance=tolerance, max_iterations=max_iterations)
     return found.gamma.numpy()
 
 
 def by_ep(guide: EPGuide, batch: DocumentBatch, passes: int) -> object:
     """EP's posterior after some passes."""
-    with guide.model.topics.fixed():
+    with guide.model.topics.cached():
         return guide.posterior(batch, tolerance=NEVER, max_iterations=passes)
 
 

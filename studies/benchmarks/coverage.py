@@ -43,7 +43,7 @@ from torch_lntm.effects import Effects, estimate
 from torch_lntm.evaluation import align_topics
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM, joint_draws
-from torch_lntm.models import Covariates, KnownTopics, StructuralPrior, TopicModel, stm
+from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel, stm
 
 #: Draws behind the true effects.
 TRUTH_DRAWS = 200_000
@@ -181,7 +181,7 @@ def simulate(
         covariance=torch.eye(num_topics),
         dtype=torch.float64,
     )
-    truth = TopicModel(prior, KnownTopics(probs))
+    truth = TopicModel(prior, FixedTopics(probs))
     u = x[:, None]
     corpus, latents = truth.generate(
         [length] * settings.num_docs, seed=seed, covariates={"prevalence": u}
@@ -206,7 +206,7 @@ def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
     if not known:
         return model
     probs = truth.topics.probs.detach()
-    return TopicModel(model.prior, KnownTopics(probs.to(model.dtype)))
+    return TopicModel(model.prior, FixedTopics(probs.to(model.dtype)))
 
 
 def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, Tensor]:

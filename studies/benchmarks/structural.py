@@ -42,7 +42,7 @@ from studies.tables import table_of
 from torch_lntm.errors import ConfigError, UnreliableEstimateWarning
 from torch_lntm.evaluation import ExactCompletion, completion_of, log_likelihood
 from torch_lntm.evaluation.per_token import per_token
-from torch_lntm.models import Covariates, KnownTopics, StructuralPrior, TopicModel
+from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE
 
 #: The system that the others are compared with.
@@ -220,7 +220,7 @@ def model_of(fit: Mapping[str, NDArray[Any]]) -> TopicModel:
         covariance=covariance,
         dtype=torch.float64,
     )
-    return TopicModel(prior, KnownTopics(topics.double()))
+    return TopicModel(prior, FixedTopics(topics.double()))
 
 
 # -------------------------------------------------------------------- tables

@@ -120,7 +120,7 @@ def em_iterations(
     for _ in range(1 + repeats):
         iterations = 0
         parts: list[Statistics] = []
-        with Stopwatch() as e_step, guide.model.topics.fixed():
+        with Stopwatch() as e_step, guide.model.topics.cached():
             for batch in batches:
                 posterior = guide.posterior(
                     batch,

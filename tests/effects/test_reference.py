@@ -18,7 +18,7 @@ import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.guides import Guide, make_guide
 from torch_lntm.inference import VariationalEM
-from torch_lntm.models import Covariates, KnownTopics, StructuralPrior, TopicModel
+from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel
 
 NUM_DOCS, LENGTH, NUM_TOPICS, NUM_WORDS = 24, 400, 3, 12
 WARMUP, SAMPLES = 100, 500
@@ -45,7 +45,7 @@ def fitted() -> Fitted:
         covariance=0.5 * torch.eye(2),
         dtype=torch.float64,
     )
-    known = KnownTopics(topics.double())
+    known = FixedTopics(topics.double())
     made, _ = TopicModel(prior, known).generate(
         [LENGTH] * NUM_DOCS, covariates={"prevalence": x[:, None]}
     )

@@ -271,10 +271,10 @@ def test_posteriors_follow_every_optimiser(optimiser: type) -> None:
 def test_a_posterior_is_remembered_while_nothing_changes() -> None:
     model = make_model()
     guide, batch = TaylorGuide(model), make_corpus(10).batch(dtype=torch.float64)
-    first = guide._remembered(batch)
-    assert guide._remembered(batch) is first
+    first = guide._cached_posterior(batch)
+    assert guide._cached_posterior(batch) is first
     model.prior.loc.data += 1.0
-    assert guide._remembered(batch) is not first
+    assert guide._cached_posterior(batch) is not first
 
 
 @pytest.mark.parametrize("bursty", [False, True])

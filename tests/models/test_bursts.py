@@ -370,7 +370,7 @@ def test_words_that_do_not_repeat_are_independent_draws() -> None:
 def test_em_never_lowers_the_bound(generated) -> None:
     model = at(lntm.models.lda(3, NUM_WORDS, bursty=True, dtype="float64"), 5.0)
     guide = make_guide("vb", model, tolerance=1e-8)
-    guide.em_effort = {"tolerance": 1e-8, "max_iterations": 500}  # type: ignore[misc]
+    guide.em_options = {"tolerance": 1e-8, "max_iterations": 500}  # type: ignore[misc]
     result = VariationalEM(
         model, guide, start="model", stepwise_epochs=0, tolerance=1e-6, progress=False
     ).fit(generated[:60])

@@ -181,7 +181,7 @@ def test_deviations_are_zero_where_counts_are_as_expected() -> None:
     deviations = topics.deviations
     assert deviations[2, 1, 5] > 0.3
     assert int((deviations.abs() > 0.3).sum()) == 1
-    assert topics.num_free < NUM_TOPICS * (NUM_WORDS - 1) + 20
+    assert topics.num_free_parameters < NUM_TOPICS * (NUM_WORDS - 1) + 20
 
 
 def test_empty_counts_make_no_nan() -> None:

@@ -37,7 +37,7 @@ def test_topics_in_single_precision_sum_to_1(cls, device) -> None:
     expected = softmax(topics.logits.detach().cpu().double().numpy(), 0).T
     with torch.no_grad():
         within = topics.probs
-    with topics.fixed():
+    with topics.cached():
         fixed = topics.probs
     for probs in (topics.probs.detach(), within, fixed):
         assert probs.dtype == torch.float32
@@ -48,7 +48,7 @@ def test_topics_in_single_precision_sum_to_1(cls, device) -> None:
 def test_topics_change_again_after_they_were_fixed() -> None:
     topics = make_topics(DirichletTopics, torch.device("cpu"), 5)
     others = torch.tensor([[0.1, 0.2, 0.3, 0.2, 0.2], [0.5, 0.1, 0.1, 0.1, 0.2]])
-    with topics.fixed():
+    with topics.cached():
         before = topics.probs
     topics.set_(others)
     assert not torch.allclose(topics.probs, before)
@@ -136,7 +136,7 @@ def test_many_m_steps_end_where_single_ones_do(cls, smoothing, device) -> None:
     with often.updated_often():
         for table in counts:
             often.m_step(table)
-            with often.fixed():
+            with often.cached():
                 inside = often.probs.detach().clone()
     torch.testing.assert_close(often.probs, once.probs)
     torch.testing.assert_close(inside, once.probs.detach())

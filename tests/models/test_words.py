@@ -22,7 +22,7 @@ def test_a_concentration_is_one_positive_number(number) -> None:
 class Repeats(DirichletMultinomial):
     """Repeated words, whose likelihood of single tokens is the generic one."""
 
-    by_token = CountLikelihood.by_token
+    for_single_tokens = CountLikelihood.for_single_tokens
 
 
 @pytest.mark.parametrize("kind", [Repeats, DirichletMultinomial])
@@ -30,7 +30,7 @@ def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token(kind) -
     words, counts = kind(3.0, dtype=torch.float64), torch.tensor([2.0, 1.0, 4.0])
     s = torch.tensor([0.2, 0.5, 0.01], dtype=torch.float64)
     cells = Cells(counts.double(), torch.arange(3))
-    each = words.by_token()
+    each = words.for_single_tokens()
     # A document's only token is an independent draw.
     torch.testing.assert_close(each.log_terms(s, cells).detach(), counts * s.log())
     step = 1e-6

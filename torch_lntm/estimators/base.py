@@ -255,7 +255,7 @@ class TopicModelEstimator(
             ``(n_samples, n_components)`` in the model's dtype; rows sum to 1.
         """
         corpus = self._known(X, "transform")
-        guide = self._guide(**self._guide().em_effort)
+        guide = self._guide(**self._guide().em_options)
         return transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
 
     def posteriors(self, X: Any) -> Posterior:

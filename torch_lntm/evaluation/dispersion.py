@@ -97,7 +97,7 @@ def residual_dispersion(
             sums.append(torch.stack([squares, cells]).cpu())
     squares, cells = torch.cat(sums, 1)
     # Each document has proportions of its own, and its share of what all have in common.
-    shared = model.num_words + model.topics.num_free
+    shared = model.num_words + model.topics.num_free_parameters
     freedom = cells - (model.num_topics - 1) - shared / len(nonempty)
     total = float(freedom.sum())
     if total <= 0:

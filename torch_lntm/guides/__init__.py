@@ -4,8 +4,8 @@ from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
 from torch_lntm.guides.factor import FactorGuide
 from torch_lntm.guides.guide import (
     GUIDES,
-    Effort,
     Guide,
+    SolverOptions,
     guides_for,
     make_guide,
     require_guide,
@@ -24,12 +24,12 @@ __all__ = [
     "BleiLaffertyGuide",
     "DirichletGuide",
     "EPGuide",
-    "Effort",
     "FactorGuide",
     "Guide",
     "KhanBouchardGuide",
     "LaplaceGuide",
     "NormalGuide",
+    "SolverOptions",
     "TaylorGuide",
     "WarmStarts",
     "guides_for",

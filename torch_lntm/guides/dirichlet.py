@@ -58,7 +58,7 @@ class _AspectGuide(Guide[DirichletPosterior]):
 
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled theta ``(num_docs, num_topics)``."""
-        gamma = self._remembered(batch).gamma.to(self.model.dtype)
+        gamma = self._cached_posterior(batch).gamma.to(self.model.dtype)
         with self.model.plate(batch):
             return pyro.sample("theta", Dirichlet(gamma))
 
@@ -183,7 +183,7 @@ class EPGuide(_AspectGuide):
 
     name = "ep"
     objective = "expectation propagation's estimate of log p(w)"
-    starts_from = "entries"
+    warm_start_rows = "entries"
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ class FactorGuide(Guide[FactorPosterior]):
 
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, num_topics)``."""
-        posterior = self._remembered(batch)
+        posterior = self._cached_posterior(batch)
         assert posterior.std is not None
         source = MultivariateNormal(posterior.source_mean, scale_tril=posterior.source_tril)
         with self.model.plate(batch):
@@ -77,7 +77,7 @@ class FactorGuide(Guide[FactorPosterior]):
         if posterior is None:
             posterior = self.posterior(batch)
         else:
-            self._require_present(batch, posterior.space)
+            self._require_current(batch, posterior.space)
         batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 

@@ -23,10 +23,10 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.model import require_model
 from torch_lntm.models.snapshot import Snapshot
 from torch_lntm.posteriors import Posterior
-from torch_lntm.posteriors.posterior import WarmStartUnit
+from torch_lntm.posteriors.posterior import WarmStartRows
 
 
-class Effort(TypedDict):
+class SolverOptions(TypedDict):
     """Settings of :meth:`Guide.posterior`: when to stop."""
 
     tolerance: float
@@ -68,14 +68,14 @@ class Guide(ABC, Generic[P]):
     space_type: ClassVar[type[LatentSpace]]
     needs: ClassVar[str]
     #: What a warm start has a row for.
-    starts_from: ClassVar[WarmStartUnit] = "documents"
+    warm_start_rows: ClassVar[WarmStartRows] = "documents"
     #: Whether its posterior can be solved at other temperatures than 1.
     anneals: ClassVar[bool] = False
     #: Chains to draw by, in the place of the posterior: a guide has none.
     kept_chains: ClassVar[None] = None
     #: Solver settings of an iteration of EM, and of a stochastic step, which revisits documents.
-    em_effort: ClassVar[Effort] = {"tolerance": 1e-2, "max_iterations": 50}
-    step_effort: ClassVar[Effort] = {"tolerance": 1e-2, "max_iterations": 3}
+    em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
+    step_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 3}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -92,11 +92,11 @@ class Guide(ABC, Generic[P]):
                 f"{type(self).__name__} needs {self.needs}, which {prior} does not have; "
                 f"guides for it: {', '.join(guides_for(model)) or 'none'}"
             )
-        _check_effort(tolerance, max_iterations)
+        _check_options(tolerance, max_iterations)
         self.model = model
         self.tolerance = tolerance
         self.max_iterations = max_iterations
-        self._warm_starts = WarmStarts(self.starts_from)
+        self._warm_starts = WarmStarts(self.warm_start_rows)
         self._last: tuple[DocumentBatch, Snapshot, P] | None = None
 
     @classmethod
@@ -186,7 +186,7 @@ class Guide(ABC, Generic[P]):
             )
         tolerance = self.tolerance if tolerance is None else tolerance
         max_iterations = self.max_iterations if max_iterations is None else max_iterations
-        _check_effort(tolerance, max_iterations)
+        _check_options(tolerance, max_iterations)
         with torch.autocast(batch.device.type, enabled=False):
             space = self.model.prior.space(batch)
             if not self.model.words.independent:
@@ -244,7 +244,7 @@ class Guide(ABC, Generic[P]):
             return batch, torch.zeros((), dtype=torch.float64, device=batch.device)
         return surrogate(self.model.words, self.word_probabilities(batch, posterior), batch)
 
-    def _require_present(self, batch: DocumentBatch, space: Any) -> None:
+    def _require_current(self, batch: DocumentBatch, space: Any) -> None:
         """Refuse a posterior in the coordinates of other parameters than the prior has now.
 
         Args:
@@ -307,12 +307,12 @@ class Guide(ABC, Generic[P]):
             return self.default_start(batch, space)
         init = torch.as_tensor(init)
         rows, what = batch.num_docs, self.model.prior.latent_dim
-        if self.starts_from == "entries":
+        if self.warm_start_rows == "entries":
             rows, what = batch.nnz, self.model.num_topics
         if tuple(init.shape) != (rows, what) or not bool(torch.isfinite(init).all()):
             raise ConfigError(
                 f"init of shape {tuple(init.shape)}; expected finite numbers {(rows, what)}, a row "
-                f"for each {'document' if self.starts_from == 'documents' else 'stored count'}"
+                f"for each {'document' if self.warm_start_rows == 'documents' else 'stored count'}"
             )
         return init.to(batch.device, space.dtype)
 
@@ -330,7 +330,7 @@ class Guide(ABC, Generic[P]):
         with torch.autocast(self.model.device.type, enabled=False):
             return self.forward(batch)
 
-    def _remembered(self, batch: DocumentBatch) -> P:
+    def _cached_posterior(self, batch: DocumentBatch) -> P:
         """The posterior, started where the last one of these documents ended.
 
         Called again for the same batch at the same parameters, as by ``Predictive`` for each of its
@@ -410,7 +410,7 @@ class Guide(ABC, Generic[P]):
         )
 
 
-def _check_effort(tolerance: float, max_iterations: int) -> None:
+def _check_options(tolerance: float, max_iterations: int) -> None:
     if not tolerance > 0 or max_iterations < 1:
         raise ConfigError(
             f"guide tolerance is {tolerance} and max_iterations {max_iterations}; expected "

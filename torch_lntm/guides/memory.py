@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.posteriors.posterior import WarmStartUnit
+from torch_lntm.posteriors.posterior import WarmStartRows
 
 
 class WarmStarts:
@@ -16,7 +16,7 @@ class WarmStarts:
         unit: What a warm start has a row for: ``"documents"`` or ``"entries"``, stored counts.
     """
 
-    def __init__(self, unit: WarmStartUnit) -> None:
+    def __init__(self, unit: WarmStartRows) -> None:
         self._unit = unit
         self._kept: dict[int, tuple[float, Tensor]] = {}
         self._corpus_size = -1

@@ -60,7 +60,7 @@ class NormalGuide(Guide[NormalPosterior]):
     def forward(self, batch: DocumentBatch) -> Tensor:
         """The Pyro guide; returns the sampled eta ``(num_docs, latent_dim)``."""
         batch = self.model.check_batch(batch)
-        posterior = self._remembered(batch)
+        posterior = self._cached_posterior(batch)
         space = self.model.prior.space(batch)
         with self.model.plate(batch):
             eta = pyro.sample("eta", _distribution(posterior))
@@ -90,7 +90,7 @@ class NormalGuide(Guide[NormalPosterior]):
         if posterior is None:
             posterior = self.posterior(batch)
         else:
-            self._require_present(batch, posterior.space)
+            self._require_current(batch, posterior.space)
         batch, raised = self.as_independent(batch, posterior)
         return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
 

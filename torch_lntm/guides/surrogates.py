@@ -58,8 +58,8 @@ def solve_by_surrogates(
     """
     model, words = guide.model, guide.model.words
     max_change = min(math.sqrt(tolerance), MAX_ERROR)
-    effort = {"tolerance": tolerance, "max_iterations": max_iterations, **settings}
-    by_documents = guide.starts_from == "documents"
+    options = {"tolerance": tolerance, "max_iterations": max_iterations, **settings}
+    by_documents = guide.warm_start_rows == "documents"
     latent = start if by_documents else None
     if latent is None:
         latent = space.centre.expand(batch.num_docs, -1)
@@ -73,7 +73,7 @@ def solve_by_surrogates(
         at = rows if by_documents else entries
         drawn, _ = surrogate(words, probability[entries], part)
         begin = None if start is None else start[at]
-        found = solve_means(drawn, topics, space.select(rows), start=begin, **effort)
+        found = solve_means(drawn, topics, space.select(rows), start=begin, **options)
         if start is None:
             # The first round, of all documents.
             start = found.warm_start.clone()
@@ -85,7 +85,7 @@ def solve_by_surrogates(
         if not len(rows):
             break
     drawn, raised = surrogate(words, probability, batch)
-    found = solve(drawn, topics, space, start=start, **effort)
+    found = solve(drawn, topics, space, start=start, **options)
     change = words.tokens(guide.word_probabilities(batch, found), Cells.of(batch)) - drawn.counts
     found.converged &= document_sums(change.abs(), batch) <= max_change
     found.iterations, found.objective = found.iterations + iterations, found.objective + raised

@@ -310,4 +310,4 @@ def _log_likelihood_by_autograd(
     lines = torch.where(floored, (s - s.detach()) / floor, 0.0).double()
     terms = likelihood.log_terms(torch.where(floored, floor, s), Cells.of(batch)) + lines
     sums = _Contraction.apply(terms, None, terms.new_ones(batch.num_words, 1), batch).squeeze(1)
-    return sums + likelihood.of_length(batch.lengths)
+    return sums + likelihood.length_term(batch.lengths)

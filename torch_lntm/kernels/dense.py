@@ -51,5 +51,5 @@ def log_likelihood_of(
     if likelihood.independent:
         return probability.log_() @ cells.counts
     found = likelihood.log_terms(probability, cells).double().sum(-1)
-    of_length = likelihood.of_length(cells.counts.double().sum())
-    return (found + of_length).to(probability.dtype)
+    length_term = likelihood.length_term(cells.counts.double().sum())
+    return (found + length_term).to(probability.dtype)

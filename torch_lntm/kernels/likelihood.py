@@ -116,7 +116,7 @@ class CountLikelihood:
         """Derivatives of ℓ in s, :meth:`tokens` over the probabilities."""
         return self.tokens(probability, cells) / probability
 
-    def of_length(self, lengths: Tensor) -> Tensor | float:
+    def length_term(self, lengths: Tensor) -> Tensor | float:
         """The number h of each document, which depends on its length alone.
 
         Args:
@@ -127,9 +127,9 @@ class CountLikelihood:
         """
         return 0.0
 
-    def by_token(self) -> CountLikelihood:
+    def for_single_tokens(self) -> CountLikelihood:
         """The likelihood of tokens that are predicted one by one, given theta alone."""
-        return _ByToken(self)
+        return _SingleTokens(self)
 
     def draw_words(
         self, words: Tensor, document: Tensor, generator: torch.Generator | None
@@ -169,8 +169,8 @@ class Independent(CountLikelihood):
         """See :meth:`CountLikelihood.slopes`."""
         return cells.counts / probability
 
-    def by_token(self) -> CountLikelihood:
-        """See :meth:`CountLikelihood.by_token`."""
+    def for_single_tokens(self) -> CountLikelihood:
+        """See :meth:`CountLikelihood.for_single_tokens`."""
         return self
 
     def draw_words(
@@ -184,7 +184,7 @@ class Independent(CountLikelihood):
 INDEPENDENT = Independent()
 
 
-class _ByToken(CountLikelihood):
+class _SingleTokens(CountLikelihood):
     """Every token has the probability that it has as a document's only one."""
 
     def __init__(self, likelihood: CountLikelihood) -> None:
@@ -194,7 +194,7 @@ class _ByToken(CountLikelihood):
     def log_terms(self, probability: Tensor, cells: Cells) -> Tensor:
         one = torch.ones((), dtype=torch.float64, device=probability.device)
         alone = self._likelihood.log_terms(probability, cells.single())
-        return cells.counts * (alone + self._likelihood.of_length(one))
+        return cells.counts * (alone + self._likelihood.length_term(one))
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
         alone = self._likelihood.tokens(probability, cells.single())
@@ -221,4 +221,4 @@ def surrogate(
     gaps = likelihood.log_terms(probability, cells).double()
     gaps = gaps - found.double() * probability.double().log()
     raised = torch.segment_reduce(gaps, "sum", offsets=batch.row_offsets, axis=0, initial=0.0)
-    return batch.with_counts(found), raised + likelihood.of_length(batch.lengths)
+    return batch.with_counts(found), raised + likelihood.length_term(batch.lengths)

@@ -180,7 +180,7 @@ def expected_counts(
     ratio = likelihood.slopes(s, cells)
     value = document_sums(likelihood.log_terms(s, cells), batch)
     if not likelihood.independent:
-        value = value + likelihood.of_length(batch.lengths)
+        value = value + likelihood.length_term(batch.lengths)
     return ExpectedCounts(
         log_likelihood=value,
         topic_counts=weights * sum_over_words(ratio, words, batch),

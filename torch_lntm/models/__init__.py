@@ -18,7 +18,7 @@ from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
 from torch_lntm.models.topics.normal import NormalTopics
-from torch_lntm.models.topics.topics import KnownTopics, Topics
+from torch_lntm.models.topics.topics import FixedTopics, Topics
 from torch_lntm.models.words.dirichlet_multinomial import DirichletMultinomial
 from torch_lntm.models.words.multinomial import Multinomial
 from torch_lntm.models.words.words import Words
@@ -33,9 +33,9 @@ __all__ = [
     "DirichletPrior",
     "DirichletTopics",
     "DocumentPrior",
+    "FixedTopics",
     "Groups",
     "IndependentFactorPrior",
-    "KnownTopics",
     "LogisticNormalPrior",
     "Multinomial",
     "NormalPrior",

@@ -23,7 +23,7 @@ from torch_lntm.models.sites import (
     check_documents,
     check_tools,
     draw_pyro_samples,
-    has_prior_of_its_own,
+    log_prior_counts,
     param_site,
     prior_factor,
 )
@@ -259,12 +259,12 @@ class TopicModel(VersionedPickle, nn.Module):
             topics = self.topics.emit()
         else:
             topics, topics_prior = self.topics.probs_and_log_prior()
-            if log_prior and has_prior_of_its_own(self.topics, "topics", drawn):
+            if log_prior and log_prior_counts(self.topics, "topics", drawn):
                 prior_factor("topics_prior", topics_prior, documents)
-        if log_prior and has_prior_of_its_own(self.prior, "prior", drawn):
+        if log_prior and log_prior_counts(self.prior, "prior", drawn):
             prior_factor("document_prior", self.prior.log_prior(), documents)
         flat = type(self.words).log_prior is Words.log_prior
-        if log_prior and not flat and has_prior_of_its_own(self.words, "words", drawn):
+        if log_prior and not flat and log_prior_counts(self.words, "words", drawn):
             prior_factor("words_prior", self.words.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
@@ -427,7 +427,7 @@ class TopicModel(VersionedPickle, nn.Module):
             )
 
     def check_batch(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch on this model's device and in its dtype, as of :meth:`place`.
+        """The batch on this model's device, in its dtype, with words in the topics' columns.
 
         Raises:
             ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
@@ -444,11 +444,7 @@ class TopicModel(VersionedPickle, nn.Module):
                 f"documents over {batch.num_words} words given to a model of {self.num_words}; "
                 "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
             )
-        return self.place(batch.to(self.device, self.dtype))
-
-    def place(self, batch: DocumentBatch) -> DocumentBatch:
-        """A batch on this model's device, its words in the topics' columns; of any dtype."""
-        return self.topics.place(batch)
+        return self.topics.assign_groups(batch.to(self.device, self.dtype))
 
 
 def require_model(model: Any) -> None:

@@ -142,7 +142,7 @@ def capture(
     return twin
 
 
-def has_prior_of_its_own(part: nn.Module, name: str, drawn: set[str]) -> bool:
+def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
     """Whether a part's log prior counts beside the priors that its parameters were drawn from.
 
     A prior of the caller's replaces the part's: where the log prior is a function of drawn

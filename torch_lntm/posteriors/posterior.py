@@ -216,4 +216,4 @@ class Posterior(Moments):
 
 
 #: What a guide's warm start has one row for: a document, or a stored count of the batch.
-WarmStartUnit = Literal["documents", "entries"]
+WarmStartRows = Literal["documents", "entries"]

@@ -329,6 +329,9 @@ def _check_start(model: TopicModel, batch: DocumentBatch, theta: Tensor) -> None
     weights = torch.ones(1, batch.num_docs, dtype=torch.float64)
     moments = Draws({prior.latent: latents[None]}, theta.log()[None], weights)
     prior.start(float(batch.num_docs), **prior.statistics(moments, batch))
-    prior.widen()
+    prior.inflate_covariance()
     for name, parameter in prior.named_parameters():
-        check(bool(parameter.isfinite().all()), f"start() and widen() leave {name} not finite")
+        check(
+            bool(parameter.isfinite().all()),
+            f"start() and inflate_covariance() leave {name} not finite",
+        )

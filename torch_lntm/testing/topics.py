@@ -135,14 +135,14 @@ def _check_copies(topics: Topics) -> None:
 
 
 def _check_contexts(topics: Topics) -> None:
-    """Within fixed() probabilities are computed once, and anew after it."""
+    """Within cached() probabilities are computed once, and anew after it."""
     moved = _nudged(topics, 3)
     before = topics.probs.detach().clone()
-    with topics.fixed():
-        check(topics.probs is topics.probs, "probs is computed again within fixed()")
-        equal(topics.probs, before, "probs is another within fixed()")
+    with topics.cached():
+        check(topics.probs is topics.probs, "probs is computed again within cached()")
+        equal(topics.probs, before, "probs is another within cached()")
     topics.load_state_dict(moved.state_dict())
-    equal(topics.probs, moved.probs, "probs is not computed anew after fixed()")
+    equal(topics.probs, moved.probs, "probs is not computed anew after cached()")
     with topics.updated_often():
         topics.m_step(_counts(topics))
         within = topics.probs.detach().clone()

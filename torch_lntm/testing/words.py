@@ -20,7 +20,7 @@ from torch_lntm.kernels import (
     word_probabilities,
 )
 from torch_lntm.models import Words
-from torch_lntm.models.priors.prior import keeps_up
+from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, check_m_step, equal
 
 #: Documents that are drawn, and draws of the tokens of topics.
@@ -28,7 +28,7 @@ DRAWN_DOCS, DRAWS = 20_000, 2_000
 #: M-steps from any start to the maximum.
 M_STEPS = 60
 #: The methods that say which distribution the counts have.
-DENSITY = ("log_terms", "tokens", "of_length")
+DENSITY = ("log_terms", "tokens", "length_term")
 
 
 def check_words(words: Words, batch: DocumentBatch) -> None:
@@ -133,8 +133,12 @@ def _check_distribution(words: Words, s: Tensor) -> None:
     first = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words).exp().detach()
     total = first.new_ones(())
     equal(first.sum(), total, "probabilities of a document's only token do not add up to 1")
-    by_token = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words.by_token())
-    equal(by_token.exp(), first, "by_token() is not the likelihood of a document's only token")
+    alone = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words.for_single_tokens())
+    equal(
+        alone.exp(),
+        first,
+        "for_single_tokens() is not the likelihood of a document's only token",
+    )
     pairs = _of_pairs(words, s)
     equal(pairs.sum(), total, "probabilities of a document's two tokens do not add up to 1")
     equal(pairs.sum(1), first, "the first of two tokens has another distribution")
@@ -143,7 +147,7 @@ def _check_distribution(words: Words, s: Tensor) -> None:
     if words.cache_weight is not None:
         expected = (identity + words.cache_weight * s) / (1 + words.cache_weight)
     equal(after, expected, "the next token is not as cache_weight says")
-    if keeps_up(words, "overdispersion", *DENSITY):
+    if is_up_to_date(words, "overdispersion", *DENSITY):
         # Counts of two tokens: 2 s, s² + …, by enumeration.
         both, mean = pairs.diagonal(), 2 * first
         variance = mean + 2 * both - mean.square()
@@ -199,7 +203,7 @@ def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBa
 def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
     """Drawn words have the probabilities, and drawn tokens the mean of tokens()."""
     s, num_words = topics[0], topics.shape[1]
-    if keeps_up(words, "draw_words", *DENSITY):
+    if is_up_to_date(words, "draw_words", *DENSITY):
         generator = torch.Generator(s.device).manual_seed(0)
         document = torch.arange(DRAWN_DOCS, device=s.device).repeat_interleave(2)
         drawn = torch.multinomial(s, 2 * DRAWN_DOCS, replacement=True, generator=generator)
@@ -212,7 +216,7 @@ def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBat
             bool((distance <= STANDARD_ERRORS * error).all()),
             "draw_words() has other probabilities than the likelihood",
         )
-    if keeps_up(words, "draw_tokens", *DENSITY):
+    if is_up_to_date(words, "draw_tokens", *DENSITY):
         rng = np.random.default_rng(0)
         q = word_probabilities(theta, topics, batch)
         draws = torch.stack([words.draw_tokens(q, batch, rng) for _ in range(DRAWS)]).double()

@@ -8,17 +8,17 @@ import torch
 from support.pairs import make_counts, make_model
 
 import torch_lntm as lntm
-from torch_lntm.guides import Effort, make_guide
+from torch_lntm.guides import SolverOptions, make_guide
 from torch_lntm.inference.em.covariances import CovarianceSample
 
-EFFORT: Effort = {"tolerance": 1e-6, "max_iterations": 100}
+OPTIONS: SolverOptions = {"tolerance": 1e-6, "max_iterations": 100}
 
 
 def solved(max_docs: int | None):
     guide = make_guide("taylor", make_model("ctm"))
     corpus = lntm.Corpus.from_matrix(make_counts((30, 1, 8, 60, 3, 12, 7, 5)))
     sample = CovarianceSample(guide, corpus, np.arange(8), 2, max_docs)
-    return sample.solve(corpus.batch(dtype=guide.model.dtype), None, 1, EFFORT)
+    return sample.solve(corpus.batch(dtype=guide.model.dtype), None, 1, OPTIONS)
 
 
 def test_a_sample_solved_in_parts_has_the_same_moments() -> None:
@@ -54,10 +54,10 @@ def test_samples_stand_for_all_documents(num_docs) -> None:
     guide = make_guide("taylor", model)
     corpus = lntm.Corpus.from_matrix(np.ones((num_docs, 4)))
     batch = corpus.batch(dtype=torch.float64)
-    effort: Effort = {"tolerance": 1e-9, "max_iterations": 50}
-    expected = guide.posterior(batch, **effort).outer_sum()
+    options: SolverOptions = {"tolerance": 1e-9, "max_iterations": 50}
+    expected = guide.posterior(batch, **options).outer_sum()
     sample = CovarianceSample(guide, corpus, np.arange(num_docs), 8)
     for offset in range(min(num_docs, 8)):
-        _, moments = sample.solve(batch, None, offset, effort)
+        _, moments = sample.solve(batch, None, offset, options)
         assert moments is not None
         torch.testing.assert_close(moments.outer_sum(), expected)

@@ -132,7 +132,7 @@ def test_chains_start_under_a_wide_prior(recipe: Callable[..., TopicModel]) -> N
 def test_widening_scales_and_never_narrows(recipe: Callable[..., TopicModel]) -> None:
     prior = recipe(4, 30).prior
     before, loc = prior.contrast_covariance(), prior.loc.clone()
-    prior.widen()
+    prior.inflate_covariance()
     scale = WIDE_VARIANCE / before.diagonal().mean()
     torch.testing.assert_close(prior.contrast_covariance(), scale * before, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(prior.loc, loc)
@@ -140,7 +140,7 @@ def test_widening_scales_and_never_narrows(recipe: Callable[..., TopicModel]) ->
         prior.set_(mixing=2.0 * prior.mixing, noise_precision=prior.noise_precision / 4.0)
     else:
         prior.set_(covariance=4.0 * prior.covariance)
-    prior.widen()
+    prior.inflate_covariance()
     wide = 4.0 * scale * before
     torch.testing.assert_close(prior.contrast_covariance(), wide, rtol=1e-5, atol=1e-6)
 
@@ -188,21 +188,21 @@ def test_a_constructor_without_the_setting_still_makes_its_models(tmp_path: Path
 
 def test_a_dirichlet_prior_is_widened_by_its_total() -> None:
     prior = lda(3, 30, concentration=[0.5, 1.0, 2.5]).prior
-    prior.widen()
+    prior.inflate_covariance()
     assert prior.concentration.tolist() == pytest.approx([0.125, 0.25, 0.625])
     assert float(prior.concentration.detach().sum()) == pytest.approx(WIDE_TOTAL)
     prior.set_([0.1, 0.1, 0.1])
-    prior.widen()
+    prior.inflate_covariance()
     assert prior.concentration.tolist() == pytest.approx([0.1, 0.1, 0.1])
     given = lda(3, 30, concentration=2.0, learn_concentration=False).prior
-    given.widen()
+    given.inflate_covariance()
     assert given.concentration.tolist() == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_a_single_topic_has_nothing_to_widen() -> None:
     prior = ctm(1, 30).prior
     before = prior.covariance.clone()
-    prior.widen()
+    prior.inflate_covariance()
     torch.testing.assert_close(prior.covariance, before)
 
 

@@ -40,7 +40,7 @@ def test_with_decay_one_all_tokens_weigh_alike():
     twin, its_guide, _ = started()
     statistics.maximise(twin)
     batch = new.batch(dtype=torch.float64)
-    posterior = its_guide.posterior(batch, **its_guide.em_effort)
+    posterior = its_guide.posterior(batch, **its_guide.em_options)
     expected = statistics + expected_statistics(its_guide, batch, posterior)
     engine.update(new)
     found = engine.statistics

@@ -59,7 +59,7 @@ def recorded(guide: Any) -> list[tuple[DocumentBatch, Any]]:
 @pytest.mark.slow
 @each_pair
 def test_batching_does_not_change_an_em_iteration(family, name, monkeypatch) -> None:
-    monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
+    monkeypatch.setattr(GUIDES[name], "em_options", EXACT)
     corpus = make_corpus(7)
     options = {"start": "model", "max_iterations": 1, "tolerance": 0.0}
     whole, a = fit(corpus, name, family, **options)
@@ -89,7 +89,7 @@ def test_a_whole_fit_does_not_depend_on_the_documents_solved_at_once() -> None:
     ],
 )
 def test_em_never_lowers_the_bound(family, name, monkeypatch) -> None:
-    monkeypatch.setattr(GUIDES[name], "em_effort", EXACT)
+    monkeypatch.setattr(GUIDES[name], "em_options", EXACT)
     _, result = fit(make_corpus(), name, family, max_iterations=12, tolerance=0.0)
     objectives = [r["objective"] for r in result.history if r["phase"] == "em"]
     assert len(objectives) == 13
@@ -149,7 +149,7 @@ def test_a_fit_ends_with_the_iteration_that_changes_nothing_much() -> None:
 def test_kept_sites_leave_little_to_do(monkeypatch) -> None:
     """Where no M-step moves the parameters, a second iteration has hardly a pass to make."""
     monkeypatch.setattr("torch_lntm.inference.em.variational.Statistics.maximise", lambda *_: None)
-    monkeypatch.setattr(EPGuide, "em_effort", {"tolerance": 1e-3, "max_iterations": 100})
+    monkeypatch.setattr(EPGuide, "em_options", {"tolerance": 1e-3, "max_iterations": 100})
     corpus = make_corpus()
     for kept in (True, False):
         if not kept:
@@ -179,7 +179,7 @@ def test_the_same_seed_gives_the_same_fit_and_another_one_does_not() -> None:
 
 @pytest.mark.slow
 def test_restarts_keep_the_best_one(monkeypatch) -> None:
-    monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
+    monkeypatch.setattr(TaylorGuide, "em_options", EXACT)
     options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
     _, several = fit(make_corpus(), restarts=3, **options)
     scores = [r["objective"] for r in several.history if r["phase"] == "score"]
@@ -201,7 +201,7 @@ def test_the_best_restart_goes_on_wherever_it_comes(best, monkeypatch) -> None:
         return objective(self, statistics) + (10.0 if len(seen) == best + 1 else 0.0)
 
     monkeypatch.setattr(VariationalRun, "_objective", scored)
-    monkeypatch.setattr(TaylorGuide, "em_effort", EXACT)
+    monkeypatch.setattr(TaylorGuide, "em_options", EXACT)
     options = {"start_epochs": 1, "stepwise_epochs": 1, "max_iterations": 0}
     model, result = fit(make_corpus(), restarts=3, **options)
     assert len(seen) == 4

@@ -23,10 +23,10 @@ def test_a_restart_starts_from_no_posterior_of_the_last_one(monkeypatch) -> None
     guide = EPGuide(model)
     solve, starts = guide.posterior, []
 
-    def posterior(batch: Any, init: Any = None, **effort: Any) -> Any:
-        if effort["max_iterations"] == guide.step_effort["max_iterations"]:
+    def posterior(batch: Any, init: Any = None, **options: Any) -> Any:
+        if options["max_iterations"] == guide.step_options["max_iterations"]:
             starts.append(init)
-        return solve(batch, init, **effort)
+        return solve(batch, init, **options)
 
     monkeypatch.setattr(guide, "posterior", posterior)
     engine = VariationalEM(

@@ -346,7 +346,7 @@ def _integrated(
     posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_samples: int, seed: int
 ) -> Tensor:
     """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
-    placed, probs = topics.place(held_out), topics.double_probs
+    placed, probs = topics.assign_groups(held_out), topics.double_probs
     longest = int(placed.row_offsets.diff().max())
     scores = [
         SparseWords(probs, placed.select(rows)).log_likelihood(theta).logsumexp(0)

@@ -32,7 +32,7 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     space = model.prior.space_type
     if space.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        placed = model.place(batch)
+        placed = model.topics.assign_groups(batch)
         return dirichlet_modes(placed, model.topics.double_probs, concentration, model.words)
     guides = space.posterior_metrics.values()
     # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources have neither.

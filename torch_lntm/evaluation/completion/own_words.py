@@ -91,10 +91,10 @@ def held_out_words(
         unseen: Their held-out tokens, float64.
         own_words: a; None for the topics alone.
     """
-    placed = model.topics.place(unseen)
+    placed = model.topics.assign_groups(unseen)
     topics = model.topics.double_probs
     if own_words is None:
-        return SparseWords(topics, placed, model.words.by_token())
+        return SparseWords(topics, placed, model.words.for_single_tokens())
     own = counts_at(seen, unseen).double()
     return OwnWords(topics, placed, own, seen.lengths.double(), own_words)
 
@@ -155,7 +155,7 @@ def entries(model: TopicModel, theta: Tensor, seen: DocumentBatch, unseen: Docum
         unseen: Their held-out tokens, float64.
     """
     words = model.topics.double_probs.mT.contiguous()
-    topics = sampled_product(theta, words, model.topics.place(unseen))
+    topics = sampled_product(theta, words, model.topics.assign_groups(unseen))
     lengths = seen.lengths.double()[unseen.row_index]
     own = counts_at(seen, unseen).double()
     return torch.stack([unseen.counts, topics, own, lengths]).cpu()

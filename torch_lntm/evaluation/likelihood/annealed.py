@@ -334,7 +334,7 @@ class _FromPosterior(_FromPrior):
             stop = max(start + 1, int(np.searchsorted(ends, before + max_docs, side="right")))
             rows = np.concatenate(parts[start:stop])
             batch = corpus.batch(rows, self.model.device, torch.float64)
-            batch = self.model.place(batch)
+            batch = self.model.topics.assign_groups(batch)
             whole = self._bridge(batch)
             for chosen in torch.arange(len(rows), device=batch.device).split(
                 [len(part) for part in parts[start:stop]]

@@ -79,7 +79,9 @@ def documents(
             found = [
                 Document(int(batch.index[row]), space, posterior, row, *of_document, counts)
                 for row, (of_document, counts) in enumerate(
-                    zip(words_of(model.topics.place(batch), words), independent, strict=True)
+                    zip(
+                        words_of(model.topics.assign_groups(batch), words), independent, strict=True
+                    )
                 )
                 if len(counts)
             ]

@@ -82,7 +82,7 @@ class _GibbsChains(DocumentChains):
     def move(self) -> Tensor:
         if self._collapsed is None:
             self._collapsed = CollapsedGibbs(
-                self.model.topics.place(self.batch),
+                self.model.topics.assign_groups(self.batch),
                 self.model.topics.double_probs,
                 self._concentration,
                 num_chains=self.num_chains,
@@ -92,7 +92,7 @@ class _GibbsChains(DocumentChains):
 
     def sample(self, num_samples: int) -> DocumentSamples:
         draws = gibbs(
-            self.model.topics.place(self.batch),
+            self.model.topics.assign_groups(self.batch),
             self.model.topics.double_probs,
             self._concentration,
             num_chains=self.num_chains,

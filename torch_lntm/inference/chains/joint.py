@@ -16,7 +16,7 @@ from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.kernels import word_probabilities
 from torch_lntm.models import TopicModel
-from torch_lntm.models.priors.prior import keeps_up
+from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors.draws import Draws
 
 #: Leapfrog steps of the documents' transitions, in the coordinates in which their prior is white.
@@ -70,7 +70,7 @@ class JointChain:
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.encode(corpus)
-        if not keeps_up(model.prior, "draw_", "location", "statistics"):
+        if not is_up_to_date(model.prior, "draw_", "location", "statistics"):
             raise IncompatibleGuideError(
                 f"{type(model.prior).__name__} has no method draw_ of its own, by which a joint "
                 "chain draws a prior's parameters; those of ctm, lntm and stm have one"
@@ -161,9 +161,9 @@ def _require_draws(model: TopicModel) -> None:
     topics = ("sites", "compute_probs", "forward", "log_prior", "m_step", "set_")
     for part, method, others in (
         (model.topics, "draw_", topics),
-        (model.words, "draw_tokens", ("log_terms", "tokens", "of_length")),
+        (model.words, "draw_tokens", ("log_terms", "tokens", "length_term")),
     ):
-        if not keeps_up(part, method, *others):
+        if not is_up_to_date(part, method, *others):
             raise IncompatibleGuideError(
                 f"{type(part).__name__} has no method {method} of its own, by which a joint chain "
                 "draws topics; take the topics as known by topics=False"

@@ -14,7 +14,7 @@ from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.guides import Guide
 from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
-from torch_lntm.models.priors.prior import keeps_up
+from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 
@@ -91,7 +91,7 @@ class GuideDraws:
         numbers = self.guide.memory_per_document(self.corpus.nnz / self.corpus.num_docs)
         numbers = max(numbers, 3 * num_draws * self._model.num_topics)
         size = self.max_docs or docs_at_once(numbers, device, torch.float64)
-        warm = self.guide.starts_from == "documents"
+        warm = self.guide.warm_start_rows == "documents"
         with tqdm(total=len(rows), desc="documents", unit="doc", disable=not self.progress) as bar:
             for batch in self.corpus.batches(size, order=rows, device=device, dtype=dtype):
                 at = batch.positions
@@ -118,7 +118,7 @@ class GuideDraws:
         information: Tensor | None = None
         for batch, posterior in self._posteriors(rows, num_draws):
             found = prior.regressors(batch)
-            if found is None or not keeps_up(prior, "regressors", "location"):
+            if found is None or not is_up_to_date(prior, "regressors", "location"):
                 return False
             x, penalties = found
             precision = _precision(prior)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torch_lntm.budget import docs_at_once
 from torch_lntm.corpus import Corpus, DocumentBatch
-from torch_lntm.guides import Effort, Guide
+from torch_lntm.guides import Guide, SolverOptions
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.posteriors import Posterior, SampledMoments
 
@@ -82,7 +82,7 @@ class CovarianceSample:
         batch: DocumentBatch,
         init: Tensor | None,
         offset: int,
-        effort: Effort,
+        options: SolverOptions,
         **temperatures: Any,
     ) -> tuple[Posterior, Statistics]:
         """The E-step of a batch: its posteriors, or their means, and its statistics.
@@ -91,7 +91,7 @@ class CovarianceSample:
         checks of it find nothing left to do.
         """
         batch = self._guide.model.check_batch(batch)
-        posterior, moments = self.solve(batch, init, offset, effort, **temperatures)
+        posterior, moments = self.solve(batch, init, offset, options, **temperatures)
         return posterior, expected_statistics(
             self._guide, batch, posterior, moments, **temperatures
         )
@@ -101,7 +101,7 @@ class CovarianceSample:
         batch: DocumentBatch,
         init: Tensor | None,
         offset: int,
-        effort: Effort,
+        options: SolverOptions,
         **temperatures: Any,
     ) -> tuple[Posterior, SampledMoments | None]:
         """The posteriors of a batch; or their means, and moments with the sample's covariances.
@@ -110,10 +110,10 @@ class CovarianceSample:
             batch: The documents.
             init: Where the guide starts.
             offset: Number of the sample to take, modulo ``stride``.
-            effort: The solver's settings.
+            options: The solver's settings.
             **temperatures: Those of annealing.
         """
-        settings: dict[str, Any] = {**temperatures, **effort}
+        settings: dict[str, Any] = {**temperatures, **options}
         if self.stride == 1:
             return self._guide.posterior(batch, init, **settings), None
         modes = self._guide.means(batch, init, **settings)

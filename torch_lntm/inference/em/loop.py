@@ -109,7 +109,7 @@ class ResumableFit(ABC, Generic[R]):
             num_columns = model.topics.num_groups * model.num_words
             occurs = torch.zeros(num_columns, dtype=torch.bool, device=model.device)
             if batch is not None:
-                occurs[model.topics.place(batch).word_index] = True
+                occurs[model.topics.assign_groups(batch).word_index] = True
         return self.processes.add_up(make, model.dtype, occurs)
 
     def collect(self, *names: str) -> dict[str, Tensor]:

@@ -128,9 +128,9 @@ class MonteCarloEM(Engine[MonteCarloResult]):
         learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is
             learning_rate / (1 + e/10).
         start: ``"lda"``, topics, prior and chains from the start of
-            :class:`~torch_lntm.inference.VariationalEM`, but the prior as wide as its ``widen``
-            makes it; ``"documents"``, the same from less; ``"model"``, the model as it is and
-            chains from prior draws.
+            :class:`~torch_lntm.inference.VariationalEM`, with the covariance of the prior inflated
+            by ``prior.inflate_covariance``; ``"documents"``, the same from less; ``"model"``, the
+            model as it is and chains from prior draws.
         seed: Seed of the start, of the order of documents and of the chains.
         progress: Show a progress bar on standard error.
 
@@ -302,7 +302,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             self.keep()
         state.documents |= started.documents
         self.shard.forget()
-        model.prior.widen()
+        model.prior.inflate_covariance()
         self.keep()
 
     def _epoch(self, bar: tqdm) -> dict[str, Any]:

@@ -109,10 +109,10 @@ class StepwiseEM:
 
     def _expect(self, batch: DocumentBatch, covariances: CovarianceSample) -> Statistics:
         """E-step by the guide, in parts that fit in memory."""
-        effort = self.guide.em_effort
+        options = self.guide.em_options
 
         def expect(part: DocumentBatch) -> Statistics:
-            return covariances.expect(part, None, self.num_updates, effort)[1]
+            return covariances.expect(part, None, self.num_updates, options)[1]
 
         total = sum_statistics(map(expect, batch.split(covariances.max_docs)))
         assert total is not None
@@ -123,7 +123,7 @@ class StepwiseEM:
         assert self.chains is not None
         rng = np.random.default_rng([self.seed, self.num_updates, 1])
         seed = int(rng.integers(2**63))
-        means = self.guide.means(batch, **self.guide.em_effort).mean
+        means = self.guide.means(batch, **self.guide.em_options).mean
         initial = latents_at(self.model, batch, means, self.chains.num_chains, seed)
         chains = Chains(
             self.model, self.chains, batch, seed, WARMUP_TRANSITIONS, initial, means=means

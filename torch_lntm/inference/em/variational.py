@@ -15,7 +15,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, require, require_whole
-from torch_lntm.guides import GUIDES, Effort, Guide, require_guide
+from torch_lntm.guides import GUIDES, Guide, SolverOptions, require_guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.distributed import Processes
@@ -202,7 +202,7 @@ class VariationalRun(ResumableFit[FitResult]):
         self.state = FitState()
         #: Whether there are warm starts with rows for stored counts, and room to keep them.
         self._keeps_entries = (
-            guide.starts_from == "entries" and corpus.nnz * model.num_topics <= MAX_KEPT_NUMBERS
+            guide.warm_start_rows == "entries" and corpus.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
         #: Those of the best restart; a fit that was continued from a file does not know them.
         self._best_statistics: Statistics | None = None
@@ -265,7 +265,7 @@ class VariationalRun(ResumableFit[FitResult]):
         for batch in self.shard.own_batches(self.step_docs):
             space = self.model.prior.space(batch)
             means = guide.default_start(batch, space)
-            if means is None or guide.starts_from == "entries":
+            if means is None or guide.warm_start_rows == "entries":
                 means = space.centre.expand(batch.num_docs, -1)
             self.documents.write("means", batch, means)
         self._enter("stepwise")
@@ -304,7 +304,7 @@ class VariationalRun(ResumableFit[FitResult]):
         """One update of the parameters; returns the statistics of the step's documents."""
         state = self.state
         parts = batch.split(self.max_docs) if batch is not None else []
-        found = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_effort))
+        found = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_options))
         # Each batch stands for the corpus; statistics are kept per token, so that batches of long
         # and of short documents weigh alike in the topics.
         scale = self.num_tokens / found.num_tokens
@@ -323,7 +323,7 @@ class VariationalRun(ResumableFit[FitResult]):
         state.step = 0
         with self._bar("score", 1) as bar:
             batches = counted(bar, self.shard.own_batches(self.max_docs))
-            state.statistics = statistics = self._sum(batches, self.guide.em_effort)
+            state.statistics = statistics = self._sum(batches, self.guide.em_options)
         score = self._objective(statistics)
         record = self._record(score)
         scores = [*self._objectives("score"), score]
@@ -354,7 +354,7 @@ class VariationalRun(ResumableFit[FitResult]):
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
                 batches = counted(bar, self.shard.own_batches(self.max_docs))
-                state.statistics = self._sum(batches, self.guide.em_effort, temperatures)
+                state.statistics = self._sum(batches, self.guide.em_options, temperatures)
                 state.statistics.maximise(self.model)
                 state.step += 1
                 bar.set_postfix_str(f"T={temperatures['temperature']:g}")
@@ -379,7 +379,7 @@ class VariationalRun(ResumableFit[FitResult]):
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
                 batches = counted(bar, self.shard.own_batches(self.max_docs))
-                state.statistics = self._sum(batches, self.guide.em_effort)
+                state.statistics = self._sum(batches, self.guide.em_options)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
                 change = f", change {objective - previous[-1]:.1e}" if previous else ""
@@ -413,19 +413,19 @@ class VariationalRun(ResumableFit[FitResult]):
     # -- E-steps ---------------------------------------------------------------------------------
 
     def _expect(
-        self, batch: DocumentBatch, temperatures: Mapping[str, Any], effort: Effort
+        self, batch: DocumentBatch, temperatures: Mapping[str, Any], options: SolverOptions
     ) -> Statistics:
         """E-step of one batch from, and to, what is kept of its documents' posteriors."""
         self.processes.poll()
         documents, init = self.documents, None
-        if self.guide.starts_from == "documents":
+        if self.guide.warm_start_rows == "documents":
             init = documents.read("means", batch)
         elif "sites" in documents:
             init = documents.read("sites", batch)
         # EM always takes the same sample, so that it has an objective to converge on; the
         # stochastic phases take another at each epoch.
         offset = self.state.step if self.state.phase == "stepwise" else 0
-        posterior, found = self.covariances.expect(batch, init, offset, effort, **temperatures)
+        posterior, found = self.covariances.expect(batch, init, offset, options, **temperatures)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
             documents.write("sites", batch, posterior.warm_start)
@@ -434,22 +434,22 @@ class VariationalRun(ResumableFit[FitResult]):
     def _sum(
         self,
         batches: Iterable[DocumentBatch],
-        effort: Effort,
+        options: SolverOptions,
         temperatures: Mapping[str, Any] = MappingProxyType({}),
     ) -> Statistics:
         """E-steps of some batches, their statistics added, with those of all processes."""
-        made = partial(self._expected, batches, effort, temperatures)
+        made = partial(self._expected, batches, options, temperatures)
         return self.processes.add_up(made, torch.float64)
 
     def _expected(
         self,
         batches: Iterable[DocumentBatch],
-        effort: Effort,
+        options: SolverOptions,
         temperatures: Mapping[str, Any] = MappingProxyType({}),
     ) -> Statistics | None:
         """E-steps of some batches, their statistics added; None of no batch."""
-        with self.model.topics.fixed():
-            return sum_statistics(self._expect(batch, temperatures, effort) for batch in batches)
+        with self.model.topics.cached():
+            return sum_statistics(self._expect(batch, temperatures, options) for batch in batches)
 
     def _objective(self, statistics: Statistics) -> float:
         """Objective of the documents plus the parameters' log prior, nats per token."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
-from torch_lntm.models.priors.prior import checked
+from torch_lntm.models.priors.prior import check_tensor
 
 
 class DiagonalNormalPrior(LogisticNormalPrior):
@@ -90,7 +90,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
                 standard deviation that is not positive.
         """
         if std is not None:
-            std = checked(std, "prior std", self.num_topics, positive=True)
+            std = check_tensor(std, "prior std", self.num_topics, positive=True)
             self.log_std.copy_(std.double().log())
         super().set_(loc=loc, covariance=covariance)
 
@@ -106,7 +106,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         """The diagonal of a factor that has nothing else."""
         self.log_std.copy_(tril.diagonal().log())
 
-    def _restricted(self, covariance: Tensor) -> Tensor:
+    def _constrain_covariance(self, covariance: Tensor) -> Tensor:
         """The diagonal: variances of independent logits have maximisers of their own."""
         return covariance.diagonal().diag_embed()
 

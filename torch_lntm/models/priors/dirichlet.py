@@ -138,8 +138,8 @@ class DirichletPrior(DocumentPrior):
         """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""
         return theta.clamp_min(MIN_PROPORTION)
 
-    def widen(self) -> None:
-        """See :meth:`DocumentPrior.widen`; the mean stays."""
+    def inflate_covariance(self) -> None:
+        """See :meth:`DocumentPrior.inflate_covariance`; the mean stays."""
         concentration = self.concentration.detach().double()
         total = float(concentration.sum())
         if self.learn_concentration and total > WIDE_TOTAL:

@@ -20,7 +20,12 @@ from torch_lntm.latents import (
     LaplaceFactorSpace,
     SourceContrastSpace,
 )
-from torch_lntm.models.priors.prior import DocumentPrior, centred_logits, checked, widening
+from torch_lntm.models.priors.prior import (
+    DocumentPrior,
+    centred_logits,
+    check_tensor,
+    inflation_factor,
+)
 from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 from torch_lntm.posteriors import Moments
 
@@ -140,9 +145,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 or a source whose column of A is zero: no EM step would ever move it.
         """
         if loc is not None:
-            self.loc.copy_(checked(loc, "loc", self.num_topics))
+            self.loc.copy_(check_tensor(loc, "loc", self.num_topics))
         if mixing is not None:
-            mixing = checked(mixing, "mixing", self.num_topics, self.num_sources)
+            mixing = check_tensor(mixing, "mixing", self.num_topics, self.num_sources)
             zero = (mixing == 0).all(0).nonzero().flatten().tolist()
             if zero:
                 raise ConfigError(
@@ -151,7 +156,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 )
             self.mixing.copy_(mixing)
         if noise_precision is not None:
-            noise_precision = checked(noise_precision, "noise_precision", self.num_topics)
+            noise_precision = check_tensor(noise_precision, "noise_precision", self.num_topics)
             held = noise_precision.to(self.loc.dtype)
             if not torch.isfinite(held).all() or not (held > 0).all():
                 raise ConfigError(
@@ -260,7 +265,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         )
         response = torch.cat([sums["eta_source"].double(), sums["eta_sum"].double()[:, None]], 1)
         weights, info = torch.linalg.solve_ex(design, response, left=False)
-        if self._may_ask(info) and int(info) != 0:
+        if self._should_check(info) and int(info) != 0:
             raise NumericalError(
                 f"{num_docs:g} documents do not determine the prior's mixing matrix, whose own "
                 f"prior has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
@@ -317,9 +322,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         self.set_(loc=loc, mixing=mixing, noise_precision=1.0 / noise)
 
     @torch.no_grad()
-    def widen(self) -> None:
-        """See :meth:`DocumentPrior.widen`; sources and noise keep their shares."""
-        scale = widening(self.contrast_covariance())
+    def inflate_covariance(self) -> None:
+        """See :meth:`DocumentPrior.inflate_covariance`; sources and noise keep their shares."""
+        scale = inflation_factor(self.contrast_covariance())
         if scale > 1.0:
             self.set_(
                 mixing=self.mixing * math.sqrt(scale), noise_precision=self.noise_precision / scale

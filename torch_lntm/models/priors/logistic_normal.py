@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import ConfigError, NumericalError
 from torch_lntm.models.priors.normal import NormalPrior
-from torch_lntm.models.priors.prior import checked, widening
+from torch_lntm.models.priors.prior import check_tensor, inflation_factor
 from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 
 
@@ -88,9 +88,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         """
         dim = self.latent_dim
         if loc is not None:
-            self.loc.copy_(checked(loc, "prior mean", dim))
+            self.loc.copy_(check_tensor(loc, "prior mean", dim))
         if covariance is not None:
-            covariance = checked(covariance, "prior covariance", dim, dim).double()
+            covariance = check_tensor(covariance, "prior covariance", dim, dim).double()
             self._check_covariance(covariance)
             scale = covariance.diagonal().abs().max().clamp_min(1e-300) if dim else 1.0
             if ((covariance - covariance.mT).abs() > 1e-5 * scale).any():
@@ -111,7 +111,7 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         raw = tril.tril(-1) + tril.diagonal().log().diag_embed()
         self.unconstrained_tril.copy_(raw)
 
-    def _restricted(self, covariance: Tensor) -> Tensor:
+    def _constrain_covariance(self, covariance: Tensor) -> Tensor:
         """The maximiser among the covariances that this prior can have, given that of all."""
         return covariance
 
@@ -136,8 +136,8 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         prior = self.pseudo_documents * self._prior_covariance()
         covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_vectors)
-        tril, info = torch.linalg.cholesky_ex(self._restricted(covariance))
-        if self._may_ask(info) and int(info) != 0:
+        tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
+        if self._should_check(info) and int(info) != 0:
             raise NumericalError(
                 f"{num_docs:g} documents do not determine the prior's covariance, whose own prior "
                 f"has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
@@ -217,11 +217,11 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         covariance = (scatter + scatter.mT) / 2 / num_vectors
         covariance.diagonal().add_(0.1)
-        self.set_(loc=mean, covariance=self._restricted(covariance))
+        self.set_(loc=mean, covariance=self._constrain_covariance(covariance))
 
-    def widen(self) -> None:
-        """See :meth:`DocumentPrior.widen`; correlations stay."""
-        scale = widening(self.contrast_covariance())
+    def inflate_covariance(self) -> None:
+        """See :meth:`DocumentPrior.inflate_covariance`; correlations stay."""
+        scale = inflation_factor(self.contrast_covariance())
         if scale > 1.0:
             self.set_(covariance=self.covariance.detach().double() * scale)
 

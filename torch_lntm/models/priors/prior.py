@@ -151,7 +151,7 @@ class DocumentPrior(nn.Module):
         """
         self.m_step(num_docs, **sums)
 
-    def widen(self) -> None:
+    def inflate_covariance(self) -> None:
         """Let theta vary more than rough proportions of a start say, for chains to start under.
 
         The proportions are too sure. From their variance EM would take hundreds of transitions to
@@ -205,7 +205,7 @@ class DocumentPrior(nn.Module):
         return {}
 
 
-def keeps_up(part: object, method: str, *others: str) -> bool:
+def is_up_to_date(part: object, method: str, *others: str) -> bool:
     """Whether a part of a model has a method that is no older than others that it must agree with.
 
     A class that has, say, another mean than its base must not draw its parameters as the base does.
@@ -217,11 +217,11 @@ def keeps_up(part: object, method: str, *others: str) -> bool:
     """
     classes = type(part).__mro__
 
-    def youngest(name: str) -> int:
+    def defined_at(name: str) -> int:
         return next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
 
-    return youngest(method) < len(classes) and all(
-        youngest(method) <= youngest(other) for other in others
+    return defined_at(method) < len(classes) and all(
+        defined_at(method) <= defined_at(other) for other in others
     )
 
 
@@ -231,16 +231,20 @@ def centred_logits(theta: Tensor) -> Tensor:
     return logits - logits.mean(-1, keepdim=True)
 
 
-def widening(covariance: Tensor) -> float:
-    """What to multiply a covariance ``(num_topics, num_topics)`` of centred logits by to widen it.
+def inflation_factor(covariance: Tensor) -> float:
+    """Factor of at least 1 by which a start inflates a covariance of centred logits.
 
-    At least 1: a wide one stays. So does that of a single topic, 0.
+    The average variance becomes at least 10. The factor is 1 if it is larger, or if there is a
+    single topic, whose variance is 0.
+
+    Args:
+        covariance: ``(num_topics, num_topics)``.
     """
     narrow = float(covariance.diagonal().mean())
     return max(1.0, WIDE_VARIANCE / narrow) if narrow > 0.0 else 1.0
 
 
-def checked(value: Tensor, what: str, *shape: int, positive: bool = False) -> Tensor:
+def check_tensor(value: Tensor, what: str, *shape: int, positive: bool = False) -> Tensor:
     """A tensor that was given for a parameter.
 
     Raises:

@@ -42,7 +42,7 @@ class PseudoDocuments:
                 f"pseudo_variance={self.pseudo_variance}; expected >= 0 and > 0"
             )
 
-    def _may_ask(self, info: Tensor) -> bool:
+    def _should_check(self, info: Tensor) -> bool:
         """Whether to ask what a factorisation in the M-step came to.
 
         With a prior of some weight it succeeds unless the sums are not finite, or beyond all

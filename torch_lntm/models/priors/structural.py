@@ -12,7 +12,7 @@ from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, NotFittedError
 from torch_lntm.models.priors.covariates import PREVALENCE, Covariates
 from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
-from torch_lntm.models.priors.prior import checked
+from torch_lntm.models.priors.prior import check_tensor
 from torch_lntm.posteriors import Moments
 
 #: Bounds of the penalty that the evidence chooses; within them a coefficient is free, or 0.
@@ -95,7 +95,7 @@ class StructuralPrior(LogisticNormalPrior):
         size = self.num_covariates
         if slopes is None:
             slopes = torch.zeros(size, self.latent_dim)
-        slopes = checked(slopes, "slopes", size, self.latent_dim)
+        slopes = check_tensor(slopes, "slopes", size, self.latent_dim)
         self.slopes = nn.Parameter(slopes.detach().clone().to(dtype))
         start = 1.0 if penalty is None else penalty
         self.register_buffer("penalty", torch.tensor(start, dtype=torch.float64))

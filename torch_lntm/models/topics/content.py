@@ -95,10 +95,10 @@ class ContentTopics(DirichletTopics):
         return (self.deviations != 0).any(1)
 
     @property
-    def num_free(self) -> int:
-        """See :attr:`Topics.num_free`; deviations that are 0 do not count."""
+    def num_free_parameters(self) -> int:
+        """See :attr:`Topics.num_free_parameters`; deviations that are 0 do not count."""
         deviations = torch.count_nonzero(self.groups) + torch.count_nonzero(self.cells)
-        return super().num_free + int(deviations)
+        return super().num_free_parameters + int(deviations)
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
@@ -112,13 +112,13 @@ class ContentTopics(DirichletTopics):
     def updated_often(self) -> Iterator[None]:
         """As :meth:`Topics.updated_often`; an M-step is one round, in the parameters' precision."""
         before = self._factors = self._factorised(self.logits.dtype)
-        self._fixed = before.probs().flatten(0, 1).mT
+        self._cached = before.probs().flatten(0, 1).mT
         try:
             yield
         finally:
             if self._factors is not before:
                 self._keep(self._factors)
-            self._fixed = self._factors = None
+            self._cached = self._factors = None
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
@@ -138,7 +138,7 @@ class ContentTopics(DirichletTopics):
             tolerance=ROUND_TOLERANCE,
         )
         if often:
-            self._factors, self._fixed = found, found.probs().flatten(0, 1).mT
+            self._factors, self._cached = found, found.probs().flatten(0, 1).mT
         else:
             self._keep(found)
 

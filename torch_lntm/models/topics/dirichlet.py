@@ -53,8 +53,8 @@ class LogitTopics(Topics):
         return torch.softmax(self.logits.detach().double(), 0).mT
 
     @property
-    def num_free(self) -> int:
-        """See :attr:`Topics.num_free`."""
+    def num_free_parameters(self) -> int:
+        """See :attr:`Topics.num_free_parameters`."""
         return self.num_topics * (self.num_words - 1)
 
     @torch.no_grad()
@@ -125,7 +125,7 @@ class DirichletTopics(LogitTopics):
 
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """See :meth:`Topics.probs_and_log_prior`."""
-        if self._fixed is not None:
+        if self._cached is not None:
             return self.probs, self.log_prior()
         probs, normalisers = softmax_of_words(self.logits)
         return probs.mT, self.log_prior(normalisers)
@@ -151,16 +151,16 @@ class DirichletTopics(LogitTopics):
         The parameters, their logarithms, follow at its end. Taking them and undoing them by a
         softmax would cost more than all else that an update of a small batch does.
         """
-        before = self._fixed = self.probs.detach()
+        before = self._cached = self.probs.detach()
         self._deferred = True
         try:
             yield
         finally:
             # Without an M-step not even the rounding of the parameters changes.
-            if self._fixed is not before:
+            if self._cached is not before:
                 with torch.no_grad():
-                    self.logits.copy_(self._fixed.mT.log())
-            self._fixed, self._deferred = None, False
+                    self.logits.copy_(self._cached.mT.log())
+            self._cached, self._deferred = None, False
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
@@ -178,7 +178,7 @@ class DirichletTopics(LogitTopics):
         if self.smoothing == 0:  # else no topic is empty, and this costs as much as all the rest
             found = torch.where(total > 0, found, before)
         if self._deferred:
-            self._fixed = found.mT
+            self._cached = found.mT
         else:
             self.logits.copy_(found)
 

@@ -49,9 +49,10 @@ class Topics(nn.Module):
                 return torch.softmax(self.embeddings @ weights, 0).mT
 
     ``docs/own_topics.md`` goes on from there, and :func:`torch_lntm.testing.check_topics` checks a
-    subclass. Topics that differ between groups of documents take ``groups``. Group g then writes
-    word v in the column g · num_words + v of :attr:`probs`, and :meth:`place` moves the words of a
-    batch there. Whatever computes with topics and batches need not know of groups.
+    subclass. Topics that differ between groups of documents take ``groups``. Column
+    g · num_words + v of :attr:`probs` then holds word v in group g, and :meth:`assign_groups` moves
+    the words of a batch to these columns. Algorithms treat the columns as words of a larger
+    vocabulary.
 
     A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`, :meth:`log_prior` and
     :meth:`updated_often` where it knows something better than the generic way, and define
@@ -76,7 +77,7 @@ class Topics(nn.Module):
         self.num_topics = num_topics
         self.num_words = num_words
         self.column = groups
-        self._fixed: Tensor | None = None
+        self._cached: Tensor | None = None
         self._max_iterations = MAX_ITERATIONS
 
     # -- the generative definition -----------------------------------------------------------------
@@ -131,7 +132,7 @@ class Topics(nn.Module):
 
         The columns of every group sum to 1 in each row.
         """
-        return self() if self._fixed is None else self._fixed
+        return self() if self._cached is None else self._cached
 
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
         """:attr:`probs` and :meth:`log_prior`, for subclasses that have both from one pass."""
@@ -156,16 +157,16 @@ class Topics(nn.Module):
         return self.probs.unflatten(1, (self.num_groups, self.num_words)).mean(1)
 
     @contextmanager
-    def fixed(self) -> Iterator[None]:
+    def cached(self) -> Iterator[None]:
         """A context in which ``probs`` is computed once; the parameters must not change in it."""
-        if self._fixed is not None:
+        if self._cached is not None:
             yield
             return
-        self._fixed = self.probs.detach()
+        self._cached = self.probs.detach()
         try:
             yield
         finally:
-            self._fixed = None
+            self._cached = None
 
     @torch.no_grad()
     def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
@@ -183,7 +184,7 @@ class Topics(nn.Module):
         return order[:, :num_words], probs[:, :num_words]
 
     @property
-    def num_free(self) -> int:
+    def num_free_parameters(self) -> int:
         """Number of free parameters, as residual degrees of freedom count them."""
         return sum(parameter.numel() for parameter in self.parameters())
 
@@ -214,7 +215,7 @@ class Topics(nn.Module):
         """The corpus with the array ``"content"`` of its documents' groups, if there are any."""
         return corpus if self.column is None else self.column.encode(corpus)
 
-    def place(self, batch: DocumentBatch) -> DocumentBatch:
+    def assign_groups(self, batch: DocumentBatch) -> DocumentBatch:
         """The batch with its words in the columns of :attr:`probs`; once is as good as twice.
 
         Raises:
@@ -242,7 +243,7 @@ class Topics(nn.Module):
         """
         if self.num_groups == 1:
             return [(torch.arange(batch.num_docs, device=batch.device), probs)]
-        self.place(batch)  # checks the groups
+        self.assign_groups(batch)  # checks the groups
         groups, whole = batch.covariates[CONTENT], probs.split(self.num_words, 1)
         return [
             ((groups == g).nonzero().squeeze(1), whole[g]) for g in groups.unique().long().tolist()
@@ -256,7 +257,7 @@ class Topics(nn.Module):
         """
         return torch.full((self.num_topics, self.num_words), self.num_groups > 1)
 
-    def in_group(self, level: Level | None = None) -> KnownTopics:
+    def in_group(self, level: Level | None = None) -> FixedTopics:
         """The topics of one group, or their mean over groups, as topics of a plain model.
 
         Args:
@@ -272,7 +273,7 @@ class Topics(nn.Module):
             )
         probs = self.double_probs.unflatten(1, (self.num_groups, self.num_words))
         probs = probs.mean(1) if level is None else probs[:, self.column.position(level)]
-        return KnownTopics(probs.to(self.dtype))
+        return FixedTopics(probs.to(self.dtype))
 
     # -- fitting -----------------------------------------------------------------------------------
 
@@ -428,12 +429,12 @@ class _LogJoint(nn.Module):
         return (word_counts * probs.log()).sum() + self.topics.log_prior()
 
 
-class KnownTopics(Topics):
+class FixedTopics(Topics):
     """Topics that are known: no fit changes them, and they have no parameters.
 
     >>> import torch, torch_lntm as lntm
-    >>> lntm.models.KnownTopics(torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]))
-    KnownTopics(2 topics, 3 words)
+    >>> lntm.models.FixedTopics(torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]))
+    FixedTopics(2 topics, 3 words)
 
     Args:
         probs: ``(num_topics, num_words)`` word probabilities; rows are normalised.
@@ -444,6 +445,7 @@ class KnownTopics(Topics):
 
     def __init__(self, probs: Tensor) -> None:
         super().__init__(*torch.as_tensor(probs).shape)
+        # Saved models hold the buffer by this name.
         self.register_buffer("known", self.check_probs(probs).to(torch.as_tensor(probs).dtype))
 
     def sites(self) -> Mapping[str, TorchDistribution]:
@@ -456,6 +458,6 @@ class KnownTopics(Topics):
         return known
 
     @property
-    def num_free(self) -> int:
-        """See :attr:`Topics.num_free`; counted as if the documents had told the topics."""
+    def num_free_parameters(self) -> int:
+        """See :attr:`Topics.num_free_parameters`; as of topics that were fitted."""
         return self.num_topics * (self.num_words - 1)

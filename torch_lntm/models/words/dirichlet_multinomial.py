@@ -107,13 +107,13 @@ class DirichletMultinomial(Words):
         rate = self.concentration.detach() * probability.double()
         return tokens_from_topics(counts, rate).to(probability.dtype)
 
-    def of_length(self, lengths: Tensor) -> Tensor:
-        """See :meth:`CountLikelihood.of_length`."""
+    def length_term(self, lengths: Tensor) -> Tensor:
+        """See :meth:`CountLikelihood.length_term`."""
         a = self.concentration
         return torch.lgamma(a) - torch.lgamma(a + lengths.double())
 
-    def by_token(self) -> CountLikelihood:
-        """See :meth:`CountLikelihood.by_token`; a document's first token is an independent draw."""
+    def for_single_tokens(self) -> CountLikelihood:
+        """See :meth:`CountLikelihood.for_single_tokens`; independent draws."""
         return INDEPENDENT
 
     @torch.no_grad()
