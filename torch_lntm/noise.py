@@ -25,7 +25,7 @@ _ATTEMPTS = 64
 
 def _in_one_launch(key: Tensor) -> bool:
     """Whether to use Triton's kernels. On the CPU, where they are an error, noise is made too."""
-    return key.is_cuda and fused.asked_for(key)
+    return key.is_cuda and fused.is_enabled(key)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:

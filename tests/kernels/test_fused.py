@@ -174,20 +174,20 @@ def test_nobody_gets_them_unasked(value: str | None, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("LNTM_TRITON", raising=False)
     if value is not None:
         monkeypatch.setenv("LNTM_TRITON", value)
-    assert not fused_kernels.asked_for(torch.ones(2))
+    assert not fused_kernels.is_enabled(torch.ones(2))
 
 
 def test_a_setting_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LNTM_TRITON", "yes")
     with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1"):
-        fused_kernels.asked_for(torch.ones(2))
+        fused_kernels.is_enabled(torch.ones(2))
 
 
 def test_without_triton_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LNTM_TRITON", "1")
     monkeypatch.setitem(sys.modules, "torch_lntm.kernels.triton_ops", None)
     with pytest.raises(ConfigError, match=r"Triton cannot be imported.*install a CUDA build"):
-        fused_kernels.asked_for(torch.ones(2))
+        fused_kernels.is_enabled(torch.ones(2))
 
 
 def test_tensors_on_the_cpu_are_refused(
@@ -208,8 +208,9 @@ from torch_lntm.kernels import triton_ops
 
 integers = {"num_docs", "num_topics", "dim", "num_steps", "loc_stride", "number", "size"}
 whole = ("row_offsets", "word_index", "order", "doc_index", "word_offsets", "bits", "mixed", "keys")
-double = ("log_prior", "log_likelihood", "new_log_prior", "new_log_likelihood", "chance", "wobble",
-          "step_size", "temperature", "acceptance", "energy_error", "numbers")
+double = ("log_prior", "log_likelihood", "new_log_prior", "new_log_likelihood",
+          "acceptance_uniform", "step_uniform", "step_size", "temperature", "acceptance",
+          "energy_error", "numbers")
 pointers = dict.fromkeys(whole, "*i64") | dict.fromkeys(double, "*fp64")
 pointers |= {"accepted": "*i8", "divergent": "*i8"}
 constants = {"FLOOR": 1e-28, "BLOCK": 64, "TILE": 32, "BLOCK_Z": 64, "TILE_Z": 32}

@@ -113,7 +113,9 @@ def test_accepts_rejects_and_diverges_as_the_steps_do(
 def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
     """Of a proposal that is taken in any case."""
     target, start = make_start("anchored", fused, num_chains=1)
-    start["drawn"] = start["drawn"]._replace(chance=torch.zeros_like(start["drawn"].chance))
+    start["drawn"] = start["drawn"]._replace(
+        acceptance_uniform=torch.zeros_like(start["drawn"].acceptance_uniform)
+    )
     space = target.space
     assert isinstance(space, EtaSpace)
 

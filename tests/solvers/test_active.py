@@ -11,9 +11,9 @@ import torch
 from torch_lntm.solvers.active import (
     ActiveSet,
     bound_rounding,
+    converged_or_failed,
     replace_rows,
     select_rows,
-    settled,
 )
 
 
@@ -35,7 +35,7 @@ def test_stopped_documents_leave_with_all_that_is_held_of_them() -> None:
     active = ActiveSet(4, torch.device("cpu"))
     table, named = torch.arange(8.0).reshape(4, 2), Named(list("abcd"))
     active.step(flags(0, 1, 0, 0), flags(0, 0, 0, 1))
-    table, named, nothing = active.retire(table, named, None)
+    table, named, nothing = active.drop_stopped(table, named, None)
     assert active.rows.tolist() == [0, 2]
     assert table.tolist() == [[0.0, 1.0], [4.0, 5.0]]
     assert named.names == ["a", "c"]
@@ -43,12 +43,12 @@ def test_stopped_documents_leave_with_all_that_is_held_of_them() -> None:
     assert not active.finished
 
     active.step(flags(1, 0))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     assert active.rows.tolist() == [2]
     assert table.tolist() == [[4.0, 5.0]]
     # The last one ends the loop; it stays held, so that what is held can still be read.
     active.step(flags(1))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     assert active.finished
     assert table.tolist() == [[4.0, 5.0]]
 
@@ -60,17 +60,17 @@ def test_stopped_documents_leave_with_all_that_is_held_of_them() -> None:
 def test_nothing_is_copied_while_all_work() -> None:
     active, table = ActiveSet(3, torch.device("cpu")), torch.ones(3)
     active.step(flags(0, 0, 0))
-    assert active.retire(table)[0] is table
+    assert active.drop_stopped(table)[0] is table
 
 
 def test_idle_documents_are_held_until_they_are_many() -> None:
     active, table = ActiveSet(4, torch.device("cpu"), idle_share=0.5), torch.arange(4)
     active.step(flags(1, 0, 0, 0))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     assert table.tolist() == [0, 1, 2, 3]
     # What an idle document does counts no more, even if it seems to fail now.
     active.step(flags(0, 1, 0, 0), flags(1, 0, 0, 0))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     assert table.tolist() == active.rows.tolist() == [2, 3]
     assert active.converged.tolist() == [True, True, False, False]
     assert active.iterations.tolist() == [1, 2, 2, 2]
@@ -79,18 +79,18 @@ def test_idle_documents_are_held_until_they_are_many() -> None:
 def test_how_many_are_many_follows_what_is_held() -> None:
     active, table = ActiveSet(8, torch.device("cpu"), idle_share=0.5), torch.arange(8)
     active.step(flags(1, 1, 1, 1, 0, 0, 0, 0))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     assert table.tolist() == [4, 5, 6, 7]
     # One of four is not yet half of them.
     active.step(flags(1, 0, 0, 0))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     assert table.tolist() == active.rows.tolist() == [4, 5, 6, 7]
 
 
 def test_a_failed_document_that_is_held_does_not_converge_later() -> None:
     active, table = ActiveSet(3, torch.device("cpu"), idle_share=0.5), torch.arange(3)
     active.step(flags(0, 0, 0), flags(1, 0, 0))
-    (table,) = active.retire(table)
+    (table,) = active.drop_stopped(table)
     active.step(flags(1, 0, 0))
     assert table.tolist() == active.rows.tolist() == [0, 1, 2]
     assert active.converged.tolist() == [False, False, False]
@@ -101,10 +101,10 @@ def test_what_a_document_costs_decides_when_it_leaves() -> None:
     sizes = torch.tensor([0, 10, 1, 9])
     active = ActiveSet(4, torch.device("cpu"), sizes=sizes, idle_share=0.25)
     active.step(flags(1, 0, 1, 0))
-    active.retire()
+    active.drop_stopped()
     assert active.rows.tolist() == [0, 1, 2, 3]
     active.step(flags(0, 1, 0, 0))
-    active.retire()
+    active.drop_stopped()
     assert active.rows.tolist() == [3]
     assert not active.finished
 
@@ -112,7 +112,7 @@ def test_what_a_document_costs_decides_when_it_leaves() -> None:
 def test_a_document_that_costs_nothing_still_has_to_stop() -> None:
     active = ActiveSet(2, torch.device("cpu"), sizes=torch.tensor([0, 5]), idle_share=0.25)
     active.step(flags(0, 1))
-    active.retire()
+    active.drop_stopped()
     assert not active.finished
     assert active.rows.tolist() == [0]
 
@@ -176,8 +176,8 @@ def test_no_documents_are_finished_from_the_start() -> None:
         (torch.nan, 1e-3, (False, False)),
     ],
 )
-def test_settled(gain, rounding, expected) -> None:
+def test_a_round_converges_or_fails_by_its_gain(gain, rounding, expected) -> None:
     values = (torch.tensor([x], dtype=torch.float64) for x in (gain, rounding))
     gain, rounding = values
-    converged, failed = settled(gain, 1e-2, rounding)
+    converged, failed = converged_or_failed(gain, 1e-2, rounding)
     assert (bool(converged), bool(failed)) == expected

@@ -12,7 +12,7 @@ from support.problems import make_batch, random_problem
 
 from torch_lntm.latents import NormalSpace
 from torch_lntm.solvers.ascent import (
-    NEAR,
+    MAX_GAIN_FOR_SECANT,
     MeanAscent,
     Objective,
     Point,
@@ -143,8 +143,10 @@ def test_an_ascent_goes_on_from_its_secant_as_if_it_had_not_stopped(device) -> N
 
 def test_the_secants_of_documents_that_gained_much_are_dropped() -> None:
     secant = Secant(torch.ones(4, 2), torch.ones(4, 2), torch.full((4, 1), 0.5))
-    gain = torch.tensor([NEAR, NEAR + 1e-9, torch.inf, -1.0], dtype=torch.float64)
-    assert secant.near(gain).rho.tolist() == [[0.5], [0.0], [0.0], [0.5]]
+    gain = torch.tensor(
+        [MAX_GAIN_FOR_SECANT, MAX_GAIN_FOR_SECANT + 1e-9, torch.inf, -1.0], dtype=torch.float64
+    )
+    assert secant.after_small_gains(gain).rho.tolist() == [[0.5], [0.0], [0.0], [0.5]]
 
 
 def test_a_secant_that_leads_nowhere_is_dropped() -> None:

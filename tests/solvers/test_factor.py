@@ -143,7 +143,9 @@ def test_every_round_raises_the_bound(device, source) -> None:
 def test_secants_carried_over_rounds_save_half_of_them(device, source, monkeypatch) -> None:
     problem = random_factor_problem(source=source)
     carried = solve(problem, device)
-    monkeypatch.setattr(Secant, "near", lambda secant, _: secant._replace(rho=0 * secant.rho))
+    monkeypatch.setattr(
+        Secant, "after_small_gains", lambda secant, _: secant._replace(rho=0 * secant.rho)
+    )
     dropped = solve(problem, device)
     assert bool((carried.converged & dropped.converged).all())
     torch.testing.assert_close(carried.objective, dropped.objective, rtol=0, atol=1e-9)

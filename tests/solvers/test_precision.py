@@ -130,6 +130,7 @@ class OtherSpace:
     """Coordinates of one's own: no dataclass, and without the attributes of a NormalSpace."""
 
     eta_variance = EtaSpace.eta_variance
+    has_low_rank = EtaSpace.has_low_rank
 
     def __init__(self, inner: NormalSpace) -> None:
         self._inner = inner

@@ -46,8 +46,8 @@ class SparseWords:
         """
         flat = theta.reshape(-1, theta.shape[-1])
         rows = self.rows(theta.shape[:-2].numel())
-        found = mixture_log_likelihood(flat, self.topics, rows, self.likelihood)
-        return found.view(theta.shape[:-1])
+        values = mixture_log_likelihood(flat, self.topics, rows, self.likelihood)
+        return values.view(theta.shape[:-1])
 
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """As :meth:`log_likelihood`, and the expected tokens of each topic.
@@ -57,8 +57,8 @@ class SparseWords:
         """
         flat = theta.reshape(-1, theta.shape[-1])
         rows = self.rows(theta.shape[:-2].numel())
-        found = expected_counts(flat, self.topics, rows, self.likelihood)
-        return found.log_likelihood.view(theta.shape[:-1]), found.topic_counts.view_as(theta)
+        counts = expected_counts(flat, self.topics, rows, self.likelihood)
+        return counts.log_likelihood.view(theta.shape[:-1]), counts.topic_counts.view_as(theta)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
         """The expected tokens of each topic ``(..., num_docs, num_topics)`` alone."""

@@ -50,6 +50,6 @@ def log_likelihood_of(
     probability.clamp_min_(torch.finfo(probability.dtype).tiny)
     if likelihood.independent:
         return probability.log_() @ cells.counts
-    found = likelihood.log_terms(probability, cells).double().sum(-1)
+    terms = likelihood.log_terms(probability, cells).double().sum(-1)
     length_term = likelihood.length_term(cells.counts.double().sum())
-    return (found + length_term).to(probability.dtype)
+    return (terms + length_term).to(probability.dtype)

@@ -21,17 +21,17 @@ from torch_lntm.errors import ConfigError
 MAX_LOADING = 2**14
 
 
-def asked_for(tensor: Tensor) -> bool:
+def is_enabled(tensor: Tensor) -> bool:
     """Whether the user asks for the kernels, for a tensor like this one.
 
     Raises:
         ConfigError: They are asked for, but Triton is not installed, or the tensor is not on CUDA.
     """
-    asked = os.environ.get("LNTM_TRITON", "0")
-    if asked in ("", "0"):
+    setting = os.environ.get("LNTM_TRITON", "0")
+    if setting in ("", "0"):
         return False
-    if asked != "1":
-        raise ConfigError(f"LNTM_TRITON is {asked!r}; expected 1, for Triton's kernels, or 0")
+    if setting != "1":
+        raise ConfigError(f"LNTM_TRITON is {setting!r}; expected 1, for Triton's kernels, or 0")
     try:
         from torch_lntm.kernels.triton_ops import INTERPRETED
     except ImportError as error:
@@ -120,8 +120,10 @@ def transition(
     assert words.shape == (batch.num_words, loading.shape[1])
     if not isinstance(temperature, Tensor):
         temperature = torch.full_like(log_prior, temperature)
-    epsilon, heat = (x.to(log_prior).expand_as(log_prior) for x in (step_size, temperature))
-    tensors = (*state, *drawn, epsilon, heat, loc, loading, loading.mT)
+    epsilon, inverse_temperature = (
+        x.to(log_prior).expand_as(log_prior) for x in (step_size, temperature)
+    )
+    tensors = (*state, *drawn, epsilon, inverse_temperature, loc, loading, loading.mT)
     *new, acceptance, accepted, energy_error, divergent = operation(
         *(x.contiguous() for x in tensors),
         batch.row_offsets,

@@ -217,8 +217,8 @@ def surrogate(
         float64 nats, by which the log likelihood of these is to be raised.
     """
     cells = Cells.of(batch)
-    found = likelihood.tokens(probability, cells).to(batch.dtype)
+    tokens = likelihood.tokens(probability, cells).to(batch.dtype)
     gaps = likelihood.log_terms(probability, cells).double()
-    gaps = gaps - found.double() * probability.double().log()
+    gaps = gaps - tokens.double() * probability.double().log()
     raised = torch.segment_reduce(gaps, "sum", offsets=batch.row_offsets, axis=0, initial=0.0)
-    return batch.with_counts(found), raised + likelihood.length_term(batch.lengths)
+    return batch.with_counts(tokens), raised + likelihood.length_term(batch.lengths)

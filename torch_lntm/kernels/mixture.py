@@ -102,7 +102,7 @@ def _mixture(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
 
 
 def _is_fused(weights: Tensor, likelihood: CountLikelihood) -> bool:
-    return likelihood.independent and fused.asked_for(weights)
+    return likelihood.independent and fused.is_enabled(weights)
 
 
 @_in_full_precision
@@ -224,9 +224,9 @@ def expected_word_counts(
     if _is_fused(weights, likelihood):
         if shares is not None:
             batch = batch.with_counts(batch.counts * shares.to(batch.dtype)[batch.row_index])
-        found = expected_counts(weights, topics, batch, word_counts=True).word_counts
-        assert found is not None
-        return found
+        counts = expected_counts(weights, topics, batch, word_counts=True).word_counts
+        assert counts is not None
+        return counts
     words = _by_word(topics)
     ratio = likelihood.slopes(_mixture(weights, words, batch), Cells.of(batch))
     counted = weights if shares is None else weights * shares.to(weights.dtype)[:, None]

@@ -119,10 +119,10 @@ def _word_counts_kernel(
     total = tl.zeros((BLOCK,), weights.dtype.element_ty)
     end = tl.load(word_offsets + word + 1)
     for start in range(tl.load(word_offsets + word), end, TILE):
-        place = start + tl.arange(0, TILE)
-        inside = place < end
-        doc = tl.load(doc_index + place, inside, 0)
-        part = tl.load(ratio + tl.load(order + place, inside, 0), inside, 0.0)
+        position_in_word = start + tl.arange(0, TILE)
+        inside = position_in_word < end
+        doc = tl.load(doc_index + position_in_word, inside, 0)
+        part = tl.load(ratio + tl.load(order + position_in_word, inside, 0), inside, 0.0)
         t = tl.load(
             weights + doc[:, None] * num_topics + k[None, :],
             inside[:, None] & (k < num_topics)[None, :],
@@ -140,8 +140,8 @@ def _transition_kernel(
     log_likelihood,
     gradient,
     momentum,
-    chance,
-    wobble,
+    acceptance_uniform,
+    step_uniform,
     step_size,
     temperature,
     loc,
@@ -183,14 +183,14 @@ def _transition_kernel(
     start_g = tl.load(gradient + here, i < dim, 0.0)
     prior = tl.load(log_prior + chain)
     value = tl.load(log_likelihood + chain)
-    heat = tl.load(temperature + chain)
+    inverse_temperature = tl.load(temperature + chain)
     length = tl.load(lengths + doc)
     mean = tl.load(loc + doc * loc_stride + k, k < num_topics, float("-inf"))
-    size = tl.load(step_size + chain) * (1.0 + JITTER * (2.0 * tl.load(wobble + chain) - 1.0))
+    size = tl.load(step_size + chain) * (1.0 + JITTER * (2.0 * tl.load(step_uniform + chain) - 1.0))
 
     z, g, end_value = start_z, start_g, value
-    epsilon, warmth = size.to(z.dtype), heat.to(z.dtype)
-    r = start_r + 0.5 * epsilon * (warmth * g - z)
+    epsilon, likelihood_weight = size.to(z.dtype), inverse_temperature.to(z.dtype)
+    r = start_r + 0.5 * epsilon * (likelihood_weight * g - z)
     for step in range(num_steps):
         z += epsilon * r
         logits = mean + _product(z, push, dim, num_topics, k, TILE)
@@ -212,15 +212,15 @@ def _transition_kernel(
         )
         g = _product(expected - length * theta, pull, num_topics, dim, i, TILE_Z)
         share = tl.where(step == num_steps - 1, 0.5, 1.0).to(z.dtype)
-        r += share * epsilon * (warmth * g - z)
+        r += share * epsilon * (likelihood_weight * g - z)
 
     # z is standard normal: what its density changes by, and the kinetic energy.
     end_prior = prior + 0.5 * (_square(start_z) - _square(z))
     kinetic = 0.5 * (_square(r) - _square(start_r))
-    error = (prior - end_prior) + heat * (value - end_value) + kinetic
+    error = (prior - end_prior) + inverse_temperature * (value - end_value) + kinetic
     sound = (error > float("-inf")) & (error <= MAX_ERROR)
     probability = tl.where(sound, tl.exp(tl.minimum(-error, 0.0)), 0.0)
-    taken = tl.load(chance + chain) < probability
+    taken = tl.load(acceptance_uniform + chain) < probability
     tl.store(new_position + here, tl.where(taken, z, start_z), i < dim)
     tl.store(new_gradient + here, tl.where(taken, g, start_g), i < dim)
     tl.store(new_log_prior + chain, tl.where(taken, end_prior, prior))
@@ -387,8 +387,8 @@ def transition(
     log_likelihood: Tensor,
     gradient: Tensor,
     momentum: Tensor,
-    chance: Tensor,
-    wobble: Tensor,
+    acceptance_uniform: Tensor,
+    step_uniform: Tensor,
     step_size: Tensor,
     temperature: Tensor,
     loc: Tensor,
@@ -420,8 +420,8 @@ def transition(
             log_likelihood,
             gradient,
             momentum,
-            chance,
-            wobble,
+            acceptance_uniform,
+            step_uniform,
             step_size,
             temperature,
             loc,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Entries of the matrices that are factored together. A CPU's cache holds as many, and what passes
 #: over more of them takes twice as long.
-TOGETHER = {"cpu": 2**17, "cuda": 2**26}
+BLOCK_ENTRIES = {"cpu": 2**17, "cuda": 2**26}
 
 
 class SourceNormals(NamedTuple):
@@ -191,10 +191,10 @@ class FactorSpace(LocatedSpace):
         Raises:
             NumericalError: B of some documents is not positive definite.
         """
-        found = scale.new_empty(*scale.shape, scale.shape[-1])
+        trils = scale.new_empty(*scale.shape, scale.shape[-1])
         for rows, tril in self._source_trils(scale, index):
-            found[rows] = tril
-        return found
+            trils[rows] = tril
+        return trils
 
     def source_normals(self, eta: Tensor, scale: Tensor, index: Tensor | None) -> SourceNormals:
         """The best sources of given eta, of covariances B⁻¹ (*eqs 12–13*).
@@ -208,19 +208,19 @@ class FactorSpace(LocatedSpace):
             NumericalError: B of some documents is not positive definite.
         """
         projected = self._projected(eta)
-        found = SourceNormals(*map(torch.empty_like, (projected, scale, scale[:, 0])))
+        normals = SourceNormals(*map(torch.empty_like, (projected, scale, scale[:, 0])))
         for rows, tril in self._source_trils(scale, index):
-            found.mean[rows] = (projected[rows, None] @ tril @ tril.mT).squeeze(1)
-            found.variance[rows] = tril.square().sum(2)
-            found.log_volume[rows] = tril.diagonal(dim1=1, dim2=2).log().sum(1)
-        return found
+            normals.mean[rows] = (projected[rows, None] @ tril @ tril.mT).squeeze(1)
+            normals.variance[rows] = tril.square().sum(2)
+            normals.log_volume[rows] = tril.diagonal(dim1=1, dim2=2).log().sum(1)
+        return normals
 
     def _source_trils(self, scale: Tensor, index: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
         """As :meth:`source_tril_at`, a few documents at a time."""
         if index is None:
             index = torch.arange(len(scale), device=scale.device)
         gram = self.gram.flip(0, 1)
-        size = max(1, TOGETHER.get(scale.device.type, TOGETHER["cpu"]) // gram.numel())
+        size = max(1, BLOCK_ENTRIES.get(scale.device.type, BLOCK_ENTRIES["cpu"]) // gram.numel())
         for first in range(0, len(scale), size):
             rows = slice(first, first + size)
             # In s/|η|^½, where the precision is at least I; the sources reversed, so that the
@@ -302,6 +302,7 @@ class FactorSpace(LocatedSpace):
 class GaussianFactorSpace(FactorSpace, EtaSpace):
     """With standard normal sources, which make eta normal: N(loc, AAᵀ + Λ⁻¹)."""
 
+    has_low_rank = True
     posterior_metrics = {"taylor": "taylor"}  # noqa: RUF012
     source_variance = 1.0
     shares_source_covariance = True
@@ -346,8 +347,8 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
             ``(num_docs, num_sources)`` each.
         """
         source, tril = self.source_posterior(mean)
-        unit = torch.eye(self.num_topics, dtype=mean.dtype, device=mean.device)
-        weighted = unit * self.noise_precision
+        eye = torch.eye(self.num_topics, dtype=mean.dtype, device=mean.device)
+        weighted = eye * self.noise_precision
         gain = (tril @ (tril.mT @ (weighted @ self.mixing)[..., None])).squeeze(-1)
         spread = torch.einsum("il,dij,jl->dl", gain, covariance, gain)
         return source, (tril.square().sum(-1) + spread).sqrt()

@@ -130,12 +130,12 @@ class GammaSpace(DirichletSpace):
         concave.
         """
         inverse, slope, constant = self._coefficients
-        rest = x.double() - constant
-        z = torch.maximum(rest / (_UNIT_LOGISTIC * inverse + slope), rest / slope)
+        excess = x.double() - constant
+        z = torch.maximum(excess / (_UNIT_LOGISTIC * inverse + slope), excess / slope)
         for _ in range(_HALLEY_STEPS):
-            found = self.log_gamma(z)
-            newton = (x - found.value) / found.slope
-            bend = 1.0 + 0.5 * newton * found.curvature / found.slope
+            at_z = self.log_gamma(z)
+            newton = (x - at_z.value) / at_z.slope
+            bend = 1.0 + 0.5 * newton * at_z.curvature / at_z.slope
             z = z + newton / bend.clamp_min(0.25)
         return z
 

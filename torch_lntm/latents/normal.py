@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +47,10 @@ class EtaSpace(StandardNormalSpace):
 
     This is what solvers of normal posteriors ask for. z may have more components than eta.
     """
+
+    #: Whether the prior covariance of eta is AAᵀ + Λ⁻¹ with a diagonal Λ. The space is then a
+    #: :class:`~torch_lntm.latents.GaussianFactorSpace`, and posteriors can have low rank too.
+    has_low_rank: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -89,8 +93,8 @@ class EtaSpace(StandardNormalSpace):
     @cached_property
     def affine(self) -> AffineLogits:
         """See :attr:`LatentSpace.affine`."""
-        unit = torch.eye(self.dim, dtype=self.dtype, device=self.centre.device)
-        return AffineLogits(self.lift(self.centre), self.push(unit))
+        eye = torch.eye(self.dim, dtype=self.dtype, device=self.centre.device)
+        return AffineLogits(self.lift(self.centre), self.push(eye))
 
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
         """See :meth:`LatentSpace.place`; the shortest one."""

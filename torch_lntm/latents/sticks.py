@@ -76,10 +76,10 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
 
     def logits(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.logits`; log theta."""
-        log_v, log_rest = F.logsigmoid(z), F.logsigmoid(-z)
-        rest = log_rest.cumsum(-1)
-        whole = z.new_zeros(*z.shape[:-1], 1)
-        sticks = torch.cat([log_v, whole], -1) + torch.cat([whole, rest], -1)
+        log_v, log_remaining = F.logsigmoid(z), F.logsigmoid(-z)
+        remaining = log_remaining.cumsum(-1)
+        zero = z.new_zeros(*z.shape[:-1], 1)
+        sticks = torch.cat([log_v, zero], -1) + torch.cat([zero, remaining], -1)
         log_theta = torch.empty_like(sticks)
         log_theta[..., self.order] = sticks
         return log_theta

@@ -80,13 +80,13 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
         raise ConfigError(
             f"num_temperatures is {num_temperatures}; expected at least 3: 0, 1 and one between"
         )
-    unit = torch.linspace(0.0, 1.0, num_temperatures, dtype=torch.float64)
+    fractions = torch.linspace(0.0, 1.0, num_temperatures, dtype=torch.float64)
     if schedule == "linear":
-        return unit
+        return fractions
     if schedule == "power":
-        return unit.pow(POWER)
+        return fractions.pow(POWER)
     if schedule == "sigmoid":
-        values = torch.sigmoid(SIGMOID_REACH * (2.0 * unit - 1.0))
+        values = torch.sigmoid(SIGMOID_REACH * (2.0 * fractions - 1.0))
         return (values - values[0]) / (values[-1] - values[0])
     raise ConfigError(
         f"schedule {schedule!r}; expected power, sigmoid, linear or a tensor of temperatures"
@@ -286,8 +286,8 @@ class _Pilot(NamedTuple):
         # The last transition is at the temperature before 1.
         last, gaps = len(schedule) - 2, tuning.num_knots - 1
         knots = sorted({1 + round(i * (last - 1) / gaps) for i in range(tuning.num_knots)})
-        most = math.log(tuning.longest / num_steps)
-        log_step_size = torch.full_like(state.log_prior[0], min(math.log(0.5), most))
+        log_longest = math.log(tuning.longest / num_steps)
+        log_step_size = torch.full_like(state.log_prior[0], min(math.log(0.5), log_longest))
         tuned: list[Tensor] = []
         transition = 0
         for knot in knots:
@@ -299,8 +299,8 @@ class _Pilot(NamedTuple):
                     key = noise.fold_in(keys, transition)
                     state, info = trial.move(key, target, state, schedule, knot)
                     acceptance += info.acceptance.mean(0) / tuning.num_transitions
-                wanted = (log_step_size + acceptance - TARGET_ACCEPT).clamp_max(most)
-                log_step_size = (wanted / RESOLUTION).round() * RESOLUTION
+                proposed = (log_step_size + acceptance - TARGET_ACCEPT).clamp_max(log_longest)
+                log_step_size = (proposed / RESOLUTION).round() * RESOLUTION
             tuned.append(log_step_size)
         return cls(Transitions(num_steps, knots, torch.stack(tuned)), state, transition)
 

@@ -48,8 +48,8 @@ class Bridge(DocumentTarget):
     @cached_property
     def _loading(self) -> Tensor:
         """Change of logits and z with u, ``(num_docs, dim, num_topics + dim)``."""
-        unit = torch.eye(self.space.num_topics, dtype=self.loc.dtype, device=self.loc.device)
-        of_logits = self.space.pull(unit, self.loc[:1]).mT
+        eye = torch.eye(self.space.num_topics, dtype=self.loc.dtype, device=self.loc.device)
+        of_logits = self.space.pull(eye, self.loc[:1]).mT
         return torch.cat([self.factor.mT @ of_logits, self.factor.mT], -1)
 
     @cached_property

@@ -61,11 +61,11 @@ class CollapsedGibbs:
         self._order = lengths.argsort(descending=True, stable=True)
         self._rank = self._order.argsort()
         row, word = (part.repeat_interleave(counts) for part in (batch.row_index, batch.word_index))
-        place = torch.arange(len(row), device=row.device) - (lengths.cumsum(0) - lengths)[row]
-        by_place = (place * batch.num_docs + self._rank[row]).argsort()
-        self._word, self._place = word[by_place], place[by_place]
-        self._row = self._rank[row][by_place]
-        self._sizes = torch.bincount(place).tolist()
+        position = torch.arange(len(row), device=row.device) - (lengths.cumsum(0) - lengths)[row]
+        by_position = (position * batch.num_docs + self._rank[row]).argsort()
+        self._word, self._position = word[by_position], position[by_position]
+        self._row = self._rank[row][by_position]
+        self._sizes = torch.bincount(position).tolist()
         shape = (batch.num_docs, num_chains, len(self._alpha))
         self._counts = self._alpha.new_zeros(shape)
         self._weights, self._cumulative = (torch.empty_like(self._counts) for _ in range(2))
@@ -106,16 +106,16 @@ class CollapsedGibbs:
         """
         expected = torch.zeros_like(self._counts)
         flat, first = self._counts.view(-1), proportions is not None
-        u = noise.uniform(noise.fold_in(key[self._row], self._place[:, None]), 1)
+        u = noise.uniform(noise.fold_in(key[self._row], self._position[:, None]), 1)
         stop = 0
-        for place, size in enumerate(self._sizes):
+        for position, size in enumerate(self._sizes):
             tokens, stop = slice(stop, stop + size), stop + size
             ones, weights = self._one[: size * self._base.shape[1]], self._weights[:size]
             phi = self._phi[self._word[tokens]][:, None]
             if proportions is not None:
                 torch.mul(proportions[:size], phi, out=weights)
             else:
-                flat.index_add_(0, self._cells[place], ones, alpha=-1)
+                flat.index_add_(0, self._cells[position], ones, alpha=-1)
                 torch.add(self._counts[:size], self._alpha, out=weights).mul_(phi)
             cumulative = torch.cumsum(weights, -1, out=self._cumulative[:size])
             total = cumulative[..., -1:]
@@ -127,5 +127,5 @@ class CollapsedGibbs:
             if first:
                 self._cells.append(cells)
             else:
-                self._cells[place] = cells
+                self._cells[position] = cells
         return expected

@@ -35,17 +35,17 @@ class _Entries(NamedTuple):
         row: ``(num_entries,)`` int64 document.
         word: ``(num_entries,)`` int64 word.
         tokens: ``(num_entries,)`` int64 tokens.
-        place: ``(num_entries,)`` int64 position of the first token in its document.
+        position: ``(num_entries,)`` int64 position of the first token in its document.
     """
 
     row: Tensor
     word: Tensor
     tokens: Tensor
-    place: Tensor
+    position: Tensor
 
-    def select(self, which: Tensor | slice) -> _Entries:
+    def select(self, rows: Tensor | slice) -> _Entries:
         """Some of the entries."""
-        return _Entries(*(part[which] for part in self))
+        return _Entries(*(part[rows] for part in self))
 
 
 def gibbs(
@@ -81,9 +81,9 @@ def gibbs(
     """
     alpha, phi = concentration.double(), topics.double().mT.clamp_min(_SMALLEST_PHI)
     entries = _entries(batch)
-    few = entries.select(entries.tokens <= _MAX_TOKENS)
-    many = entries.select(entries.tokens > _MAX_TOKENS)
-    chunks = _chunks(few, _MAX_NUMBERS // (num_chains * len(alpha)))
+    small = entries.select(entries.tokens <= _MAX_TOKENS)
+    large = entries.select(entries.tokens > _MAX_TOKENS)
+    chunks = _chunks(small, _MAX_NUMBERS // (num_chains * len(alpha)))
     keys = noise.document_keys(seed, batch.index, num_chains)
 
     def dirichlet(key: Tensor, gamma: Tensor) -> Tensor:
@@ -98,12 +98,12 @@ def gibbs(
         topic_counts = torch.zeros(shape, dtype=torch.int64, device=theta.device)
         for chunk in chunks:
             topic_counts += _token_by_token(topic_keys, floored, phi, chunk)
-        if len(many.tokens):
-            topic_counts += _at_once(topic_keys, floored, phi, many)
+        if len(large.tokens):
+            topic_counts += _count_by_count(topic_keys, floored, phi, large)
         theta = dirichlet(key, alpha + topic_counts)
-        drawn, rest = divmod(sweep - warmup_sweeps, sweeps)
-        if drawn > 0 and rest == 0:
-            draws[:, drawn - 1] = theta.cpu()
+        num_drawn, sweeps_since = divmod(sweep - warmup_sweeps, sweeps)
+        if num_drawn > 0 and sweeps_since == 0:
+            draws[:, num_drawn - 1] = theta.cpu()
     return draws
 
 
@@ -138,11 +138,11 @@ def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries)
     count = entries.tokens
     row, word, first = (
         part.repeat_interleave(count)
-        for part in (entries.row, entries.word, entries.place - count.cumsum(0) + count)
+        for part in (entries.row, entries.word, entries.position - count.cumsum(0) + count)
     )
-    place = first + torch.arange(len(row), device=row.device)
+    position = first + torch.arange(len(row), device=row.device)
     cumulative = (theta[:, row] * phi[word]).cumsum(-1)
-    u = noise.uniform(noise.fold_in(keys[:, row], place), 1)
+    u = noise.uniform(noise.fold_in(keys[:, row], position), 1)
     # The last topic with a share is as far as a product rounded up can go.
     total = cumulative[..., -1:]
     threshold = torch.minimum(u * total, total * (1.0 - 1e-15))
@@ -152,20 +152,20 @@ def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries)
     return torch.bincount(cells.flatten(), minlength=theta.numel()).view_as(theta)
 
 
-def _at_once(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries) -> Tensor:
+def _count_by_count(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries) -> Tensor:
     """As :func:`_token_by_token`, by one multinomial draw for each count of each chain.
 
     Its noise comes from a counter-based generator under the key of the count's first token.
     """
-    found = torch.zeros(theta.shape, dtype=torch.int64)
-    for row, word, count, place in zip(*(part.tolist() for part in entries), strict=True):
+    topic_counts = torch.zeros(theta.shape, dtype=torch.int64)
+    for row, word, count, position in zip(*(part.tolist() for part in entries), strict=True):
         weights = theta[:, row] * phi[word]
         # NumPy draws one topic after another and gives the last one the rest. In ascending order
         # the rest loses no digits, and no token can be left for a topic without a share.
         share, order = (weights / weights.sum(-1, keepdim=True)).cpu().sort(-1)
-        seeds = noise.fold_in(keys[:, row], place).tolist()
+        seeds = noise.fold_in(keys[:, row], position).tolist()
         for chain, seed in enumerate(seeds):
             generator = np.random.Generator(np.random.Philox(key=seed % 2**64))
             drawn = torch.from_numpy(generator.multinomial(count, share[chain].numpy()))
-            found[chain, row, order[chain]] += drawn
-    return found.to(theta.device)
+            topic_counts[chain, row, order[chain]] += drawn
+    return topic_counts.to(theta.device)

@@ -71,14 +71,14 @@ class Randomness(NamedTuple):
 
     Attributes:
         momentum: ``(..., num_chains, num_docs, dim)`` standard normal r.
-        chance: ``(..., num_chains, num_docs)`` uniform float64, below which an acceptance
-            probability accepts.
-        wobble: ``(..., num_chains, num_docs)`` uniform float64, of the step size.
+        acceptance_uniform: ``(..., num_chains, num_docs)`` uniform float64; a proposal is
+            accepted if the number is below its acceptance probability.
+        step_uniform: ``(..., num_chains, num_docs)`` uniform float64, of the step size.
     """
 
     momentum: Tensor
-    chance: Tensor
-    wobble: Tensor
+    acceptance_uniform: Tensor
+    step_uniform: Tensor
 
 
 def draw(key: Tensor, target: DocumentTarget) -> Randomness:
@@ -158,14 +158,16 @@ def leapfrog(
     """
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
-    heat = temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
+    inverse_temperature = (
+        temperature.to(z.dtype)[..., None] if isinstance(temperature, Tensor) else temperature
+    )
 
     def kick(r: Tensor, likelihood_gradient: Tensor, share: float = 1.0) -> Tensor:
         prior_gradient = target.prior_gradient(z)
-        if isinstance(heat, Tensor):
-            gradient = torch.addcmul(prior_gradient, heat, likelihood_gradient)
+        if isinstance(inverse_temperature, Tensor):
+            gradient = torch.addcmul(prior_gradient, inverse_temperature, likelihood_gradient)
         else:
-            gradient = torch.add(prior_gradient, likelihood_gradient, alpha=heat)
+            gradient = torch.add(prior_gradient, likelihood_gradient, alpha=inverse_temperature)
         return torch.addcmul(r, epsilon, metric.pull(gradient), value=share)
 
     r = kick(r, state.likelihood_gradient, 0.5)
@@ -210,7 +212,7 @@ def step(
     Returns:
         Where they are now, and what happened. Nothing waits for the device.
     """
-    if metric.is_unit and fused.asked_for(state.position):
+    if metric.is_unit and fused.is_enabled(state.position):
         affine = target.affine
         if affine is not None and affine.loading.numel() <= fused.MAX_LOADING:
             new, info = fused.transition(
@@ -227,13 +229,13 @@ def step(
                 probability_floor(target.topics.dtype),
             )
             return HMCState(*new), HMCInfo(*info)
-    momentum, chance, wobble = drawn
-    step_size = step_size * (1.0 + jitter * (2.0 * wobble - 1.0))
+    momentum, acceptance_uniform, step_uniform = drawn
+    step_size = step_size * (1.0 + jitter * (2.0 * step_uniform - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
     error = energy(end, final, temperature) - energy(state, momentum, temperature)
     divergent = ~((error > -math.inf) & (error <= MAX_ENERGY_ERROR))
     acceptance = torch.where(divergent, 0.0, (-error).clamp_max(0.0).exp())
-    accepted = chance < acceptance
+    accepted = acceptance_uniform < acceptance
 
     def choose(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(accepted[..., None] if new.dim() > 2 else accepted, new, old)

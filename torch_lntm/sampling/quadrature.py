@@ -57,8 +57,8 @@ def marginal_by_quadrature(
 
     grid = space.grid(posterior, row, depth, num_points)
     dim = len(grid.centre)
-    unit = torch.linspace(-1.0, 1.0, num_points, dtype=words.dtype, device=words.device)
-    axes = unit[:, None] * grid.ends
+    ticks = torch.linspace(-1.0, 1.0, num_points, dtype=words.dtype, device=words.device)
+    axes = ticks[:, None] * grid.ends
     nodes = torch.cartesian_prod(*axes.unbind(-1)).reshape(-1, dim)
     z = grid.centre + nodes.sinh() @ grid.scale.mT
     log_prior = document.log_density(z[:, None]).squeeze(1)
@@ -67,5 +67,5 @@ def marginal_by_quadrature(
     fine = values.logsumexp(0)
     coarse = values.reshape([num_points] * dim)[(slice(None, None, 2),) * dim].flatten()
     error = (fine - coarse.logsumexp(0) - dim * math.log(2.0)).abs()
-    alone = values.amax() - fine > math.log(0.5)
-    return fine + log_step, torch.where(alone, torch.inf, error)
+    dominated = values.amax() - fine > math.log(0.5)
+    return fine + log_step, torch.where(dominated, torch.inf, error)

@@ -30,7 +30,7 @@ class ActiveSet:
         working: ``(num_docs,)`` bool, the document has not stopped.
         converged: ``(num_docs,)`` bool, the document stopped because it met the tolerance.
         iterations: ``(num_docs,)`` int64 iterations that the document was worked on.
-        finished: No document is left to work on, as the last :meth:`retire` found.
+        finished: No document is left to work on, as the last :meth:`drop_stopped` found.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ActiveSet:
         stopped = converged if failed is None else converged | failed
         self.working[self.rows] = working & ~stopped
 
-    def retire(self, *held: Any) -> tuple[Any, ...]:
+    def drop_stopped(self, *held: Any) -> tuple[Any, ...]:
         """Take the stopped documents out if they cost more than ``idle_share`` allows.
 
         Args:
@@ -126,7 +126,7 @@ def bound_rounding(bound: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
     return 4.0 * torch.finfo(logits.dtype).eps * size
 
 
-def settled(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:
+def converged_or_failed(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:
     """Which documents have converged in an ascent on a bound, and which have failed.
 
     A document has converged once an iteration gains too little. In exact arithmetic no iteration

@@ -48,7 +48,7 @@ DENSE_DIM = {"cpu": 10, "cuda": 128}
 LEAST_CURVATURE = 0.5
 #: Nats that a round may gain for the next one to start with its secant. Longer steps from afar save
 #: rounds as well, and lead to worse optima.
-NEAR = 3.0
+MAX_GAIN_FOR_SECANT = 3.0
 #: Largest share of the documents held by conjugate gradients that may be solved already.
 IDLE_SHARE = 0.35
 #: Bound on the halvings of a step.
@@ -131,13 +131,13 @@ class Secant(NamedTuple):
         rho = torch.where(curvature > 0.0, 1.0 / torch.maximum(curvature, least), 0.0)
         return cls(step, fall, rho)
 
-    def near(self, gain: Tensor) -> Secant:
+    def after_small_gains(self, gain: Tensor) -> Secant:
         """Without those of the documents whose last round gained much.
 
         Args:
             gain: ``(num_docs,)`` nats.
         """
-        return self._replace(rho=torch.where((gain <= NEAR)[:, None], self.rho, 0.0))
+        return self._replace(rho=torch.where((gain <= MAX_GAIN_FOR_SECANT)[:, None], self.rho, 0.0))
 
 
 class MeanAscent(NamedTuple):
@@ -222,7 +222,7 @@ def _conjugate_gradients(
     Some documents take many more steps than others. The solved ones are taken out from time to
     time, since what takes them out copies all that stay.
     """
-    found = x = torch.zeros_like(rhs)
+    solution = x = torch.zeros_like(rhs)
     rows: Tensor | None = None
     residual, direction = rhs.clone(), rhs
     weight = lengths[:, None] * p
@@ -237,12 +237,12 @@ def _conjugate_gradients(
         if left < (1.0 - IDLE_SHARE) * len(x):
             keep = unsolved.nonzero().squeeze(-1)
             if rows is not None:
-                found[rows] = x
+                solution[rows] = x
             rows = keep if rows is None else rows[keep]
             space = space.select(keep)
-            held = (x, residual, direction, p, weight, norm, target, unsolved)
+            parts = (x, residual, direction, p, weight, norm, target, unsolved)
             x, residual, direction, p, weight, norm, target, unsolved = (
-                part[keep] for part in held
+                part[keep] for part in parts
             )
         lifted = space.push(direction)
         lifted = (lifted - (p * lifted).sum(-1, keepdim=True)).mul_(weight)
@@ -255,8 +255,8 @@ def _conjugate_gradients(
         direction = torch.addcmul(residual, (new_norm / norm.clamp_min(tiny))[:, None], direction)
         norm = new_norm
     if rows is not None:
-        found[rows] = x
-    return found
+        solution[rows] = x
+    return solution
 
 
 def _direction(
@@ -322,7 +322,7 @@ def maximise_mean(
     """
     epsilon = torch.finfo(start.dtype).eps
     active = ActiveSet(len(start), start.device)
-    found = point = objective.evaluate(start, words)
+    ends = point = objective.evaluate(start, words)
     for iteration in range(max_iterations):
         before = point
         delta = _direction(objective, point, secant, cg_tolerance, cg_steps)
@@ -336,15 +336,15 @@ def maximise_mean(
         active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), stuck)
         secant = Secant.between(before, point)
         if len(active.rows) == len(start):
-            found, last = point, secant
+            ends, last = point, secant
         else:
-            replace_rows(found, active.rows, point)
+            replace_rows(ends, active.rows, point)
             replace_rows(last, active.rows, secant)
         if iteration + 1 < max_iterations:
-            objective, point, secant = active.retire(objective, point, secant)
+            objective, point, secant = active.drop_stopped(objective, point, secant)
         if active.finished:
             break
-    return MeanAscent(found, last, active.converged, active.iterations)
+    return MeanAscent(ends, last, active.converged, active.iterations)
 
 
 def _line_search(

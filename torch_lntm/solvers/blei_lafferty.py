@@ -51,7 +51,7 @@ def blei_lafferty(
     share = 0.5 * (torch.softmax(space.lift(start), -1) + 1.0 / topics.shape[0])
     precision = space.precision.diagonal() + (batch.lengths[:, None] * share)[:, : space.dim]
     variances = _Diagonal(space, 1.0 / precision, temperature)
-    found = maximise_tangent_bound(
+    ascent = maximise_tangent_bound(
         batch,
         topics,
         space,
@@ -63,11 +63,11 @@ def blei_lafferty(
     )
     return NormalPosterior(
         space=space,
-        mean=space.unwhiten(found.z),
+        mean=space.unwhiten(ascent.z),
         index=batch.index,
-        converged=found.converged,
-        iterations=found.iterations,
-        objective=found.bound,
+        converged=ascent.converged,
+        iterations=ascent.iterations,
+        objective=ascent.bound,
         std=variances.variance.sqrt(),
     )
 

@@ -121,17 +121,17 @@ def ep(
         damping = (damping * factor).clamp(LEAST_DAMPING, 1.0)
         travelled = distance
         schedule.shrink_to_prior(gamma, alpha, skipped)
-        active.retire()
+        active.drop_stopped()
         if active.finished:
             break
-        schedule.retire(active.rows)
+        schedule.keep(active.rows)
     schedule.finish()
 
     # Summed afresh, γ is free of the passes' rounding, which may have put a γ near 0 below it.
     gamma = _from_sites(batch, alpha, sites)
     positive = (gamma > 0).all(-1)
     gamma = torch.maximum(gamma, torch.finfo(words.dtype).eps * alpha)
-    evidence, whole = _evidence(batch, words, alpha, gamma, sites)
+    evidence, proper = _evidence(batch, words, alpha, gamma, sites)
     failed = ~torch.isfinite(evidence)
     if bool(failed.any()):
         documents = batch.index[failed].tolist()
@@ -144,7 +144,7 @@ def ep(
         concentration=alpha,
         gamma=gamma,
         index=batch.index,
-        converged=active.converged & positive & whole,
+        converged=active.converged & positive & proper,
         iterations=active.iterations,
         objective=evidence,
         sites=sites,
@@ -291,7 +291,7 @@ class Sweep:
         factors = torch.where(documents, SHRINKAGE, 1.0).to(self.sites)
         self.sites *= factors[self.batch.row_index[self.entries], None]
 
-    def retire(self, held: Tensor, sites: Tensor) -> None:
+    def keep(self, held: Tensor, sites: Tensor) -> None:
         """Write the β of documents not in ``held`` ``(num_docs,)`` bool to ``sites``; drop them."""
         stay = held[self.batch.row_index[self.entries]]
         leave = (~stay).nonzero().squeeze(-1)
@@ -347,7 +347,7 @@ class Schedule:
             sweep.shrink_to_prior(documents)
         gamma[documents] = alpha + SHRINKAGE * (gamma[documents] - alpha)
 
-    def retire(self, rows: Tensor) -> None:
+    def keep(self, rows: Tensor) -> None:
         """Keep the documents ``rows`` only, int64 positions in the batch."""
         if len(rows) == self.num_held:
             return
@@ -355,7 +355,7 @@ class Schedule:
         held = torch.zeros(self.num_docs, dtype=torch.bool, device=rows.device)
         held[rows] = True
         for sweep in self.sweeps:
-            sweep.retire(held, self.sites)
+            sweep.keep(held, self.sites)
 
     def finish(self) -> None:
         """Write the β of the documents still at work."""
@@ -383,7 +383,7 @@ def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
     share = positive if long else positive.mul_(visit.step).mul_(work.damping)
     move = r.sub_(site).addcmul_(u, shrink, value=-1.0).mul_(share)
     if long:
-        # γ' > 0, so that moves of γ by the whole of it or less are safe.
+        # γ' > 0, so that moves of γ by the proper of it or less are safe.
         gamma = torch.add(work.start, work.change, out=u)
         deepest = torch.div(move, gamma, out=u).amin(-1, keepdim=True)
         longest = torch.where(deepest < 0, -0.5 / deepest, torch.inf).clamp_min_(1.0)
@@ -422,7 +422,7 @@ def _evidence(
     """
     normaliser = log_multivariate_beta(gamma)
     terms = torch.empty_like(batch.counts, dtype=torch.float64)
-    whole = torch.ones_like(normaliser, dtype=torch.bool)
+    proper = torch.ones_like(normaliser, dtype=torch.bool)
     rows_at_once = max(1, MAX_ELEMENTS // len(alpha))
     for entries in torch.arange(batch.nnz, device=gamma.device).split(rows_at_once):
         docs, site = batch.row_index[entries], sites[entries].double()
@@ -433,8 +433,8 @@ def _evidence(
         expected = expected_log_theta(gamma[docs[bad]])
         jensen = torch.logsumexp(word[bad].log() + expected, -1)
         terms[entries[bad]] = jensen - (site[bad] * expected).sum(-1)
-        whole[docs[bad]] = False
+        proper[docs[bad]] = False
     total = torch.segment_reduce(
         batch.counts.double() * terms, "sum", offsets=batch.row_offsets, axis=0, initial=0.0
     )
-    return total + normaliser - log_multivariate_beta(alpha), whole
+    return total + normaliser - log_multivariate_beta(alpha), proper

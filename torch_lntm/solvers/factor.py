@@ -19,7 +19,7 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.factor import FactorSpace
 from torch_lntm.posteriors.factor import FactorPosterior
-from torch_lntm.solvers.active import ActiveSet, bound_rounding, settled
+from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, Secant, Words, maximise_mean
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.special import inverse_mean_root, log_mean_rate, wright_omega
@@ -247,9 +247,9 @@ def factor(
         gain = new_bound - bound[rows]
         bound[rows] = new_bound
         rounding = bound_rounding(new_bound, current.lengths, point.words.logits)
-        active.step(*settled(gain, tolerance, rounding))
-        current, part, position, half, words, secant = active.retire(
-            current, part, point.z, half, point.words, secant.near(gain)
+        active.step(*converged_or_failed(gain, tolerance, rounding))
+        current, part, position, half, words, secant = active.drop_stopped(
+            current, part, point.z, half, point.words, secant.after_small_gains(gain)
         )
         # The last round ends with the means: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:

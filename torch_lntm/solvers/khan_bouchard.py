@@ -58,7 +58,7 @@ def khan_bouchard(
     share = torch.full_like(space.lift(start), -math.log(topics.shape[0]))
     whitened = _inverse_root(space, batch.lengths, batch.index, share)
     variances = _Full(space, share, whitened, temperature, SHARE_OF_TOLERANCE * tolerance)
-    found = maximise_tangent_bound(
+    ascent = maximise_tangent_bound(
         batch,
         topics,
         space,
@@ -70,11 +70,11 @@ def khan_bouchard(
     )
     return NormalPosterior(
         space=space,
-        mean=space.unwhiten(found.z),
+        mean=space.unwhiten(ascent.z),
         index=batch.index,
-        converged=found.converged,
-        iterations=found.iterations,
-        objective=found.bound,
+        converged=ascent.converged,
+        iterations=ascent.iterations,
+        objective=ascent.bound,
         whitened=variances.whitened,
     )
 
@@ -152,9 +152,9 @@ class _Dual:
         covariance = root @ root.mT
         variance = self.space.lift(covariance.diagonal(dim1=-2, dim2=-1))
         target = torch.log_softmax(self.logits + self.half * variance, -1)
-        p, rest = log_p.exp(), target - log_p
+        p, log_ratio = log_p.exp(), target - log_p
         # No term is negative, so that rounding does not hide a small sum.
-        surplus = torch.expm1(rest.clamp_max(LARGEST_EXPONENT)) - rest
+        surplus = torch.expm1(log_ratio.clamp_max(LARGEST_EXPONENT)) - log_ratio
         gap = self.lengths * (p * surplus).sum(-1)
         value = self.lengths.double() * (p * (log_p - self.logits)).sum(-1, dtype=torch.float64)
         value += self.half * _log_det(whitened.double())
@@ -193,13 +193,13 @@ class _Dual:
         scaled = root[:, :dim, None] * curvature * root[:, None, :dim]
         scaled.diagonal(dim1=-2, dim2=-1).add_(1.0)
         chol = torch.linalg.cholesky_ex(scaled).L
-        wanted = torch.stack([point.target - point.log_p, torch.ones_like(p)], -1)
+        right_hand_side = torch.stack([point.target - point.log_p, torch.ones_like(p)], -1)
         # Without 1/p, which may be infinite.
-        solved = torch.cholesky_solve(root[:, :dim, None] * wanted[:, :dim], chol)
-        found = wanted.clone()
-        found[:, :dim] -= curvature @ (root[:, :dim, None] * solved)
-        gain, slack = (p[..., None] * found).sum(-2, keepdim=True).unbind(-1)
-        return found[..., 0] - gain / slack * found[..., 1]
+        solved = torch.cholesky_solve(root[:, :dim, None] * right_hand_side[:, :dim], chol)
+        solution = right_hand_side.clone()
+        solution[:, :dim] -= curvature @ (root[:, :dim, None] * solved)
+        gain, slack = (p[..., None] * solution).sum(-2, keepdim=True).unbind(-1)
+        return solution[..., 0] - gain / slack * solution[..., 1]
 
 
 def _root(space: NormalSpace, whitened: Tensor) -> Tensor:

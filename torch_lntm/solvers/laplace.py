@@ -69,7 +69,7 @@ def laplace(
         The posterior; its objective is Laplace's approximation of log p(w).
     """
     dense = space.marginal()
-    found = find_mode(
+    mode = find_mode(
         batch,
         topics,
         space,
@@ -78,7 +78,7 @@ def laplace(
         max_iterations=max_iterations,
         temperature=temperature,
     )
-    theta = found.topic_weights()
+    theta = mode.topic_weights()
     precision = observed_information(batch, topics, dense, theta)
     fallback = torch.linalg.cholesky_ex(precision).info != 0
     if bool(fallback.any()):
@@ -87,11 +87,11 @@ def laplace(
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return NormalPosterior(
         space=dense,
-        mean=found.mean,
+        mean=mode.mean,
         index=batch.index,
-        converged=found.converged,
-        iterations=found.iterations,
-        objective=found.objective + half_log_det,
+        converged=mode.converged,
+        iterations=mode.iterations,
+        objective=mode.objective + half_log_det,
         whitened=whitened.to(theta.dtype),
         fallback=fallback,
     )

@@ -31,7 +31,7 @@ def find_mode(
     Returns:
         The modes; the objective is log p(w, eta) there, less the prior's normalising constant.
     """
-    found = maximise_mean(
+    ascent = maximise_mean(
         Objective(batch, topics, space, None, temperature),
         space.whiten(start),
         tolerance=tolerance,
@@ -39,11 +39,11 @@ def find_mode(
     )
     return ModePosterior(
         space=space,
-        mean=space.unwhiten(found.point.z),
+        mean=space.unwhiten(ascent.point.z),
         index=batch.index,
-        converged=found.converged,
-        iterations=found.iterations,
-        objective=found.point.value,
+        converged=ascent.converged,
+        iterations=ascent.iterations,
+        objective=ascent.point.value,
     )
 
 

@@ -71,9 +71,11 @@ def in_sufficient_precision(solver: Solver) -> Solver:
         coarse = needs_float64(batch, space, options["tolerance"])
         if bool(coarse.any()):
             fine = (~coarse).nonzero().squeeze(-1)
-            single, lost = run(batch.select(fine), topics, space.select(fine), start[fine])
+            fine_space = space.select(fine)
+            single, lost = run(batch.select(fine), topics, fine_space, start[fine])
             coarse[fine] = lost
         else:
+            fine_space = space
             single, coarse = run(batch, topics, space, start)
             fine = torch.arange(batch.num_docs, device=coarse.device)
         rows = coarse.nonzero().squeeze(-1)
@@ -88,10 +90,12 @@ def in_sufficient_precision(solver: Solver) -> Solver:
         )
         double = replace(double, converged=double.converged & ~lost)
         # The float64 ones come last, and replace those that were solved in float32 before.
-        place = torch.empty_like(batch.index)
-        place[fine] = torch.arange(len(fine), device=place.device)
-        place[rows] = torch.arange(len(fine), len(fine) + len(rows), device=place.device)
-        return _joined(single, double, place, space)
+        order = torch.empty_like(batch.index)
+        order[fine] = torch.arange(len(fine), device=order.device)
+        order[rows] = torch.arange(len(fine), len(fine) + len(rows), device=order.device)
+        # A solver that needs a dense covariance replaces the space by its marginal.
+        kept_space = single.space is fine_space
+        return _joined(single, double, order, space if kept_space else space.marginal())
 
     return cast(Solver, solve)
 
@@ -126,10 +130,12 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
     if len(rows):
         part, weights = batch.select(rows), weights[rows]
         topics = torch.where(_is_zero(topics), 0.0, topics)
-        found = expected_topic_counts(weights, topics, part).sum(-1)
+        explained = expected_topic_counts(weights, topics, part).sum(-1)
         # Words that no topic has are floored with any weights.
         equal = torch.full_like(weights, 1.0 / weights.shape[-1])
-        lost[rows] = expected_topic_counts(equal, topics, part).sum(-1) - found > MAX_LOST_TOKENS
+        lost[rows] = (
+            expected_topic_counts(equal, topics, part).sum(-1) - explained > MAX_LOST_TOKENS
+        )
     return lost
 
 
@@ -149,21 +155,18 @@ def _exact(topics: Tensor) -> Tensor:
     return torch.where(zero, probability_floor(torch.float64), topics.double())
 
 
-def _joined(first: Solved, second: Solved, place: Tensor, space: Any) -> Solved:
-    """The posteriors ``place`` of both together, in the dtypes of the first.
+def _joined(first: Solved, second: Solved, order: Tensor, space: Any) -> Solved:
+    """The posteriors ``order`` of both together, in the dtypes of the first.
 
     Args:
         first: Posteriors of some documents.
         second: Posteriors of the other documents.
-        place: ``(num_docs,)`` positions among those of the first followed by those of the second.
-        space: The latent space of all documents.
+        order: ``(num_docs,)`` positions among those of the first followed by those of the second.
+        space: Latent space of the posteriors of all documents.
     """
     joined: dict[str, Any] = {
-        field.name: torch.cat([value, getattr(second, field.name).to(value)])[place]
+        field.name: torch.cat([value, getattr(second, field.name).to(value)])[order]
         for field in fields(first)
         if isinstance(value := getattr(first, field.name), Tensor)
     }
-    # Solvers that need a dense factor solve under the marginal prior. Each solver has its own need,
-    # which the kind of the space that it ended in tells.
-    solved_in = space if isinstance(space, type(first.space)) else space.marginal()
-    return replace(first, space=solved_in, **joined)
+    return replace(first, space=space, **joined)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.latents.normal import NormalSpace
-from torch_lntm.solvers.active import ActiveSet, bound_rounding, settled
+from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, maximise_mean
 
 #: Ascent steps in the mean, in the first round and in every other. From afar a few of them before
@@ -111,10 +111,10 @@ def maximise_tangent_bound(
         gain = new_bound - bound[active.rows]
         bound[active.rows] = new_bound
         rounding = bound_rounding(new_bound, current.lengths, point.words.logits)
-        active.step(*settled(gain, tolerance, rounding))
+        active.step(*converged_or_failed(gain, tolerance, rounding))
         # The next round starts at these means, with other variances.
-        current, current_space, words, secant = active.retire(
-            current, current_space, point.words, secant.near(gain)
+        current, current_space, words, secant = active.drop_stopped(
+            current, current_space, point.words, secant.after_small_gains(gain)
         )
         # The last round ends with the mean: the bound is then that of the posterior.
         if active.finished or iteration + 1 == max_iterations:

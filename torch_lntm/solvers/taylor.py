@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -120,7 +122,7 @@ def taylor(
         The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior;
         its objective is Laplace's approximation of log p(w) with this precision.
     """
-    found = find_mode(
+    mode = find_mode(
         batch,
         topics,
         space,
@@ -129,18 +131,18 @@ def taylor(
         max_iterations=max_iterations,
         temperature=temperature,
     )
-    theta = found.topic_weights()
-    # The algebra differs here alone: a prior of low rank has posteriors of low rank.
-    if isinstance(space, GaussianFactorSpace):
+    theta = mode.topic_weights()
+    if space.has_low_rank:
+        space = cast(GaussianFactorSpace, space)
         weights = batch.lengths[:, None] * theta
         diagonal, loading, log_det = low_rank_covariance(space, weights, batch.index)
         return LowRankPosterior(
             space=space,
-            mean=found.mean,
+            mean=mode.mean,
             index=batch.index,
-            converged=found.converged,
-            iterations=found.iterations,
-            objective=found.objective - 0.5 * log_det,
+            converged=mode.converged,
+            iterations=mode.iterations,
+            objective=mode.objective - 0.5 * log_det,
             diagonal=diagonal.to(theta.dtype),
             loading=loading.to(theta.dtype),
             weights=weights,
@@ -155,10 +157,10 @@ def taylor(
     half_log_det = whitened.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
     return NormalPosterior(
         space=dense,
-        mean=found.mean,
+        mean=mode.mean,
         index=batch.index,
-        converged=found.converged,
-        iterations=found.iterations,
-        objective=found.objective + half_log_det,
+        converged=mode.converged,
+        iterations=mode.iterations,
+        objective=mode.objective + half_log_det,
         whitened=whitened,
     )

@@ -88,7 +88,7 @@ def vb(
             far = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
             slow = (change < LONG_BELOW) & (change > 0.5 * last_change)
             position = torch.where(slow[:, None], far, update)
-        current, position, last_change = active.retire(current, position, change)
+        current, position, last_change = active.drop_stopped(current, position, change)
         if active.finished:
             break
 
@@ -132,13 +132,13 @@ def dirichlet_bound(
     alpha, gamma = concentration.double(), gamma.double()
     expectation = expected_log_theta(gamma)
     log_weights = _log_weights(expectation)
-    found = expected_counts(log_weights.exp().to(topics), topics, batch)
+    counts = expected_counts(log_weights.exp().to(topics), topics, batch)
     # Responsibilities from any t give a bound that starts Σ c log s + Σ_k topic_counts_k (E_k − log
     # t_k). Here t is proportional to e^E, except for topics raised to the lowest weight.
-    inner = found.topic_counts.double() * (expectation - log_weights)
+    inner = counts.topic_counts.double() * (expectation - log_weights)
     inner += (alpha - gamma) * expectation
     normaliser = log_multivariate_beta(gamma) - log_multivariate_beta(alpha)
-    return found.log_likelihood + inner.sum(-1) + normaliser
+    return counts.log_likelihood + inner.sum(-1) + normaliser
 
 
 def _log_weights(expectation: Tensor) -> Tensor:
