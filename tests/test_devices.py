@@ -480,13 +480,13 @@ def test_reports(accelerator: torch.device, family: str) -> None:
         guide = make_guide(DEFAULTS[family], model)
         documents = lntm.inference.transform(guide, CORPUS[:4])
         mean = lntm.inference.transform(guide, CORPUS[:4], estimate="mean", num_samples=5)
-        shares = report.topic_shares(guide, CORPUS[:4])
+        shares = lntm.inference.topic_shares(guide, CORPUS[:4])
         scores = [*report.coherence_scores(model, CORPUS, 3), report.diversity_score(model, 3)]
         host = {
             "theta": documents.theta,
             "mean": mean.theta,
             "shares": shares,
-            "topics": report.format_topics(report.summarise_topics(model, shares)),
+            "topics": str(model.topic_table(shares, num_correlated=2)),
             "scores": report.format_scores(scores),
         }
         if family.endswith("iftm"):

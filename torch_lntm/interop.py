@@ -18,7 +18,6 @@ from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference import transform
 from torch_lntm.models import TopicModel
 from torch_lntm.reports import representative_documents
-from torch_lntm.reports.tables import words_of
 
 __all__ = [
     "document_info",
@@ -349,7 +348,7 @@ def _theta(guide: Guide[Any], corpus: Corpus) -> NDArray[np.float64]:
 
 def _words(model: TopicModel) -> tuple[str, ...]:
     """The vocabulary; ``#17`` stands for column 17 where there is none."""
-    return words_of(model, range(model.num_words))
+    return model.words_at(range(model.num_words))
 
 
 def _top_words(model: TopicModel, num_words: int) -> list[list[tuple[str, float]]]:

@@ -34,7 +34,7 @@ def main() -> None:
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(11.5, 5.2), width_ratios=(2.1, 1), layout="constrained"
     )
-    shares = lntm.reports.topic_shares(guide, train)
+    shares = lntm.inference.topic_shares(guide, train)
     lntm.plotting.correlation_graph(model, shares=shares, labels=labels, ax=left)
     left.set_title(f"{NUM_TOPICS} topics of {len(train)} news articles, and which come together")
 

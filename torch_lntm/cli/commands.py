@@ -66,13 +66,8 @@ class Topics(Command):
             words = lntm.reports.group_words(run.model, num_words=self.num_words)
             print(lntm.reports.format_group_words(words, self.format))
             return 0
-        summaries = lntm.reports.summarise_topics(
-            run.model,
-            run.metadata.get("topic_shares"),
-            num_words=self.num_words,
-            num_correlated=self.num_correlated,
-        )
-        print(lntm.reports.format_topics(summaries, self.format))
+        table = run.topic_table(num_words=self.num_words, num_correlated=self.num_correlated)
+        print(lntm.reports.format_topics(table, self.format))
         return 0
 
 

@@ -296,7 +296,8 @@ class Fit(ChoosesWords, OnDocuments):
             self._announce(task, processes)
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
-            shares = lntm.reports.topic_shares(result, task.train)
+            shares = result.topic_shares
+            assert shares is not None  # the first process has all documents
             metadata = {
                 "corpus": {
                     **{name: getattr(corpus, name) for name in _ABOUT_CORPUS},
@@ -465,8 +466,7 @@ class Fit(ChoosesWords, OnDocuments):
         return 0
 
     def _print(self, model: Any, shares: Any, scores: list[Score] | None, path: Path) -> None:
-        summaries = lntm.reports.summarise_topics(model, shares, num_words=self.num_words)
-        print(lntm.reports.format_topics(summaries))
+        print(model.topic_table(shares, num_words=self.num_words, num_correlated=2))
         if scores is not None:
             print(f"\n{lntm.reports.format_scores(scores)}")
         print(f"\nThe run is in {path}")

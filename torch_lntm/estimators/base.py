@@ -27,13 +27,12 @@ from torch_lntm.evaluation import (
     log_likelihood,
 )
 from torch_lntm.guides import Guide
-from torch_lntm.inference import StepwiseEM, transform
+from torch_lntm.inference import StepwiseEM, topic_shares, transform
 from torch_lntm.inference.interruption import whole_or_nothing
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
 from torch_lntm.recipes import AUTO, Ingredients, Recipe, find_device, guide_of
-from torch_lntm.reports import TopicSummary, summarise_topics, topic_shares
 
 ScoreMethod = Literal["completion", "importance", "ais"]
 E = TypeVar("E", bound="TopicModelEstimator")
@@ -332,9 +331,7 @@ class TopicModelEstimator(
         """Correlations ``(n_components, n_components)`` of the topics' centred logits."""
         return self.model_.topic_correlation().cpu().numpy()
 
-    def topics(
-        self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None
-    ) -> list[TopicSummary]:
+    def topics(self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None) -> TopicTable:
         """The topics in words: the most probable ones, and the topics they come with.
 
         Args:
@@ -346,7 +343,7 @@ class TopicModelEstimator(
                 them: in a pipeline, the vectorizer before it.
 
         Returns:
-            The topics, which :func:`~torch_lntm.reports.format_topics` prints.
+            The topics, as a table to print.
         """
         check_is_fitted(self, "model_")
         shares = getattr(self, "_shares", None)
@@ -356,8 +353,12 @@ class TopicModelEstimator(
         model = self.model_
         if vocabulary is not None:
             model = model.with_parts(vocabulary=self._words(vocabulary))
-        found = summarise_topics(model, shares, num_words=n_words)
-        return sorted(found, key=lambda topic: topic.topic) if X is None else found
+        table = model.topic_table(shares, num_words=n_words, num_correlated=2)
+        return (
+            table
+            if X is not None
+            else TopicTable(tuple(sorted(table, key=lambda topic: topic.topic)))
+        )
 
     @property
     def _n_features_out(self) -> int:

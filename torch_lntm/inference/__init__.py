@@ -18,6 +18,7 @@ from torch_lntm.inference.draws import (
     enough_draws,
     joint_draws,
     theta_draws,
+    topic_shares,
 )
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.monte_carlo import MonteCarloEM
@@ -57,5 +58,6 @@ __all__ = [
     "source_prior",
     "theta_draws",
     "to_arviz",
+    "topic_shares",
     "transform",
 ]

@@ -30,7 +30,7 @@ from torch_lntm.io.folders import (
     read_json,
 )
 from torch_lntm.io.models import check_saveable, read_model, write_model
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.recipes import SAMPLERS, guide_of
 
 T = TypeVar("T")
@@ -97,6 +97,21 @@ class Run:
         if kept.is_file():
             return read_chains(kept, self.model, seed, _identity(self.metadata))
         return DocumentHMC(self.model, seed=seed)
+
+    def topic_table(self, *, num_words: int = 8, num_correlated: int = 0) -> TopicTable:
+        """The topics in words, with the shares that the fit left; see :class:`TopicTable`.
+
+        Args:
+            num_words: Words of each topic.
+            num_correlated: Number of the most positively correlated topics listed with each topic,
+                and of the most negatively correlated ones.
+
+        Raises:
+            ConfigError: A number is below its minimum.
+        """
+        return self.model.topic_table(
+            self.metadata.get("topic_shares"), num_words=num_words, num_correlated=num_correlated
+        )
 
     def settings(self) -> dict[str, Any]:
         """How the model was fitted, by name, as a report lists it."""

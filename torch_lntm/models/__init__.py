@@ -15,6 +15,7 @@ from torch_lntm.models.priors.normal import NormalPrior
 from torch_lntm.models.priors.prior import DocumentPrior
 from torch_lntm.models.priors.structural import StructuralPrior
 from torch_lntm.models.registry import CONSTRUCTORS, construct, find_constructor, register
+from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.content import ContentTopics
 from torch_lntm.models.topics.dirichlet import DirichletTopics
 from torch_lntm.models.topics.normal import NormalTopics
@@ -42,6 +43,8 @@ __all__ = [
     "NormalTopics",
     "StructuralPrior",
     "TopicModel",
+    "TopicSummary",
+    "TopicTable",
     "Topics",
     "Words",
     "construct",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.distributions import BagOfWords, WordCounts
-from torch_lntm.errors import ConfigError, NumericalError
+from torch_lntm.errors import ConfigError, NumericalError, require_whole
 from torch_lntm.kernels.uncompiled import uncompiled
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.models.priors.prior import DocumentPrior
@@ -27,6 +27,7 @@ from torch_lntm.models.sites import (
     param_site,
     prior_factor,
 )
+from torch_lntm.models.topic_table import TopicSummary, TopicTable
 from torch_lntm.models.topics.topics import Topics
 from torch_lntm.models.words.multinomial import Multinomial
 from torch_lntm.models.words.words import Words
@@ -363,6 +364,67 @@ class TopicModel(VersionedPickle, nn.Module):
         covariance = self.prior.contrast_covariance()
         scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
         return (covariance / scale[:, None] / scale).fill_diagonal_(1.0)
+
+    def words_at(self, positions: Sequence[int]) -> tuple[str, ...]:
+        """The words at some positions of the vocabulary; ``#17`` if there is no vocabulary."""
+        words = self.vocabulary
+        return tuple(f"#{v}" if words is None else words[v] for v in positions)
+
+    @torch.no_grad()
+    def topic_table(
+        self,
+        shares: Sequence[float] | Tensor | None = None,
+        *,
+        num_words: int = 8,
+        num_correlated: int = 0,
+    ) -> TopicTable:
+        """The topics in words, as a table to print.
+
+        A model knows no documents, so it has no shares of its own. ``result.topic_table()`` of a
+        fit and ``lntm.load_run(folder).topic_table()`` have them.
+
+        Args:
+            shares: ``(num_topics,)`` mean proportions, by which topics are sorted, the largest
+                first. Defaults to None: the topics keep their order.
+            num_words: Words of each topic.
+            num_correlated: Number of the most positively correlated topics listed with each topic,
+                and of the most negatively correlated ones.
+
+        Returns:
+            The table.
+
+        Raises:
+            ConfigError: ``shares`` has another length, or a number is below 0.
+
+        Example:
+            >>> print(lntm.models.ctm(2, 3, vocabulary=["cat", "dog", "owl"]).topic_table())
+            topic   top words
+                0   ...
+                1   ...
+        """
+        if shares is not None and len(shares) != self.num_topics:
+            raise ConfigError(
+                f"{len(shares)} shares for {self.num_topics} topics; expected as many"
+            )
+        require_whole(1, num_words=num_words)
+        require_whole(0, num_correlated=num_correlated)
+        positions, probabilities = self.topics.top_words(num_words)
+        correlation = self.topic_correlation().cpu()
+        order = correlation.fill_diagonal_(0.0).argsort(stable=True, dim=-1, descending=True)
+        rows = []
+        for k, at in enumerate(positions.tolist()):
+            pairs = [(j, float(correlation[k, j])) for j in order[k].tolist()]
+            rows.append(
+                TopicSummary(
+                    topic=k,
+                    share=None if shares is None else float(shares[k]),
+                    words=self.words_at(at),
+                    probabilities=tuple(probabilities[k].tolist()),
+                    correlated=tuple((j, r) for j, r in pairs if r > 0)[:num_correlated],
+                    opposed=tuple((j, r) for j, r in reversed(pairs) if r < 0)[:num_correlated],
+                )
+            )
+        return TopicTable(tuple(sorted(rows, key=lambda row: -(row.share or 0.0))))
 
     def check_parameters(self) -> None:
         """Raise if a parameter is not finite.

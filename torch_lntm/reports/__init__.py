@@ -34,7 +34,7 @@ from torch_lntm.reports.sources import (
     summarise_sources,
 )
 from torch_lntm.reports.tables import TableFormat
-from torch_lntm.reports.topics import TopicSummary, format_topics, summarise_topics, topic_shares
+from torch_lntm.reports.topics import format_topics
 
 __all__ = [
     "CorpusSummary",
@@ -48,7 +48,6 @@ __all__ = [
     "SourceTopic",
     "TableFormat",
     "TopicLabels",
-    "TopicSummary",
     "coherence_scores",
     "completion_scores",
     "diversity_score",
@@ -69,9 +68,7 @@ __all__ = [
     "source_activity",
     "summarise_corpus",
     "summarise_sources",
-    "summarise_topics",
     "topic_labels",
-    "topic_shares",
     "word_scores",
     "write_scores",
 ]

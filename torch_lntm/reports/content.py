@@ -11,7 +11,7 @@ import torch
 
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.tables import TableFormat, check_text, to_csv, words_of
+from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
                 GroupWords(
                     topic=k,
                     group=level,
-                    words=words_of(model, at.tolist()),
+                    words=model.words_at(at.tolist()),
                     probabilities=tuple(probs[k, g][at].tolist()),
                     averages=tuple(average[k, 0][at].tolist()),
                 )

@@ -16,7 +16,6 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.tables import words_of
 
 #: Candidates for each word of a short name.
 _CANDIDATES = 5
@@ -205,7 +204,7 @@ def label_topics(
         scores = word_scores(topics, totals, measure, frequency_weight=frequency_weight)
         # Of words that score alike the more probable comes first.
         order = np.lexsort((-topics, -scores))[:, :num_words]
-        labels[measure] = [words_of(model, row) for row in order.tolist()]
+        labels[measure] = [model.words_at(row) for row in order.tolist()]
     return [
         TopicLabels(topic=k, **{measure: words[k] for measure, words in labels.items()})
         for k in range(model.num_topics)

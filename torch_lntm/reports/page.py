@@ -21,7 +21,7 @@ from torch_lntm.inference import DrawSource, FitResult, theta_draws
 from torch_lntm.inference.draws import require_source
 from torch_lntm.io import Run
 from torch_lntm.io.folders import EVALUATION
-from torch_lntm.models import TopicModel
+from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
@@ -34,7 +34,6 @@ from torch_lntm.reports.prevalence import (
 )
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
-from torch_lntm.reports.topics import TopicSummary, summarise_topics
 
 #: Probability that every interval of the page is to cover.
 LEVEL = 0.95
@@ -189,7 +188,7 @@ def render_page(
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(drawn, corpus, columns, level=LEVEL)
     shares = summary.overall.mean[0].tolist()
-    topics = summarise_topics(model, shares, num_words=num_words, num_correlated=3)
+    topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     represented = represent_topics(drawn, corpus, summary.documents, num_docs, texts, level=LEVEL)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
@@ -231,9 +230,7 @@ def _page_itself() -> dict[str, Any]:
     }
 
 
-def _correlations(
-    model: TopicModel, topics: Sequence[TopicSummary], summary: CorpusSummary
-) -> dict[str, Any]:
+def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:
     """The topics' names, their map, and how they go together, in numbers and drawn."""
     shares, reach = summary.overall.mean[0], summary.overall.upper[0]
     names = [" ".join(telling_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]

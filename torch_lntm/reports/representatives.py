@@ -16,7 +16,6 @@ from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models import TopicModel
 from torch_lntm.reports.groups import written
 from torch_lntm.reports.labels import representative_documents
-from torch_lntm.reports.tables import words_of
 
 #: Letters of a text and of a value, columns, and words of a document that are shown.
 _TEXT, _VALUE, _FIELDS, _WORDS = 420, 80, 6, 15
@@ -130,4 +129,4 @@ def _frequent_words(model: TopicModel, corpus: Corpus, document: int) -> str:
     entries = slice(*corpus.row_offsets[document : document + 2].tolist())
     words, counts = np.asarray(corpus.word_index[entries]), np.asarray(corpus.counts[entries])
     frequent = words[np.argsort(-counts, kind="stable")[:_WORDS]].tolist()
-    return ", ".join(words_of(model, frequent))
+    return ", ".join(model.words_at(frequent))

@@ -15,7 +15,8 @@ from torch_lntm.guides import Guide
 from torch_lntm.inference import SourceActivity, transform
 from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.tables import TableFormat, check_text, signed, to_csv, words_of
+from torch_lntm.models.topic_table import signed
+from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def summarise_sources(
     """
     prior = source_prior(model)
     require_whole(1, num_topics=num_topics, num_words=num_words)
-    words = [words_of(model, row) for row in model.topics.top_words(num_words)[0].tolist()]
+    words = [model.words_at(row) for row in model.topics.top_words(num_words)[0].tolist()]
     loadings = prior.centred_mixing().cpu()
     variance = prior.source_variance * loadings.square().sum(0)
     shares = variance / prior.contrast_covariance().trace().cpu()

@@ -1,6 +1,7 @@
 """Draws of documents' topic proportions: by guides, by chains, by joint chains, or given."""
 
 from torch_lntm.inference.draws.joint import joint_draws
+from torch_lntm.inference.draws.shares import topic_shares
 from torch_lntm.inference.draws.sources import DrawSource, require_source, theta_draws
 from torch_lntm.inference.draws.theta import DrawnDocuments, ThetaDraws, enough_draws
 
@@ -12,4 +13,5 @@ __all__ = [
     "joint_draws",
     "require_source",
     "theta_draws",
+    "topic_shares",
 ]

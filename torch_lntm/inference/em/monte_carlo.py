@@ -458,6 +458,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             seconds=state.seconds,
             statistics=state.statistics,
             posterior=self._kept_chains(found),
+            corpus=self.corpus,
             chains=found.latents,
             moved=found.moved,
         )

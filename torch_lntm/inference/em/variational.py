@@ -496,4 +496,5 @@ class VariationalRun(ResumableFit[FitResult]):
             seconds=state.seconds,
             statistics=state.statistics,
             posterior=self.guide,
+            corpus=self.corpus,
         )

@@ -1,0 +1,90 @@
+"""The table of a model's topics, in words and with shares."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.known import TOPICS, make_factor_model, make_model
+
+import torch_lntm as lntm
+from torch_lntm.errors import ConfigError
+
+
+def test_topics_are_sorted_by_share_and_list_correlated_topics():
+    covariance = torch.tensor([[1.0, 0.8, 0.0], [0.8, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    model = make_model(covariance=covariance)
+    first, second, third = model.topic_table([0.2, 0.5, 0.3], num_words=2, num_correlated=1)
+    assert [s.topic for s in (first, second, third)] == [1, 2, 0]
+    assert first.words == ("dog", "cat")
+    assert first.probabilities == pytest.approx((0.4, 0.3))
+    assert third.words == ("ant", "bee")
+    correlation = model.topic_correlation()
+    assert third.correlated == ((1, pytest.approx(float(correlation[0, 1]))),)
+    assert third.correlated[0][1] > 0
+    assert third.opposed == ((2, pytest.approx(float(correlation[0, 2]))),)
+    assert third.opposed[0][1] < 0
+    assert second.correlated == ()
+
+
+def make_unequal():
+    """All topics are opposed, each pair more or less than the others."""
+    return make_model(covariance=torch.tensor([1.0, 0.5, 0.1]).diag())
+
+
+@pytest.mark.parametrize(
+    "make", [make_factor_model, lambda: lntm.models.lda(3, 4, topics=TOPICS), make_unequal]
+)
+def test_every_model_has_a_table_with_the_strongest_correlations_first(make):
+    model = make()
+    correlation = model.topic_correlation()
+    for topic in model.topic_table(num_words=1, num_correlated=2):
+        pairs = topic.correlated + topic.opposed
+        assert sorted(k for k, _ in pairs) == [k for k in range(3) if k != topic.topic]
+        for k, r in pairs:
+            assert r == pytest.approx(float(correlation[topic.topic, k]))
+        positive, negative = ([r for _, r in p] for p in (topic.correlated, topic.opposed))
+        assert positive == sorted(positive, reverse=True)
+        assert negative == sorted(negative)
+
+
+def test_topics_keep_their_order_without_shares_and_have_numbers_without_a_vocabulary():
+    table = make_model(vocabulary=None).topic_table(num_words=100)
+    assert [topic.topic for topic in table] == [0, 1, 2]
+    assert table[0].share is None
+    assert table[0].words == ("#0", "#1", "#2", "#3")
+
+
+def test_the_text_of_a_table_has_a_line_for_each_topic():
+    model = make_model()
+    assert str(model.topic_table(num_words=2)) == (
+        "topic   top words\n    0   ant bee\n    1   dog cat\n    2   ant cat"
+    )
+    lines = repr(model.topic_table([0.2, 0.5, 0.3], num_words=2)).splitlines()
+    assert lines[1:3] == ["topic   share   top words", "    1   50.0%   dog cat"]
+    assert len(lines) == 5
+    correlated = str(model.topic_table([0.2, 0.5, 0.3], num_words=2, num_correlated=1))
+    assert "most correlated topics" in correlated
+    assert "\n                against    1 (−0.50)" in correlated
+
+
+def test_the_html_of_a_table_has_a_row_for_each_topic_and_escapes_words():
+    model = make_model(vocabulary=("<b>", "bee", "cat", "dog"))
+    html = model.topic_table([0.2, 0.5, 0.3], num_words=2)._repr_html_()
+    assert html.count("<tr>") == 4
+    assert "<td>1</td><td>50.0%</td>" in html
+    assert "&lt;b&gt; bee" in html
+    assert "share" not in model.topic_table()._repr_html_()
+
+
+def test_a_slice_of_a_table_is_a_table():
+    table = make_model().topic_table(num_words=1)
+    assert str(table[1:]) == "topic   top words\n    1   dog\n    2   ant"
+    assert table[-1].words == ("ant",)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"shares": [0.5, 0.5]}, {"num_words": 0}, {"num_correlated": -1}]
+)
+def test_shares_of_other_topics_and_numbers_out_of_range_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        make_model().topic_table(**wrong)

@@ -1,0 +1,119 @@
+"""TopicTable: the topics of a model in words, as a table to print."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+
+@dataclass(frozen=True)
+class TopicSummary:
+    """One topic in words.
+
+    Attributes:
+        topic: Number of the topic, from 0, as in ``model.topics.probs``.
+        share: Posterior mean of the topic's proportion, averaged over the documents. None if no
+            documents are known.
+        words: Most probable words. ``#17`` stands for column 17 if the model has no vocabulary.
+        probabilities: Probabilities of ``words``.
+        correlated: ``(topic, correlation)`` of the topics with the highest positive correlations
+            of centred logits.
+        opposed: ``(topic, correlation)`` of the topics with the lowest negative correlations.
+    """
+
+    topic: int
+    share: float | None
+    words: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    correlated: tuple[tuple[int, float], ...]
+    opposed: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class TopicTable(Sequence[TopicSummary]):
+    """Topics of a model in words, the largest first.
+
+    The table prints as text, and shows as a table in notebooks. It is a sequence of
+    :class:`TopicSummary`. :meth:`TopicModel.topic_table` and
+    :attr:`~torch_lntm.inference.FitResult.topic_table` make it.
+
+    Attributes:
+        topics: The topics.
+
+    Example:
+        >>> table = result.topic_table(num_words=3)
+        >>> len(table), len(table[0].words)
+        (10, 3)
+        >>> print(table)
+        share: posterior mean of the proportion, averaged over the documents
+        topic   share   top words
+        ...
+    """
+
+    topics: tuple[TopicSummary, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> TopicSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> TopicTable: ...
+    def __getitem__(self, index: int | slice) -> TopicSummary | TopicTable:
+        """One topic by its place in the table, or a table of the topics in a slice."""
+        return TopicTable(self.topics[index]) if isinstance(index, slice) else self.topics[index]
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    def __iter__(self) -> Iterator[TopicSummary]:
+        return iter(self.topics)
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the shares of the topics are known."""
+        return any(topic.share is not None for topic in self.topics)
+
+    def __repr__(self) -> str:
+        """The table as text, one topic a line, with correlated topics in a line below it."""
+        has_correlations = any(topic.correlated or topic.opposed for topic in self.topics)
+        lines = []
+        if self.has_shares:
+            lines.append("share: posterior mean of the proportion, averaged over the documents")
+        lines.append(
+            "topic   "
+            + ("share   " if self.has_shares else "")
+            + ("top words, most correlated topics" if has_correlations else "top words")
+        )
+        indent = " " * (16 if self.has_shares else 8)
+        for topic in self.topics:
+            share = f"{_percent(topic.share):>6}   " if self.has_shares else " "
+            lines.append(f"{topic.topic:>5}  {share}{' '.join(topic.words)}")
+            partners = [
+                " ".join([relation, *(f"{k:>4} ({signed(r)})" for k, r in pairs)])
+                for relation, pairs in (("with", topic.correlated), ("against", topic.opposed))
+                if pairs
+            ]
+            if partners:
+                lines.append(indent + "   ".join(partners))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The table for notebooks: topics, shares if they are known, and words."""
+        rows = [
+            f"<tr><td>{topic.topic}</td>"
+            + (f"<td>{_percent(topic.share)}</td>" if self.has_shares else "")
+            + f'<td style="text-align: left">{html.escape(" ".join(topic.words))}</td></tr>'
+            for topic in self.topics
+        ]
+        share = "<th>share</th>" if self.has_shares else ""
+        head = f"<thead><tr><th>topic</th>{share}<th>top words</th></tr></thead>"
+        return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+def signed(number: float) -> str:
+    """A number with its sign, the minus as wide as the plus."""
+    return f"{number:+.2f}".replace("-", "−")
