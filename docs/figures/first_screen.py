@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import torch_lntm as lntm
-from torch_lntm.reports.labels import telling_words
+from torch_lntm.reports.labels import distinct_words
 
 NUM_TOPICS, NUM_SHOWN = 15, 5
 FIGURE = Path(__file__).with_suffix(".png")
@@ -28,7 +28,7 @@ def main() -> None:
     lntm.inference.VariationalEM(model, guide, progress=False).fit(train)
 
     labels = [
-        f"{one.topic} {' '.join(telling_words(one.frex, 2))}"
+        f"{one.topic} {' '.join(distinct_words(one.frex, 2))}"
         for one in lntm.reports.label_topics(model, train)
     ]
     figure, (left, right) = plt.subplots(

@@ -33,7 +33,7 @@ from torch_lntm.evaluation import (
     ExactCompletion,
     coherence,
     completion_of,
-    fit_own_words,
+    fit_cache_weight,
     paired_difference,
 )
 
@@ -112,7 +112,7 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
     if weight is None:
         chosen = np.random.default_rng(seed).permutation(split.train.num_docs)
         some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, seed)
-        weight = fit_own_words(prior, topics, some)
+        weight = fit_cache_weight(prior, topics, some)
     with warnings.catch_warnings():
         # The row says how far the simulation got.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
@@ -121,7 +121,7 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
                 prior,
                 topics,
                 split.hold_out,
-                own_words=a,
+                cache_weight=a,
                 concentration=concentration,
                 tolerance=settings.tolerance,
                 seed=seed,

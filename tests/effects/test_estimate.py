@@ -12,7 +12,7 @@ import torch
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus
 from torch_lntm.effects import Effects, estimate
-from torch_lntm.effects.result import frame_of
+from torch_lntm.effects.result import to_frame
 from torch_lntm.errors import ConfigError, CorpusError, IncompatibleGuideError, MissingColumnError
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC, ThetaDraws, theta_draws
@@ -334,7 +334,7 @@ def test_all_levels_and_grids(model, guide, corpus) -> None:
     np.testing.assert_allclose(np.diff(ages, 2), 0, atol=1e-9)
     both = found.predict("party", blog=[0, 1])
     assert len(both) == 3 * 2 * NUM_TOPICS
-    frame = frame_of(both)
+    frame = to_frame(both)
     assert list(frame.columns[:2]) == ["party", "blog"]
 
 

@@ -498,12 +498,12 @@ def test_completion_mixes_in_the_documents_own_words(generated) -> None:
     guide = make_guide(None, model)
     hold_out = generated[:30].hold_out_words(0.5, 0)
     own = document_completion(model, guide, hold_out)
-    given = document_completion(model, guide, hold_out, own_words=25.0)
-    alone = document_completion(model, guide, hold_out, own_words=None)
+    given = document_completion(model, guide, hold_out, cache_weight=25.0)
+    alone = document_completion(model, guide, hold_out, cache_weight=None)
     torch.testing.assert_close(own.log_predictive, given.log_predictive)
     assert own.perplexity < alone.perplexity
     assert "own words (a = 25)" in own.method
-    with pytest.raises(ConfigError, match="own_words=None for the topics alone"):
+    with pytest.raises(ConfigError, match="cache_weight=None for the topics alone"):
         document_completion(model, guide, hold_out, theta="integrated")
 
     exact = completion_of(model, None, hold_out, tolerance=0.01)

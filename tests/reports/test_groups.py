@@ -18,7 +18,7 @@ def test_names_are_groups_the_largest_first():
     groups = grouped(["b", "a", None, "b"])
     assert groups.names == ("b", "a")
     assert groups.codes.tolist() == [0, 1, -1, 0]
-    assert groups.places is None
+    assert groups.positions is None
     assert not groups.ordered
 
 
@@ -34,7 +34,7 @@ def test_few_numbers_are_groups_on_an_axis():
     groups = grouped([3.0, 1.5, float("nan"), 3.0])
     assert groups.names == ("1.5", "3")
     assert groups.codes.tolist() == [1, 0, -1, 1]
-    assert groups.places.tolist() == [1.5, 3.0]
+    assert groups.positions.tolist() == [1.5, 3.0]
 
 
 def test_many_numbers_are_cut_into_bins_of_as_many_documents():
@@ -42,7 +42,7 @@ def test_many_numbers_are_cut_into_bins_of_as_many_documents():
     assert len(groups.names) == 10
     assert np.bincount(groups.codes).tolist() == [10] * 10
     assert groups.names[:2] == ("0 to 9", "10 to 19")
-    assert groups.places.tolist() == list(range(10))
+    assert groups.positions.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_skewed_numbers_are_spaced_evenly_and_can_be_read():
     sizes = np.round(np.geomspace(1, 2_057_360, 40)).tolist()
     groups = grouped([*sizes, float("nan")])
     assert groups.codes[-1] == -1
-    assert set(np.diff(groups.places)) == {1.0}
+    assert set(np.diff(groups.positions)) == {1.0}
     assert groups.names[-1].endswith(" to 2,057,360")
     assert not any("e+" in name for name in groups.names)
-    assert "equally spaced" in groups.axis
+    assert "equally spaced" in groups.axis_note
 
 
 def test_few_skewed_numbers_lie_on_a_logarithmic_axis():
     groups = grouped([1, 10, 100, 1000, 10_000])
-    np.testing.assert_allclose(np.diff(groups.places), np.log(10))
+    np.testing.assert_allclose(np.diff(groups.positions), np.log(10))
     assert groups.names == ("1", "10", "100", "1000", "10,000")
-    assert "logarithmic" in groups.axis
-    assert grouped([2005, 2006, 2007]).axis == ""
-    assert grouped([0, 10, 100, 1000, 10_000]).places.tolist() == [0, 10, 100, 1000, 10_000]
-    assert grouped([2005, 2006, 2007]).places.tolist() == [2005, 2006, 2007]
+    assert "logarithmic" in groups.axis_note
+    assert grouped([2005, 2006, 2007]).axis_note == ""
+    assert grouped([0, 10, 100, 1000, 10_000]).positions.tolist() == [0, 10, 100, 1000, 10_000]
+    assert grouped([2005, 2006, 2007]).positions.tolist() == [2005, 2006, 2007]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from torch_lntm.reports import (
     topic_labels,
     word_scores,
 )
-from torch_lntm.reports.labels import telling_words
+from torch_lntm.reports.labels import distinct_words
 
 WORDS = ("the", "tax", "war", "rare")
 TOPICS = np.array([[0.5, 0.4, 0.05, 0.05], [0.5, 0.05, 0.449, 0.001]])
@@ -35,7 +35,7 @@ TOTALS = np.array([100, 40, 50, 2])
     ],
 )
 def test_a_name_has_no_two_words_that_begin_alike(words, said) -> None:
-    assert telling_words(words, 2) == said
+    assert distinct_words(words, 2) == said
 
 
 def test_names_of_topics_skip_inflections() -> None:

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist, squareform
 
-from torch_lntm.reports.layout import name_lines, place, spread
+from torch_lntm.reports.layout import avoid_overlaps, name_lines, plane_coordinates
 
 
 def test_places_reproduce_distances_of_the_plane():
     points = np.random.default_rng(0).normal(size=(12, 2))
     distance = squareform(pdist(points))
-    assert squareform(pdist(place(distance))) == pytest.approx(distance, abs=1e-4)
+    assert squareform(pdist(plane_coordinates(distance))) == pytest.approx(distance, abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_few_topics_and_topics_at_one_place_have_places(size):
     for distance in (np.zeros((size, size)), 1.0 - np.eye(size)):
-        points = place(distance)
+        points = plane_coordinates(distance)
         assert points.shape == (size, 2)
         assert np.isfinite(points).all()
 
@@ -33,8 +33,8 @@ def test_a_long_name_has_a_line_for_each_word():
 def test_a_picture_is_as_high_as_asked_where_topics_find_room():
     points = np.random.default_rng(0).normal(size=(5, 2))
     room = np.full((5, 2), 10.0)
-    assert spread(points, room, 400.0, 100.0)[1] == 100.0
-    places, height = spread(points, room, 40.0, 10.0)
+    assert avoid_overlaps(points, room, 400.0, 100.0)[1] == 100.0
+    places, height = avoid_overlaps(points, room, 40.0, 10.0)
     assert height > 10.0
     assert (places[:, 1] <= height).all()
 
@@ -45,7 +45,7 @@ def test_no_topic_covers_another_or_leaves_the_picture(size, crowded):
     generator = np.random.default_rng(size)
     points = np.zeros((size, 2)) if crowded else generator.standard_cauchy((size, 2))
     room = np.column_stack([np.full(size, 56.0), generator.uniform(20, 36, size)])
-    places, height = spread(points, room, 960.0)
+    places, height = avoid_overlaps(points, room, 960.0)
     gap = np.abs(places[:, None] - places)
     apart = (gap > room[:, None] + room - 1e-3).any(-1)
     assert apart[~np.eye(size, dtype=bool)].all()

@@ -258,7 +258,7 @@ def test_a_structural_model_has_a_page_with_its_effects():
         assert effect.term in page.said("th")
         assert f"{effect.estimate:.4f}".replace("-", "−") in page.said("td")
     (described,) = (text for text in page.said("p") if text.startswith("A regression of"))
-    assert described == effects.described
+    assert described == effects.description
     assert "the proportions of 2 topics in 30 documents on ~ party. In the interv" in described
     assert not re.search(r"Effects\(|docs/|\.md", " ".join(page.said("p")))
     assert any("Roberts" in text for text in page.said("li"))
@@ -365,7 +365,7 @@ def test_effects_over_time_are_courses_with_bands_that_end_at_zero():
     zero = first.height - 4
     assert [mark.y == zero for mark in first.marks] == [False, True, False]
     assert [mark.low == zero for mark in first.marks] == [True, True, False]
-    assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first.says
+    assert "2004-02-01: -5.00%, -20.00% to 10.00%" in first.description
     assert first.marks[1].x - first.marks[0].x > first.marks[2].x - first.marks[1].x  # 31, 29 days
     assert effect_charts(predictions[:1], "date", 5) == []
 
@@ -378,7 +378,7 @@ def test_the_axis_of_a_skewed_column_is_logarithmic_and_says_so():
         for size in sizes
     ]
     for chart in effect_charts(predictions, "size", 5):
-        assert "logarithmic" in chart.axis
+        assert "logarithmic" in chart.axis_note
         np.testing.assert_allclose(np.diff([mark.x for mark in chart.marks], 2), 0, atol=1e-9)
     corpus = Corpus.from_matrix(
         np.random.default_rng(0).poisson(2.0, (40, 8)),

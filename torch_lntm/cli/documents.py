@@ -371,9 +371,9 @@ class OnDocuments(ReadsDocuments):
         if hold_out.held_out.num_tokens == 0:
             say("no document has two words or more: there is nothing to complete")
             return []
-        own_words: list[Any] = [None]
+        cache_weights: list[Any] = [None]
         if guide.model.words.cache_weight is not None and theta != "integrated":
-            own_words = ["model", None]
+            cache_weights = ["model", None]
         results = [
             lntm.evaluation.document_completion(
                 guide.model,
@@ -382,10 +382,10 @@ class OnDocuments(ReadsDocuments):
                 observed_fraction,
                 self.seed,
                 theta=theta,
-                own_words=weight,
+                cache_weight=weight,
                 progress=self.shows_progress,
             )
-            for weight in own_words
+            for weight in cache_weights
         ]
         if sampled is not None and theta != "exact":
             say(

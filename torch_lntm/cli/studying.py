@@ -104,7 +104,7 @@ class Effects(DrawsPosteriors):
         if self.print_as == "json":
             print(json.dumps([asdict(r) | {"p_value": r.p_value} for r in rows], indent=2))
         elif self.print_as == "csv":
-            print(lntm.effects.frame_of(rows).to_csv(index=False), end="")
+            print(lntm.effects.to_frame(rows).to_csv(index=False), end="")
         elif self.predict is None:
             print(effects.summary(self.level))
         else:

@@ -3,7 +3,7 @@
 from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.numbers import Effect, Prediction
 from torch_lntm.effects.permutation import PermutationTest, permutation_test
-from torch_lntm.effects.result import Effects, frame_of
+from torch_lntm.effects.result import Effects, to_frame
 
 __all__ = [
     "Effect",
@@ -11,6 +11,6 @@ __all__ = [
     "PermutationTest",
     "Prediction",
     "estimate",
-    "frame_of",
     "permutation_test",
+    "to_frame",
 ]

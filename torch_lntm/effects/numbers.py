@@ -10,7 +10,7 @@ import scipy.stats
 
 
 @dataclass(frozen=True)
-class Estimated:
+class IntervalEstimate:
     """A number with its interval.
 
     Attributes:
@@ -39,7 +39,7 @@ class Estimated:
 
 
 @dataclass(frozen=True)
-class Effect(Estimated):
+class Effect(IntervalEstimate):
     """One coefficient: the change of a topic's proportion with a term.
 
     Attributes:
@@ -52,7 +52,7 @@ class Effect(Estimated):
 
 
 @dataclass(frozen=True)
-class Prediction(Estimated):
+class Prediction(IntervalEstimate):
     """The expected proportion of a topic at some values, or a difference of two.
 
     Attributes:

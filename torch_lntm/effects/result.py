@@ -13,7 +13,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from torch_lntm.effects.grids import average_rows
-from torch_lntm.effects.numbers import Effect, Estimated, Prediction
+from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 from torch_lntm.effects.regression import Pooled
 from torch_lntm.effects.text import format_coefficients, format_predictions
 from torch_lntm.errors import ConfigError, import_extra
@@ -66,30 +66,31 @@ class Effects:
         return len(self.weights)
 
     def __repr__(self) -> str:
-        missing = "".join(f"\n  {text}" for text in self._missing)
+        missing = "".join(f"\n  {text}" for text in self._excluded)
         return (
             f"Effects({self.formula.text!r} on {len(self.topics)} topics of {self.num_docs} "
-            f"documents)\n  in the intervals: {self._held}{missing}"
+            f"documents)\n  in the intervals: {self._included}{missing}"
         )
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """What was regressed, and what the intervals hold and do not, in sentences to read."""
         return (
             f"A regression of the proportions of {len(self.topics)} topics in "
-            f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: {self._held}."
-            + "".join(f" {text[0].upper()}{text[1:]}." for text in self._missing)
+            f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: "
+            f"{self._included}."
+            + "".join(f" {text[0].upper()}{text[1:]}." for text in self._excluded)
         )
 
     @property
-    def _held(self) -> str:
+    def _included(self) -> str:
         return (
             f"the regression ({self.method}); {'; '.join(self.sources_of_uncertainty)} "
             f"({self.pooled.num_draws} draws)"
         )
 
     @property
-    def _missing(self) -> list[str]:
+    def _excluded(self) -> list[str]:
         """What is not in the intervals, and what that does where documents are short."""
         if not self.fixed:
             return []
@@ -126,7 +127,7 @@ class Effects:
         Raises:
             ConfigError: pandas is not installed.
         """
-        return frame_of(self.table(level))
+        return to_frame(self.table(level))
 
     def summary(self, level: float = 0.95) -> str:
         """The coefficients as text to read, topic by topic.
@@ -321,7 +322,7 @@ class Effects:
             for point, found in zip(points, of_topic, strict=True)
         ]
 
-    def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[Estimated]]:
+    def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[IntervalEstimate]]:
         """Linear combinations of the coefficients, by topic, pooled by Rubin's rules.
 
         Args:
@@ -348,7 +349,7 @@ class Effects:
         half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
         return [
             [
-                Estimated(e, s, f, e - h, e + h, level)
+                IntervalEstimate(e, s, f, e - h, e + h, level)
                 for e, s, f, h in zip(*(x.tolist() for x in of_topic), strict=True)
             ]
             for of_topic in zip(estimates, errors, freedom, half, strict=True)
@@ -366,7 +367,7 @@ def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
     return np.array([str(levels[counts.argmax()])], object)
 
 
-def frame_of(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
+def to_frame(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
     """Effects or predictions as a pandas data frame with a row for each.
 
     Args:

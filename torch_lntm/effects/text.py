@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch_lntm.effects.numbers import Effect, Estimated, Prediction
+from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 
 #: Fewest and most decimals of the numbers of a table. Tables that need more are in powers of ten.
 MIN_DECIMALS, MAX_DECIMALS = 4, 7
@@ -91,7 +91,7 @@ def _tables(
     return "\n".join(lines)
 
 
-def _form(rows: Sequence[Estimated]) -> str:
+def _form(rows: Sequence[IntervalEstimate]) -> str:
     """The format in which the smallest standard error has two significant digits."""
     errors = [e.standard_error for e in rows if e.standard_error > ROUNDING * abs(e.estimate)]
     decimals = 1 - math.floor(math.log10(min(errors, default=1.0)))

@@ -38,7 +38,7 @@ ScoreMethod = Literal["completion", "importance", "ais"]
 E = TypeVar("E", bound="TopicModelEstimator")
 
 
-def is_compared() -> bool:
+def called_by_model_selection() -> bool:
     """Whether a search or a cross-validation of scikit-learn is calling."""
     return any(
         frame.f_globals.get("__name__", "").startswith("sklearn.model_selection")
@@ -46,7 +46,7 @@ def is_compared() -> bool:
     )
 
 
-def _texts_in(X: Any) -> str | None:
+def _describe_texts(X: Any) -> str | None:
     """What was given instead of counts, in words; None if it may be counts."""
     columns = getattr(X, "columns", ())
     for name, kind in zip(columns, X.dtypes if len(columns) else (), strict=True):
@@ -135,8 +135,11 @@ class TopicModelEstimator(
         corpus = self._corpus(X, "fit", reset=True)
         seed = self._seed()
         # Tensors of inference mode could not be updated by partial_fit outside of it.
-        with torch.inference_mode(False), whole_or_nothing() if is_compared() else nullcontext():
-            recipe, made = self._make(corpus, seed)
+        with (
+            torch.inference_mode(False),
+            whole_or_nothing() if called_by_model_selection() else nullcontext(),
+        ):
+            recipe, made = self._build(corpus, seed)
             result = made.engine.fit(corpus)
         self.recipe_, self.model_ = recipe, made.model
         self._shares: Tensor | None = topic_shares(self._guide(), corpus)
@@ -177,7 +180,7 @@ class TopicModelEstimator(
                 )
             return self.fit(X)
         with torch.inference_mode(False):
-            stepwise.update(self._known(X, "partial_fit"))
+            stepwise.update(self._fitted_corpus(X, "partial_fit"))
         self._shares = None
         return self
 
@@ -199,17 +202,17 @@ class TopicModelEstimator(
                 "torch_lntm.inference.transform(guide, corpus) with the guide() of a run"
             )
         estimator = cls(**{**params, "n_components": model.num_topics})
-        chosen = estimator._chosen_posterior
+        chosen = estimator._posterior_name
         estimator.recipe_ = Recipe(cls._model, None if chosen == AUTO else chosen)
         estimator.model_ = model.to(find_device(estimator.device))
         estimator.n_features_in_ = model.num_words
         return estimator
 
-    def _make(self, corpus: Corpus, seed: int) -> tuple[Recipe, Ingredients]:
+    def _build(self, corpus: Corpus, seed: int) -> tuple[Recipe, Ingredients]:
         """The recipe for these documents, and what it makes."""
         require_whole(1, n_components=self.n_components)
         require_whole(1, max_iter=self.max_iter)
-        named = Recipe(self._model, self._chosen_posterior)
+        named = Recipe(self._model, self._posterior_name)
         chosen = named.for_corpus(corpus, self.n_components)
         recipe = chosen.recipe
         own: dict[str, Any] = {
@@ -229,7 +232,7 @@ class TopicModelEstimator(
         return recipe, made
 
     @property
-    def _chosen_posterior(self) -> str:
+    def _posterior_name(self) -> str:
         return self._posterior if self.posterior is None else self.posterior
 
     def _model_options(self) -> dict[str, Any]:
@@ -253,7 +256,7 @@ class TopicModelEstimator(
         Returns:
             ``(n_samples, n_components)`` in the model's dtype; rows sum to 1.
         """
-        corpus = self._known(X, "transform")
+        corpus = self._fitted_corpus(X, "transform")
         guide = self._guide(**self._guide().em_options)
         return transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
 
@@ -269,7 +272,7 @@ class TopicModelEstimator(
             ``theta_samples(100)`` are about topic proportions, ``mean`` and ``covariance`` about
             the logits eta (of ``AspectModel`` about theta).
         """
-        corpus = self._known(X, "posteriors")
+        corpus = self._fitted_corpus(X, "posteriors")
         model = self.model_
         return self._guide().posterior(corpus.batch(device=model.device, dtype=model.dtype))
 
@@ -311,7 +314,7 @@ class TopicModelEstimator(
             ConfigError: ``score_method`` is none.
             CorpusError: There is nothing to score.
         """
-        corpus = self._known(X, "score")
+        corpus = self._fitted_corpus(X, "score")
         if self.score_method == "completion":
             return document_completion(self.model_, self._guide(), corpus)
         if self.score_method not in get_args(ScoreMethod):
@@ -348,7 +351,7 @@ class TopicModelEstimator(
         check_is_fitted(self, "model_")
         shares = getattr(self, "_shares", None)
         if X is not None:
-            corpus = self._known(X, "topics")
+            corpus = self._fitted_corpus(X, "topics")
             shares = topic_shares(self._guide(), corpus)
         model = self.model_
         if vocabulary is not None:
@@ -369,7 +372,7 @@ class TopicModelEstimator(
 
     # -- input -----------------------------------------------------------------------------------
 
-    def _known(self, X: Any, method: str) -> Corpus:
+    def _fitted_corpus(self, X: Any, method: str) -> Corpus:
         """Documents for a fitted model."""
         check_is_fitted(self, "model_")
         return self._corpus(X, method, reset=False)
@@ -390,7 +393,7 @@ class TopicModelEstimator(
             else:
                 X = self.model_.encode(X)
             return X
-        if found := _texts_in(X):
+        if found := _describe_texts(X):
             raise ConfigError(
                 f"expected counts, got {found}; put a CountVectorizer before the model, and give "
                 f"it the texts: make_pipeline(CountVectorizer(), {type(self).__name__}())"

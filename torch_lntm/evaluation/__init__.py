@@ -15,7 +15,7 @@ from torch_lntm.evaluation.completion import (
     completion_of,
     completion_perplexity,
     document_completion,
-    fit_own_words,
+    fit_cache_weight,
     paired_difference,
     unigram_perplexity,
 )
@@ -72,7 +72,7 @@ __all__ = [
     "completion_perplexity",
     "document_completion",
     "exclusivity",
-    "fit_own_words",
+    "fit_cache_weight",
     "log_likelihood",
     "paired_difference",
     "posterior_accuracy",

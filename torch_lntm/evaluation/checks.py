@@ -59,12 +59,12 @@ def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace
         ) from None
 
 
-def space_of(model: TopicModel, corpus: Corpus) -> IdentifiedSpace:
+def corpus_space(model: TopicModel, corpus: Corpus) -> IdentifiedSpace:
     """The coordinates of the corpus's first document, for what they are in general."""
     return identified_space(model, corpus.batch([0], model.device, model.dtype))
 
 
-def positions_of(documents: Tensor) -> str:
+def format_positions(documents: Tensor) -> str:
     """The first few of some positions, in words."""
     positions = documents.tolist()
     return ", ".join(map(str, positions[:5])) + (", …" if len(positions) > 5 else "")
@@ -83,12 +83,12 @@ def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log lik
         positions = bad.nonzero().flatten()
         warn(
             f"{len(positions)} of {len(bad)} documents have {problem} "
-            f"(positions {positions_of(positions)}): their {what} are not reliable; {cure}",
+            f"(positions {format_positions(positions)}): their {what} are not reliable; {cure}",
             UnreliableEstimateWarning,
         )
 
 
-def simplex(values: Any, name: str, shape: tuple[int | None, int | None]) -> Tensor:
+def as_probabilities(values: Any, name: str, shape: tuple[int | None, int | None]) -> Tensor:
     """Rows of probabilities as a float64 tensor on the CPU, normalised.
 
     Args:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import as_corpus
 from torch_lntm.errors import ConfigError
-from torch_lntm.evaluation.checks import simplex
+from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.kernels import probability_floor
 from torch_lntm.progress import tqdm
 
@@ -167,8 +167,8 @@ def by_likelihood(theta: Any, topics: Any, documents: Any, *, per_token: bool = 
         ConfigError: Shapes that do not fit, or numbers that are no probabilities.
     """
     corpus = as_corpus(documents, allow_empty=True)
-    probs = simplex(topics, "topics", (None, corpus.num_words))
-    proportions = simplex(theta, "theta", (None, len(probs)))
+    probs = as_probabilities(topics, "topics", (None, corpus.num_words))
+    proportions = as_probabilities(theta, "theta", (None, len(probs)))
     lengths = torch.from_numpy(np.maximum(corpus.lengths, 1)) if per_token else torch.ones(1)
     counts, floor = corpus.to_scipy().astype(np.float64), probability_floor(torch.float64)
 
@@ -241,8 +241,8 @@ def by_tfidf(queries: Any, documents: Any) -> Similarity:
 
 def _both(queries: Any, documents: Any) -> tuple[Tensor, Tensor]:
     """Proportions of queries and of documents, over the same topics."""
-    second = simplex(documents, "documents", (None, None))
-    return simplex(queries, "queries", (None, second.shape[1])), second
+    second = as_probabilities(documents, "documents", (None, None))
+    return as_probabilities(queries, "queries", (None, second.shape[1])), second
 
 
 def _products(first: Tensor, second: Tensor) -> Similarity:

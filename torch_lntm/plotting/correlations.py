@@ -10,13 +10,13 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError, require, require_whole
 from torch_lntm.models import TopicModel
-from torch_lntm.plotting.placement import TOPIC_WIDTH, place_topics, route
+from torch_lntm.plotting.graph_layout import TOPIC_WIDTH, lay_out_topics, route_line
 from torch_lntm.plotting.style import (
     DIVERGING,
     NEGATIVE,
     NEUTRAL,
     POSITIVE,
-    checked_labels,
+    labels_or_default,
     library,
 )
 from torch_lntm.reports.layout import name_lines
@@ -58,7 +58,7 @@ def correlation_heatmap(
     from matplotlib.colors import LinearSegmentedColormap
 
     correlation = model.topic_correlation().detach().cpu().numpy()
-    names = checked_labels(model, labels)
+    names = labels_or_default(model, labels)
     order = _seriation(correlation) if cluster else np.arange(len(names))
     shown = correlation[np.ix_(order, order)]
     np.fill_diagonal(shown, np.nan)  # always 1: it would only dull the colours of the others
@@ -122,7 +122,7 @@ def correlation_graph(
     """
     plt = library("matplotlib.pyplot")
     correlation = model.topic_correlation().detach().cpu().numpy()
-    names = checked_labels(model, labels)
+    names = labels_or_default(model, labels)
     size = len(names)
     if shares is not None and len(shares) != size:
         raise ConfigError(f"{len(shares)} shares for {size} topics; expected as many")
@@ -141,10 +141,10 @@ def correlation_graph(
         ax.figure.canvas.figure.draw_without_rendering()
         window = ax.get_window_extent()
         width, height = window.width / ax.figure.dpi, window.height / ax.figure.dpi
-    points = place_topics(correlation, linked, single, topics.room, float(width), height)
+    points = lay_out_topics(correlation, linked, single, topics.room, float(width), height)
     edge_of = [points - topics.room, points + topics.room]
     points[:, 1] += topics.below
-    curves = [route(points, i, j) for i, j in edges]
+    curves = [route_line(points, i, j) for i, j in edges]
     left, right = _limits(0, *edge_of, *curves)
     low, high = _limits(1, *edge_of, *curves)
     if ax is None:

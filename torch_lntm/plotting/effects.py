@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_lntm.plotting.style import GRID, NAME_LETTERS, NEUTRAL, library, rule
-from torch_lntm.reports.groups import is_skewed, written
-from torch_lntm.reports.layout import shortened
+from torch_lntm.reports.groups import format_number, is_skewed
+from torch_lntm.reports.layout import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def plot_effects(
         more = PER_LEVEL * len(series) * rows
         _, ax = plt.subplots(figsize=(WIDTH, max(HEIGHT, 1.0 + more)), layout="constrained")
     for j, one in enumerate(series):
-        colour, label = COLOURS[j % len(COLOURS)], shortened(one.label, NAME_LETTERS)
+        colour, label = COLOURS[j % len(COLOURS)], shorten(one.label, NAME_LETTERS)
         mean, lower, upper = one.proportions.T
         if kind == "text":
             # One place for each level, the series side by side within it.
@@ -80,7 +80,7 @@ def plot_effects(
     said = f"expected proportion, {level:.0%} intervals"
     if kind == "text":
         values = series[0].values
-        ax.set_yticks(range(len(values)), [shortened(str(value), NAME_LETTERS) for value in values])
+        ax.set_yticks(range(len(values)), [shorten(str(value), NAME_LETTERS) for value in values])
         ax.set_xlabel(said)
         ax.set_ylabel(name)
         for between in np.arange(1, len(values)) - 0.5:
@@ -93,7 +93,7 @@ def plot_effects(
             ax.tick_params(axis="x", rotation=30)
         elif is_skewed(np.array(series[0].values, np.float64)):
             ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(lambda x, _: written(x))
+            ax.xaxis.set_major_formatter(lambda x, _: format_number(x))
     rule(ax, "x" if kind == "text" else "y")
     if len(series) > 1:
         ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

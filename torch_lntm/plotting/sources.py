@@ -13,7 +13,7 @@ from torch_lntm.inference.documents import source_prior
 from torch_lntm.models import TopicModel
 from torch_lntm.plotting.style import NAME_LETTERS, NEGATIVE, NEUTRAL, POSITIVE, library, rule
 from torch_lntm.reports.labels import topic_labels
-from torch_lntm.reports.layout import shortened
+from torch_lntm.reports.layout import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def plot_loadings(
         ConfigError: matplotlib is missing.
     """
     plt = library("matplotlib.pyplot")
-    words = [shortened(name, NAME_LETTERS) for name in names]
+    words = [shorten(name, NAME_LETTERS) for name in names]
     rows: list[tuple[str, float]] = []  # a source's name, and with a loading its topics' names
     for number in sources:
         order = np.argsort(-loadings[:, number], kind="stable")

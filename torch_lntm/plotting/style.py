@@ -52,7 +52,7 @@ def use_style() -> None:
     )
 
 
-def checked_labels(model: TopicModel, labels: Sequence[str] | None) -> list[str]:
+def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[str]:
     """The names given, or those of :func:`~torch_lntm.reports.topic_labels`.
 
     Raises:

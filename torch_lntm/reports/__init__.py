@@ -1,4 +1,4 @@
-"""What a fitted model says: topics, labels, sources, prevalence, scores, and a page of all."""
+"""Results of a fitted model to read: topics, labels, sources, prevalence, scores, a report page."""
 
 from torch_lntm.reports.content import GroupWords, format_group_words, group_words
 from torch_lntm.reports.groups import Grouping, group_documents

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 from scipy.special import ndtri
 
-from torch_lntm.reports.groups import axis_of, places_of, written
-from torch_lntm.reports.layout import name_lines, place, shortened, spread
+from torch_lntm.reports.groups import axis_note, axis_positions, format_number
+from torch_lntm.reports.layout import avoid_overlaps, name_lines, plane_coordinates, shorten
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
 
 #: Pixels: width of a picture of topics, radius of its smallest and its largest circle, height of
@@ -60,7 +60,7 @@ class Picture:
     lines: tuple[Line, ...] = ()
 
     @property
-    def at(self) -> dict[int, Node]:
+    def by_topic(self) -> dict[int, Node]:
         """The nodes by topic."""
         return {node.topic: node for node in self.nodes}
 
@@ -75,7 +75,7 @@ class Mark:
     y: float
     low: float
     high: float
-    says: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Chart:
     """The proportions of one topic by group: a row for each, or a course over an axis.
 
     ``is_smooth`` tells a course of a formula, whose intervals are a band, from one of groups;
-    ``axis`` is what a reader must know of the axis.
+    ``axis_note`` is what a reader must know of the axis.
     """
 
     topic: int
@@ -92,16 +92,16 @@ class Chart:
     most: float
     ordered: bool
     is_smooth: bool = False
-    axis: str = ""
+    axis_note: str = ""
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         """The chart in words; of a smooth course some of its values."""
         marks = self.marks[:: max(1, len(self.marks) // 6)] if self.is_smooth else self.marks
-        return "; ".join(mark.says for mark in marks)
+        return "; ".join(mark.description for mark in marks)
 
 
-def picture(
+def lay_out_topics(
     distance: Array, topics: Sequence[int], names: Sequence[str], shares: Array, reach: Array
 ) -> Picture:
     """A picture of some topics, in which those of little distance are close.
@@ -121,7 +121,7 @@ def picture(
     room = np.array(
         [[max(outer[k] + 2, _LETTERS * _LETTER / 2), outer[k] + below[k] / 2 + 2] for k in topics]
     )
-    points, height = spread(place(distance), room, WIDTH)
+    points, height = avoid_overlaps(plane_coordinates(distance), room, WIDTH)
     return Picture(
         tuple(
             Node(k, x, y - below[k] / 2, radius[k], outer[k], lines[k])
@@ -136,13 +136,13 @@ def topic_map(topics: Array, names: Sequence[str], shares: Array, reach: Array) 
 
     Args:
         topics: ``(num_topics, num_words)`` probabilities.
-        names: As for :func:`picture`.
-        shares: As for :func:`picture`.
-        reach: As for :func:`picture`.
+        names: As for :func:`lay_out_topics`.
+        shares: As for :func:`lay_out_topics`.
+        reach: As for :func:`lay_out_topics`.
     """
     roots = np.sqrt(topics)
     distance = np.sqrt((1 - roots @ roots.T).clip(0))
-    return picture(distance, range(len(topics)), names, shares, reach)
+    return lay_out_topics(distance, range(len(topics)), names, shares, reach)
 
 
 def correlation_lines(correlation: Array, error: Array, level: float) -> list[Line]:
@@ -187,9 +187,9 @@ def correlation_graph(
 
     Args:
         lines: What :func:`correlation_lines` gave.
-        names: As for :func:`picture`.
-        shares: As for :func:`picture`.
-        reach: As for :func:`picture`.
+        names: As for :func:`lay_out_topics`.
+        shares: As for :func:`lay_out_topics`.
+        reach: As for :func:`lay_out_topics`.
     """
     drawn = [line for line in lines if line.correlation > 0]
     drawn = drawn[: int(_LINES_PER_TOPIC * len(shares))]
@@ -203,7 +203,7 @@ def correlation_graph(
         length[i, j] = length[j, i] = 1.2 - line.correlation
     paths = shortest_path(length, directed=False)
     apart = paths[np.isfinite(paths)].max()
-    shown = picture(np.where(np.isfinite(paths), paths, apart), topics, names, shares, reach)
+    shown = lay_out_topics(np.where(np.isfinite(paths), paths, apart), topics, names, shares, reach)
     return Picture(shown.nodes, shown.height, tuple(drawn))
 
 
@@ -229,7 +229,7 @@ def charts(prevalence: Prevalence, most: int) -> list[Chart]:
     )
     counts = prevalence.num_docs.tolist()
     return [
-        _chart(k, grouping.names, grouping.places, ends[:, :, k], grouping.axis, counts)
+        _chart(k, grouping.names, grouping.positions, ends[:, :, k], grouping.axis_note, counts)
         for k in order.tolist()
     ]
 
@@ -246,13 +246,13 @@ def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Ch
     values = [point.values[column] for point in predictions if point.topic == topics[0]]
     if len(values) < 2:
         return []
-    names = [value if isinstance(value, str) else written(value) for value in values]
-    places = places_of(values)
+    names = [value if isinstance(value, str) else format_number(value) for value in values]
+    places = axis_positions(values)
     found = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
     by_topic = np.array(found).reshape(len(topics), len(values), 4)
     clearness = differences(by_topic[..., 0].T, by_topic[..., 3].T)
     order = np.argsort(-clearness, kind="stable")[:most]
-    axis = axis_of(values)
+    axis = axis_note(values)
     return [_chart(topics[i], names, places, by_topic[i, :, :3].T, axis) for i in order.tolist()]
 
 
@@ -283,14 +283,14 @@ def _chart(
         ys = drawn[0]
     marks = []
     for g, name in enumerate(names):
-        says = f"{name}: {mean[g]:.2%}"
+        description = f"{name}: {mean[g]:.2%}"
         if known[g]:
-            says += f", {lower[g]:.2%} to {upper[g]:.2%}"
+            description += f", {lower[g]:.2%} to {upper[g]:.2%}"
         if counts is not None:
-            says += f" ({counts[g]} document{'s' * (counts[g] != 1)})"
+            description += f" ({counts[g]} document{'s' * (counts[g] != 1)})"
             if not counts[g]:
                 continue
         x, y, low, high = (float(v) for v in (xs[g], ys[g], drawn[1, g], drawn[2, g]))
-        marks.append(Mark(name, shortened(name, _LETTERS), x, y, low, high, says))
+        marks.append(Mark(name, shorten(name, _LETTERS), x, y, low, high, description))
     is_smooth = counts is None and places is not None
     return Chart(topic, tuple(marks), height, most, places is not None, is_smooth, axis)

@@ -35,22 +35,22 @@ class Grouping:
         column: The column whose values make the groups.
         names: The groups, in the order of the values, or the largest first if they have none.
         codes: ``(num_docs,)`` each document's group; -1 for those in none, whose value is missing.
-        places: ``(num_groups,)`` where the groups lie on an axis; None of names. Bins are equally
-            spaced. Other numbers lie at their values, or at their logarithms where
+        positions: ``(num_groups,)`` positions of the groups on an axis; None for names. Bins are
+            equally spaced. Other numbers lie at their values, or at their logarithms where
             :func:`is_skewed`; dates at their days.
-        axis: What a reader must know of that axis.
+        axis_note: What a reader must know of that axis.
     """
 
     column: str
     names: tuple[str, ...]
     codes: NDArray[np.int64]
-    places: NDArray[np.float64] | None = None
-    axis: str = ""
+    positions: NDArray[np.float64] | None = None
+    axis_note: str = ""
 
     @property
     def ordered(self) -> bool:
         """Whether the groups lie on an axis."""
-        return self.places is not None
+        return self.positions is not None
 
 
 def group_documents(column: str, values: NDArray[Any]) -> Grouping:
@@ -91,7 +91,7 @@ def grouping_columns(corpus: Corpus) -> list[str]:
     return found
 
 
-def places_of(values: Sequence[object]) -> NDArray[np.float64] | None:
+def axis_positions(values: Sequence[object]) -> NDArray[np.float64] | None:
     """Where values lie on an axis of numbers or days; None of names, and of two values or fewer.
 
     The axis of numbers is logarithmic where :func:`is_skewed`.
@@ -114,14 +114,14 @@ def is_skewed(values: NDArray[np.float64]) -> bool:
     return bool(least > 0 and np.median(values) - least < 0.1 * (most - least))
 
 
-def axis_of(values: Sequence[object] | NDArray[np.float64]) -> str:
-    """What a reader must know of the axis of :func:`places_of`."""
+def axis_note(values: Sequence[object] | NDArray[np.float64]) -> str:
+    """What a reader must know of the axis of :func:`axis_positions`."""
     if len(values) <= 2 or any(isinstance(value, str) for value in values):
         return ""
     return LOGARITHMIC if is_skewed(np.array(values, np.float64)) else ""
 
 
-def written(value: float) -> str:
+def format_number(value: float) -> str:
     """A number to read: whole, with separators of thousands, from 10,000 on."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:g}"
 
@@ -146,14 +146,14 @@ def _by_number(column: str, values: NDArray[np.float64]) -> Grouping:
     distinct = np.unique(values[known])
     if len(distinct) <= MOST_NAMES:
         codes = np.where(known, np.searchsorted(distinct, values), -1)
-        names = tuple(map(written, distinct.tolist()))
-        return Grouping(column, names, codes, _along(distinct), axis_of(distinct))
+        names = tuple(map(format_number, distinct.tolist()))
+        return Grouping(column, names, codes, _along(distinct), axis_note(distinct))
     edges = np.unique(np.quantile(values[known], np.linspace(0, 1, MOST_BINS + 1)))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     codes = np.unique(np.where(known, codes, -1), return_inverse=True)[1]
     codes = codes - (0 if known.all() else 1)
     parts = [values[codes == g] for g in range(int(codes.max()) + 1)]
-    names = tuple(f"{written(part.min())} to {written(part.max())}" for part in parts)
+    names = tuple(f"{format_number(part.min())} to {format_number(part.max())}" for part in parts)
     return Grouping(column, names, codes, np.arange(len(names), dtype=np.float64), BINS)
 
 

@@ -78,12 +78,12 @@ def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
         return [str(k) for k in range(model.num_topics)]
     top = model.topics.top_words(min(_CANDIDATES * num_words, len(vocabulary)))[0].tolist()
     return [
-        " ".join([str(k), *telling_words([vocabulary[v] for v in row], num_words)])
+        " ".join([str(k), *distinct_words([vocabulary[v] for v in row], num_words)])
         for k, row in enumerate(top)
     ]
 
 
-def telling_words(words: Sequence[str], number: int) -> list[str]:
+def distinct_words(words: Sequence[str], number: int) -> list[str]:
     """The first words of a ranking, without those that begin like a word before them.
 
     Two words begin alike if they share three letters or more, and all letters of the shorter word

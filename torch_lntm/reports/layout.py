@@ -15,7 +15,7 @@ _ROUNDS, _PUSHES = 300, 200
 _GROWTH, _GROWTHS = 1.15, 5
 
 
-def place(distance: Array) -> Array:
+def plane_coordinates(distance: Array) -> Array:
     """Places in the plane whose distances are close to those given, in proportion.
 
     They minimise the stress Σ (|x_i − x_j| − d_ij)²/d_ij² by majorisation (*Gansner, Koren & North
@@ -59,11 +59,11 @@ def name_lines(name: str, letters: int) -> tuple[str, ...]:
         name: The name.
         letters: Most letters of a line, wide ones counting twice; longer words are cut.
     """
-    lines = [name] if shortened(name, letters) == name else name.split(" ")
-    return tuple(shortened(line, letters) for line in lines)
+    lines = [name] if shorten(name, letters) == name else name.split(" ")
+    return tuple(shorten(line, letters) for line in lines)
 
 
-def shortened(text: str, letters: int) -> str:
+def shorten(text: str, letters: int) -> str:
     """A text of at most so many letters, wide ones counting twice."""
     room, kept = letters, ""
     for letter in text:
@@ -74,7 +74,7 @@ def shortened(text: str, letters: int) -> str:
     return kept
 
 
-def spread(
+def avoid_overlaps(
     points: Array, room: Array, width: float, height: float | None = None
 ) -> tuple[Array, float]:
     """Places in a picture where every topic has room.

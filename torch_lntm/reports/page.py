@@ -25,7 +25,7 @@ from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.reports import figures
 from torch_lntm.reports.citations import citations
 from torch_lntm.reports.groups import grouping_columns
-from torch_lntm.reports.labels import label_topics, telling_words
+from torch_lntm.reports.labels import distinct_words, label_topics
 from torch_lntm.reports.prevalence import (
     SHORT_DOCUMENT,
     CorpusSummary,
@@ -53,7 +53,7 @@ class EstimatedEffects(Protocol):
     """What the page shows of effects."""
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """What was regressed and what the intervals hold, in sentences."""
 
     @property
@@ -115,7 +115,7 @@ def report(
         raise ConfigError(f"{path}: is a folder; name a file to write the page to")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
-    posterior, own_scores, own_settings = _known_of(fit)
+    posterior, own_scores, own_settings = _contents_of(fit)
     page = render_page(
         posterior if draws is None else draws,
         corpus,
@@ -233,7 +233,7 @@ def _page_itself() -> dict[str, Any]:
 def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:
     """The topics' names, their map, and how they go together, in numbers and drawn."""
     shares, reach = summary.overall.mean[0], summary.overall.upper[0]
-    names = [" ".join(telling_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
+    names = [" ".join(distinct_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
     correlation, error = model.topic_correlation(), summary.correlation_error
     lines = figures.correlation_lines(correlation.detach().cpu().numpy(), error, LEVEL)
     words = model.topics.mean_probs.detach().double().cpu().numpy()
@@ -258,7 +258,7 @@ def _effects(effects: EstimatedEffects | None) -> dict[str, Any]:
     return {"expected": drawn, "coefficients": effects.table(LEVEL)}
 
 
-def _known_of(
+def _contents_of(
     fit: FitResult | Run | DrawSource,
 ) -> tuple[DrawSource, Sequence[Score], Mapping[str, Any]]:
     """The posterior, the scores and the settings of a fit."""

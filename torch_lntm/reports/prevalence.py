@@ -140,28 +140,28 @@ def summarise_corpus(
     model, filled = drawn.model, torch.from_numpy(corpus.lengths > 0)
     whole = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
     groupings = [whole, *(group_documents(name, corpus.metadata[name]) for name in by)]
-    tallies = [
-        _Tally(grouping, corpus, drawn.num_draws, model.num_topics) for grouping in groupings
+    group_sums = [
+        _GroupSums(grouping, corpus, drawn.num_draws, model.num_topics) for grouping in groupings
     ]
     logits = _LogitMoments(drawn.num_draws, model.num_topics)
     theta = torch.full((len(corpus), model.num_topics), 1.0 / model.num_topics, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
     for part in drawn:
         rows, draws_of_theta = torch.from_numpy(part.rows), part.theta.double()
-        for tally in tallies:
-            tally.add(draws_of_theta, rows)
+        for sums in group_sums:
+            sums.add(draws_of_theta, rows)
         logits.add(draws_of_theta[:, filled[rows]])
         theta[rows] = draws_of_theta.mean(0).to(model.dtype)
         converged[rows] = part.converged
-    overall, *others = (tally.result(level) for tally in tallies)
-    _check_drift(tallies[0].by_draw()[:, 0])
+    overall, *others = (sums.result(level) for sums in group_sums)
+    _check_drift(group_sums[0].by_draw()[:, 0])
     documents = DocumentTopics(
         theta, converged, corpus.lengths, "mean", metadata=dict(corpus.metadata)
     )
     return CorpusSummary(documents, overall, tuple(others), logits.error())
 
 
-class _Tally:
+class _GroupSums:
     """Sums over documents of the draws of their proportions, by group."""
 
     def __init__(self, grouping: Grouping, corpus: Corpus, num_draws: int, num_topics: int) -> None:

@@ -14,7 +14,7 @@ from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError
 from torch_lntm.inference import DocumentTopics, ThetaDraws
 from torch_lntm.models import TopicModel
-from torch_lntm.reports.groups import written
+from torch_lntm.reports.groups import format_number
 from torch_lntm.reports.labels import representative_documents
 
 #: Letters of a text and of a value, columns, and words of a document that are shown.
@@ -119,7 +119,7 @@ def _fields(metadata: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     found = []
     for name, value in metadata.items():
         if value is not None and value == value:  # not NaN
-            text = written(value) if isinstance(value, float) else str(value)
+            text = format_number(value) if isinstance(value, float) else str(value)
             found.append((name, _cut(text, _VALUE)))
     return tuple(found[:_FIELDS])
 

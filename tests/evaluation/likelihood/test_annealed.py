@@ -213,7 +213,7 @@ def reversed_weights(
 ) -> torch.Tensor:
     """Log weights ``(num_chains, num_docs)`` of reverse chains."""
     values = torch.zeros(settings.num_chains, corpus.num_docs, dtype=torch.float64)
-    path = settings.settle(model, corpus)
+    path = settings.path(model, corpus)
     for part in annealed.anneal_corpus(
         model, corpus, path, seed=0, max_docs=max_docs, progress=False, latents=latents
     ):
@@ -366,10 +366,10 @@ def test_paths_start_where_the_prior_lets_them() -> None:
     for kind in KINDS:
         model = make_model(kind)
         corpus, _ = model.generate([3], seed=0)
-        path = AIS().settle(model, corpus)
+        path = AIS().path(model, corpus)
         assert path.start == ("prior" if kind == "lda" else "posterior")
         assert len(path.temperatures) == (500 if kind == "lda" else 64)
-        path = AIS(start="prior", num_steps=2).settle(model, corpus)
+        path = AIS(start="prior", num_steps=2).path(model, corpus)
         assert (path.start, path.schedule, path.num_steps) == ("prior", "power", 2)
     with pytest.raises(IncompatibleGuideError, match=r"no normal approximation .*start='prior'"):
         log_likelihood(model, corpus, AIS(start="posterior"))

@@ -16,8 +16,8 @@ from torch_lntm.evaluation.accuracy.reference import (
     SMALLEST_EFFECTIVE_SAMPLE_SIZE,
     Reference,
 )
-from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, joined
-from torch_lntm.evaluation.checks import check_arguments, positions_of, space_of
+from torch_lntm.evaluation.accuracy.result import NOISE, Accuracy, PosteriorAccuracy, concatenate
+from torch_lntm.evaluation.checks import check_arguments, corpus_space, format_positions
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.inference.chains import chains_for
 from torch_lntm.models import TopicModel
@@ -81,7 +81,7 @@ def posterior_accuracy(
     require_whole(0, warmup_steps=warmup_steps)
     guides = _by_name(guide, model)
     model.check_parameters()
-    space = space_of(model, corpus)
+    space = corpus_space(model, corpus)
     standardiser = space.standardiser.cpu()
     documents = _sample_documents(corpus, num_docs, seed)
     found: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
@@ -92,7 +92,7 @@ def posterior_accuracy(
             chains = chains_for(
                 model, batch, num_chains=num_chains, warmup_steps=warmup_steps, seed=seed
             )
-            reference = Reference.of(chains.sample(num_samples), standardiser)
+            reference = Reference.from_samples(chains.sample(num_samples), standardiser)
             references.append(reference)
             exact = True
             for name, each in guides.items():
@@ -109,8 +109,8 @@ def posterior_accuracy(
     index = torch.from_numpy(documents)
     _warn_of_chains(index, reliable)
     return PosteriorAccuracy(
-        noise=joined(found[NOISE]),
-        guides={name: joined(found[name]) for name in guides},
+        noise=concatenate(found[NOISE]),
+        guides={name: concatenate(found[name]) for name in guides},
         unconverged=unconverged,
         index=index,
         lengths=torch.tensor(corpus.lengths[documents]),
@@ -141,9 +141,9 @@ def _warn_of_chains(index: Tensor, reliable: Tensor) -> None:
     if len(left_out):
         warn(
             f"the chains of {len(left_out)} of {len(index)} documents (positions "
-            f"{positions_of(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective sample "
-            f"size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and are "
-            "left out; raise num_samples or warmup_steps",
+            f"{format_positions(left_out)}) have an R-hat above {LARGEST_RHAT}, an effective "
+            f"sample size below {SMALLEST_EFFECTIVE_SAMPLE_SIZE:.0f}, or one that never moved, and "
+            "are left out; raise num_samples or warmup_steps",
             ConvergenceWarning,
         )
 

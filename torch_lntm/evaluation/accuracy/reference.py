@@ -56,7 +56,7 @@ class Reference:
     moved: Tensor
 
     @classmethod
-    def of(cls, samples: DocumentSamples, standardiser: Tensor) -> Reference:
+    def from_samples(cls, samples: DocumentSamples, standardiser: Tensor) -> Reference:
         """From draws of the documents.
 
         Args:
@@ -126,7 +126,7 @@ class Reference:
 
         Args:
             posterior: The posteriors.
-            standardiser: As for :meth:`of`.
+            standardiser: As for :meth:`from_samples`.
             seed: Seed of the posteriors' draws of theta, where their mean takes some.
         """
         mean = posterior.mean.double().cpu() @ standardiser

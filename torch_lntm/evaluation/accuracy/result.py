@@ -144,7 +144,7 @@ class PosteriorAccuracy:
         }
 
 
-def joined(parts: list[Accuracy]) -> Accuracy:
+def concatenate(parts: list[Accuracy]) -> Accuracy:
     """The distances of all batches' documents."""
     names = [field.name for field in fields(Accuracy)]
     return Accuracy(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

@@ -3,9 +3,9 @@
 from torch_lntm.evaluation.completion.completion import (
     completion_of,
     document_completion,
-    fit_own_words,
+    fit_cache_weight,
 )
-from torch_lntm.evaluation.completion.given import completion_perplexity, unigram_perplexity
+from torch_lntm.evaluation.completion.perplexity import completion_perplexity, unigram_perplexity
 from torch_lntm.evaluation.completion.result import (
     CompletionResult,
     ExactCompletion,
@@ -18,7 +18,7 @@ __all__ = [
     "completion_of",
     "completion_perplexity",
     "document_completion",
-    "fit_own_words",
+    "fit_cache_weight",
     "paired_difference",
     "unigram_perplexity",
 ]

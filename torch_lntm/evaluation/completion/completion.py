@@ -1,8 +1,8 @@
-"""document_completion: a part of each document predicts the rest of it, under any model.
+"""Document completion: the observed tokens of each document predict its held-out tokens.
 
-How theta is taken matters as much as the model. A plug-in of theta favours one family of priors or
-another, by up to 18 % of the perplexity on short documents. ``theta="exact"`` integrates it out:
-p(w | observed) = Σ_k E[theta_k | observed] φ_kw, by chains that run until their own error is small.
+The estimate of theta matters as much as the model. A plug-in estimate favours some families of
+priors, by up to 18 % of the perplexity of short documents. ``theta="exact"`` integrates theta out,
+p(w | observed) = Σ_k E[theta_k | observed] φ_kw, by chains that run until their error is small.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError, require_whole
 from torch_lntm.evaluation.checks import check_arguments
+from torch_lntm.evaluation.completion.cache import (
+    CacheWeight,
+    best_cache_weight,
+    cache_description,
+    cache_entries,
+    held_out_words,
+    resolve_cache_weight,
+)
 from torch_lntm.evaluation.completion.exact import SHORT, checked, score_by_chains
 from torch_lntm.evaluation.completion.modes import theta_modes
-from torch_lntm.evaluation.completion.own_words import (
-    OwnWordsWeight,
-    best_topic_tokens,
-    entries,
-    held_out_words,
-    note_of,
-    weight_of,
-)
 from torch_lntm.evaluation.completion.result import CompletionResult, ExactCompletion
 from torch_lntm.evaluation.draws import theta_draws, theta_means
 from torch_lntm.guides import Guide, require_guide
@@ -40,17 +40,17 @@ from torch_lntm.posteriors import Posterior
 from torch_lntm.progress import tqdm
 
 Theta = Literal["mode", "mean", "integrated", "exact"]
-#: A Dirichlet's concentration ``(num_topics,)``; or a logistic normal's mean and covariance, of K
-#: logits or of K − 1 with the last logit at 0; or a model of this package, with its own topics.
+#: Concentration ``(num_topics,)`` of a Dirichlet; mean and covariance of a logistic normal, for K
+#: logits or for the first K − 1 with the last logit at 0; or a model with its own topics.
 Prior: TypeAlias = "TopicModel | tuple[Any, Any] | Any"
 
-#: Descriptions in a result of the ways to take theta from a guide's posterior.
-_DESCRIBED = {
+#: Descriptions for results: estimates of theta from a guide's posterior.
+_DESCRIPTIONS = {
     "mode": "theta at the mode of eta",
     "mean": "theta at its mean",
     "integrated": "theta integrated over all held-out tokens of a document together",
 }
-#: Draws of a guide's posterior, and the first draws of each chain.
+#: Default draws of a guide's posterior, and of each chain at first.
 _GUIDE_DRAWS, _CHAIN_DRAWS = 500, 100
 
 
@@ -68,70 +68,76 @@ def document_completion(
     num_chains: int = 4,
     max_samples: int = 6400,
     max_docs: int = 256,
-    own_words: OwnWordsWeight = "model",
+    cache_weight: CacheWeight = "model",
     fingerprint: str | None = None,
     progress: bool = False,
 ) -> CompletionResult:
-    """Scores a part of each document's tokens given the rest of them (*IFTM §3.2.1*).
+    """Held-out scores of documents, given their observed tokens (*IFTM §3.2.1*).
 
-    ``theta`` says what stands for the document's topic proportions θ, given the observed tokens:
+    ``theta`` selects the estimate of a document's topic proportions θ from the observed tokens:
 
-    * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the guide's posterior mean of eta. (A
-      Dirichlet posterior has its mode on that scale, that of log θ, at the mean of θ.) Without a
-      guide, θ is the mode of its own posterior on the softmax scale.
-    * ``"mean"``: the same at the guide's posterior mean of θ. As Σ_k θ_k φ_kv is linear in θ, this
-      is also the average of the word's probability over the posterior, each token by itself. Exact
-      for a Dirichlet posterior, which takes no draws, and by draws for others.
-    * ``"integrated"``: log of the average over the guide's posterior of Π_v (Σ_k θ_k φ_kv)^c_v, all
-      held-out tokens together, so that one tells about the next. Biased low where draws are few.
-    * ``"exact"``: the posterior mean of θ without a guide, by chains of each document: collapsed
-      Gibbs sampling of the tokens' topics under a Dirichlet prior, else Hamiltonian Monte Carlo.
-      Their lengths are doubled until the Monte-Carlo standard error over all documents is within
-      ``tolerance``, and so is the bias that the logarithm of an average has, or until
-      ``max_samples``. The bias is then taken off, by the jackknife over chains. It compares models
-      of any kind on equal terms; the others tell partly of the family of the prior.
+    * ``"mode"``: Σ_v c_v log Σ_k θ_k φ_kv at θ = softmax of the guide's posterior mean of eta. For
+      a Dirichlet posterior, θ is its mean, which is the mode of log θ. Without a guide, θ is the
+      mode of the true posterior on the softmax scale.
+    * ``"mean"``: the same sum at the guide's posterior mean of θ. Σ_k θ_k φ_kv is linear in θ, so
+      the sum uses each token's probability averaged over the posterior. The mean is exact for a
+      Dirichlet posterior, and by draws for others.
+    * ``"integrated"``: log of the average of Π_v (Σ_k θ_k φ_kv)^c_v over the guide's posterior.
+      Held-out tokens are predicted together, so early tokens inform later tokens. The estimate is
+      biased low if draws are few.
+    * ``"exact"``: the posterior mean of θ by chains of each document, without a guide. A Dirichlet
+      prior uses collapsed Gibbs sampling of the tokens' topics, other priors Hamiltonian Monte
+      Carlo. Chains double in length until the Monte-Carlo standard error over all documents is
+      within ``tolerance``, or until ``max_samples``. The bias of the logarithm of an average must
+      be within ``tolerance`` too. The jackknife over chains then removes it.
 
-    Words repeat within documents. With ``own_words`` = a, a held-out word of probability q by the
-    topics has (c + a q) / (N + a), c of the document's N observed tokens being that word: the
-    prediction of a Dirichlet-multinomial document (*Doyle & Elkan 2009*).
-    :func:`~torch_lntm.evaluation.fit_own_words` finds a.
+    Only ``"exact"`` compares models of any kind on equal terms. The other scores depend on the
+    family of the prior as well.
+
+    Words repeat within documents. A cache language model predicts repetitions: with
+    ``cache_weight`` = a, a held-out word of topic probability q has probability
+    (c + a q) / (N + a), for c occurrences among the document's N observed tokens. A document with
+    Dirichlet-multinomial counts has this prediction (*Doyle & Elkan 2009*).
+    :func:`~torch_lntm.evaluation.fit_cache_weight` estimates a.
 
     Args:
         model: The model.
-        guide: A posterior for it; None for ``"exact"``, or for the mode of θ's own posterior.
+        guide: A guide of the model. None for ``"exact"``, or for ``"mode"`` of the true posterior.
         corpus: Documents over the model's vocabulary, or a frozen hold-out of their tokens.
-        observed_fraction: Share of each document's tokens to observe; not used with a hold-out.
+        observed_fraction: Share of each document's tokens to observe. A hold-out has its own.
         seed: Seed of the hold-out and of all draws.
-        theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"``.
+        theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"``. Defaults to ``"mode"``.
         num_samples: Draws of each document for ``"mean"`` and ``"integrated"``. Defaults to 500.
-            For ``"exact"``, draws of each chain to start with, after as many of warm-up; at least
-            4. Defaults to 100.
-        tolerance: Nats per token that the error of ``"exact"`` is to reach.
+            For ``"exact"``, the first number of kept draws of each chain, at least 4; warm-up has
+            the same length. Defaults to 100.
+        tolerance: Largest error of ``"exact"``, nats per token. Defaults to 0.001.
         num_chains: Chains of each document for ``"exact"``, at least 2.
         max_samples: Most draws of each chain to keep for ``"exact"``.
-        max_docs: Documents computed at once. The chains of a batch judge together whether they
-            suffice.
-        own_words: Tokens that the topics weigh as much as, beside the document's own observed
-            words; None for the topics alone. By default the concentration of a bursty model, and
-            the topics alone of others. Not with ``"integrated"``.
-        fingerprint: The ``fingerprint()`` that the hold-out must have, so that others score the
-            same tokens.
+        max_docs: Documents computed at once. The chains of a batch stop together.
+        cache_weight: Weight a of the topics beside the document's observed words, in tokens. None
+            for the topics alone. Defaults to ``"model"``: the concentration of a bursty model, and
+            None for other models. Not available for ``"integrated"``.
+        fingerprint: Expected ``fingerprint()`` of the hold-out, to be sure that two people score
+            the same tokens.
         progress: Show a progress bar on standard error.
 
     Returns:
         The scores; an :class:`ExactCompletion` for ``"exact"``. Documents without held-out tokens
-        take no part in them. Two results over the same hold-out compare document by document, see
-        :func:`paired_difference`.
+        are left out. :func:`paired_difference` compares two results over the same hold-out.
 
     Raises:
-        ConfigError: A setting that cannot be used, no guide where one is needed, or a corpus over
-            another vocabulary.
-        CorpusError: There is not one held-out token, or these are other tokens than
-            ``fingerprint`` says.
+        ConfigError: A setting is out of range, the guide is missing, or the corpus has another
+            vocabulary.
+        CorpusError: There is no held-out token, or ``fingerprint`` belongs to other tokens.
         IncompatibleGuideError: The guide belongs to another model.
 
     Warns:
         UnreliableEstimateWarning: The error of ``"exact"`` is above ``tolerance``.
+
+    Example:
+        >>> result = lntm.evaluation.document_completion(model, guide, test)
+        >>> result.theta, result.num_docs
+        ('mode', ...)
     """
     if theta not in get_args(Theta):
         raise ConfigError(f"theta is {theta!r}; expected one of {', '.join(get_args(Theta))}")
@@ -145,18 +151,18 @@ def document_completion(
     hold_out = _hold_out(model, corpus, observed_fraction, seed, max_docs)
     if guide is not None or theta in ("mean", "integrated"):
         require_guide(guide, model)
-    weight = weight_of(model, own_words)
+    weight = resolve_cache_weight(model, cache_weight)
     if weight is not None and theta == "integrated":
         raise ConfigError(
-            "own_words are for tokens each by itself; take theta 'mode', 'mean' or 'exact', not "
-            "'integrated', or own_words=None for the topics alone"
+            "theta='integrated' predicts held-out tokens together and has no cache_weight; take "
+            "theta 'mode', 'mean' or 'exact', or cache_weight=None for the topics alone"
         )
-    given = isinstance(corpus, WordHoldOut)
+    is_hold_out = isinstance(corpus, WordHoldOut)
     about: dict[str, Any] = {
         "held_out_tokens": torch.tensor(hold_out.held_out.lengths),
         "theta": theta,
-        "observed_fraction": None if given else observed_fraction,
-        "seed": None if given else seed,
+        "observed_fraction": None if is_hold_out else observed_fraction,
+        "seed": None if is_hold_out else seed,
         "corpus_name": hold_out.corpus.name,
         "fingerprint": (
             hold_out.check_fingerprint(fingerprint) if fingerprint else hold_out.fingerprint()
@@ -184,33 +190,41 @@ def completion_of(
     concentration: float | None = None,
     **settings: Any,
 ) -> CompletionResult:
-    """:func:`document_completion` of a prior and topics, whichever library they are from.
+    """Held-out scores of a prior and topics from any library; see :func:`document_completion`.
 
     Args:
-        prior: A Dirichlet's concentration ``(num_topics,)``; or the mean and covariance of a
-            logistic normal, a tuple, of all logits or of all but the last, which is then 0; or a
-            model of this package.
-        topics: ``(num_topics, num_words)`` word probabilities, array or tensor; normalised here.
-            None for a model, which has its own.
+        prior: Concentration ``(num_topics,)`` of a Dirichlet; or a tuple with the mean and the
+            covariance of a logistic normal, for all logits or for the first K − 1 with the last
+            logit at 0; or a model of this package.
+        topics: ``(num_topics, num_words)`` word probabilities, array or tensor, normalised here.
+            None if the prior is a model.
         hold_out: The documents' observed and held-out tokens.
         theta: ``"exact"``, or ``"mode"`` for a plug-in on the softmax scale.
-        concentration: Concentration of documents that repeat their words, beside a prior and topics
-            (:class:`~torch_lntm.models.DirichletMultinomial`); a model has its own.
-        **settings: As for :func:`document_completion`.
+        concentration: Concentration of a Dirichlet-multinomial likelihood of words
+            (:class:`~torch_lntm.models.DirichletMultinomial`). Defaults to independent words. Leave
+            it out if the prior is a model.
+        **settings: Settings of :func:`document_completion`.
 
     Returns:
         The scores of every document.
 
     Raises:
-        ConfigError: A prior, topics or number that cannot be used, or another number of words.
+        ConfigError: The prior, the topics or a number cannot be used, or the numbers of words
+            differ.
         CorpusError: As for :func:`document_completion`.
+
+    Example:
+        >>> split, phi = test.hold_out_words(), model.topics.probs
+        >>> result = lntm.evaluation.completion_of(torch.ones(10), phi, split, "mode")
+        >>> result.num_docs == len(test)
+        True
     """
     model = _model_of(prior, topics, concentration)
-    return document_completion(model, None, _given(hold_out), theta=theta, **settings)
+    return document_completion(model, None, _require_hold_out(hold_out), theta=theta, **settings)
 
 
 @torch.no_grad()
-def fit_own_words(
+def fit_cache_weight(
     prior: Prior,
     topics: Any,
     hold_out: WordHoldOut[Corpus],
@@ -218,18 +232,18 @@ def fit_own_words(
     max_docs: int = 256,
     progress: bool = False,
 ) -> float:
-    """How many tokens the topics weigh as much as, beside a document's own observed words.
+    """Weight of the topics in a cache language model of the documents, in tokens.
 
-    The a of :func:`document_completion`'s ``own_words`` under which the held-out tokens are most
-    probable, theta at its mode on the softmax scale. Where words repeat no more than the topics
-    say, it is as large as it may be, 1e7.
+    The weight a maximises the probability of the held-out tokens under :func:`document_completion`
+    with ``cache_weight`` = a. Theta is at its mode on the softmax scale. A value of 1e7, the
+    largest, means that words repeat no more than the topics predict.
 
     Args:
         prior: As for :func:`completion_of`.
         topics: As for :func:`completion_of`.
         hold_out: Hold-out on which to estimate a. Use the observed fraction of the hold-out that
             you will score, and other documents. Documents of the fit are acceptable; a is then
-            somewhat too large.
+            slightly too large.
         max_docs: Documents solved at once.
         progress: Show a progress bar on standard error.
 
@@ -237,14 +251,17 @@ def fit_own_words(
         a, between 0.01 and 1e7.
 
     Raises:
-        ConfigError: A prior, topics or number that cannot be used, or another number of words.
-        CorpusError: There is not one held-out token.
+        ConfigError: The prior, the topics or a number cannot be used, or the numbers of words
+            differ.
+        CorpusError: There is no held-out token.
     """
     model = _model_of(prior, topics)
-    hold_out = _hold_out(model, _given(hold_out), 0.5, 0, max_docs)
+    hold_out = _hold_out(model, _require_hold_out(hold_out), 0.5, 0, max_docs)
     batches = _Batches(model, hold_out, max_docs, progress, by_length=True)
-    found = [entries(model, theta_modes(model, seen), seen, unseen) for seen, unseen in batches]
-    return best_topic_tokens(torch.cat(found, 1))
+    entries = [
+        cache_entries(model, theta_modes(model, seen), seen, unseen) for seen, unseen in batches
+    ]
+    return best_cache_weight(torch.cat(entries, 1))
 
 
 class _Batches:
@@ -253,13 +270,14 @@ class _Batches:
     Args:
         model: The model, whose device and dtype the observed tokens have.
         hold_out: All tokens.
-        max_docs: Documents of a batch, at most.
+        max_docs: Most documents of a batch.
         progress: Show a progress bar.
-        by_length: Whether documents come by their observed tokens, those of up to ``SHORT`` in
-            batches of their own; else in the order of the corpus.
+        by_length: Sort the documents by their observed tokens. Documents of up to ``SHORT`` tokens
+            have batches of their own. If False, documents keep the order of the corpus.
 
     Attributes:
-        back: ``(num_docs,)`` places of the corpus's documents among those of the batches.
+        inverse: ``(num_docs,)`` position of each document of the corpus among the batches'
+            documents.
     """
 
     def __init__(
@@ -278,11 +296,11 @@ class _Batches:
             order = lengths.argsort(kind="stable")
             groups = np.split(order, [int((lengths <= SHORT).sum())])
             self._orders = [group for group in groups if len(group)]
-        self.back = torch.from_numpy(np.concatenate(self._orders)).argsort()
+        self.inverse = torch.from_numpy(np.concatenate(self._orders)).argsort()
 
     def __iter__(self) -> Iterator[tuple[DocumentBatch, DocumentBatch]]:
         device = self._model.device
-        with tqdm(total=len(self.back), unit="doc", disable=not self._progress) as bar:
+        with tqdm(total=len(self.inverse), unit="doc", disable=not self._progress) as bar:
             for order in self._orders:
                 observed, held_out = (
                     part.batches(self._max_docs, order=order, device=device, dtype=dtype)
@@ -297,59 +315,57 @@ class _Batches:
     def collect(
         self,
         score: Callable[[DocumentBatch, DocumentBatch], tuple[dict[str, Tensor], str]],
-        own_words: float | None,
+        cache_weight: float | None,
     ) -> dict[str, Any]:
-        """Tensors of all documents, by their names, and the method."""
-        found = [score(seen, unseen) for seen, unseen in self]
+        """Scores of all documents: tensors by name, and the description of the method."""
+        scores = [score(seen, unseen) for seen, unseen in self]
         tensors = {
-            name: torch.cat([part[name].cpu() for part, _ in found])[self.back]
-            for name in found[0][0]
+            name: torch.cat([part[name].cpu() for part, _ in scores])[self.inverse]
+            for name in scores[0][0]
         }
-        return tensors | {"method": found[0][1] + note_of(own_words)}
+        return tensors | {"method": scores[0][1] + cache_description(cache_weight)}
 
 
 def _scores(
     model: TopicModel,
     guide: Guide[Any] | None,
     theta: Theta,
-    own_words: float | None,
+    cache_weight: float | None,
     num_samples: int,
     seed: int,
     seen: DocumentBatch,
     unseen: DocumentBatch,
 ) -> tuple[dict[str, Tensor], str]:
-    """Log probabilities of held-out tokens by a plug-in or draws, and a description."""
+    """Log probabilities of held-out tokens by a plug-in or by draws, and the method in words."""
     if guide is None:
-        at, method = (
-            theta_modes(model, seen),
-            f"{model.name}, theta at its mode on the softmax scale",
-        )
+        proportions = theta_modes(model, seen)
+        method = f"{model.name}, theta at its mode on the softmax scale"
     else:
         posterior = (guide.means if theta == "mode" else guide.posterior)(seen)
         draws = "" if theta == "mode" else f", {num_samples} draws"
-        described = f"{_DESCRIBED[theta]}{draws}"
+        description = f"{_DESCRIPTIONS[theta]}{draws}"
         if theta != "integrated" and posterior.has_exact_theta_mean:
-            described = "theta at its exact mean"
-        method = f"{type(guide).__name__}'s posterior, {described}"
+            description = "theta at its exact mean"
+        method = f"{type(guide).__name__}'s posterior, {description}"
         if theta == "integrated":
             score = _integrated(posterior, model.topics, unseen, num_samples, seed)
             return {"log_predictive": score}, method
-        # A known mean is the mode on the softmax scale too.
-        at = posterior.theta(posterior.mean.double())
+        # For an exact (Dirichlet) posterior, theta at the mean is the mode of log theta.
+        proportions = posterior.theta(posterior.mean.double())
         if theta == "mean":
-            at = theta_means(posterior, num_samples, seed)
-    words = held_out_words(model, seen, unseen, own_words)
-    return {"log_predictive": words.log_likelihood(at)}, method
+            proportions = theta_means(posterior, num_samples, seed)
+    words = held_out_words(model, seen, unseen, cache_weight)
+    return {"log_predictive": words.log_likelihood(proportions)}, method
 
 
 def _integrated(
     posterior: Posterior, topics: Topics, held_out: DocumentBatch, num_samples: int, seed: int
 ) -> Tensor:
     """Log of the average over draws of the probability of all held-out tokens ``(num_docs,)``."""
-    placed, probs = topics.assign_groups(held_out), topics.double_probs
-    longest = int(placed.row_offsets.diff().max())
+    batch, probs = topics.assign_groups(held_out), topics.double_probs
+    longest = int(batch.row_offsets.diff().max())
     scores = [
-        SparseWords(probs, placed.select(rows)).log_likelihood(theta).logsumexp(0)
+        SparseWords(probs, batch.select(rows)).log_likelihood(theta).logsumexp(0)
         for rows, theta in theta_draws(posterior, num_samples, seed, longest)
     ]
     return torch.cat(scores) - math.log(num_samples)
@@ -362,7 +378,7 @@ def _hold_out(
     seed: int,
     max_docs: int,
 ) -> WordHoldOut[Corpus]:
-    """The hold-out of a corpus, or the one given, with what the model reads; checked."""
+    """A checked hold-out with the covariates of the model; drawn here from a plain corpus."""
     if isinstance(corpus, WordHoldOut):
         hold_out = corpus.of(check_arguments(model, corpus.corpus, seed=seed, max_docs=max_docs))
     else:
@@ -375,8 +391,8 @@ def _hold_out(
     return hold_out
 
 
-def _given(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
-    """The hold-out, if it is one."""
+def _require_hold_out(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
+    """The same hold-out; anything else raises ``ConfigError``."""
     if not isinstance(hold_out, WordHoldOut):
         raise ConfigError(
             f"hold_out is a {type(hold_out).__name__}; expected the hold-out that "
@@ -386,7 +402,7 @@ def _given(hold_out: WordHoldOut[Corpus]) -> WordHoldOut[Corpus]:
 
 
 def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> TopicModel:
-    """A model in float64 with these parameters, or the model that was given."""
+    """The prior if it is a model, otherwise a float64 model with these parameters."""
     if isinstance(prior, TopicModel):
         for name, value in {"topics": topics, "concentration": concentration}.items():
             if value is not None:
@@ -404,7 +420,7 @@ def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> 
 
 
 def _independent_model_of(prior: Prior, topics: Any) -> TopicModel:
-    """The model of a prior and topics, whose documents' words are independent draws."""
+    """Model of a prior and topics, with independent draws of words."""
     phi = _numbers("topics", topics)
     if phi.dim() != 2:
         raise ConfigError(
@@ -440,12 +456,12 @@ def _independent_model_of(prior: Prior, topics: Any) -> TopicModel:
     return lda(*phi.shape, concentration=alpha, topics=phi, dtype=torch.float64)
 
 
-def _numbers(name: str, given: Any) -> Tensor:
-    """A float64 tensor of an array or tensor."""
+def _numbers(name: str, values: Any) -> Tensor:
+    """An array or tensor as a float64 tensor on the CPU."""
     try:
-        return torch.as_tensor(given).detach().cpu().double()
+        return torch.as_tensor(values).detach().cpu().double()
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(
-            f"{name} is a {type(given).__name__}; expected arrays of numbers, or a model as the "
+            f"{name} is a {type(values).__name__}; expected arrays of numbers, or a model as the "
             "prior and None as its topics"
         ) from None

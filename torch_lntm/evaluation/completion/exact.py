@@ -7,7 +7,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
 from torch_lntm.errors import UnreliableEstimateWarning, warn
-from torch_lntm.evaluation.completion.own_words import held_out_words
+from torch_lntm.evaluation.completion.cache import held_out_words
 from torch_lntm.evaluation.completion.result import ExactCompletion
 from torch_lntm.inference.chains import chains_for
 from torch_lntm.inference.chains.diagnostics import split_rhat
@@ -22,7 +22,7 @@ SHORT, SHORT_STEPS, LONG_STEPS = 150, 10, 20
 
 def score_by_chains(
     model: TopicModel,
-    own_words: float | None,
+    cache_weight: float | None,
     all_tokens: int,
     seen: DocumentBatch,
     unseen: DocumentBatch,
@@ -40,7 +40,7 @@ def score_by_chains(
 
     Args:
         model: The model.
-        own_words: Weight of the topics beside the documents' own words; None for the topics alone.
+        cache_weight: Weight a of the topics, in tokens. None for the topics alone.
         all_tokens: Held-out tokens of all documents, of which these have a part.
         seen: The observed tokens of documents that are all short, or all longer than ``SHORT``.
         unseen: The held-out tokens of the same documents, float64.
@@ -54,7 +54,7 @@ def score_by_chains(
     Returns:
         The attributes of :class:`ExactCompletion` that are one value a document, and a description.
     """
-    words = held_out_words(model, seen, unseen, own_words)
+    words = held_out_words(model, seen, unseen, cache_weight)
     short = bool((seen.lengths <= SHORT).all())
     chains = chains_for(
         model,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
-from torch_lntm.evaluation.checks import identified_space, space_of, warn_of_documents
+from torch_lntm.evaluation.checks import corpus_space, identified_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import solve, words_of
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.guides import make_guide
@@ -125,12 +125,12 @@ class AIS(LikelihoodMethod):
                 f"start is {self.start!r}; expected one of {', '.join(_DEFAULTS)}, or None for the "
                 "first that the model's prior has"
             )
-        filled = self._filled(self.start or "posterior")
+        filled = self._with_defaults(self.start or "posterior")
         require_whole(0, num_temperatures=filled.num_temperatures)
         require_whole(1, num_steps=filled.num_steps)
         _ = filled.temperatures
 
-    def settle(self, model: TopicModel, corpus: Corpus) -> AnnealingPath:
+    def path(self, model: TopicModel, corpus: Corpus) -> AnnealingPath:
         """The path for a model's documents, with nothing left open.
 
         Raises:
@@ -138,9 +138,9 @@ class AIS(LikelihoodMethod):
                 offers no normal approximation of it.
         """
         if self.start == "prior":
-            return self._filled("prior")
+            return self._with_defaults("prior")
         try:
-            has_normal = space_of(model, corpus).has_normal
+            has_normal = corpus_space(model, corpus).has_normal
         except IncompatibleGuideError:
             has_normal = False
         if self.start == "posterior" and not has_normal:
@@ -148,9 +148,9 @@ class AIS(LikelihoodMethod):
                 f"{type(model.prior).__name__} offers no normal approximation of a document's "
                 "posterior; take start='prior'"
             )
-        return self._filled("posterior" if has_normal else "prior")
+        return self._with_defaults("posterior" if has_normal else "prior")
 
-    def _filled(self, start: str) -> AnnealingPath:
+    def _with_defaults(self, start: str) -> AnnealingPath:
         """With the defaults of a start."""
         num_temperatures, num_steps, schedule = _DEFAULTS[start]
         return AnnealingPath(
@@ -168,7 +168,7 @@ class AIS(LikelihoodMethod):
 
         Ctrl-C ends it without a result: a partial sum would be of other documents.
         """
-        path = self.settle(model, corpus)
+        path = self.path(model, corpus)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
         errors, acceptance = torch.zeros_like(values), torch.ones_like(values)
         size = torch.full_like(values, float(self.num_chains))

@@ -107,7 +107,7 @@ def ais_bracket(
     require_model(model)
     settings = AIS() if settings is None else settings
     corpus, latents = model.generate(lengths, seed=seed, covariates=covariates)
-    path = settings.settle(model, corpus)
+    path = settings.path(model, corpus)
     lower = settings.estimate(model, corpus, seed=seed, max_docs=max_docs, progress=progress)
     upper = torch.zeros(corpus.num_docs, dtype=torch.float64)
     size = torch.full_like(upper, float(path.num_chains))

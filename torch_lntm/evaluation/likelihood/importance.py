@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.evaluation.checks import space_of, warn_of_documents
+from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import Document, documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import (
     PARETO_K_LIMIT,
@@ -88,7 +88,7 @@ class Importance(LikelihoodMethod):
             ConfigError: There is no such proposal under the model's prior, or an argument that
                 cannot be used.
         """
-        space = space_of(model, corpus)
+        space = corpus_space(model, corpus)
         proposal = next(iter(space.proposals)) if self.proposal is None else self.proposal
         if proposal not in space.proposals:
             raise ConfigError(

@@ -10,7 +10,7 @@ import torch
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import ConfigError, require_whole
-from torch_lntm.evaluation.checks import space_of, warn_of_documents
+from torch_lntm.evaluation.checks import corpus_space, warn_of_documents
 from torch_lntm.evaluation.likelihood.documents import documents, guide_for
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.guides import Guide
@@ -58,7 +58,7 @@ class Quadrature(LikelihoodMethod):
                 f"quadrature is for 2 or 3 topics, the model has {model.num_topics}; "
                 "take method='importance' or 'ais'"
             )
-        space = space_of(model, corpus)
+        space = corpus_space(model, corpus)
         if not space.has_grid:
             raise ConfigError(
                 f"quadrature is not for this {type(model.prior).__name__}, whose integral has more "

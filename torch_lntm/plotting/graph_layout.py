@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from torch_lntm.reports.layout import place, spread
+from torch_lntm.reports.layout import avoid_overlaps, plane_coordinates
 
 #: Inches that a topic's circle with its name takes across.
 TOPIC_WIDTH = 1.15
@@ -20,7 +20,7 @@ _BENDS = (0.0, 0.12, -0.12, 0.25, -0.25, 0.4, -0.4)
 _LEFT, _RIGHT, _DOWN, _UP = 0.35, 0.35, 0.3, 0.15
 
 
-def place_topics(
+def lay_out_topics(
     correlation: np.ndarray,
     linked: Sequence[int],
     single: Sequence[int],
@@ -47,7 +47,7 @@ def place_topics(
         np.fill_diagonal(distance, 0.0)
         if height is not None:
             height -= rows_height(len(single), width)
-        points[linked] = spread(place(distance), room[linked], width, height)[0]
+        points[linked] = avoid_overlaps(plane_coordinates(distance), room[linked], width, height)[0]
     columns = _columns(width)
     for row in range(-(-len(single) // columns)):
         topics = list(single[row * columns : (row + 1) * columns])
@@ -66,7 +66,7 @@ def _columns(width: float) -> int:
     return max(1, int(width / TOPIC_WIDTH))
 
 
-def route(points: np.ndarray, start: int, end: int) -> np.ndarray:
+def route_line(points: np.ndarray, start: int, end: int) -> np.ndarray:
     """A line between two topics that bends around the others, as little as it can.
 
     Args:

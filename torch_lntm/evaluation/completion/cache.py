@@ -27,12 +27,12 @@ from torch_lntm.kernels.contraction import document_sums, sampled_product, sum_o
 from torch_lntm.models import TopicModel
 
 #: The weight a; ``"model"`` for what the model says; None for the topics alone.
-OwnWordsWeight: TypeAlias = "float | Literal['model'] | None"
+CacheWeight: TypeAlias = "float | Literal['model'] | None"
 #: Where the a that predicts best is looked for.
 _SMALLEST, _LARGEST = 1e-2, 1e7
 
 
-class OwnWords(SparseWords):
+class CacheWords(SparseWords):
     """Held-out tokens under topics and the documents' own observed words.
 
     Args:
@@ -81,7 +81,7 @@ class OwnWords(SparseWords):
 
 
 def held_out_words(
-    model: TopicModel, seen: DocumentBatch, unseen: DocumentBatch, own_words: float | None
+    model: TopicModel, seen: DocumentBatch, unseen: DocumentBatch, cache_weight: float | None
 ) -> SparseWords:
     """The held-out tokens of some documents, for scores at given theta.
 
@@ -89,14 +89,14 @@ def held_out_words(
         model: The model.
         seen: Their observed tokens.
         unseen: Their held-out tokens, float64.
-        own_words: a; None for the topics alone.
+        cache_weight: a; None for the topics alone.
     """
-    placed = model.topics.assign_groups(unseen)
+    batch = model.topics.assign_groups(unseen)
     topics = model.topics.double_probs
-    if own_words is None:
-        return SparseWords(topics, placed, model.words.for_single_tokens())
+    if cache_weight is None:
+        return SparseWords(topics, batch, model.words.for_single_tokens())
     own = counts_at(seen, unseen).double()
-    return OwnWords(topics, placed, own, seen.lengths.double(), own_words)
+    return CacheWords(topics, batch, own, seen.lengths.double(), cache_weight)
 
 
 def counts_at(batch: DocumentBatch, other: DocumentBatch) -> Tensor:
@@ -116,37 +116,43 @@ def counts_at(batch: DocumentBatch, other: DocumentBatch) -> Tensor:
     return torch.where(keys[place] == wanted, batch.counts[order[place]], 0.0)
 
 
-def note_of(own_words: float | None) -> str:
+def cache_description(cache_weight: float | None) -> str:
     """What a result's method says of the documents' own words."""
-    return "" if own_words is None else f", and the documents' own words (a = {own_words:.4g})"
+    return (
+        "" if cache_weight is None else f", and the documents' own words (a = {cache_weight:.4g})"
+    )
 
 
-def weight_of(model: TopicModel, own_words: Any) -> float | None:
+def resolve_cache_weight(model: TopicModel, cache_weight: Any) -> float | None:
     """The weight a as a number, or None for the topics alone.
 
     Args:
         model: The model.
-        own_words: What the caller gave; ``"model"`` for the concentration of a bursty model, and
+        cache_weight: What the caller gave; ``"model"`` for the concentration of a bursty model, and
             for the topics alone of another.
 
     Raises:
         ConfigError: It is not a positive, finite number, nor one of these.
     """
-    if own_words is None:
+    if cache_weight is None:
         return None
-    if own_words == "model":
+    if cache_weight == "model":
         return model.words.cache_weight
-    number = isinstance(own_words, int | float | np.number) and not isinstance(own_words, bool)
-    if not number or not 0 < own_words < math.inf:
+    number = isinstance(cache_weight, int | float | np.number) and not isinstance(
+        cache_weight, bool
+    )
+    if not number or not 0 < cache_weight < math.inf:
         raise ConfigError(
-            f"own_words is {own_words!r}; expected a positive number of tokens, such as "
-            "evaluation.fit_own_words finds, None for the topics alone, or 'model'"
+            f"cache_weight is {cache_weight!r}; expected a positive number of tokens, such as "
+            "evaluation.fit_cache_weight finds, None for the topics alone, or 'model'"
         )
-    return float(own_words)
+    return float(cache_weight)
 
 
-def entries(model: TopicModel, theta: Tensor, seen: DocumentBatch, unseen: DocumentBatch) -> Tensor:
-    """What :func:`best_topic_tokens` takes of some documents, ``(4, nnz)`` float64 on the CPU.
+def cache_entries(
+    model: TopicModel, theta: Tensor, seen: DocumentBatch, unseen: DocumentBatch
+) -> Tensor:
+    """What :func:`best_cache_weight` takes of some documents, ``(4, nnz)`` float64 on the CPU.
 
     Args:
         model: The model.
@@ -161,7 +167,7 @@ def entries(model: TopicModel, theta: Tensor, seen: DocumentBatch, unseen: Docum
     return torch.stack([unseen.counts, topics, own, lengths]).cpu()
 
 
-def best_topic_tokens(held_out: Tensor) -> float:
+def best_cache_weight(held_out: Tensor) -> float:
     """The a under which held-out tokens are most probable, each by itself.
 
     Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_lntm.corpus import Corpus, as_corpus
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.evaluation.checks import simplex
+from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.evaluation.completion.result import CompletionResult
 from torch_lntm.kernels import mixture_log_likelihood
 
@@ -37,8 +37,8 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         CorpusError: There is not one held-out token.
     """
     held_out = as_corpus(held_out, allow_empty=True)
-    proportions = simplex(theta, "theta", (held_out.num_docs, None))
-    probs = simplex(topics, "topics", (proportions.shape[1], held_out.num_words))
+    proportions = as_probabilities(theta, "theta", (held_out.num_docs, None))
+    probs = as_probabilities(topics, "topics", (proportions.shape[1], held_out.num_words))
     if held_out.num_tokens == 0:
         raise CorpusError("there is not one held-out token; pass documents that have some")
     floor = math.log(torch.finfo(torch.float64).tiny)

@@ -12,9 +12,9 @@ from scipy import optimize
 import torch_lntm as lntm
 from torch_lntm.corpus import Corpus, DocumentBatch, WordHoldOut
 from torch_lntm.errors import ConfigError, CorpusError
-from torch_lntm.evaluation import completion_of, document_completion, fit_own_words
+from torch_lntm.evaluation import completion_of, document_completion, fit_cache_weight
+from torch_lntm.evaluation.completion.cache import best_cache_weight, counts_at, held_out_words
 from torch_lntm.evaluation.completion.modes import theta_modes
-from torch_lntm.evaluation.completion.own_words import best_topic_tokens, counts_at, held_out_words
 from torch_lntm.models import TopicModel, ctm, lda
 
 NUM_WORDS = 7
@@ -53,7 +53,7 @@ def test_document_completion(device, predictive, a) -> None:
     model = model_of("lda").to(device)  # its means of theta are exact: no draws
     guide = lntm.guides.make_guide(None, model)
     result = document_completion(
-        model, guide, hold_out(), theta=predictive, own_words=a, max_docs=2
+        model, guide, hold_out(), theta=predictive, cache_weight=a, max_docs=2
     )
     theta = guide.posterior(hold_out().observed.batch(device=device, dtype=torch.float64))
     q = theta.theta_mode().cpu().numpy() @ TOPICS
@@ -64,7 +64,7 @@ def test_document_completion(device, predictive, a) -> None:
 @pytest.mark.parametrize("name", ["ctm", "lda"])
 def test_mode_of_the_fair_evaluator(name) -> None:
     model = model_of(name)
-    result = completion_of(model, None, hold_out(), "mode", own_words=5.0)
+    result = completion_of(model, None, hold_out(), "mode", cache_weight=5.0)
     plain = completion_of(model, None, hold_out(), "mode")
     assert "own words" in result.method
     assert "own words" not in plain.method
@@ -81,7 +81,7 @@ def test_exact_mean_of_the_fair_evaluator() -> None:
     held_out = np.repeat(np.eye(NUM_WORDS, dtype=np.int64), 2, 0)
     plain, own = (
         completion_of(
-            model_of("ctm"), None, hold_out(observed, held_out), own_words=a, tolerance=0.002
+            model_of("ctm"), None, hold_out(observed, held_out), cache_weight=a, tolerance=0.002
         )
         for a in (None, 4.0)
     )
@@ -98,7 +98,7 @@ def test_topics_alone_are_the_limit() -> None:
     model = model_of("ctm")
     guide = lntm.guides.make_guide(None, model)
     plain = document_completion(model, guide, hold_out())
-    limit = document_completion(model, guide, hold_out(), own_words=1e12)
+    limit = document_completion(model, guide, hold_out(), cache_weight=1e12)
     torch.testing.assert_close(limit.log_predictive, plain.log_predictive, rtol=1e-9, atol=1e-9)
 
 
@@ -120,7 +120,7 @@ def test_words_that_differ_between_groups() -> None:
     for rows, topics in model.topics.by_group(batch, model.topics.double_probs):
         q[rows.numpy()] = theta[rows.numpy()] @ topics.detach().numpy()
     p = (observed + 3.0 * q) / (observed.sum(1, keepdims=True) + 3.0)
-    result = document_completion(model, guide, split, own_words=3.0)
+    result = document_completion(model, guide, split, cache_weight=3.0)
     np.testing.assert_allclose(result.log_predictive, (held_out * np.log(p)).sum(1), rtol=1e-9)
 
 
@@ -168,7 +168,7 @@ def test_expected_topic_counts_are_the_gradient() -> None:
 def test_a_word_without_probability() -> None:
     """Its logarithm is finite, and the others tell the weight."""
     counts, topics = [3.0, 2.0, 1.0], [0.2, 0.1, 0.0]
-    found = best_topic_tokens(torch.tensor([counts, topics, [2.0, 0.0, 0.0], [5.0] * 3]).double())
+    found = best_cache_weight(torch.tensor([counts, topics, [2.0, 0.0, 0.0], [5.0] * 3]).double())
 
     def loss(a: float) -> float:
         return -3 * math.log((2 + 0.2 * a) / (5 + a)) - 3 * math.log(a / (5 + a))
@@ -191,7 +191,7 @@ def test_fit(a) -> None:
     """It finds the optimum, and the concentration that documents were drawn with."""
     corpus = bursty(a, 4000)
     split = corpus.hold_out_words(seed=0)
-    found = fit_own_words(np.array([1.0]), TOPICS[:1], split, max_docs=1500)
+    found = fit_cache_weight(np.array([1.0]), TOPICS[:1], split, max_docs=1500)
     observed, held_out = (part.to_scipy().toarray() for part in split)
 
     def loss(log_a: float) -> float:
@@ -204,7 +204,7 @@ def test_fit(a) -> None:
         assert found > 500
         return
     parts = [corpus[start::8].hold_out_words(seed=0) for start in range(8)]
-    logs = [math.log(fit_own_words(np.array([1.0]), TOPICS[:1], part)) for part in parts]
+    logs = [math.log(fit_cache_weight(np.array([1.0]), TOPICS[:1], part)) for part in parts]
     # Student's t of 7 degrees of freedom is above 8 once in 10,000 times.
     assert abs(np.mean(logs) - math.log(a)) < 8.0 * np.std(logs, ddof=1) / math.sqrt(8)
     assert np.std(logs) < 0.2
@@ -213,7 +213,7 @@ def test_fit(a) -> None:
 def test_fit_on_a_device(device) -> None:
     split = bursty(5.0, 60).hold_out_words(seed=0)
     found = [
-        fit_own_words(model_of("ctm").to(where), None, split, max_docs=25)
+        fit_cache_weight(model_of("ctm").to(where), None, split, max_docs=25)
         for where in ("cpu", device)
     ]
     assert found[1] == pytest.approx(found[0], rel=1e-4)
@@ -223,21 +223,21 @@ def test_arguments() -> None:
     model = model_of("ctm")
     guide = lntm.guides.make_guide(None, model)
     for bad in (0, -1.0, math.nan, math.inf, "2", True):
-        with pytest.raises(ConfigError, match="own_words is"):
-            document_completion(model, guide, hold_out(), own_words=bad)
-        with pytest.raises(ConfigError, match="own_words is"):
-            completion_of(model, None, hold_out(), "mode", own_words=bad)
-    with pytest.raises(ConfigError, match="each by itself"):
-        document_completion(model, guide, hold_out(), theta="integrated", own_words=2.0)
+        with pytest.raises(ConfigError, match="cache_weight is"):
+            document_completion(model, guide, hold_out(), cache_weight=bad)
+        with pytest.raises(ConfigError, match="cache_weight is"):
+            completion_of(model, None, hold_out(), "mode", cache_weight=bad)
+    with pytest.raises(ConfigError, match="predicts held-out tokens together"):
+        document_completion(model, guide, hold_out(), theta="integrated", cache_weight=2.0)
     with pytest.raises(ConfigError, match=r"hold_out_words\(\)"):
-        fit_own_words(model, None, hold_out().corpus)
+        fit_cache_weight(model, None, hold_out().corpus)
     with pytest.raises(CorpusError, match="held-out token"):
-        fit_own_words(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
+        fit_cache_weight(model, None, hold_out(OBSERVED, 0 * HELD_OUT))
 
 
 def test_models_with_laplace_sources_have_weights_too() -> None:
     corpus = Corpus.from_matrix(np.random.default_rng(0).poisson(2.0, (12, 8)))
     hold_out = corpus.hold_out_words(0.5, 0)
     model = lntm.models.iftm(3, 8, 2, source="laplace")
-    assert fit_own_words(model, None, hold_out) > 0
+    assert fit_cache_weight(model, None, hold_out) > 0
     assert completion_of(model, None, hold_out, "mode").perplexity > 1
