@@ -4,6 +4,8 @@ A command is a dataclass. Its fields are the options, on the command line and in
 files; their types and documentation are what the options are checked against and explained by.
 """
 
+from torch_lntm.cli.documents import Command, OnDocuments, ReadsDocuments, say
 from torch_lntm.cli.main import main
+from torch_lntm.cli.registration import register_command
 
-__all__ = ["main"]
+__all__ = ["Command", "OnDocuments", "ReadsDocuments", "main", "register_command", "say"]

@@ -45,9 +45,9 @@ class Command:
     ``shared`` says whether several processes can share the work.
 
     Attributes:
-        plugin: Python module, or .py file, to import first: one that registers models of your own
-            by lntm.models.register. It runs with your rights, so it cannot come from a
-            configuration file.
+        plugin: Python module, or .py file, to import first. It may register models, guides,
+            readers, commands and sections of the report. It runs with your rights, so it cannot
+            come from a configuration file.
     """
 
     positionals: ClassVar[tuple[str, ...]] = ()

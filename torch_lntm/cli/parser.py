@@ -122,6 +122,7 @@ def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
         SystemExit: With 2 for wrong options, with 0 after printing help or the version.
         ConfigError: A plug-in that cannot be imported.
     """
+    arguments = _import_plugin_of(arguments)
     parser = Parser(
         prog="torch-lntm",
         usage="torch-lntm COMMAND ... [--help]",
@@ -176,8 +177,6 @@ def _options(name: str, command: type[Command], arguments: list[str]) -> dict[st
                 options[option] = read_value(option, hints[option], value)
     except ValueError as error:
         parser.error(str(error))
-    if options["plugin"] is not None:
-        _import_plugin(options["plugin"])
     return options
 
 
@@ -195,6 +194,26 @@ def _check_given(
         parser.error(f"{', '.join(missing)} not given")
 
 
+def _import_plugin_of(arguments: Sequence[str]) -> list[str]:
+    """Import the module of ``--plugin``, which may register the command.
+
+    Returns:
+        The arguments, with the command first.
+
+    Raises:
+        ConfigError: The module cannot be imported.
+    """
+    parser = Parser(prog="torch-lntm", add_help=False, allow_abbrev=False)
+    parser.add_argument("--plugin")
+    options, others = parser.parse_known_args(arguments)
+    if options.plugin is None:
+        return list(arguments)
+    _import_plugin(options.plugin)
+    if not others or others[0].startswith("-"):
+        return others  # help, or the version
+    return [others[0], "--plugin", options.plugin, *others[1:]]
+
+
 def _import_plugin(plugin: str) -> None:
     """Import a module by its name, also one in the working directory, or by its .py file.
 
@@ -203,11 +222,18 @@ def _import_plugin(plugin: str) -> None:
     """
     try:
         if plugin.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(plugin).stem, plugin)
+            # A name of its own: a file such as json.py must not replace another module.
+            name = f"torch_lntm_plugin_{Path(plugin).stem}"
+            spec = importlib.util.spec_from_file_location(name, plugin)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            sys.modules[name] = module  # dataclasses look up their module there
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
             return
         here = os.getcwd()
         sys.path.insert(0, here)

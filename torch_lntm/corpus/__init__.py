@@ -5,12 +5,15 @@ from torch_lntm.corpus.corpus import Corpus, as_corpus
 from torch_lntm.corpus.examples import lee_corpus, lee_file, synthetic_topics
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.convert import convert_corpus
+from torch_lntm.corpus.readers.registration import register_reader
+from torch_lntm.corpus.readers.texts import TextOptions
 from torch_lntm.corpus.splits import Split, WordHoldOut, load_split, load_word_hold_out
 
 __all__ = [
     "Corpus",
     "DocumentBatch",
     "Split",
+    "TextOptions",
     "WordHoldOut",
     "as_corpus",
     "convert_corpus",
@@ -19,5 +22,6 @@ __all__ = [
     "load_split",
     "load_word_hold_out",
     "read_corpus",
+    "register_reader",
     "synthetic_topics",
 ]

@@ -25,6 +25,7 @@ from torch_lntm.reports.scores import (
     score_records,
     write_scores,
 )
+from torch_lntm.reports.sections import PageData, Picture, Section, Table, register_section
 from torch_lntm.reports.sources import (
     SourceSummary,
     SourceTopic,
@@ -41,11 +42,15 @@ __all__ = [
     "GroupWords",
     "Grouping",
     "LabelMeasure",
+    "PageData",
+    "Picture",
     "Prevalence",
     "RepresentativeDocument",
     "Score",
+    "Section",
     "SourceSummary",
     "SourceTopic",
+    "Table",
     "TableFormat",
     "TopicLabels",
     "coherence_scores",
@@ -62,6 +67,7 @@ __all__ = [
     "likelihood_scores",
     "most_active_documents",
     "read_scores",
+    "register_section",
     "report",
     "representative_documents",
     "score_records",

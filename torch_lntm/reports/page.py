@@ -34,6 +34,7 @@ from torch_lntm.reports.prevalence import (
 )
 from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
+from torch_lntm.reports.sections import PageData, Section, render_sections
 
 #: Probability that every interval of the page is to cover.
 LEVEL = 0.95
@@ -139,6 +140,7 @@ def render_page(
     scores: Sequence[Score] = (),
     settings: Mapping[str, Any] | None = None,
     title: str | None = None,
+    sections: Iterable[Section] = (),
     instead_of_chains: bool = False,
     num_words: int = 12,
     num_docs: int = 4,
@@ -163,6 +165,8 @@ def render_page(
         scores: Numbers to show, such as those on documents held out.
         settings: What to list as the settings, by name.
         title: The page's title; by default it names the corpus.
+        sections: Sections of one's own, each a title and a function; see
+            :class:`torch_lntm.reports.Section`. They follow the topics.
         instead_of_chains: Say that a guide drew the proportions and that chains fitted the model.
         num_words: Top words of each topic.
         num_docs: Documents for each topic.
@@ -190,6 +194,10 @@ def render_page(
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
     represented = represent_topics(drawn, corpus, summary.documents, num_docs, texts, level=LEVEL)
+    correlations = _correlations(model, topics, summary)
+    names, listed = correlations["names"], settings or {}
+    data = PageData(model, corpus, drawn, summary, topics, names, scores, listed, LEVEL)
+    own = render_sections(sections, data)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
         **_page_itself(),
@@ -202,13 +210,15 @@ def render_page(
         topics=topics,
         labels=label_topics(model, corpus, num_words=num_words),
         overall=summary.overall,
-        **_correlations(model, topics, summary),
+        **correlations,
         documents=represented,
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         effects=effects,
         **_effects(effects),
+        sections=own,
+        has_pictures=any(section.has_pictures for section in own),
         scores=scores,
-        settings=settings or {},
+        settings=listed,
         citations=citations(model.name, drawn.name, model.words.cache_weight is not None),
         level=LEVEL,
         num_draws=drawn.num_draws,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from torch_lntm.files import at_line, read_lines
 
 __all__ = ["find_format", "holds_texts", "read_corpus"]
 
-_SUFFIXES = {
+#: Formats by the endings of files.
+SUFFIXES = {
     ".npz": "npz",
     ".ldac": "ldac",
     ".dat": "ldac",
@@ -43,7 +45,13 @@ _CONVERTED = {
 STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
 #: Formats of counts whose words are looked for beside them.
 WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
-FORMATS = tuple(dict.fromkeys(("npz", *STREAMS, "store", *TEXT_READERS)))
+#: Readers of whole corpora by format, which :func:`register_reader` adds.
+CORPUS_READERS: dict[str, Callable[[Path, TextOptions], Corpus]] = {}
+
+
+def known_formats() -> list[str]:
+    """Names of the formats that :func:`read_corpus` reads."""
+    return list(dict.fromkeys(("npz", *STREAMS, "store", *TEXT_READERS, *CORPUS_READERS)))
 
 
 def read_corpus(
@@ -162,6 +170,8 @@ class Source:
         about = {"vocabulary": self.vocabulary, "labels": self.labels, "name": self.name}
         if self.format == "store":
             return self._read_store()
+        if self.format in CORPUS_READERS:
+            return self._described(CORPUS_READERS[self.format](self.path, self.options))
         if self.is_text:
             stream = TextStream(self.path, self.format, self.options)
             texts = list(stream)
@@ -177,6 +187,15 @@ class Source:
             about["vocabulary"] = self.vocabulary or counts.vocabulary
         corpus = Corpus.from_matrix(archive.matrix, metadata=archive.metadata, **about)
         return corpus.with_covariates(archive.covariates) if archive.covariates else corpus
+
+    def _described(self, corpus: Corpus) -> Corpus:
+        """The corpus of a registered reader, with the words and labels that were given."""
+        if self.vocabulary is not None:
+            words = check_vocabulary(self.vocabulary, corpus.num_words)
+            corpus = dataclasses.replace(corpus, vocabulary=words)
+        if self.labels is not None:
+            corpus = corpus.with_metadata({"label": map(str, self.labels)})
+        return dataclasses.replace(corpus, name=corpus.name or self.name)
 
     def _read_store(self) -> Corpus:
         store = read_store(self.path, self.options.max_bytes)
@@ -224,8 +243,8 @@ def open_source(
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
     format = find_format(path) if format is None else format
-    if format not in FORMATS:
-        known = ", ".join(FORMATS)
+    if format not in known_formats():
+        known = ", ".join(known_formats())
         raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
     is_text = holds_texts(path, format, options.text_field)
     if not is_text and (names := ", ".join(of_texts)):
@@ -287,12 +306,12 @@ def find_format(path: Path) -> str:
     suffix = Path(name).suffix
     if suffix in _CONVERTED:
         raise CorpusError(f"{path}: {suffix} files cannot be read; {_CONVERTED[suffix]}")
-    if suffix not in _SUFFIXES:
+    if suffix not in SUFFIXES:
         raise CorpusError(
             f"{path}: cannot tell the format from the ending {suffix!r}; "
-            f"expected {', '.join(_SUFFIXES)}, docword*.txt or a folder, or give format=..."
+            f"expected {', '.join(SUFFIXES)}, docword*.txt or a folder, or give format=..."
         )
-    return _SUFFIXES[suffix]
+    return SUFFIXES[suffix]
 
 
 def holds_texts(path: Path, format: str, text_field: str | None) -> bool:

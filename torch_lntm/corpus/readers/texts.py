@@ -478,8 +478,9 @@ def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
     return iterate_parquet(path, options.text_field, options.max_bytes)
 
 
+RecordReader = Callable[[Path, TextOptions], Iterator[Record]]
 #: Readers by format: of a path and options.
-TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
+TEXT_READERS: dict[str, RecordReader] = {
     "txt": read_txt,
     "jsonl": read_jsonl,
     "json": read_json,
@@ -488,4 +489,4 @@ TEXT_READERS: dict[str, Callable[[Path, TextOptions], Iterator[Record]]] = {
     "parquet": read_parquet,
 }
 #: Formats whose records have fields.
-WITH_FIELDS = ("jsonl", "json", "csv", "parquet")
+WITH_FIELDS = ["jsonl", "json", "csv", "parquet"]

@@ -1,0 +1,309 @@
+"""A file outside of the package adds readers, commands and sections of the report."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+from support.markdown import code_of
+from support.pages import Page
+
+import torch_lntm as lntm
+from torch_lntm.cli import Command, main, register_command
+from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.corpus import register_reader
+from torch_lntm.corpus.readers import CORPUS_READERS, SUFFIXES, registration
+from torch_lntm.corpus.readers.texts import TEXT_READERS, WITH_FIELDS
+from torch_lntm.errors import ConfigError, CorpusError
+from torch_lntm.reports import Picture, Section, Table, sections
+
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+NOTES = "\n".join(
+    f"{sender} | {text}"
+    for sender, text in [
+        ("ann", "the river floods the valley and the river floods the town"),
+        ("ben", "the choir sings and the choir rehearses in the valley"),
+        ("ann", "floods close the bridge over the river"),
+        (HOSTILE, "the choir sings on the bridge in town"),
+    ]
+)
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch, tmp_path):
+    """Tables of names that are as before after each test."""
+    monkeypatch.chdir(tmp_path)
+    tables = (
+        *(COMMANDS, SUFFIXES, TEXT_READERS, CORPUS_READERS),
+        *(registration._REGISTERED, sections._REGISTERED),
+    )
+    before, fields = [dict(table) for table in tables], list(WITH_FIELDS)
+    yield
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        table.update(content)
+    WITH_FIELDS[:] = fields
+    for module in ("letters", "torch_lntm_plugin_letters"):
+        sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """The plug-in of docs/plugins.md in a file, and a corpus that it reads."""
+    Path("letters.py").write_text(code_of("plugins.md"))
+    Path("letters.note").write_text(NOTES)
+    return "letters.py"
+
+
+def test_a_plugin_adds_a_reader_a_command_and_a_section(plugin, capsys):
+    assert main(["longest", "letters.note", "--num-docs", "1", "--plugin", plugin]) == 0
+    assert re.fullmatch(r"document 0: \d+ words\n", capsys.readouterr().out)
+    fit = ["fit", "letters.note", "--plugin", plugin, "--out", "run", "--num-topics", "2"]
+    options = ["--no-progress", "--max-iterations", "2", "--test-fraction", "0"]
+    assert main([*fit, *options]) == 0
+    assert main(["report", "run", "--plugin", plugin, "--no-progress"]) == 0
+    page = Page(Path("run/report.html").read_text())
+    assert "Senders" in page.said("h2")
+    assert {"ann", "ben", HOSTILE} <= set(page.said("td"))
+    assert page.all("img") == []
+    assert any("river floods" in text for text in page.said("blockquote"))
+
+
+def test_a_command_of_a_plugin_is_known_wherever_the_plugin_is_named(plugin, capsys):
+    for arguments in (
+        ["--plugin", plugin, "longest", "letters.note"],
+        ["longest", "letters.note", f"--plugin={plugin}"],
+    ):
+        assert main(arguments) == 0
+        assert capsys.readouterr().out.count("document") == 3
+        COMMANDS.pop("longest")
+    with pytest.raises(SystemExit) as stop:
+        main(["--plugin", plugin, "--help"])
+    assert stop.value.code == 0
+    assert "longest    Print the longest documents of a corpus." in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["longest", "--help", "--plugin", plugin])
+    assert "--num-docs NUM_DOCS" in capsys.readouterr().out
+
+
+def test_a_command_without_its_plugin_is_unknown(plugin, capsys):
+    with pytest.raises(SystemExit):
+        main(["longest", "letters.note"])
+    assert "no command 'longest'" in capsys.readouterr().err
+
+
+def test_a_plugin_file_does_not_replace_a_module_of_the_same_name(capsys):
+    Path("json.py").write_text("broken = True")
+    with pytest.raises(SystemExit):
+        main(["--plugin", "json.py", "--version"])
+    assert sys.modules["json"] is json
+
+
+def test_registered_readers_read_texts_counts_and_zipped_files(plugin, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("letters")
+    corpus = lntm.read_corpus("letters.note", min_df=1)
+    assert list(corpus.metadata["sender"]) == ["ann", "ben", "ann", HOSTILE]
+    Path("letters.note.gz").write_bytes(gzip.compress(NOTES.encode()))
+    assert lntm.read_corpus("letters.note.gz", min_df=1).fingerprint() == corpus.fingerprint()
+    lntm.convert_corpus("letters.note", "store", min_df=1)
+    assert lntm.read_corpus("store").num_tokens == corpus.num_tokens
+    Path("counts.pairs").write_text("a=2 b=1\nc=3\n")
+    counts = lntm.read_corpus("counts.pairs", labels=["x", "y"])
+    assert counts.to_scipy().toarray().tolist() == [[2, 1, 0], [0, 0, 3]]
+    assert (counts.vocabulary, counts.labels, counts.name) == (
+        ("a", "b", "c"),
+        ("x", "y"),
+        "counts",
+    )
+    renamed = lntm.read_corpus("counts.pairs", vocabulary=["x", "y", "z"])
+    assert renamed.vocabulary == ("x", "y", "z")
+    with pytest.raises(CorpusError, match="min_df would choose the words of texts"):
+        lntm.read_corpus("counts.pairs", min_df=2)
+
+
+def test_a_function_may_register_its_reader_again_with_other_suffixes():
+    def read(path, options):
+        yield {"text": "red apple"}
+
+    register_reader("again", [".one"], read)
+    register_reader("again", [".two"], read)
+    assert ".one" not in SUFFIXES
+    assert SUFFIXES[".two"] == "again"
+    assert WITH_FIELDS.count("again") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "suffixes", "message"),
+    [
+        ("csv", [".x"], "format name 'csv' is one of torch_lntm's own; choose another"),
+        ("taken", [".x"], r"'taken' is registered already, by builtins\.sorted; choose another"),
+        ("mine", [".csv"], "files that end in .csv have the format 'csv' already"),
+        ("mine", [".took"], "files that end in .took have the format 'taken' already"),
+        ("mine", ".x", "expected a list of lower-case endings"),
+        ("mine", ["x"], "expected a list of lower-case endings"),
+        ("mine", [".gz"], "expected a list of lower-case endings"),
+        ("my format", [".x"], "expected a word"),
+    ],
+)
+def test_a_reader_that_cannot_be_registered_is_refused(name, suffixes, message):
+    register_reader("taken", [".took"], sorted)
+    with pytest.raises(ConfigError, match=message):
+        register_reader(name, suffixes, len)
+    assert ".x" not in SUFFIXES
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda path, options: 3, "returned int; expected an iterable of mappings"),
+        (lambda path, options: ["text"], "document 1: .* yielded str; expected a mapping"),
+        (lambda path, options: [{"body": "a"}], "document 1: expected a text in the field 'text'"),
+    ],
+)
+def test_a_reader_that_returns_something_else_is_named(function, message):
+    register_reader("wrong", [".wrong"], function)
+    Path("a.wrong").write_text("")
+    with pytest.raises((ConfigError, CorpusError), match=message):
+        lntm.read_corpus("a.wrong")
+    register_reader("wrong_counts", [".counts"], function, holds="counts")
+    Path("a.counts").write_text("")
+    with pytest.raises(ConfigError, match="expected a Corpus"):
+        lntm.read_corpus("a.counts")
+
+
+# ---------------------------------------------------------------- commands
+
+
+@dataclass(kw_only=True)
+class Quiet(Command):
+    """Do nothing.
+
+    Attributes:
+        times: How often.
+    """
+
+    times: int = 1
+
+    def run(self) -> int:
+        return 0
+
+
+@dataclass(kw_only=True)
+class Undocumented(Quiet):
+    """Do nothing."""
+
+    loudly: bool = False
+
+
+class Bare(Quiet):
+    """Do nothing."""
+
+    more: int = 3
+
+
+@dataclass(kw_only=True)
+class Idle(Command):
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "message"),
+    [
+        ("fit", Quiet, "command name 'fit' is one of torch_lntm's own; choose another"),
+        ("taken", Idle, r"'taken' is registered already, by .*Quiet; choose another"),
+        ("Quiet", Quiet, "expected lower-case letters"),
+        ("--quiet", Quiet, "expected lower-case letters"),
+        ("quiet", len, "expected a class that extends Command"),
+        ("quiet", Idle, r"has no method run\(\)"),
+        ("quiet", Bare, "the field more of the command 'quiet' is no option"),
+        ("quiet", Undocumented, "lacks loudly; expected a summary"),
+    ],
+)
+def test_a_command_that_cannot_be_registered_is_refused(name, command, message):
+    register_command("taken", Quiet)
+    register_command("taken", Quiet)
+    with pytest.raises(ConfigError, match=message):
+        register_command(name, command)
+    assert "quiet" not in COMMANDS
+
+
+# ---------------------------------------------------------------- sections
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    corpus = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(1.0, (20, 10)))
+    return lntm.guides.TaylorGuide(lntm.models.ctm(3, 10)), corpus
+
+
+def page_with(fitted, *own):
+    return Page(lntm.report(*fitted, "page.html", sections=own, overwrite=True).read_text())
+
+
+def test_a_section_shows_text_tables_and_pictures_and_no_markup_of_theirs(fitted):
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(3)</script></svg>"
+
+    def contents(page):
+        assert page.model is fitted[0].model
+        assert page.level == 0.95
+        assert [s.topic for s in page.topics] == sorted(
+            range(3), key=lambda k: -page.summary.overall.mean[0, k]
+        )
+        yield Markup(f"text {HOSTILE}")
+        yield Table(
+            [Markup(HOSTILE)], [[Markup(f"cell {HOSTILE}")], [1234567], [0.123456]], HOSTILE
+        )
+        yield Picture(svg, description=HOSTILE, caption=HOSTILE)
+
+    page = page_with(fitted, Section(f"Mine {HOSTILE}", contents))
+    assert f"text {HOSTILE}" in page.said("p")
+    assert f"Mine {HOSTILE}" in page.said("h2")
+    assert HOSTILE in page.said("th")
+    assert {f"cell {HOSTILE}", "1,234,567", "0.1235"} <= set(page.said("td"))
+    (image,) = page.all("img")
+    assert image["alt"] == HOSTILE
+    assert image["src"].startswith("data:image/svg+xml;base64,")
+    assert len(page.all("script")) == 1
+    policy = next(m["content"] for m in page.all("meta") if "http-equiv" in m)
+    assert "img-src data:;" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_a_matplotlib_figure_is_a_picture_of_the_page(fitted):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    figure.subplots().plot([1, 2])
+    page = page_with(fitted, ("Mine", lambda page: Picture(figure, "a rising line")))
+    assert page.all("img")[0]["alt"] == "a rising line"
+
+
+def test_a_page_without_pictures_allows_none(fitted):
+    page = page_with(fitted, ("Mine", lambda page: "text"))
+    assert not any("img-src" in str(m.get("content")) for m in page.all("meta"))
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (lambda page: 3, "returned int; expected text, a lntm.reports.Table"),
+        (lambda page: Picture(b"GIF89a", "x"), "is of another format; save it as PNG or SVG"),
+        (lambda page: Picture("page.png", "x"), "is of type str; expected a Matplotlib figure"),
+        (lambda page: Table(["a", "b"], [[1]]), "has a row of 1 cells; expected 2"),
+        (lambda page: Table(["a"], [[1]] * 100_001), "at most 100,000 cells"),
+        ("text", "expected a title and a function"),
+    ],
+)
+def test_a_section_of_another_kind_is_refused_before_the_page_is_written(
+    fitted, contents, message, tmp_path
+):
+    with pytest.raises(ConfigError, match=message):
+        lntm.report(*fitted, "new.html", sections=[("Mine", contents)])
+    assert not Path("new.html").exists()

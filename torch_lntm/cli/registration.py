@@ -1,0 +1,89 @@
+"""Registration of further commands of ``torch-lntm``, by plug-ins and other packages."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any
+
+import docstring_parser
+
+from torch_lntm.cli.commands import COMMANDS
+from torch_lntm.cli.documents import Command
+from torch_lntm.errors import ConfigError
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+
+def register_command(name: str, command: type[Command] | None = None) -> Callable[..., Any]:
+    """Add a command to ``torch-lntm``.
+
+    A command is a dataclass that extends :class:`Command` or :class:`ReadsDocuments`. The fields
+    are the options. The docstring is the help: a summary, and under ``Attributes`` a line for each
+    field. ``run()`` does the work and returns the exit code. ``docs/plugins.md`` has an example.
+    The command line names the plug-in: ``torch-lntm count posts.csv --plugin count.py``.
+
+    Args:
+        name: Name of the command, in lower case.
+        command: The class. ``register_command`` is a decorator if the class is left out.
+
+    Returns:
+        The class.
+
+    Raises:
+        ConfigError: The name belongs to another command, or the class does not extend
+            ``Command``, lacks a default or the documentation of a field, or lacks ``run()``.
+    """
+    if command is None:
+        return functools.partial(register_command, name)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"command name {name!r}; expected lower-case letters, digits and hyphens, such as count"
+        )
+    known = COMMANDS.get(name)
+    if known is not None and _origin(known) != _origin(command):
+        own = known.__module__.partition(".")[0] == __name__.partition(".")[0]
+        by = "is one of torch_lntm's own" if own else f"is registered already, by {_origin(known)}"
+        raise ConfigError(f"command name {name!r} {by}; choose another")
+    _check_class(name, command)
+    COMMANDS[name] = command
+    return command
+
+
+def _origin(command: object) -> str:
+    """Module and name of a class."""
+    return f"{getattr(command, '__module__', '')}.{getattr(command, '__qualname__', '')}"
+
+
+def _check_class(name: str, command: type[Command]) -> None:
+    """Refuse a class from which the parser cannot make options and help."""
+    if not inspect.isclass(command) or not issubclass(command, Command):
+        raise ConfigError(f"command {name!r} is {command!r}; expected a class that extends Command")
+    if command.run is Command.run:
+        raise ConfigError(f"the command {name!r} has no method run() that returns its exit code")
+    options = fields(command)
+    unset = [f.name for f in options if f.default is MISSING]
+    unset += [
+        field
+        for field, hint in inspect.get_annotations(command).items()
+        if field not in {f.name for f in options} and "ClassVar" not in str(hint)
+    ]
+    if unset:
+        raise ConfigError(
+            f"the field {unset[0]} of the command {name!r} is no option; decorate the class by "
+            "@dataclass(kw_only=True) and give each field a default"
+        )
+    documented = {
+        parameter.arg_name
+        for base in command.__mro__
+        for parameter in docstring_parser.parse(base.__doc__ or "").params
+    }
+    missing = [f.name for f in options if f.name not in documented]
+    if missing or not inspect.getdoc(command):
+        raise ConfigError(
+            f"the docstring of the command {name!r} lacks {missing[0] if missing else 'a summary'}"
+            "; expected a summary, and under Attributes a line for each field"
+        )

@@ -1,0 +1,261 @@
+"""Further sections of a report page: a title, and a function that returns the contents."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.inference import ThetaDraws
+from torch_lntm.models import TopicModel, TopicSummary
+from torch_lntm.reports.prevalence import CorpusSummary
+from torch_lntm.reports.scores import Score
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+#: The most bytes of a picture, and cells of a table, so that a page still opens.
+_MOST_BYTES, _MOST_CELLS = 8 << 20, 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class PageData:
+    """Contents of a report page, given to the functions of further sections.
+
+    Attributes:
+        model: The fitted model.
+        corpus: The documents of the page.
+        draws: Draws of the documents' topic proportions.
+        summary: Posterior means of the documents, shares of the topics, and prevalence by column.
+        topics: The topics, the largest first.
+        names: Short name of each topic, by its number.
+        scores: The scores of the page.
+        settings: The settings of the fit, by name.
+        level: Probability of every interval on the page.
+    """
+
+    model: TopicModel
+    corpus: Corpus
+    draws: ThetaDraws
+    summary: CorpusSummary
+    topics: Sequence[TopicSummary]
+    names: Sequence[str]
+    scores: Sequence[Score]
+    settings: Mapping[str, Any]
+    level: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in a section of the report. All cells are text or numbers, and are escaped.
+
+    Attributes:
+        header: Title of each column.
+        rows: A cell for each column. Numbers are rounded to 4 digits; None is an empty cell.
+        caption: A sentence under the table.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+
+    @property
+    def cells(self) -> list[list[tuple[str, bool]]]:
+        """Text of each cell, and whether it is a number."""
+        return [[_cell(value) for value in row] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in a section of the report. The page embeds the picture and runs no script in it.
+
+    Attributes:
+        image: A Matplotlib figure, or the bytes of a PNG or SVG file.
+        description: The picture in words, for screen readers.
+        caption: A sentence under the picture.
+    """
+
+    image: Any
+    description: str
+    caption: str = ""
+
+    @property
+    def address(self) -> str:
+        """The picture as a data address.
+
+        Raises:
+            ConfigError: The image is of another type or format, or too large.
+        """
+        image = self.image
+        if hasattr(image, "savefig"):
+            file = io.BytesIO()
+            image.savefig(file, format="svg", bbox_inches="tight")
+            image = file.getvalue()
+        if not isinstance(image, bytes):
+            raise ConfigError(
+                f"the picture {self.description!r:.60} is of type {type(image).__name__}; expected "
+                "a Matplotlib figure, or the bytes of a PNG or SVG file"
+            )
+        if len(image) > _MOST_BYTES:
+            raise ConfigError(
+                f"the picture {self.description!r:.60} takes {len(image):,} bytes; expected at "
+                f"most {_MOST_BYTES:,}"
+            )
+        if image.startswith(_PNG):
+            kind = "png"
+        elif b"<svg" in image[:2000]:
+            kind = "svg+xml"
+        else:
+            raise ConfigError(
+                f"the picture {self.description!r:.60} is of another format; save it as PNG or SVG"
+            )
+        return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+
+
+#: Contents of a section: a paragraph of plain text, a table, or a picture.
+Block = str | Table | Picture
+
+
+class Section(NamedTuple):
+    """A further section of the report page.
+
+    Attributes:
+        title: Title of the section.
+        contents: Function of the :class:`PageData`. It returns a paragraph, a :class:`Table`, a
+            :class:`Picture`, or a list of them. Every text is escaped: the page shows HTML tags as
+            text.
+
+    Example:
+        >>> def longest(page):
+        ...     return f"The longest document has {page.corpus.lengths.max()} words."
+        >>> section = lntm.reports.Section("Longest document", longest)
+        >>> lntm.report(result, train, "page.html", sections=[section]).name
+        'page.html'
+    """
+
+    title: str
+    contents: Callable[[PageData], Block | Iterable[Block]]
+
+
+class RenderedSection(NamedTuple):
+    """A section as the page shows it.
+
+    Attributes:
+        title: Title of the section.
+        blocks: Kind (``"text"``, ``"table"`` or ``"picture"``) and content of each block.
+    """
+
+    title: str
+    blocks: list[tuple[str, Any]]
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether a block is a picture."""
+        return any(kind == "picture" for kind, _ in self.blocks)
+
+
+#: The sections of every page, by title.
+_REGISTERED: dict[str, Section] = {}
+
+
+def register_section(title: str, contents: Any = None) -> Any:
+    """Add a section to every report page, including pages of ``torch-lntm report --plugin``.
+
+    Args:
+        title: Title of the section. A second section of the same title replaces the first.
+        contents: Function of the page's data; see :class:`Section`. ``register_section`` is a
+            decorator if the function is left out.
+
+    Returns:
+        The function.
+
+    Raises:
+        ConfigError: The title is empty or of another type, or the contents cannot be called.
+    """
+    if contents is None:
+        return lambda function: register_section(title, function)
+    _REGISTERED[title] = check_section((title, contents))
+    return contents
+
+
+def check_section(section: Any) -> Section:
+    """The section of a pair of a title and a function.
+
+    Raises:
+        ConfigError: The section is of another type.
+    """
+    if isinstance(section, tuple) and len(section) == 2:
+        title, contents = section
+        if isinstance(title, str) and title.strip() and callable(contents):
+            return Section(title, contents)
+    raise ConfigError(
+        f"section {section!r:.80}; expected a title and a function, "
+        "lntm.reports.Section(title, function)"
+    )
+
+
+def render_sections(
+    sections: Iterable[Section | tuple[str, Any]], page: PageData
+) -> list[RenderedSection]:
+    """Call the functions of the registered sections and of further ones.
+
+    Args:
+        sections: Sections of this page alone.
+        page: The page's data.
+
+    Raises:
+        ConfigError: A section is of another type, or its function returns a value of another type.
+    """
+    chosen = [*_REGISTERED.values(), *map(check_section, sections)]
+    return [RenderedSection(title, _blocks(title, contents(page))) for title, contents in chosen]
+
+
+def _blocks(title: str, contents: Any) -> list[tuple[str, Any]]:
+    """The kind and the content of each block of a section."""
+    single = isinstance(contents, str | Table | Picture) or not isinstance(contents, Iterable)
+    blocks: list[tuple[str, Any]] = []
+    for block in [contents] if single else contents:
+        if isinstance(block, str):
+            blocks.append(("text", block))
+        elif isinstance(block, Table):
+            _check_table(title, block)
+            blocks.append(("table", block))
+        elif isinstance(block, Picture):
+            blocks.append(("picture", block))
+        else:
+            raise ConfigError(
+                f"the section {title!r:.60} returned {type(block).__name__}; expected text, a "
+                "lntm.reports.Table or a lntm.reports.Picture, or a list of them"
+            )
+    return blocks
+
+
+def _check_table(title: str, table: Table) -> None:
+    """Refuse rows of another length than the header, and tables too large for a page."""
+    wrong = next((row for row in table.rows if len(row) != len(table.header)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"the section {title!r:.60} has a row of {len(wrong)} cells; expected "
+            f"{len(table.header)}, as in the header"
+        )
+    if len(table.rows) * len(table.header) > _MOST_CELLS:
+        raise ConfigError(
+            f"the section {title!r:.60} has a table of {len(table.rows):,} rows; expected at most "
+            f"{_MOST_CELLS:,} cells. Show the rows that matter"
+        )
+
+
+def _cell(value: object) -> tuple[str, bool]:
+    """A value as a table shows it, and whether it is a number."""
+    if value is None:
+        return "", False
+    if isinstance(value, bool | str) or not isinstance(value, Real):
+        return str(value), False
+    if isinstance(value, Integral):
+        return f"{int(value):,}", True
+    number = float(value)
+    return (f"{number:.4g}" if math.isfinite(number) else "–"), True
