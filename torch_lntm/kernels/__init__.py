@@ -1,4 +1,4 @@
-"""The one sparse operation under every method: mixtures of topics at the observed words."""
+"""Sparse kernels: mixtures of topics at the words of a batch, likelihoods and expected counts."""
 
 from torch_lntm.kernels.chains import PaddedWords, SparseWords
 from torch_lntm.kernels.dense import log_likelihood_at

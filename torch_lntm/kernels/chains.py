@@ -1,4 +1,4 @@
-"""Documents met by the weights of many chains at once, in two layouts of their words."""
+"""Words of documents for the weights of many chains at once, in a sparse and a padded layout."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch_lntm.kernels.mixture import (
 
 
 class SparseWords:
-    """The words as they are: every document once for each chain, chain by chain.
+    """Sparse layout: every document is repeated once for each chain, chain by chain.
 
     Args:
         topics: ``(num_topics, num_words)`` word probabilities.
         batch: The documents.
-        likelihood: The distribution of the counts. Defaults to independent draws.
+        likelihood: Distribution of the counts. Defaults to independent draws.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SparseWords:
         self._repeated = (1, batch)
 
     def rows(self, num_chains: int) -> DocumentBatch:
-        """All documents once for each chain, chain by chain; made once for a number of chains."""
+        """All documents, repeated chain by chain; cached for the last number of chains."""
         if self._repeated[0] != num_chains:
             self._repeated = (num_chains, self.batch.repeat(num_chains))
         return self._repeated[1]
@@ -50,7 +50,10 @@ class SparseWords:
         return values.view(theta.shape[:-1])
 
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`log_likelihood`, and the expected tokens of each topic.
+        """Log probabilities of the documents' words, and the expected tokens of each topic.
+
+        Args:
+            theta: ``(..., num_docs, num_topics)`` topic weights.
 
         Returns:
             ``(..., num_docs)`` float64 nats and ``(..., num_docs, num_topics)``.
@@ -61,23 +64,23 @@ class SparseWords:
         return counts.log_likelihood.view(theta.shape[:-1]), counts.topic_counts.view_as(theta)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
-        """The expected tokens of each topic ``(..., num_docs, num_topics)`` alone."""
+        """Expected tokens of each topic ``(..., num_docs, num_topics)`` alone."""
         flat = theta.reshape(-1, theta.shape[-1])
         rows = self.rows(theta.shape[:-2].numel())
         return expected_topic_counts(flat, self.topics, rows, self.likelihood).view_as(theta)
 
 
 class PaddedWords:
-    """The words padded to those of the longest document, for dense products.
+    """Padded layout: the words of every document fill up to the longest, for dense products.
 
-    All chains of a document meet the same words. With 16 chains in float64 dense products are many
-    times faster than sparse ones. Memory is that of ``num_docs × longest × (num_topics +
-    num_chains)`` numbers, so batches should be small and of documents of similar size.
+    All chains of a document share its words. With 16 chains in float64, dense products are many
+    times faster than sparse products. Memory is proportional to ``num_docs × longest × (num_topics
+    + num_chains)``, so batches should be small and their documents of similar size.
 
     Args:
         topics: ``(num_topics, num_words)`` word probabilities.
         batch: The documents.
-        likelihood: The distribution of the counts. Defaults to independent draws.
+        likelihood: Distribution of the counts. Defaults to independent draws.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class PaddedWords:
         counts = batch.counts[entry] * inside
         num_repeated = 0
         if not likelihood.independent:
-            # Repeated words come first, so that they are a slice of the cells.
+            # Repeated words come first and are therefore a slice of the cells.
             once = (counts <= 1.0).long()
             order = once.argsort(dim=1, stable=True)
             entry, counts = entry.gather(1, order), counts.gather(1, order)
@@ -118,14 +121,14 @@ class PaddedWords:
         return value if self._length_term is None else value + self._length_term
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
-        """As :meth:`SparseWords.log_likelihood`, for one axis of chains."""
+        """See :meth:`SparseWords.log_likelihood`; ``theta`` has a single axis of chains."""
         return self._log_likelihood(self._mixture(theta))
 
     def expected_counts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`SparseWords.expected_counts`, for one axis of chains."""
+        """See :meth:`SparseWords.expected_counts`; ``theta`` has a single axis of chains."""
         s = self._mixture(theta)
         return self._log_likelihood(s), self._topic_counts(theta, s)
 
     def expected_topic_counts(self, theta: Tensor) -> Tensor:
-        """As :meth:`SparseWords.expected_topic_counts`, for one axis of chains."""
+        """See :meth:`SparseWords.expected_topic_counts`; ``theta`` has a single axis of chains."""
         return self._topic_counts(theta, self._mixture(theta))

@@ -1,16 +1,16 @@
 """The trilinear form Σ_dv r_dv t_d·φ_v over the stored counts, and its derivatives of every order.
 
-Here r ``(nnz,)`` is one number for each stored count, t ``(num_docs, num_topics)`` has a row for
-each document and φ ``(num_words, num_topics)`` a row for each word. The derivative of the form in
-one factor is a sparse product of the other two:
+The three factors are r ``(nnz,)``, a number for each stored count, t ``(num_docs, num_topics)``, a
+row for each document, and φ ``(num_words, num_topics)``, a row for each word. The derivative of the
+form in a factor is a sparse product of the remaining two factors:
 
     in r   a sampled matrix product   t_d·φ_v
     in t   a sum over words           Σ_v r_dv φ_v
     in φ   a sum over documents       Σ_d r_dv t_d
 
-Nothing of size documents × words or stored counts × topics is formed. Sums over words run in CSR
-order and sums over documents in the transposed order, without atomics, so a result is reproducible
-on its device.
+Memory never holds a table of size documents × words or stored counts × topics. Sums over words run
+in CSR order, and sums over documents in the transposed order. They use no atomic operations, so a
+result is reproducible on its device.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels.likelihood import Cells, CountLikelihood
 
 with warnings.catch_warnings():
-    # Torch announces once per process that its sparse CSR support is in beta; what is used of it
-    # is tested here, and a user of topic models can do nothing about it.
+    # Torch warns once per process that its sparse CSR support is in beta. The tests here cover the
+    # operations in use, and users of topic models can ignore the warning.
     warnings.simplefilter("ignore", UserWarning)
     torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
 
 
 def sampled_product(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(nnz,)`` products t_d·φ_v at the stored counts."""
+    """Products t_d·φ_v ``(nnz,)`` at the stored counts."""
     pattern = torch.sparse_csr_tensor(
         batch.row_offsets,
         batch.word_index,
@@ -47,7 +47,7 @@ def sampled_product(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Ten
 
 
 def sum_over_words(ratio: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_docs, num_topics)`` Σ_v r_dv φ_v."""
+    """Sums Σ_v r_dv φ_v ``(num_docs, num_topics)``."""
     if batch.nnz == 0:
         return words.new_zeros(batch.num_docs, words.shape[1])
     return F.embedding_bag(
@@ -61,7 +61,7 @@ def sum_over_words(ratio: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor
 
 
 def sum_over_docs(ratio: Tensor, weights: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_words, num_topics)`` Σ_d r_dv t_d."""
+    """Sums Σ_d r_dv t_d ``(num_words, num_topics)``."""
     if batch.nnz == 0:
         return weights.new_zeros(batch.num_words, weights.shape[1])
     order, doc_index, word_offsets = batch.by_word
@@ -76,7 +76,7 @@ def sum_over_docs(ratio: Tensor, weights: Tensor, batch: DocumentBatch) -> Tenso
 
 
 def document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(num_docs,)`` float64 sums of values ``(nnz,)`` within each document."""
+    """Float64 sums ``(num_docs,)`` of values ``(nnz,)`` within each document."""
     return torch.segment_reduce(
         values.double(), "sum", offsets=batch.row_offsets, axis=0, initial=0.0
     )
@@ -85,7 +85,7 @@ def document_sums(values: Tensor, batch: DocumentBatch) -> Tensor:
 def _one_by_one(
     function: Callable[..., Tensor], info: Any, in_dims: tuple[int | None, ...], args: Any
 ) -> tuple[Tensor, int]:
-    """The vmap rule of a function whose sparse operations take one problem at a time."""
+    """Vmap rule of sparse operations, which have no batch axis: problems run in turn."""
     results = [
         function(
             *(a if dim is None else a.select(dim, i) for a, dim in zip(args, in_dims, strict=True))
@@ -96,21 +96,22 @@ def _one_by_one(
 
 
 class _Function(torch.autograd.Function):
-    """An autograd function whose signature is read once.
+    """Autograd function whose signature is read once.
 
-    ``apply`` reads that of ``forward`` at every call, which takes longer than the rest of it.
+    ``apply`` inspects the signature of ``forward`` at every call. The inspection takes longer than
+    the rest of the call.
     """
 
     def __init_subclass__(cls) -> None:
-        """Keep the signature where ``inspect`` looks first."""
+        """Store the signature of ``forward`` in an attribute; ``inspect`` reads it first."""
         forward: Any = cls.forward
         forward.__signature__ = inspect.signature(forward)
 
 
 class _Contraction(_Function):
-    """The derivative of the trilinear form in the factor given as None.
+    """Derivative of the trilinear form in the missing factor, passed as None.
 
-    It is linear in each of the other two factors, so that its own derivatives are contractions
+    The result is linear in each of the two given factors, so its derivatives are contractions
     again.
     """
 
@@ -160,13 +161,16 @@ class _Contraction(_Function):
 
 
 def _contract(*factors_and_batch: Any) -> Tensor:
-    """A contraction within a backward pass, recorded only where that is itself differentiated."""
+    """A contraction in a backward pass, recorded only if the backward pass is differentiated."""
     record = torch.is_grad_enabled()
     return (_Contraction.apply if record else _Contraction.forward)(*factors_and_batch)
 
 
 class _WordsHandle(_Function):
-    """A placeholder ``(nnz,)`` with the sampled product's derivative in the words; never read."""
+    """Placeholder ``(nnz,)`` with the derivative of the sampled product in the words.
+
+    The values are uninitialised. No operation reads them.
+    """
 
     @staticmethod
     def forward(words: Tensor, hidden: tuple[Tensor], batch: DocumentBatch) -> Tensor:
@@ -188,10 +192,10 @@ class _WordsHandle(_Function):
 
 
 class _FlooredProduct(_Function):
-    """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v also below it.
+    """max(t_d·φ_v, floor) at the stored counts, with the derivatives of t_d·φ_v everywhere.
 
-    So gradients agree with expected counts, and an optimiser can raise a probability from below
-    the floor. ``words`` may be the handle of ``hidden`` words.
+    Gradients therefore agree with expected counts, and an optimiser can raise a probability from
+    below the floor. ``words`` may be the handle of ``hidden`` words.
     """
 
     @staticmethod
@@ -240,7 +244,7 @@ class _FlooredProduct(_Function):
 
 
 class _LogLikelihood(_Function):
-    """Σ_v c_dv log s_dv of floored s. At the floor s counts as constant in second derivatives."""
+    """Σ_v c_dv log s_dv of floored s; second derivatives treat s at the floor as a constant."""
 
     @staticmethod
     def forward(s: Tensor, batch: DocumentBatch, floor: float) -> Tensor:
@@ -283,12 +287,13 @@ def log_likelihood(
     floor: float,
     likelihood: CountLikelihood,
 ) -> Tensor:
-    """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor), any derivative of it.
+    """Log likelihood ``(num_docs,)`` float64 at s_dv = max(t_d·φ_v, floor), with all derivatives.
 
-    Samplers of documents' latent variables ask autograd for no gradient of the topics, which would
-    cost them as much again. A Python function cannot see which of its gradients are asked for, but
-    autograd leaves out a node that leads to nothing asked for. So the derivative in the words has a
-    node of its own, except under the transforms of ``torch.func``, which must see every input.
+    Samplers of documents' latent variables leave out the gradient of the topics, which would double
+    the cost. A Python function receives no list of the required gradients, but autograd skips a
+    node if its inputs need no gradient. The derivative in the words therefore has a node of its
+    own. Transforms of ``torch.func`` must see every input; for them a single node has both
+    derivatives.
     """
     wrapped = any(torch.func.debug_unwrap(x) is not x for x in (weights, words))
     if wrapped or not (weights.requires_grad and words.requires_grad):
@@ -304,9 +309,9 @@ def log_likelihood(
 def _log_likelihood_by_autograd(
     s: Tensor, batch: DocumentBatch, floor: float, likelihood: CountLikelihood
 ) -> Tensor:
-    """As :class:`_LogLikelihood`, for any likelihood and differentiable in its parameters too."""
+    """:class:`_LogLikelihood` of any likelihood, differentiable in its parameters too."""
     floored = s <= floor
-    # At the floor the terms go on as straight lines, whose second derivatives are finite.
+    # Below the floor the terms continue as straight lines, whose second derivatives are finite.
     lines = torch.where(floored, (s - s.detach()) / floor, 0.0).double()
     terms = likelihood.log_terms(torch.where(floored, floor, s), Cells.of(batch)) + lines
     sums = _Contraction.apply(terms, None, terms.new_ones(batch.num_words, 1), batch).squeeze(1)

@@ -1,4 +1,4 @@
-"""One document met by the weights of many draws or grid points."""
+"""Log likelihood of a single document at many draws or grid points."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def log_likelihood_at(
     *,
     max_elements: int = 2**22,
 ) -> Tensor:
-    """Log likelihood of one document at many topic proportions.
+    """Log likelihood of a single document at many topic proportions.
 
-    The same function as :func:`torch_lntm.kernels.mixture_log_likelihood`, for many weights of one
-    document instead of one weight of many: a dense product then, five times faster.
+    :func:`torch_lntm.kernels.mixture_log_likelihood` takes a vector of weights for each document.
+    For many vectors and a single document, a dense product is 5 times faster.
 
     Args:
         logits: ``(num_points, num_topics)`` logits of θ.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
-        cells: Their counts.
-        likelihood: The distribution of the counts. Defaults to independent draws.
-        max_elements: Bound on the numbers held at once.
+        cells: Counts of these words.
+        likelihood: Distribution of the counts. Defaults to independent draws.
+        max_elements: Bound on the size of a table in memory.
 
     Returns:
         ``(num_points,)`` nats, in the dtype of ``logits``.
@@ -40,12 +40,12 @@ def log_likelihood_at(
 def log_likelihood_of(
     probability: Tensor, cells: Cells, likelihood: CountLikelihood = INDEPENDENT
 ) -> Tensor:
-    """Log likelihood of one document ``(num_points,)`` at probabilities of its words.
+    """Log likelihood of a single document ``(num_points,)`` at probabilities of its words.
 
     Args:
         probability: ``(num_points, nnz)``, overwritten.
         cells: The counts.
-        likelihood: The distribution of the counts. Defaults to independent draws.
+        likelihood: Distribution of the counts. Defaults to independent draws.
     """
     probability.clamp_min_(torch.finfo(probability.dtype).tiny)
     if likelihood.independent:

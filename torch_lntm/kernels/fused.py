@@ -1,8 +1,9 @@
-"""Fused kernels on CUDA, in place of many small ones, where the user asks for them.
+"""Fused CUDA kernels, each in place of many small kernels; off by default.
 
-The environment variable ``LNTM_TRITON=1`` does. The kernels are written in Triton, which comes with
-the CUDA builds of PyTorch; that of PyTorch 2.7 was the first to compile them. Their arithmetic is
-tested in Triton's interpreter. They have not run on hardware, so nobody gets them unasked.
+The environment variable ``LNTM_TRITON=1`` switches them on. The kernels are written in Triton, a
+part of the CUDA builds of PyTorch. PyTorch 2.7 or later is needed to compile them. Tests check
+their arithmetic in Triton's interpreter. They are off by default because they have only run in the
+interpreter and never on hardware.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
 
-#: Size of the map from z to logits up to which a whole transition is one launch. Each chain reads
-#: the map anew at each step, where a matrix product would read it once for all of them.
+#: Largest size of the map from z to logits for transitions in a single launch. Each chain reads the
+#: map again at every step, whereas a matrix product reads it once for all chains.
 MAX_LOADING = 2**14
 
 
 def is_enabled(tensor: Tensor) -> bool:
-    """Whether the user asks for the kernels, for a tensor like this one.
+    """Whether the user has switched the kernels on, for a tensor of this device.
 
     Raises:
-        ConfigError: They are asked for, but Triton is not installed, or the tensor is not on CUDA.
+        ConfigError: The kernels are switched on, but Triton is missing or the tensor is on another
+            device than CUDA. Also if the variable is different from 0 and 1.
     """
     setting = os.environ.get("LNTM_TRITON", "0")
     if setting in ("", "0"):
@@ -50,14 +52,14 @@ def is_enabled(tensor: Tensor) -> bool:
 def expected_counts(
     weights: Tensor, words: Tensor, batch: DocumentBatch, floor: float, by_word: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in one launch or two.
+    """Log likelihoods and counts of :mod:`torch_lntm.kernels.mixture`, in 1 or 2 launches.
 
     Args:
         weights: ``(num_docs, num_topics)``.
         words: ``(num_words, num_topics)`` topics by word, contiguous.
         batch: The documents.
         floor: Least probability of a word.
-        by_word: Also form the word counts, in the second launch.
+        by_word: Whether to form the word counts too, in a second launch.
 
     Returns:
         ``(num_docs,)`` float64 nats, ``(num_docs, num_topics)``, and ``(num_words, num_topics)`` or
@@ -92,16 +94,16 @@ def transition(
     batch: DocumentBatch,
     floor: float,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """A transition of all chains in one launch, for standard normal z and affine logits.
+    """Transition of all chains in a single launch, for standard normal z and affine logits.
 
     Args:
-        state: The fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
-        drawn: Those of a :class:`~torch_lntm.sampling.hmc.Randomness`.
-        step_size: ``(num_chains, num_docs)``, or what broadcasts with it.
-        temperature: Inverse temperature of the likelihood, likewise.
+        state: Fields of an :class:`~torch_lntm.sampling.hmc.HMCState`.
+        drawn: Fields of a :class:`~torch_lntm.sampling.hmc.Randomness`.
+        step_size: Step sizes, broadcastable to ``(num_chains, num_docs)``.
+        temperature: Inverse temperature of the likelihood, a number or a tensor of the same kind.
         num_steps: Leapfrog steps, at least 1.
         jitter: Largest relative change of the step sizes.
-        max_error: Energy error above which a trajectory is divergent.
+        max_error: Largest energy error of a trajectory before it counts as divergent.
         loc: ``(num_topics,)`` or ``(num_docs, num_topics)`` logits at z = 0.
         loading: ``(dim, num_topics)`` change of the logits with z.
         words: ``(num_words, num_topics)`` topics by word, contiguous.
@@ -109,7 +111,7 @@ def transition(
         floor: Least probability of a word.
 
     Returns:
-        The fields of the new state, and those of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
+        Fields of the new state, and fields of an :class:`~torch_lntm.sampling.hmc.HMCInfo`.
     """
     from torch_lntm.kernels import triton_ops
 
@@ -141,7 +143,7 @@ def transition(
 
 
 def mixed(bits: Tensor) -> Tensor:
-    """What :mod:`torch_lntm.noise` makes of int64 bits, in one launch."""
+    """Mixed bits of int64 bits, by the function of :mod:`torch_lntm.noise`, in a single launch."""
     from torch_lntm.kernels import triton_ops
 
     return triton_ops.mixed(bits.contiguous())

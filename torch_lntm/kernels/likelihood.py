@@ -1,17 +1,17 @@
-"""The distribution of a document's counts, given the probabilities of its words.
+"""Distribution of a document's counts, given the mixture probabilities of its words.
 
 Kernels compute s_dv = Σ_k theta_dk φ_kv, the probability of word v under the topics of document d.
-A :class:`CountLikelihood` says how probable the counts are then. Its log likelihood is a sum of
-terms, one for each stored count, and a number for the document:
+A :class:`CountLikelihood` gives the probability of the counts at these s. The log likelihood sums a
+term for each stored count and a number for the document:
 
     log p(c | s) = Σ_v ℓ(s_v, c_v) + h(N)        N = Σ_v c_v
 
-Every ℓ is a convex function of log s. Its derivative in log s, t_v, is the expected number of
-tokens of word v that came from the topics, so a bound by independent draws follows:
+Every ℓ is a convex function of log s. Its derivative t_v in log s is the expected number of tokens
+of word v from the topics. Convexity gives a lower bound by independent draws:
 
     ℓ(s')  ≥  ℓ(s) + t (log s' − log s)
 
-Posteriors, statistics and M-steps need counts of independent draws. They take t in the place of c.
+Posteriors, statistics and M-steps need counts of independent draws. They use t in place of c.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from torch_lntm.errors import ConfigError
 
 
 class Cells:
-    """Stored counts in one of three layouts, each with the cells on the last axis.
+    """Stored counts in 3 possible layouts, each with the cells on the last axis.
 
-    A batch has one row of all its cells. Padded documents have a row of cells each, between whose
-    chains the counts broadcast. One document under many draws has a row of its cells.
+    * A batch has a single row with all its cells.
+    * Padded documents have a row of cells each. Their counts broadcast over chains.
+    * A single document under many draws has a row with its cells.
 
     Args:
         counts: ``(..., num_cells)`` counts; 0 marks padding.
         columns: ``(..., num_cells)`` int64 columns of the topics' word probabilities: words, or
-            with groups of documents, group × num_words + word.
-        num_repeated: Number of the first cells of each row whose count may be other than 0 or 1.
-            Defaults to all.
+            group × num_words + word for groups of documents.
+        num_repeated: Number n of cells: only the first n of each row may have counts besides 0 and
+            1. Defaults to all.
 
     Attributes:
-        counts: As given.
-        columns: As given.
+        counts: Counts of the cells.
+        columns: Columns of the cells.
     """
 
     def __init__(self, counts: Tensor, columns: Tensor, num_repeated: int | None = None) -> None:
@@ -58,9 +59,9 @@ class Cells:
 
     @property
     def repeated(self) -> tuple[Tensor | slice, Tensor]:
-        """Cells whose count may be other than 0 or 1: an index of the last axis, and the counts.
+        """Index on the last axis, and counts, of all cells with counts besides 0 and 1.
 
-        The index is a tensor for a batch, and otherwise a slice of the first cells. The counts are
+        The index is a tensor for a batch, and a slice of the first cells otherwise. The counts are
         float64.
         """
         if self._batch is not None:
@@ -68,16 +69,16 @@ class Cells:
         return self._first, self.counts[..., self._first].double()
 
     def single(self) -> Cells:
-        """The same words with one token each."""
+        """Cells of the same words with a single token each."""
         return Cells(torch.ones_like(self.counts), self.columns, 0)
 
 
 class CountLikelihood:
-    """The distribution of counts given the probabilities of their words.
+    """Distribution of counts given the probabilities of their words.
 
     Attributes:
-        independent: Whether tokens are independent draws, so that the log likelihood is
-            Σ_v c_v log s_v. Solvers then take the counts themselves, and theta may be conjugate.
+        independent: Whether tokens are independent draws, with log likelihood Σ_v c_v log s_v.
+            Solvers then use the counts themselves, and theta may be conjugate.
     """
 
     independent: ClassVar[bool] = False
@@ -87,22 +88,22 @@ class CountLikelihood:
 
         Args:
             probability: ``(..., num_cells)`` s, positive.
-            cells: The counts, of a shape that broadcasts.
+            cells: The counts, broadcastable to ``probability``.
 
         Returns:
-            ``(..., num_cells)`` nats; 0 where the count is 0 (padding).
+            ``(..., num_cells)`` nats; 0 for padding (count 0).
         """
         raise self._undefined("log_terms")
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
-        """Expected tokens that came from the topics: derivatives of ℓ in log s.
+        """Expected tokens from the topics: derivatives of ℓ in log s.
 
         Args:
             probability: ``(..., num_cells)`` s, positive.
             cells: The counts.
 
         Returns:
-            ``(..., num_cells)`` in the dtype of ``probability``; 0 where the count is 0.
+            ``(..., num_cells)`` in the dtype of ``probability``; 0 for padding (count 0).
         """
         raise self._undefined("tokens")
 
@@ -113,7 +114,7 @@ class CountLikelihood:
         )
 
     def slopes(self, probability: Tensor, cells: Cells) -> Tensor:
-        """Derivatives of ℓ in s, :meth:`tokens` over the probabilities."""
+        """Derivatives of ℓ in s: :meth:`tokens` divided by the probabilities."""
         return self.tokens(probability, cells) / probability
 
     def length_term(self, lengths: Tensor) -> Tensor | float:
@@ -128,7 +129,7 @@ class CountLikelihood:
         return 0.0
 
     def for_single_tokens(self) -> CountLikelihood:
-        """The likelihood of tokens that are predicted one by one, given theta alone."""
+        """Likelihood for predicting each token by itself, given theta alone."""
         return _SingleTokens(self)
 
     def draw_words(
@@ -137,15 +138,16 @@ class CountLikelihood:
         """Draw the words of tokens, given independent draws from the mixture.
 
         Args:
-            words: ``(num_tokens,)`` int64, each drawn from its document's mixture of topics.
+            words: ``(num_tokens,)`` int64 independent draws from the mixture of topics of each
+                document.
             document: ``(num_tokens,)`` int64 documents of the tokens, ascending.
-            generator: Source of random numbers; None is PyTorch's own.
+            generator: Source of random numbers. Defaults to PyTorch's global generator if None.
 
         Returns:
             ``(num_tokens,)`` int64 words.
 
         Raises:
-            ConfigError: The subclass cannot be drawn from.
+            ConfigError: The subclass does not define the method.
         """
         raise ConfigError(
             f"{type(self).__name__} has no method draw_words, by which documents are generated"
@@ -180,12 +182,12 @@ class Independent(CountLikelihood):
         return words
 
 
-#: The likelihood of independent draws.
+#: Likelihood of independent draws.
 INDEPENDENT = Independent()
 
 
 class _SingleTokens(CountLikelihood):
-    """Every token has the probability that it has as a document's only one."""
+    """Likelihood of tokens as documents of length 1."""
 
     def __init__(self, likelihood: CountLikelihood) -> None:
         self._likelihood = likelihood
@@ -205,16 +207,16 @@ class _SingleTokens(CountLikelihood):
 def surrogate(
     likelihood: CountLikelihood, probability: Tensor, batch: DocumentBatch
 ) -> tuple[DocumentBatch, Tensor]:
-    """Independent draws in place of documents, which bound their log likelihood from below.
+    """Independent draws with a lower bound on the log likelihood of documents.
 
     Args:
-        likelihood: The likelihood of the documents.
-        probability: ``(nnz,)`` s at the stored counts, positive, where the bound is tight.
+        likelihood: Likelihood of the documents.
+        probability: ``(nnz,)`` positive s at the stored counts. The bound is tight there.
         batch: The documents.
 
     Returns:
-        The same documents with :meth:`CountLikelihood.tokens` for counts; and ``(num_docs,)``
-        float64 nats, by which the log likelihood of these is to be raised.
+        The documents with :meth:`CountLikelihood.tokens` for counts, and ``(num_docs,)`` float64
+        nats to add to their log likelihood.
     """
     cells = Cells.of(batch)
     tokens = likelihood.tokens(probability, cells).to(batch.dtype)

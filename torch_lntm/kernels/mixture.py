@@ -1,24 +1,23 @@
 """Mixtures of topics at the observed words of a batch, their log likelihood and expected counts.
 
-For positive weights t ``(num_docs, num_topics)`` and topics φ ``(num_topics, num_words)``, over the
-stored counts c only,
+The inputs are positive weights t ``(num_docs, num_topics)``, topics φ ``(num_topics, num_words)``
+and the stored counts c of a batch. Sums over v run over the words of a document only:
 
     s_dv = Σ_k t_dk φ_kv                 log_likelihood_d = Σ_v c_dv log s_dv
     topic_counts_dk = t_dk Σ_v (c_dv / s_dv) φ_kv
     word_counts_kv  = φ_kv Σ_d t_dk (c_dv / s_dv)
 
-The two tables of counts are the gradients of the log likelihood in log t and log φ: the expected
-numbers of tokens per topic under the responsibilities t_dk φ_kv / s_dv (*Ahmed & Xing 2007, eq. 12;
-Khan & Bouchard 2009, eqs 30–31*). They are sparse products, see
-:mod:`torch_lntm.kernels.contraction`, or one kernel, see :mod:`torch_lntm.kernels.fused`. Log
-likelihoods are summed in double precision.
+The two tables of counts are the gradients of the log likelihood in log t and log φ. They are also
+expected numbers of tokens per topic, under the responsibilities t_dk φ_kv / s_dv (*Ahmed & Xing
+2007, eq. 12; Khan & Bouchard 2009, eqs 30–31*). They are computed as sparse products
+(:mod:`torch_lntm.kernels.contraction`) or by a single CUDA kernel
+(:mod:`torch_lntm.kernels.fused`). Log likelihoods are summed in double precision.
 
-These are the formulas of independent draws, the default. Another likelihood has other terms, and
-its expected tokens from the topics take the place of the counts c: see
-:mod:`torch_lntm.kernels.likelihood`.
+The formulas hold for independent draws, the default. For another likelihood the terms differ, and
+its expected tokens from the topics replace the counts c (:mod:`torch_lntm.kernels.likelihood`).
 
-``s`` is floored (:func:`probability_floor`), so a word that every weighted topic gives probability
-zero costs a large finite number of nats (65 in float32) instead of ``-inf``.
+``s`` has a floor (:func:`probability_floor`). A word of probability zero under all weighted topics
+therefore costs a large finite number of nats (65 in float32) rather than ``-inf``.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ R = TypeVar("R")
 def _in_full_precision(
     function: Callable[Concatenate[Tensor, P], R],
 ) -> Callable[Concatenate[Tensor, P], R]:
-    """Refuse low precision, and leave ``torch.autocast``, which would introduce it."""
+    """Decorate a function to refuse low precision and to ignore ``torch.autocast``."""
 
     @wraps(function)
     def wrapped(weights: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -68,9 +67,9 @@ def _in_full_precision(
 
 
 def probability_floor(dtype: torch.dtype) -> float:
-    """The probability that stands for zero: 5e-29 in float32, 1e-298 in float64.
+    """Smallest probability of a word: 5e-29 in float32, 1e-298 in float64.
 
-    Far enough above the smallest normal number that a count divided by it is finite.
+    The floor is far above the smallest normal number, so a count divided by the floor is finite.
     """
     return torch.finfo(dtype).tiny * 2.0**32
 
@@ -80,10 +79,10 @@ class ExpectedCounts(NamedTuple):
 
     Attributes:
         log_likelihood: ``(num_docs,)`` float64, nats.
-        topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic; rows sum to the
-            documents' tokens from the topics: all of them, for independent draws.
-        word_counts: ``(num_topics, num_words)`` expected tokens of each word under each topic, or
-            None if not asked for; sums to the same number.
+        topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic. Rows sum to the
+            document's tokens from the topics. For independent draws these are all tokens.
+        word_counts: ``(num_topics, num_words)`` expected tokens of each word under each topic, with
+            an equal total. None by default.
     """
 
     log_likelihood: Tensor
@@ -92,7 +91,7 @@ class ExpectedCounts(NamedTuple):
 
 
 def _by_word(topics: Tensor) -> Tensor:
-    """Topics as contiguous rows per word ``(num_words, num_topics)``; free if stored that way."""
+    """Topics as contiguous rows per word ``(num_words, num_topics)``; a view if stored that way."""
     return topics.mT.contiguous()
 
 
@@ -107,7 +106,9 @@ def _is_fused(weights: Tensor, likelihood: CountLikelihood) -> bool:
 
 @_in_full_precision
 def word_probabilities(weights: Tensor, topics: Tensor, batch: DocumentBatch) -> Tensor:
-    """``(nnz,)`` s_dv = Σ_k t_dk φ_kv at the stored counts, floored, without autograd.
+    """Mixture probabilities s_dv = Σ_k t_dk φ_kv ``(nnz,)`` at the stored counts, without autograd.
+
+    The probabilities are at least :func:`probability_floor`.
 
     Args:
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
@@ -126,20 +127,28 @@ def mixture_log_likelihood(
 ) -> Tensor:
     """Log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of each document, differentiable in both inputs.
 
-    It has derivatives of every order, and works under ``grad``, ``vmap``, ``jvp``, ``jacrev``,
-    ``jacfwd`` and ``hessian`` of ``torch.func``. One nesting does not work: ``jvp`` or ``jacfwd``
-    within another of these two gives zeros, as it does for every autograd function that is written
-    in Python (an open fault of PyTorch).
+    With topic proportions as weights, this is the log probability of the document's tokens with
+    their topics summed out. The function has derivatives of every order. It works under ``grad``,
+    ``vmap``, ``jvp``, ``jacrev``, ``jacfwd`` and ``hessian`` of ``torch.func``. The exception is
+    ``jvp`` or ``jacfwd`` nested within ``jvp`` or ``jacfwd``: they give zeros for every autograd
+    function written in Python (an open fault of PyTorch).
 
     Args:
-        weights: ``(..., num_docs, num_topics)`` nonnegative topic weights t. With topic proportions
-            this is the log probability of the document's tokens with their topics summed out.
+        weights: ``(..., num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
-        batch: The counts, in the same dtype and on the same device.
-        likelihood: The distribution of the counts. Defaults to independent draws.
+        batch: The counts, in the dtype and on the device of ``weights``.
+        likelihood: Distribution of the counts. Defaults to independent draws.
 
     Returns:
         ``(..., num_docs)`` float64 nats; 0 for an empty document.
+
+    Raises:
+        ConfigError: The dtype of the weights is of low precision.
+
+    Example:
+        >>> weights = torch.full((batch.num_docs, 10), 0.1)
+        >>> lntm.kernels.mixture_log_likelihood(weights, model.topics.probs, batch).shape
+        torch.Size([5])
     """
     words, floor = _by_word(topics), probability_floor(weights.dtype)
     if weights.dim() == 2:
@@ -158,17 +167,20 @@ def expected_counts(
     *,
     word_counts: bool = False,
 ) -> ExpectedCounts:
-    """The log likelihood and expected counts of a batch in one pass, without autograd.
+    """Log likelihood and expected counts of a batch in one pass, without autograd.
 
     Args:
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
-        batch: The counts, in the same dtype and on the same device.
-        likelihood: The distribution of the counts. Defaults to independent draws.
-        word_counts: Also form the word counts of the topics.
+        batch: The counts, in the dtype and on the device of ``weights``.
+        likelihood: Distribution of the counts. Defaults to independent draws.
+        word_counts: Whether to form the word counts of the topics too. Defaults to False.
 
     Returns:
         The :class:`ExpectedCounts` of the module's formulas.
+
+    Raises:
+        ConfigError: The dtype of the weights is of low precision.
     """
     words = _by_word(topics)
     if _is_fused(weights, likelihood):
@@ -195,7 +207,7 @@ def expected_topic_counts(
     batch: DocumentBatch,
     likelihood: CountLikelihood = INDEPENDENT,
 ) -> Tensor:
-    """Only the ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts`."""
+    """The ``topic_counts`` ``(num_docs, num_topics)`` of :func:`expected_counts` alone."""
     if _is_fused(weights, likelihood):
         return expected_counts(weights, topics, batch).topic_counts
     words = _by_word(topics)
@@ -212,14 +224,14 @@ def expected_word_counts(
     *,
     shares: Tensor | None = None,
 ) -> Tensor:
-    """Only the ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts`.
+    """The ``word_counts`` ``(num_topics, num_words)`` of :func:`expected_counts` alone.
 
     Args:
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ, in the dtype of ``weights``.
-        batch: The counts, in the same dtype and on the same device.
-        likelihood: The distribution of the counts. Defaults to independent draws.
-        shares: ``(num_docs,)`` how much each document counts; by default 1.
+        batch: The counts, in the dtype and on the device of ``weights``.
+        likelihood: Distribution of the counts. Defaults to independent draws.
+        shares: ``(num_docs,)`` factor of each document's counts. Defaults to 1.
     """
     if _is_fused(weights, likelihood):
         if shares is not None:
@@ -237,24 +249,27 @@ def expected_word_counts(
 def responsibility_covariance(
     weights: Tensor, topics: Tensor, batch: DocumentBatch, *, max_elements: int = 2**24
 ) -> Tensor:
-    """Σ_v c_dv ρ_dv ρ_dvᵀ of each document, ρ_dvk = t_dk φ_kv / s_dv the responsibilities.
+    """Σ_v c_dv ρ_dv ρ_dvᵀ of each document, with responsibilities ρ_dvk = t_dk φ_kv / s_dv.
+
+    Entry (d, j, k) is an expected number of tokens: if the topic of every token is drawn twice,
+    independently, the first draw is j and the second is k.
 
     Args:
         weights: ``(num_docs, num_topics)`` nonnegative topic weights t.
         topics: ``(num_topics, num_words)`` word probabilities φ.
         batch: The counts.
-        max_elements: Bound on the numbers held at once for padded responsibilities.
+        max_elements: Bound on the size of the padded responsibilities in memory.
 
     Returns:
-        ``(num_docs, num_topics, num_topics)``; entry (d, j, k) is the expected number of pairs of
-        independent draws of one token's topic that come out as j and k.
+        ``(num_docs, num_topics, num_topics)``.
     """
     words = _by_word(topics)
     num_topics = weights.shape[1]
     scale = batch.counts.sqrt() / _mixture(weights, words, batch)
     sizes = batch.row_offsets.diff()
     result = weights.new_zeros(batch.num_docs, num_topics, num_topics)
-    # Documents of similar size share a chunk, padded to its longest: one batched product each.
+    # Documents of similar size share a chunk. Each chunk is padded to its longest document and
+    # takes a single batched product.
     order = sizes.argsort()
     sorted_sizes = sizes[order].tolist()
     stop = batch.num_docs
@@ -274,9 +289,10 @@ def responsibility_covariance(
 def mixture_log_likelihood_reference(
     weights: Tensor, topics: Tensor, batch: DocumentBatch
 ) -> Tensor:
-    """:func:`mixture_log_likelihood` written plainly, one document at a time, for autograd.
+    """:func:`mixture_log_likelihood` written plainly, document by document, for autograd.
 
-    It shares no sparse kernel with the fast version and exists to check it, for independent draws.
+    Tests check the fast version against this function. The two have no sparse kernel in common.
+    Tokens are independent draws.
     """
     totals = []
     for d in range(batch.num_docs):

@@ -1,15 +1,15 @@
 """Triton kernels of the sparse operation, Hamiltonian transitions and noise; for `fused` alone.
 
-A document is one program of a kernel. It walks through the document's words in tiles: it gathers
-the rows of the topics by word, forms s, and adds to its sums, all in registers. Nothing of the size
-of the stored counts is written. No two programs write to one place, so results are reproducible.
+Each program of a kernel works on a single document. It walks through the document's words in tiles:
+it gathers the rows of the topics by word, forms s and adds to its sums, all in registers. It writes
+no table of the size of the stored counts. Programs write to distinct addresses, so results are
+reproducible.
 
-The operations are registered with PyTorch: its profiler knows them by name. They have no
+The operations are registered with PyTorch, so its profiler shows them by name. They have no
 derivatives.
 """
 
-# The types of kernels are Triton's, not Python's.
-# mypy: disable-error-code="no-untyped-def"
+# The types of kernels belong to Triton rather than Python.
 
 from collections.abc import Callable
 from functools import wraps
@@ -22,9 +22,9 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Elements of a program that makes one number of each.
+#: Elements per program of an elementwise kernel.
 _ELEMENTS = 512
-#: Numbers that a program holds of one tile of a matrix: 16 in each of its 128 threads.
+#: Elements of a program's matrix tile: 16 in each of its 128 threads.
 _TILE_ELEMENTS = 2048
 
 
@@ -32,9 +32,9 @@ _TILE_ELEMENTS = 2048
 def _expected_counts(
     t, k, doc, row_offsets, word_index, counts, words, ratio, num_topics, FLOOR, TILE, KEEP
 ):
-    """Log likelihood and topic counts of a document of weights t (num_topics,), zero beyond it.
+    """Log likelihood and topic counts of a document of weights t ``(num_topics,)``, zero-padded.
 
-    Where KEEP it writes the ratios of its counts and s.
+    It writes the ratios of the document's counts and s if KEEP is set.
     """
     log_likelihood = tl.full((), 0.0, tl.float64)
     total = tl.zeros_like(t)
@@ -60,7 +60,7 @@ def _expected_counts(
 
 @triton.jit
 def _product(x, matrix, num_in, num_out, out, TILE):
-    """Products x M (num_out,) of x (num_in,) with a matrix (num_in, num_out) in memory."""
+    """Product ``(num_out,)`` of x ``(num_in,)`` and a matrix ``(num_in, num_out)`` in memory."""
     result = tl.zeros(out.shape, x.dtype)
     for start in range(0, num_in, TILE):
         row = start + tl.arange(0, TILE)
@@ -113,7 +113,7 @@ def _word_counts_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The counts of a word, from its documents' weights."""
+    """Counts of a word, from the weights of its documents."""
     word = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), weights.dtype.element_ty)
@@ -214,7 +214,7 @@ def _transition_kernel(
         share = tl.where(step == num_steps - 1, 0.5, 1.0).to(z.dtype)
         r += share * epsilon * (likelihood_weight * g - z)
 
-    # z is standard normal: what its density changes by, and the kinetic energy.
+    # z is standard normal, which gives the change of its log density and the kinetic energy.
     end_prior = prior + 0.5 * (_square(start_z) - _square(z))
     kinetic = 0.5 * (_square(r) - _square(start_r))
     error = (prior - end_prior) + inverse_temperature * (value - end_value) + kinetic
@@ -248,7 +248,7 @@ def _mixed(bits):
 
 @triton.jit
 def _uniform(key, number):
-    """The uniform number of a key that has some number."""
+    """Uniform number of a key at an index."""
     bits = _mixed(key + (number + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
     return ((bits >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
 
@@ -287,7 +287,7 @@ _OPERATIONS = torch.library.Library("torch_lntm", "DEF")
 
 
 def _operation(function: F) -> F:
-    """The function, of contiguous tensors, as an operation of PyTorch's without derivatives."""
+    """Register a function of contiguous tensors as a PyTorch operation without derivatives."""
     name = function.__name__
 
     @wraps(function)
@@ -301,13 +301,13 @@ def _operation(function: F) -> F:
 
 
 def _blocks(size: int) -> tuple[int, int]:
-    """The power of two that holds a row, and the rows of a tile."""
+    """Power of two of a row's block, and number of rows of a tile."""
     block = triton.next_power_of_2(size)
     return block, max(1, _TILE_ELEMENTS // block)
 
 
 def _warps(size: int) -> int:
-    """Warps of a program whose rows have some size."""
+    """Warps of a program with rows of length ``size``."""
     return min(16, max(4, triton.next_power_of_2(size) // 256))
 
 
@@ -321,9 +321,9 @@ def expected_counts(
     floor: float,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``; one launch.
+    """Log likelihood ``(num_docs,)`` and topic counts ``(num_docs, num_topics)``; a single launch.
 
-    And, if they are to be kept, the ratios ``(nnz,)`` of counts and s.
+    The third result holds the ratios ``(nnz,)`` of counts and s if ``keep`` is set.
     """
     num_docs, num_topics = weights.shape
     log_likelihood = weights.new_empty(num_docs, dtype=torch.float64)
@@ -359,7 +359,7 @@ def word_counts(
     word_offsets: Tensor,
     ratio: Tensor,
 ) -> Tensor:
-    """Word counts ``(num_words, num_topics)`` from the ratios of counts and s; one launch."""
+    """Word counts ``(num_words, num_topics)`` from the ratios of counts and s; a single launch."""
     num_words, num_topics = words.shape
     result = torch.empty_like(words)
     block, tile = _blocks(num_topics)
@@ -404,7 +404,7 @@ def transition(
     max_error: float,
     floor: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Where the chains are, and what happened, as HMCState and HMCInfo have it; one launch."""
+    """Fields of the new HMCState and of the HMCInfo of a transition; a single launch."""
     num_chains, num_docs, dim = position.shape
     new_position, new_gradient = torch.empty_like(position), torch.empty_like(position)
     new_log_prior, new_log_likelihood, acceptance, energy_error = (

@@ -1,4 +1,4 @@
-"""uncompiled: a decorator for what ``torch.compile`` leaves to Python."""
+"""Decorator that makes ``torch.compile`` leave a function to Python."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def uncompiled(function: F) -> F:
-    """Leave a function, and all that it calls, to Python where ``torch.compile`` meets it.
+    """Make ``torch.compile`` leave a function, and its calls, to Python.
 
-    The compiler's tracer follows neither sparse counts nor Pyro's handlers. PyTorch has such a
-    decorator, which loads the compiler: that takes a second even where nothing is compiled.
+    The compiler's tracer fails at sparse counts and at Pyro's handlers. PyTorch's own decorator
+    loads the compiler at import, which costs every program a second.
     """
     eager: F | None = None
 
