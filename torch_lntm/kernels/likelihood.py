@@ -118,7 +118,7 @@ class CountLikelihood:
         return self.tokens(probability, cells) / probability
 
     def length_term(self, lengths: Tensor) -> Tensor | float:
-        """The number h of each document, which depends on its length alone.
+        """The number h of each document, a function of its length alone.
 
         Args:
             lengths: ``(num_docs,)`` tokens.

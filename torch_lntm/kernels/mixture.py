@@ -82,7 +82,7 @@ class ExpectedCounts(NamedTuple):
         topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic. Rows sum to the
             document's tokens from the topics. For independent draws these are all tokens.
         word_counts: ``(num_topics, num_words)`` expected tokens of each word under each topic, with
-            an equal total. None by default.
+            the total of ``topic_counts``. None by default.
     """
 
     log_likelihood: Tensor
@@ -143,7 +143,7 @@ def mixture_log_likelihood(
         ``(..., num_docs)`` float64 nats; 0 for an empty document.
 
     Raises:
-        ConfigError: The dtype of the weights is of low precision.
+        ConfigError: The weights are of low precision, such as float16.
 
     Example:
         >>> weights = torch.full((batch.num_docs, 10), 0.1)
@@ -180,7 +180,7 @@ def expected_counts(
         The :class:`ExpectedCounts` of the module's formulas.
 
     Raises:
-        ConfigError: The dtype of the weights is of low precision.
+        ConfigError: The weights are of low precision, such as float16.
     """
     words = _by_word(topics)
     if _is_fused(weights, likelihood):

@@ -10,6 +10,7 @@ derivatives.
 """
 
 # The types of kernels belong to Triton rather than Python.
+# mypy: disable-error-code="no-untyped-def"
 
 from collections.abc import Callable
 from functools import wraps
