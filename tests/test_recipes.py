@@ -129,7 +129,7 @@ def test_auto_takes_chains_and_a_smoothing(model, num_topics, length, smoothing)
     assert chosen.recipe == Recipe(model, "hmc")
     expected = {} if smoothing is None else {"topic_smoothing": pytest.approx(smoothing)}
     assert chosen.options == expected
-    assert chosen.because == "Monte-Carlo EM"
+    assert chosen.reason == "Monte-Carlo EM"
 
 
 @pytest.mark.parametrize(("visits", "epochs"), [(60_000, None), (59_999, 59), (6_000, 6), (10, 4)])
@@ -140,10 +140,10 @@ def test_auto_takes_fewer_epochs_for_large_corpora(monkeypatch, visits, epochs) 
     assert chosen.recipe == Recipe("ctm", "hmc")
     assert chosen.options.get("max_epochs") == epochs
     if epochs is None:
-        assert chosen.because == "Monte-Carlo EM"
+        assert chosen.reason == "Monte-Carlo EM"
     else:
         expected = f"Monte-Carlo EM, by default {epochs} epochs at most, for 1,000 tokens"
-        assert chosen.because == expected
+        assert chosen.reason == expected
         options = {"num_topics": 5, **chosen.options}
         engine = chosen.recipe.make(1000, options=options).engine
         assert engine.settings.max_epochs == epochs
@@ -159,15 +159,13 @@ def test_auto_leaves_millions_of_documents_to_variational_em(monkeypatch) -> Non
     assert chosen.recipe == Recipe("ctm")
     assert "max_epochs" not in chosen.options
     assert "topic_smoothing" in chosen.options
-    assert chosen.because == (
-        "variational EM, since chains of 100 documents would take much memory"
-    )
+    assert chosen.reason == ("variational EM, since chains of 100 documents would take much memory")
 
 
 def test_a_posterior_that_is_named_stays() -> None:
     chosen = Recipe("ctm", "laplace").for_corpus(documents(10, 100, 5), 3)
     assert chosen.recipe == Recipe("ctm", "laplace")
-    assert chosen.because is None
+    assert chosen.reason is None
 
 
 def test_auto_needs_the_documents() -> None:

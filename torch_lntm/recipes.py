@@ -31,7 +31,7 @@ SAMPLERS: dict[str, Callable[..., Any]] = {"hmc": MonteCarloEM}
 _ENGINES_OWN = ("tolerance", "max_iterations")
 
 
-class Ingredients(NamedTuple):
+class FitComponents(NamedTuple):
     """What a recipe makes.
 
     Attributes:
@@ -57,7 +57,7 @@ MAX_CHAIN_NUMBERS = 2**26
 MAX_SMOOTHING = 0.05
 
 
-class Chosen(NamedTuple):
+class ResolvedRecipe(NamedTuple):
     """What a recipe becomes for a corpus.
 
     Attributes:
@@ -65,12 +65,12 @@ class Chosen(NamedTuple):
         options: What suits the corpus of the options of :meth:`Recipe.make`: ``topic_smoothing``,
             but for models that have none, or a default of their own, and ``max_epochs`` where
             there are fewer than usual.
-        because: Why, in a line for the user; None where nothing was to be chosen.
+        reason: Why, in a line for the user; None where nothing was to be chosen.
     """
 
     recipe: Recipe
     options: dict[str, Any]
-    because: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Recipe:
         """Whether the engine samples the documents' posteriors."""
         return self.posterior in SAMPLERS
 
-    def for_corpus(self, corpus: Corpus, num_topics: int) -> Chosen:
+    def for_corpus(self, corpus: Corpus, num_topics: int) -> ResolvedRecipe:
         """The recipe with the posterior and the options that suit the documents.
 
         Chains predict better than variational EM on every corpus of a thousand documents or more
@@ -123,19 +123,19 @@ class Recipe:
         if takes is not None and takes.default == MAX_SMOOTHING:
             options["topic_smoothing"] = MAX_SMOOTHING * min(1.0, share)
         if self.posterior != AUTO:
-            return Chosen(self, options, None)
+            return ResolvedRecipe(self, options, None)
         num_docs = len(corpus)
         if num_docs * num_topics > MAX_CHAIN_NUMBERS:
-            because = (
+            reason = (
                 f"variational EM, since chains of {num_docs:,} documents would take much memory"
             )
-            return Chosen(Recipe(self.model), options, because)
-        because = "Monte-Carlo EM"
+            return ResolvedRecipe(Recipe(self.model), options, reason)
+        reason = "Monte-Carlo EM"
         epochs = MAX_VISITS // max(1, corpus.num_tokens)
         if epochs < MAX_EPOCHS:
             options["max_epochs"] = epochs = max(MIN_EPOCHS, epochs)
-            because += f", by default {epochs} epochs at most, for {corpus.num_tokens:,} tokens"
-        return Chosen(Recipe(self.model, "hmc"), options, because)
+            reason += f", by default {epochs} epochs at most, for {corpus.num_tokens:,} tokens"
+        return ResolvedRecipe(Recipe(self.model, "hmc"), options, reason)
 
     def make(
         self,
@@ -146,7 +146,7 @@ class Recipe:
         device: torch.device | str = "cpu",
         options: Mapping[str, Any] | None = None,
         model_options: Mapping[str, Any] | None = None,
-    ) -> Ingredients:
+    ) -> FitComponents:
         """Make the model, its guide and the engine.
 
         Args:
@@ -194,8 +194,8 @@ class Recipe:
             raise ConfigError(f"no model, posterior or engine takes {', '.join(given)}")
         guide = guide_class(model, **for_guide)
         if self.samples:
-            return Ingredients(model, guide, SAMPLERS[str(self.posterior)](model, **for_engine))
-        return Ingredients(model, guide, VariationalEM(model, guide, **for_engine))
+            return FitComponents(model, guide, SAMPLERS[str(self.posterior)](model, **for_engine))
+        return FitComponents(model, guide, VariationalEM(model, guide, **for_engine))
 
 
 def find_device(name: str) -> torch.device:

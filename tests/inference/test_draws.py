@@ -60,7 +60,7 @@ def test_draws_of_a_guide_are_draws_of_its_posteriors(known) -> None:
     draws = theta_draws(guide, corpus, 4, model=model, seed=3, max_docs=3)
     expected = guide.posterior(corpus.batch(dtype=torch.float64)).theta_samples(4, 3)
     torch.testing.assert_close(draws.theta, expected)
-    assert draws.described == "the posterior taylor"
+    assert draws.description == "the posterior taylor"
     assert draws.fixed == ("the topics' words", "the prior's covariance")
     few = theta_draws(guide, corpus, 4, rows=np.array([6, 1]), seed=3)
     torch.testing.assert_close(few.theta, expected[:, [6, 1]], rtol=1e-6, atol=1e-6)
@@ -187,7 +187,7 @@ def test_a_fits_chains_continue_where_they_ended(fitted, monkeypatch) -> None:
     expected = torch.stack([seen[7], seen[9]], 1).flatten(0, 1)[:3]
     draws = theta_draws(kept, corpus, 3, model=model, rows=rows, max_docs=11)
     torch.testing.assert_close(draws.theta, expected)
-    assert "which continue the fit's" in draws.described
+    assert "which continue the fit's" in draws.description
 
 
 def test_a_fits_chains_find_their_documents_in_any_corpus(fitted) -> None:

@@ -323,7 +323,7 @@ def test_a_fits_result_reports_by_the_fits_own_posterior(known, tmp_path, engine
     )
     settings = dict(zip(page.said("dt"), page.said("dd"), strict=True))
     used = settings["documents' posteriors on this page"]
-    assert used == theta_draws(result.posterior, corpus).described
+    assert used == theta_draws(result.posterior, corpus).description
     assert ("taylor" in used) == (engine == "variational")
     assert settings["ended"] == result.ended
     assert f"{result.history[-1]['objective']:.4f}" in settings[result.objective_name]

@@ -65,7 +65,7 @@ class _Task:
     engine: Any
     config: dict[str, Any]
     samples: bool
-    because: str | None
+    reason: str | None
     device: torch.device
 
     @property
@@ -261,7 +261,7 @@ class Fit(ChoosesWords, OnDocuments):
             engine,
             config,
             recipe.samples,
-            chosen.because,
+            chosen.reason,
             device,
         )
 
@@ -343,8 +343,8 @@ class Fit(ChoosesWords, OnDocuments):
         corpus, split = task.corpus, task.split
         if corpus.preparation:
             say(in_options(corpus.preparation))
-        if task.because:
-            say(f"posterior auto: {task.because}")
+        if task.reason:
+            say(f"posterior auto: {task.reason}")
         held_out = "" if split is None else f", with {len(split.test)} held out"
         several = "" if processes.alone else f", in {processes.size} processes"
         empty = int((task.train.lengths == 0).sum())

@@ -32,7 +32,7 @@ from torch_lntm.inference.interruption import whole_or_nothing
 from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
-from torch_lntm.recipes import AUTO, Ingredients, Recipe, find_device, guide_of
+from torch_lntm.recipes import AUTO, FitComponents, Recipe, find_device, guide_of
 
 ScoreMethod = Literal["completion", "importance", "ais"]
 E = TypeVar("E", bound="TopicModelEstimator")
@@ -208,7 +208,7 @@ class TopicModelEstimator(
         estimator.n_features_in_ = model.num_words
         return estimator
 
-    def _build(self, corpus: Corpus, seed: int) -> tuple[Recipe, Ingredients]:
+    def _build(self, corpus: Corpus, seed: int) -> tuple[Recipe, FitComponents]:
         """The recipe for these documents, and what it makes."""
         require_whole(1, n_components=self.n_components)
         require_whole(1, max_iter=self.max_iter)

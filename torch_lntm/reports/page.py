@@ -204,7 +204,7 @@ def render_page(
         model=model,
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
-        posterior=drawn.described,
+        posterior=drawn.description,
         instead_of_chains=instead_of_chains,
         unconverged=int((~summary.documents.converged).sum()),
         topics=topics,

@@ -114,8 +114,8 @@ def test_tables_are_on_the_device_where_there_is_room(room: bool, monkeypatch) -
         homes = {name: table.device.type for name, table in documents.tables.items()}
         assert homes == dict.fromkeys(("means", "theta", "sites"), "cuda" if room else "cpu")
         assert float(documents.tables["means"].sum()) == 12.0
-        placed = rooms.placed({"a": torch.ones(2)}, device)
-        assert placed["a"].device.type == ("cuda" if room else "cpu")
+        tables = rooms.to_device({"a": torch.ones(2)}, device)
+        assert tables["a"].device.type == ("cuda" if room else "cpu")
         collected = DocumentRows(corpus.row_offsets).collect(documents.tables, Processes())
         assert all(table.device.type == "cpu" for table in collected.values())
     # Theta's value and the corpus's offsets are copied there. Otherwise two tables each need the

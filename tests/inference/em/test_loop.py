@@ -26,7 +26,7 @@ from torch_lntm.models import ctm, lda
 class Counting(ResumableFit):
     """A fit that adds 1 to the prior mean, and to a table, in each of its five steps."""
 
-    not_returned_to = frozenset({"scratch"})
+    not_restored = frozenset({"scratch"})
 
     def __init__(self, **breaks: Any) -> None:
         self.model = make_model("ctm")

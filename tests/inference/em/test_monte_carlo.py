@@ -41,7 +41,7 @@ from torch_lntm.inference import (
     MonteCarloEM,
     VariationalEM,
 )
-from torch_lntm.inference.em import monte_carlo, visits
+from torch_lntm.inference.em import chain_e_step, monte_carlo
 from torch_lntm.models import TopicModel, ctm, lda, lntm
 from torch_lntm.sampling import hmc
 
@@ -193,7 +193,7 @@ def watch_epochs(monkeypatch: Any, watch: Callable[[Any, dict[str, Any]], None])
 def test_the_running_average_weighs_mini_batches_as_written(monkeypatch) -> None:
     """With one batch an epoch the prior's mean is a mixture of the epochs' draws."""
     # So that a mini-batch is a unit of the schedule.
-    monkeypatch.setattr(monte_carlo, "unit_documents", lambda num_docs, length: num_docs)
+    monkeypatch.setattr(monte_carlo, "documents_per_block", lambda num_docs, length: num_docs)
     corpus = make_corpus(40, empty=(5,))
     occupied = torch.from_numpy(np.flatnonzero(corpus.lengths))
     means, locs = [], []
@@ -321,14 +321,14 @@ def test_the_tutorial_s_model_finds_its_topics(update) -> None:
 
 def test_a_parameter_that_leaves_the_real_numbers_is_named(monkeypatch) -> None:
     """At the end of the epoch, also on a GPU, which is not asked at every visit."""
-    sampled = visits.chain_statistics
+    sampled = chain_e_step.chain_statistics
 
     def damaged(*args: Any) -> Any:
         found = sampled(*args)
         found.word_counts[0, 0] = torch.nan
         return found
 
-    monkeypatch.setattr(visits, "chain_statistics", damaged)
+    monkeypatch.setattr(chain_e_step, "chain_statistics", damaged)
     with pytest.raises(NumericalError, match=r"topics\.logits is not finite"):
         fit_monte_carlo(ctm(3, 30), make_corpus(40), max_epochs=2, batch_size=10)
 
@@ -522,7 +522,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
     options = {"batch_size": 3, "max_epochs": 5, "warmup_epochs": 3, **options, **more}
     with pytest.MonkeyPatch.context() as patch:
         num_visits = 0
-        visit = monte_carlo.MonteCarloRun._visit
+        visit = monte_carlo.MonteCarloRun._run_e_step
 
         def counted(self: Any, *args: Any) -> Any:
             nonlocal num_visits
@@ -532,7 +532,7 @@ def small_fit(setting: str, interrupt_at: int | None = None, **more: Any) -> Any
             return visit(self, *args)
 
         error = options.pop("error", KeyboardInterrupt)
-        patch.setattr(monte_carlo.MonteCarloRun, "_visit", counted)
+        patch.setattr(monte_carlo.MonteCarloRun, "_run_e_step", counted)
         return model, fit_monte_carlo(model, corpus, **options)
 
 

@@ -10,38 +10,38 @@ import pytest
 
 from torch_lntm.inference.em.schedule import (
     StepSizes,
-    batch_documents,
-    step_documents,
-    unit_documents,
+    default_batch_docs,
+    default_step_docs,
+    documents_per_block,
 )
 
 
 def test_units_are_a_hundredth_of_the_corpus_within_bounds() -> None:
     """40 to 400 documents; of short ones 1,200 tokens at least; never over a quarter."""
-    sizes = [unit_documents(n, 100.0) for n in (20, 2000, 7000, 18_000, 75_000, 1_000_000)]
+    sizes = [documents_per_block(n, 100.0) for n in (20, 2000, 7000, 18_000, 75_000, 1_000_000)]
     assert sizes == [5, 40, 70, 180, 400, 400]
-    assert unit_documents(4500, 10.0) == 120
-    assert unit_documents(18_000, 10.0) == 180
+    assert documents_per_block(4500, 10.0) == 120
+    assert documents_per_block(18_000, 10.0) == 180
 
 
 def test_mini_batches_are_eight_units_or_a_quarter_of_the_corpus() -> None:
-    sizes = [batch_documents(n, 100.0) for n in (1, 50, 300, 2000, 7000, 18_000, 1_000_000)]
+    sizes = [default_batch_docs(n, 100.0) for n in (1, 50, 300, 2000, 7000, 18_000, 1_000_000)]
     assert sizes == [1, 13, 75, 320, 560, 1440, 3200]
-    assert batch_documents(3000, 10.0) == 750
-    assert batch_documents(9000, 10.0) == 960
+    assert default_batch_docs(3000, 10.0) == 750
+    assert default_batch_docs(9000, 10.0) == 960
 
 
 def test_steps_are_as_small_as_topics_allow() -> None:
     """240 tokens a topic, if that is 64 documents or more, and neither too few nor too many."""
-    assert step_documents(10_000, 100.0, 50) == 120
-    assert step_documents(10_000, 100.0, 5) == 64
-    assert step_documents(10_000, 6.0, 400) == 1024
-    assert step_documents(100, 6.0, 50) == 13
+    assert default_step_docs(10_000, 100.0, 50) == 120
+    assert default_step_docs(10_000, 100.0, 5) == 64
+    assert default_step_docs(10_000, 6.0, 400) == 1024
+    assert default_step_docs(100, 6.0, 50) == 13
 
 
 def test_weights_are_those_of_the_memory_that_is_replaced() -> None:
     """By steps so small that each replaces its share of the memory."""
-    step_sizes, step = StepSizes(unit=10.0, exponent=0.3, averaging_start=50.0), 1e-3
+    step_sizes, step = StepSizes(block_docs=10.0, exponent=0.3, averaging_start=50.0), 1e-3
     for seen, size in ((0.0, 5.0), (20.0, 10.0), (45.0, 25.0), (100.0, 40.0)):
         units = np.arange(seen, seen + size, step) / 10.0 + step / 20.0
         memory = np.minimum(units, 5.0) ** 0.3 + np.maximum(units - 5.0, 0.0)
@@ -61,12 +61,17 @@ def test_what_is_forgotten_does_not_depend_on_the_mini_batches(averaging_start: 
 
 def test_an_average_weighs_all_documents_alike() -> None:
     """While averaging, what is kept of each of two mini-batches of one size is the same."""
-    step_sizes = StepSizes(unit=10.0, exponent=0.3, averaging_start=10.0)
+    step_sizes = StepSizes(block_docs=10.0, exponent=0.3, averaging_start=10.0)
     weights = [step_sizes.weight(7.0 * n, 7.0) for n in range(2, 40)]
     for first, second in itertools.pairwise(weights):
         assert first * (1.0 - second) == pytest.approx(second)
 
 
 def test_weights_are_weights_whatever_the_sizes() -> None:
-    for unit, seen, size in ((50.0, 0.0, 5.0), (50.0, 50.0, 1.0), (0.5, 1e7, 1e5), (400.0, 1e9, 1)):
-        assert 0.0 < StepSizes(unit, 0.3, 300.0).weight(seen, size) <= 1.0
+    for block_docs, seen, size in (
+        (50.0, 0.0, 5.0),
+        (50.0, 50.0, 1.0),
+        (0.5, 1e7, 1e5),
+        (400.0, 1e9, 1),
+    ):
+        assert 0.0 < StepSizes(block_docs, 0.3, 300.0).weight(seen, size) <= 1.0

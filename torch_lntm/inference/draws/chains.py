@@ -61,10 +61,10 @@ class ChainDraws:
         """Find the documents that the fit had."""
         self.places = self.chains.find(self.corpus)
         continued = self.chains.num_docs > 0
-        self.name, self.described = "hmc", "chains of each document (Hamiltonian Monte Carlo)"
+        self.name, self.description = "hmc", "chains of each document (Hamiltonian Monte Carlo)"
         if continued:
-            self.described += ", which continue the fit's"
-        self.sources_of_uncertainty = (f"the documents' proportions, by {self.described}",)
+            self.description += ", which continue the fit's"
+        self.sources_of_uncertainty = (f"the documents' proportions, by {self.description}",)
         self.step = self.thinning or (RESUMED_THINNING if continued else THINNING)
 
     def make(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:

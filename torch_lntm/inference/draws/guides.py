@@ -50,7 +50,7 @@ class GuideDraws:
     def __post_init__(self) -> None:
         """Start from the given means, or from none."""
         self.name = self.guide.name or type(self.guide).__name__
-        self.described = f"the posterior {self.name}"
+        self.description = f"the posterior {self.name}"
         self.shifts: Tensor | None = None
         self._model = self.guide.model
         # Later passes start where the first ended.

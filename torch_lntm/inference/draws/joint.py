@@ -71,7 +71,7 @@ def joint_draws(
         fitted,
         chain.rows,
         name="joint",
-        described="one chain over documents, prior and topics",
+        description="one chain over documents, prior and topics",
         sources_of_uncertainty=drawn if topics else drawn[:1],
         fixed=() if topics else FIXED[:1],
     )

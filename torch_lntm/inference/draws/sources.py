@@ -87,22 +87,22 @@ def theta_draws(
     if num_draws is None:
         num_draws = enough_draws(len(rows))
     maker: ChainDraws | GuideDraws
-    num_made, chains = None, source.kept_chains
+    max_draws, chains = None, source.kept_chains
     if chains is not None:
         maker = ChainDraws(chains, corpus, warmup_steps, thinning, max_docs, progress)
     else:
         maker = GuideDraws(require_guide(source), corpus, seed, means, max_docs, progress)
         if coefficients and maker.draw_coefficients(rows, num_draws):
-            num_made = num_draws
+            max_draws = num_draws
     return ThetaDraws(
         maker.make,
         source.model,
         rows,
         num_draws,
         name=maker.name,
-        described=maker.described,
+        description=maker.description,
         sources_of_uncertainty=maker.sources_of_uncertainty,
-        num_made=num_made,
+        max_draws=max_draws,
         keep=keep,
     )
 

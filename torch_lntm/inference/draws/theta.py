@@ -45,7 +45,7 @@ class DrawnDocuments(NamedTuple):
 
 
 #: Draws of the documents at some positions, in parts: ``make(rows, num_draws)``.
-MakesDraws = Callable[[Positions, int], Iterator[DrawnDocuments]]
+DrawsDocuments = Callable[[Positions, int], Iterator[DrawnDocuments]]
 
 
 @dataclass(eq=False, repr=False)
@@ -69,22 +69,22 @@ class ThetaDraws:
         rows: ``(num_docs,)`` positions of the documents in the corpus.
         num_draws: Draws of each document.
         name: Name of the posterior in a recipe.
-        described: Maker of the draws, in words.
+        description: Maker of the draws, in words.
         sources_of_uncertainty: Quantities that vary between draws, in words.
         fixed: Quantities that the fit estimates and that the draws take as known, in words.
-        num_made: Number of draws that exist, where no others can be made; None elsewhere.
+        max_draws: Number of draws that exist, where no others can be made; None elsewhere.
         keep: Keep the draws in memory for later passes, unless they are too many.
     """
 
-    make: MakesDraws
+    make: DrawsDocuments
     model: TopicModel
     rows: Positions
     num_draws: int
     name: str
-    described: str
+    description: str
     sources_of_uncertainty: tuple[str, ...]
     fixed: tuple[str, ...] = FIXED
-    num_made: int | None = None
+    max_draws: int | None = None
     keep: bool = True
     _kept: list[DrawnDocuments] | None = field(default=None, init=False)
 
@@ -95,8 +95,8 @@ class ThetaDraws:
             ConfigError: ``num_draws`` is below 1.
         """
         require_whole(1, num_draws=self.num_draws)
-        if self.num_made is not None:
-            self.num_draws = min(self.num_draws, self.num_made)
+        if self.max_draws is not None:
+            self.num_draws = min(self.num_draws, self.max_draws)
 
     @classmethod
     def of(
@@ -106,7 +106,7 @@ class ThetaDraws:
         rows: Positions | None = None,
         *,
         name: str = "draws",
-        described: str = "the draws given",
+        description: str = "the draws given",
         sources_of_uncertainty: tuple[str, ...] | None = None,
         fixed: tuple[str, ...] = FIXED,
     ) -> Self:
@@ -118,7 +118,7 @@ class ThetaDraws:
             rows: ``(num_docs,)`` ascending positions of the documents in the corpus. Defaults to
                 all documents, in order.
             name: Name of the posterior in a recipe.
-            described: Maker of the draws, in words.
+            description: Maker of the draws, in words.
             sources_of_uncertainty: Quantities that vary between draws, in words. Defaults to the
                 documents' proportions.
             fixed: Quantities that the fit estimates and that the draws take as known, in words.
@@ -156,10 +156,10 @@ class ThetaDraws:
             held,
             len(theta),
             name,
-            described,
-            sources_of_uncertainty or (f"the documents' proportions, by {described}",),
+            description,
+            sources_of_uncertainty or (f"the documents' proportions, by {description}",),
             fixed,
-            num_made=len(theta),
+            max_draws=len(theta),
             keep=False,
         )
 
@@ -233,7 +233,7 @@ class ThetaDraws:
     def __repr__(self) -> str:
         return (
             f"ThetaDraws({self.num_draws} draws of {len(self.rows)} documents, "
-            f"{self.model.num_topics} topics, by {self.described})"
+            f"{self.model.num_topics} topics, by {self.description})"
         )
 
 

@@ -119,7 +119,7 @@ class Processes:
         if self._sizes is None:
             known = [x for x in self.gather(None if part is None else _sizes_of(part)) if x]
             if not known:  # no process got any statistics
-                self._agree(error)
+                self._raise_together(error)
             self._sizes = known[0]
         shapes = dict(self._sizes)
         height, width = shapes.pop("word_counts")
@@ -202,7 +202,7 @@ class Processes:
         if self.alone:
             return make()
         made, error = self._try(make)
-        self._agree(error)
+        self._raise_together(error)
         return made  # type: ignore[return-value]
 
     def _try(self, make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
@@ -217,7 +217,7 @@ class Processes:
         except Exception as error:
             return None, error
 
-    def _agree(self, error: BaseException | None) -> None:
+    def _raise_together(self, error: BaseException | None) -> None:
         """Raise in all processes what one of them failed with; one all-reduce of two bytes."""
         told = torch.tensor(_flags(error), dtype=torch.uint8, device=self._small)
         failed, interrupted = self._all_reduce(told, dist.ReduceOp.MAX).bool().tolist()
@@ -233,9 +233,9 @@ class Processes:
         """
         if failed:
             own = None if isinstance(error, KeyboardInterrupt) else error
-            found = self.gather(None if own is None else _described(own))
+            found = self.gather(None if own is None else _error_record(own))
             rank = next(i for i, described in enumerate(found) if described is not None)
-            shared = own if rank == self.rank and own else _made_again(**found[rank])
+            shared = own if rank == self.rank and own else _rebuilt_error(**found[rank])
             if isinstance(shared, LNTMError):
                 shared.shared = True
             raise shared from (None if shared is own else own)
@@ -376,13 +376,13 @@ def _warn_without_group() -> None:
         )
 
 
-def _described(error: BaseException) -> dict[str, Any]:
+def _error_record(error: BaseException) -> dict[str, Any]:
     """An error in JSON."""
     documents = list(getattr(error, "documents", ()))
     return {"name": type(error).__name__, "message": str(error), "documents": documents}
 
 
-def _made_again(name: str, message: str, documents: list[int]) -> Exception:
+def _rebuilt_error(name: str, message: str, documents: list[int]) -> Exception:
     """An error like that of another process; a ProcessError if it is of a kind not known here."""
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):

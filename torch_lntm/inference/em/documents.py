@@ -335,7 +335,7 @@ def _ranges(starts: Tensor, stops: Tensor, total: int) -> Tensor:
     return numbers + torch.repeat_interleave(shift, sizes, output_size=total)
 
 
-def placed(tables: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def to_device(tables: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Tables on a device, except those that are too large for it."""
     return {
         name: table.to(device) if fits(table.nbytes, device) else table
@@ -367,7 +367,7 @@ class DocumentTables:
     def read(self, name: str, batch: DocumentBatch) -> Tensor:
         """The rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
         table = self.tables[name]
-        return table.index_select(0, self._places(name, batch, table)).to(self._device)
+        return table.index_select(0, self._table_rows(name, batch, table)).to(self._device)
 
     def write(self, name: str, batch: DocumentBatch, rows: Tensor) -> None:
         """Write the rows of a batch's documents, or of its stored counts."""
@@ -376,9 +376,9 @@ class DocumentTables:
             zeros = rows.new_zeros(()).expand(height, *rows.shape[1:])
             self.tables[name] = new_table(zeros, self._device)
         table = self.tables[name]
-        table.index_copy_(0, self._places(name, batch, table), rows.to(table))
+        table.index_copy_(0, self._table_rows(name, batch, table), rows.to(table))
 
-    def _places(self, name: str, batch: DocumentBatch, table: Tensor) -> Tensor:
+    def _table_rows(self, name: str, batch: DocumentBatch, table: Tensor) -> Tensor:
         """The rows of a batch in a table, on the table's device."""
         # Positions on the CPU are known without waiting for a GPU.
         positions = batch.index if table.device == batch.device else batch.positions

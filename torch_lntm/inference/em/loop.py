@@ -22,7 +22,7 @@ from torch_lntm.inference.em.documents import (
     DocumentShard,
     DocumentTables,
     corpus_to_fit,
-    placed,
+    to_device,
 )
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
@@ -54,7 +54,7 @@ class ResumableFit(ABC, Generic[R]):
     processes: Processes
     state: FitState
     #: Tables of documents that Ctrl-C need not go back to, because no result is made of them.
-    not_returned_to: ClassVar[frozenset[str]] = frozenset()
+    not_restored: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:
@@ -89,7 +89,7 @@ class ResumableFit(ABC, Generic[R]):
         return self.settings.progress and self.processes.first
 
     @property
-    def averages(self) -> bool:
+    def is_averaging(self) -> bool:
         """Whether the present phase moves its statistics, instead of making them anew."""
         return False
 
@@ -142,16 +142,16 @@ class ResumableFit(ABC, Generic[R]):
     # -- state -------------------------------------------------------------------------------------
 
     @property
-    def unchanging(self) -> frozenset[str]:
+    def constant_tables(self) -> frozenset[str]:
         """Tables of documents that no later step writes; Ctrl-C goes back to them uncopied."""
         return frozenset()
 
     def keep(self) -> None:
         """Remember the end of this step, which Ctrl-C goes back to."""
         tables = {
-            name: table if name in self.unchanging else table.clone()
+            name: table if name in self.constant_tables else table.clone()
             for name, table in self.state.documents.items()
-            if name not in self.not_returned_to
+            if name not in self.not_restored
         }
         state = replace(
             self.state,
@@ -166,7 +166,7 @@ class ResumableFit(ABC, Generic[R]):
     def _kept_statistics(self) -> Statistics | None:
         """The statistics, copied if the next step will change them in place."""
         statistics = self.state.statistics
-        if statistics is None or not self.averages:
+        if statistics is None or not self.is_averaging:
             return statistics
         return replace(statistics, word_counts=statistics.word_counts.clone())
 
@@ -249,10 +249,10 @@ class ResumableFit(ABC, Generic[R]):
         self.state, parameters = self.processes.together(
             lambda: read_checkpoint(checkpoint, identity, self.model.state_dict())
         )
-        self.state.documents = placed(rows.select(self.state.documents), device)
-        self.state.best |= placed(rows.select(self._best_documents()), device)
+        self.state.documents = to_device(rows.select(self.state.documents), device)
+        self.state.best |= to_device(rows.select(self._best_documents()), device)
         if self.state.theta is not None:
-            self.state.theta = placed({"": self.state.theta}, device)[""]
+            self.state.theta = to_device({"": self.state.theta}, device)[""]
         self.model.load_state_dict(parameters)
         self.resumed()
 

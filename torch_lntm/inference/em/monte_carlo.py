@@ -18,6 +18,13 @@ from torch_lntm.inference.chains.chains import FEWEST_TRANSITIONS, warn_of_stuck
 from torch_lntm.inference.chains.document_hmc import DocumentHMC
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.settings import HMCSettings, space_type_of
+from torch_lntm.inference.em.chain_e_step import (
+    ChainEStep,
+    EpochStats,
+    LastDraws,
+    latent_spread,
+    to_floats,
+)
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
@@ -26,23 +33,22 @@ from torch_lntm.inference.em.result import MonteCarloResult, StopReason
 from torch_lntm.inference.em.schedule import (
     PhaseSchedule,
     StepSizes,
-    batch_documents,
-    unit_documents,
+    default_batch_docs,
+    documents_per_block,
 )
 from torch_lntm.inference.em.start import Start, StartName
 from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.inference.em.topic_ascent import TopicAscent
-from torch_lntm.inference.em.visits import EpochStats, LastDraws, Visits, as_numbers, spread
 from torch_lntm.models import TopicModel
 from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
 
 #: Makes the statistics of this process's documents of a mini-batch; None if it has none of them.
-Visit = Callable[[EpochStats], Statistics | None]
+EStep = Callable[[EpochStats], Statistics | None]
 
 #: The running statistics forget soon while chains and topics still depend on where they started.
-FORGETTING_EXPONENT = 0.3
+MEMORY_EXPONENT = 0.3
 #: Tokens per word of the vocabulary below which the search ends early: a higher objective would
 #: cost other documents more than it gains.
 WORD_TOKENS = 20
@@ -217,20 +223,20 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         self.corpus = corpus
         self.num_docs = num_docs = len(corpus.nonempty)
         length = corpus.num_tokens / num_docs
-        batch_size = settings.batch_size or batch_documents(num_docs, length)
+        batch_size = settings.batch_size or default_batch_docs(num_docs, length)
         self.num_batches = math.ceil(num_docs / batch_size)
-        self.unit = unit_documents(num_docs, length)
+        self.block_docs = documents_per_block(num_docs, length)
         # Chains stay with their process, whichever mini-batches their documents come in.
         self.shard = DocumentShard(model, corpus, corpus.nonempty, self.processes)
         self._positions = torch.from_numpy(self.shard.order).to(model.device)
         transitions = settings.num_transitions, settings.warmup_epochs
         from_prior = settings.start == "model"
-        self.visits = Visits(model, settings.chains, *transitions, from_prior=from_prior)
+        self.e_step = ChainEStep(model, settings.chains, *transitions, from_prior=from_prior)
         self.phases = PhaseSchedule(
             settings.max_epochs,
             settings.warmup_epochs,
             settings.min_gain,
-            overfits=corpus.num_tokens < WORD_TOKENS * corpus.num_words,
+            small_corpus=corpus.num_tokens < WORD_TOKENS * corpus.num_words,
         )
         self.state = FitState(phase="warm-up")
         self.ascent: TopicAscent | None = None
@@ -272,13 +278,13 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return self.phases.last_epoch(self.state.phase, self.state.history)
 
     @property
-    def averages(self) -> bool:
-        """See :attr:`ResumableFit.averages`."""
+    def is_averaging(self) -> bool:
+        """See :attr:`ResumableFit.is_averaging`."""
         return True
 
     @property
-    def unchanging(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.unchanging`; solvers of mass matrices move the means."""
+    def constant_tables(self) -> frozenset[str]:
+        """See :attr:`ResumableFit.constant_tables`; solvers of mass matrices move the means."""
         shared = self.settings.chains.mass_matrix not in space_type_of(self.model).posterior_metrics
         return frozenset({"means"} if shared else ())
 
@@ -308,21 +314,21 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _epoch(self, bar: tqdm) -> dict[str, Any]:
         """Visit every document once."""
         state, processes = self.state, self.processes
-        stats, visits = EpochStats(self.num_batches), self._visits(bar)
+        stats, e_steps = EpochStats(self.num_batches), self._e_steps(bar)
         objective: float | Tensor = 0.0
         num_tokens, unconverged = 0.0, 0
         with self.model.topics.updated_often():
             if state.step == 0:
                 # Chains move for a whole epoch before the first M-step.
                 found = processes.add_up(
-                    lambda: sum_statistics(visit(stats) for _, visit in visits), torch.float64
+                    lambda: sum_statistics(e_step(stats) for _, e_step in e_steps), torch.float64
                 )
                 objective, num_tokens = found.objective, found.num_tokens
                 unconverged = int(found.num_unconverged)
                 self._begin_average(found)
             else:
-                for batch, visit in visits:
-                    found = self.add_up_batch(batch, partial(visit, stats))
+                for batch, e_step in e_steps:
+                    found = self.add_up_batch(batch, partial(e_step, stats))
                     objective += found.objective
                     num_tokens += found.num_tokens
                     unconverged += int(found.num_unconverged)
@@ -331,7 +337,9 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         # Once an epoch, since the host waits for a GPU. Chains do not move meanwhile.
         self.model.check_parameters()
         state.step += 1
-        numbers = as_numbers({**stats.total(processes), **self._spread(), "objective": objective})
+        numbers = to_floats(
+            {**stats.total(processes), **self._latent_spread(), "objective": objective}
+        )
         # Where no chain takes part, that of all chains.
         log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.num_tokens
         mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
@@ -345,18 +353,18 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
             "unconverged": unconverged,
         }
 
-    def _visits(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, Visit]]:
+    def _e_steps(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, EStep]]:
         """This process's documents of each mini-batch of an epoch, and what visits them."""
         generator = np.random.default_rng([self.settings.seed, self.state.step])
         order = generator.permutation(self.corpus.nonempty)
         # In the corpus's order: neighbours in memory.
         parts = [np.sort(part) for part in np.array_split(order, self.num_batches)]
         for part, batch in zip(parts, self.shard.batches(parts), strict=True):
-            yield batch, partial(self._visit, batch, len(part))
+            yield batch, partial(self._run_e_step, batch, len(part))
             if batch is not None:
                 bar.update(batch.num_docs)
 
-    def _visit(
+    def _run_e_step(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
     ) -> Statistics | None:
         """Statistics of this process's documents of a mini-batch; None of no document."""
@@ -364,25 +372,27 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         if batch is None:
             return None
         share = batch.num_docs / num_docs
-        everyone = self._all_take_part
-        return self.visits.visit(batch, self.documents, self.state.step, stats, share, everyone)
+        everyone = self._include_unmoved
+        return self.e_step.run(batch, self.documents, self.state.step, stats, share, everyone)
 
     @property
-    def _all_take_part(self) -> bool:
+    def _include_unmoved(self) -> bool:
         """Whether no chain of this epoch can be stuck, as known without asking a GPU."""
         state = self.state
         # After only a few transitions, a chain that has not moved may just have been unlucky.
         # Dropping it would bias the statistics toward states that are easy to leave.
-        if self.visits.transitions_since_reset(state.step + 1) < FEWEST_TRANSITIONS:
+        if self.e_step.countable_transitions(state.step + 1) < FEWEST_TRANSITIONS:
             return True
         reset = state.step in (0, self.settings.warmup_epochs)
         return not reset and state.history[-1]["stuck"] == 0
 
-    def _spread(self) -> dict[str, Tensor]:
+    def _latent_spread(self) -> dict[str, Tensor]:
         """How the latent variables of all documents spread."""
         rows = self.shard.rows.find(self._positions)
         share = self.shard.num_docs / self.num_docs
-        return spread(self.state.documents, self.model.prior.latent, rows, share, self.processes)
+        return latent_spread(
+            self.state.documents, self.model.prior.latent, rows, share, self.processes
+        )
 
     # -- M-step ----------------------------------------------------------------------------------
 
@@ -416,7 +426,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         start = self.phases.averaging_start(self.state.phase, self.state.history)
         until = math.inf if start is None else start * self.num_docs
         size = self.num_docs / self.num_batches
-        step_sizes = StepSizes(self.unit, FORGETTING_EXPONENT, until)
+        step_sizes = StepSizes(self.block_docs, MEMORY_EXPONENT, until)
         return step_sizes.weight((self.state.updates - 1) * size, size)
 
     # -- keeping state ---------------------------------------------------------------------------
@@ -477,7 +487,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         """Warn of chains that are stuck, and of step sizes that no longer fit."""
         state, index = self.state, torch.from_numpy(self.corpus.nonempty)
         advice = "statistics and means leave them out; use more epochs or num_transitions"
-        num_transitions = self.visits.transitions_since_reset(state.step)
+        num_transitions = self.e_step.countable_transitions(state.step)
         warn_of_stuck(moved[:, index], index, num_transitions, advice)
         acceptance = state.history[-1]["acceptance"]
         target = self.settings.chains.target_accept

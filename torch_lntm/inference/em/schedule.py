@@ -18,35 +18,35 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 
-#: Documents of a unit of :class:`StepSizes`: a hundredth of the corpus, within bounds, and more if
-#: documents are so short that the unit has fewer tokens than the last number.
-UNITS, UNIT_DOCS, UNIT_TOKENS = 100, (40, 400), 1200
-#: Units of a mini-batch of Monte-Carlo EM, and least number of mini-batches of an epoch.
-BATCH_UNITS, MIN_EPOCH_BATCHES = 8, 4
+#: Documents of a block of :class:`StepSizes`: a hundredth of the corpus, within bounds, and more if
+#: documents are so short that the block has fewer tokens than the last number.
+NUM_BLOCKS, BLOCK_DOCS, BLOCK_TOKENS = 100, (40, 400), 1200
+#: Blocks of a mini-batch of Monte-Carlo EM, and least number of mini-batches of an epoch.
+BATCH_BLOCKS, MIN_EPOCH_BATCHES = 8, 4
 #: Tokens for every topic, and least number of documents, of a stochastic step of variational EM.
 STEP_TOKENS, MIN_STEP_DOCS = 240, 64
 #: Most documents of such a step, and least number of steps of an epoch.
 MAX_STEP_DOCS, MIN_BATCHES = 1024, 8
 #: Monte-Carlo EM stops searching once the objective has gained little over so many epochs. A last
 #: share of all epochs averages.
-GAIN_EPOCHS, AVERAGED_SHARE = 5, 0.25
+GAIN_WINDOW, AVERAGED_SHARE = 5, 0.25
 
 
 @dataclass(frozen=True)
 class StepSizes:
     """The weights of mini-batches in a running average (*Cappé & Moulines 2009*).
 
-    After n units of documents the average remembers n^exponent units. That is its memory m, of
-    which dn new units replace dn/m. From ``averaging_start`` on it is a plain average, whose memory
-    grows by one unit a unit.
+    The average remembers n^exponent blocks of documents after n blocks. With this memory of m
+    blocks, dn new blocks replace the share dn/m of the average. After ``averaging_start`` documents
+    it is a plain average, and m grows by one block for each block.
 
     Attributes:
-        unit: Documents of a unit.
+        block_docs: Documents of a block.
         exponent: In [0, 1).
         averaging_start: Documents after which it is a plain average.
     """
 
-    unit: float
+    block_docs: float
     exponent: float
     averaging_start: float = math.inf
 
@@ -61,10 +61,10 @@ class StepSizes:
 
     def _age(self, docs: float) -> float:
         """∫ dn/m over the documents so far."""
-        units, start = docs / self.unit, self.averaging_start / self.unit
-        age = min(units, start) ** (1.0 - self.exponent) / (1.0 - self.exponent)
-        if units > start:
-            age += math.log1p((units - start) / start**self.exponent)
+        blocks, start = docs / self.block_docs, self.averaging_start / self.block_docs
+        age = min(blocks, start) ** (1.0 - self.exponent) / (1.0 - self.exponent)
+        if blocks > start:
+            age += math.log1p((blocks - start) / start**self.exponent)
         return age
 
 
@@ -78,21 +78,21 @@ class PhaseSchedule:
         max_epochs: Most epochs.
         warmup_epochs: Epochs of the warm-up.
         min_gain: Gain of the objective, nats per token and epoch, below which the search ends.
-        overfits: Whether the search ends, whatever it gains, because the corpus is too small.
+        small_corpus: Whether the search ends, whatever it gains, because the corpus is too small.
     """
 
     max_epochs: int
     warmup_epochs: int
     min_gain: float
-    overfits: bool
+    small_corpus: bool
 
     def next_phase(self, phase: str, history: Sequence[dict[str, Any]]) -> str:
         """The phase of the next epoch."""
         epochs = len(history)
-        least = math.inf if self.overfits else self.min_gain
+        least = math.inf if self.small_corpus else self.min_gain
         if (
             phase == "averaging"
-            or epochs >= self._most_searched
+            or epochs >= self._max_search_epochs
             or self._gain(epochs, history) < least
         ):
             return "averaging"
@@ -120,10 +120,10 @@ class PhaseSchedule:
             return "max_iterations"
         if self._gain(start, history) < self.min_gain:
             return "converged"
-        return "stopped_early" if start < self._most_searched else "max_iterations"
+        return "stopped_early" if start < self._max_search_epochs else "max_iterations"
 
     @property
-    def _most_searched(self) -> float:
+    def _max_search_epochs(self) -> float:
         """Epochs after which averaging begins at the latest."""
         return max((1.0 - AVERAGED_SHARE) * self.max_epochs, self.warmup_epochs)
 
@@ -132,11 +132,11 @@ class PhaseSchedule:
 
         Infinite if ``min_gain`` is 0, or too few of the epochs came after the warm-up.
         """
-        first = epochs - GAIN_EPOCHS
+        first = epochs - GAIN_WINDOW
         if not self.min_gain or first < self.warmup_epochs:
             return math.inf
         gained = history[epochs - 1]["objective"] - history[first - 1]["objective"]
-        return float(gained) / GAIN_EPOCHS
+        return float(gained) / GAIN_WINDOW
 
 
 def num_epochs(updates: int, num_batches: int, bounds: tuple[int, int]) -> int:
@@ -144,30 +144,30 @@ def num_epochs(updates: int, num_batches: int, bounds: tuple[int, int]) -> int:
     return min(max(math.ceil(updates / num_batches), bounds[0]), bounds[1])
 
 
-def unit_documents(num_docs: int, mean_length: float) -> float:
-    """Documents of a unit of :class:`StepSizes` in Monte-Carlo EM.
+def documents_per_block(num_docs: int, mean_length: float) -> float:
+    """Documents of a block of :class:`StepSizes` in Monte-Carlo EM.
 
     Args:
         num_docs: Documents of the corpus.
         mean_length: Tokens of the average document.
     """
-    fewest, most = UNIT_DOCS
-    unit = max(min(max(num_docs / UNITS, fewest), most), UNIT_TOKENS / mean_length)
-    return min(unit, num_docs / MIN_EPOCH_BATCHES)
+    fewest, most = BLOCK_DOCS
+    block_docs = max(min(max(num_docs / NUM_BLOCKS, fewest), most), BLOCK_TOKENS / mean_length)
+    return min(block_docs, num_docs / MIN_EPOCH_BATCHES)
 
 
-def batch_documents(num_docs: int, mean_length: float) -> int:
+def default_batch_docs(num_docs: int, mean_length: float) -> int:
     """Documents of a mini-batch of Monte-Carlo EM: many cost less a document, few leave M-steps.
 
     Args:
         num_docs: Documents of the corpus.
         mean_length: Tokens of the average document.
     """
-    aim = BATCH_UNITS * unit_documents(num_docs, mean_length)
+    aim = BATCH_BLOCKS * documents_per_block(num_docs, mean_length)
     return math.ceil(min(aim, num_docs / MIN_EPOCH_BATCHES))
 
 
-def step_documents(num_docs: int, mean_length: float, num_topics: int) -> int:
+def default_step_docs(num_docs: int, mean_length: float, num_topics: int) -> int:
     """Documents of a stochastic step of variational EM: few, but enough to tell of every topic.
 
     The noise of small steps finds good topics. Steps of too few tokens lose the rare topics.

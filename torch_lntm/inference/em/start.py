@@ -22,7 +22,7 @@ from torch_lntm.inference.em.documents import (
     document_bar,
     new_table,
 )
-from torch_lntm.inference.em.schedule import num_epochs, step_documents
+from torch_lntm.inference.em.schedule import default_step_docs, num_epochs
 from torch_lntm.inference.em.statistics import as_float_if_ready
 from torch_lntm.kernels import (
     ExpectedCounts,
@@ -186,7 +186,7 @@ class Start:
         self.corpus = corpus = shard.corpus
         self.order = random_order(corpus, seed)
         num_docs, length = len(self.order), corpus.num_tokens / len(self.order)
-        self.step_docs = step_documents(num_docs, length, model.num_topics)
+        self.step_docs = default_step_docs(num_docs, length, model.num_topics)
         self.concentration = start_concentration(model.num_topics, length)
         self.epochs = 1
         if name == "lda":

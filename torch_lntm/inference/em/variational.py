@@ -22,7 +22,12 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard, counted, document_bar
 from torch_lntm.inference.em.loop import Engine, ResumableFit
 from torch_lntm.inference.em.result import FitResult, StopReason
-from torch_lntm.inference.em.schedule import Annealing, annealing_named, num_epochs, step_documents
+from torch_lntm.inference.em.schedule import (
+    Annealing,
+    annealing_named,
+    default_step_docs,
+    num_epochs,
+)
 from torch_lntm.inference.em.start import Start, StartName, random_order
 from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.models import TopicModel
@@ -169,7 +174,7 @@ class VariationalRun(ResumableFit[FitResult]):
         processes: The processes that share the fit. Defaults to this one alone.
     """
 
-    not_returned_to = frozenset({"sites"})
+    not_restored = frozenset({"sites"})
 
     def __init__(
         self,
@@ -189,7 +194,7 @@ class VariationalRun(ResumableFit[FitResult]):
         # How many documents are solved at once bounds memory; how many a stochastic step sees is
         # part of the algorithm, and does not depend on it.
         length = self.num_tokens / len(order)
-        self.step_docs = step_documents(len(order), length, model.num_topics)
+        self.step_docs = default_step_docs(len(order), length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
         self.covariances = CovarianceSample(guide, corpus, order, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
@@ -402,8 +407,8 @@ class VariationalRun(ResumableFit[FitResult]):
         return False
 
     @property
-    def averages(self) -> bool:
-        """See :attr:`ResumableFit.averages`."""
+    def is_averaging(self) -> bool:
+        """See :attr:`ResumableFit.is_averaging`."""
         return self.state.phase == "stepwise"
 
     def end_reason(self) -> StopReason:

@@ -347,17 +347,17 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     def canonicalise_(self) -> dict[str, Tensor]:
         """Rotate, order and sign the sources by the convention of the class's docstring."""
         mixing = self.mixing.double()
-        turn = torch.eye(self.num_sources, dtype=torch.float64, device=mixing.device)
+        rotation = torch.eye(self.num_sources, dtype=torch.float64, device=mixing.device)
         if self.source == "gaussian":
-            turn = torch.linalg.svd(self.centred_mixing(), full_matrices=False).Vh.mT
-        centred = mixing @ turn
+            rotation = torch.linalg.svd(self.centred_mixing(), full_matrices=False).Vh.mT
+        centred = mixing @ rotation
         centred = centred - centred.mean(0)
         order = centred.norm(dim=0).argsort(descending=True, stable=True)
-        turn, centred = turn[:, order], centred[:, order]
+        rotation, centred = rotation[:, order], centred[:, order]
         largest = centred.gather(0, centred.abs().argmax(0, keepdim=True))
-        turn = turn * torch.where(largest < 0, -1.0, 1.0)
-        self.mixing.copy_(mixing @ turn)
-        return {"source": turn}
+        rotation = rotation * torch.where(largest < 0, -1.0, 1.0)
+        self.mixing.copy_(mixing @ rotation)
+        return {"source": rotation}
 
     def extra_repr(self) -> str:
         """Sizes and prior, for ``repr``."""

@@ -27,7 +27,7 @@ CHAIN, ADAPTATION = "chain.", "adaptation."
 STEP_SIZE = ADAPTATION + "log_average"
 
 
-class Visits:
+class ChainEStep:
     """Visits of documents: some transitions of each document's chains, from and to tables.
 
     Args:
@@ -49,14 +49,14 @@ class Visits:
         self.model, self.settings, self.from_prior = model, settings, from_prior
         self.num_transitions, self.warmup_epochs = num_transitions, warmup_epochs
 
-    def visit(
+    def run(
         self,
         batch: DocumentBatch,
         documents: DocumentTables,
         epoch: int,
         stats: EpochStats,
         share: float,
-        all_take_part: bool,
+        include_unmoved: bool,
     ) -> Statistics:
         """Move the chains of a batch.
 
@@ -66,7 +66,7 @@ class Visits:
             epoch: Number of the visit, from 0.
             stats: What the transitions did, which is added.
             share: Share of the mini-batch's documents that these are.
-            all_take_part: Also chains that have not moved enter the statistics.
+            include_unmoved: Also chains that have not moved enter the statistics.
 
         Returns:
             The documents' statistics at the chains' last draws.
@@ -87,7 +87,7 @@ class Visits:
         for prefix, values in tables.items():
             for name, value in values.items():
                 documents.write(prefix + name, batch, value.transpose(0, 1))
-        return chain_statistics(self.model, chains, None if all_take_part else moved)
+        return chain_statistics(self.model, chains, None if include_unmoved else moved)
 
     def _chains(self, batch: DocumentBatch, documents: DocumentTables, epoch: int) -> Chains:
         """The chains of a batch where the last visit left them, or where they start."""
@@ -115,7 +115,7 @@ class Visits:
             if name.startswith(prefix)
         }
 
-    def transitions_since_reset(self, epochs: int) -> int:
+    def countable_transitions(self, epochs: int) -> int:
         """Transitions in which a chain could move by the end of so many epochs.
 
         What was noted of its moves is forgotten when the step sizes are frozen.
@@ -208,9 +208,9 @@ class EpochStats:
             share: Share of the mini-batch's documents that these are.
         """
         assert chains.last is not None
-        self._acceptance.append(_part(chains.last.acceptance.mean(), share))
+        self._acceptance.append(_weighted(chains.last.acceptance.mean(), share))
         self._divergences.append(chains.last.divergent.sum())
-        self._step_size.append(_part(chains.step_size.mean(), share))
+        self._step_size.append(_weighted(chains.step_size.mean(), share))
         return chains.last.accepted
 
     def add_draws(self, chains: Chains) -> None:
@@ -235,12 +235,12 @@ class EpochStats:
         )
 
 
-def _part(value: Tensor, share: float) -> Tensor:
+def _weighted(value: Tensor, share: float) -> Tensor:
     """The share of a value; one process alone has all of it, without a launch on a GPU."""
     return value if share == 1.0 else share * value
 
 
-def spread(
+def latent_spread(
     tables: Mapping[str, Tensor], site: str, rows: Tensor, share: float, processes: Processes
 ) -> dict[str, Tensor]:
     """How the latent variable spreads over all processes' documents, float64 scalars.
@@ -267,7 +267,7 @@ def spread(
     return {**found, "latent_std": processes.total({"": variance})[""].sqrt().mean()}
 
 
-def as_numbers(values: Mapping[str, float | Tensor]) -> dict[str, float]:
+def to_floats(values: Mapping[str, float | Tensor]) -> dict[str, float]:
     """Scalars as Python's numbers: a GPU is asked, and waited for, once for all of them."""
     device = next((x.device for x in values.values() if isinstance(x, Tensor)), None)
     scalars = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in values.values()]
