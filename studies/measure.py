@@ -61,13 +61,13 @@ class Cells:
             The values in the order of the keys, dataclasses as dictionaries and tuples as lists.
         """
         # Here and not above: the list of studies is shown without loading torch.
-        from torch_lntm.inference.interruption import whole_or_nothing
+        from torch_lntm.inference.interruption import propagate_interrupts
 
         found = []
         for key in tqdm(list(keys), disable=not self.progress):
             name = key if isinstance(key, str) else ", ".join(map(str, _parts(key)))
             if name not in self.done:
-                with whole_or_nothing():
+                with propagate_interrupts():
                     self.done[name] = to_json(measure(key))
                 self.keep()
             found.append(from_json(self.done[name]))

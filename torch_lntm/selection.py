@@ -26,7 +26,7 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.guides import Guide
-from torch_lntm.inference.interruption import whole_or_nothing
+from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 from torch_lntm.recipes import Recipe
@@ -297,7 +297,7 @@ def select(
             options={"progress": False, **chosen.options, **(options or {}), "num_topics": size},
             model_options=model_options,
         )
-        with whole_or_nothing():
+        with propagate_interrupts():
             seconds = engine.fit(train).seconds
         found = document_completion(model, guide, hold_out)
         likely = annealing.estimate(model, test, seed=seed) if annealing else None

@@ -13,7 +13,7 @@ from torch_lntm.errors import ConfigError, ConvergenceWarning, IncompatibleGuide
 from torch_lntm.guides import make_guide
 from torch_lntm.inference import DocumentHMC, MonteCarloEM, ThetaDraws, enough_draws, theta_draws
 from torch_lntm.inference.chains import kept
-from torch_lntm.inference.chains.chains import Chains, latents_at
+from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.kept import signatures
 from torch_lntm.inference.draws import theta as theta_module
 
@@ -76,7 +76,7 @@ def test_draws_of_new_chains_are_thinned_after_the_warm_up(known) -> None:
     # Three draws of each of two chains make five: every third of nine transitions.
     batch = corpus.batch(dtype=torch.float64)
     means = make_guide(None, model).posterior(batch).mean
-    start = latents_at(model, batch, means, 2, 5)
+    start = initial_latents(model, batch, means, 2, 5)
     ran = sampler.run(batch, 9, 6, initial_params=start, progress=False).theta()
     torch.testing.assert_close(draws.theta, ran[:, 2::3].flatten(0, 1)[:5])
     assert draws.name == "hmc"

@@ -11,7 +11,7 @@ from torch_lntm.inference import DocumentHMC, MonteCarloEM, VariationalEM
 from torch_lntm.inference.chains import chains
 from torch_lntm.inference.em import loop
 from torch_lntm.inference.em.variational import VariationalRun
-from torch_lntm.inference.interruption import whole_or_nothing
+from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import lda
 
 
@@ -113,7 +113,7 @@ def test_parts_of_a_whole_pass_ctrl_c_on(monkeypatch):
     batch = make_corpus().batch(dtype=model.dtype)
     assert kernel.run(batch, 3, 1, progress=False).interrupted
     assert monte_carlo(make_model()).fit(make_corpus()).stop_reason == "interrupted"
-    with whole_or_nothing():
+    with propagate_interrupts():
         with pytest.raises(KeyboardInterrupt):
             kernel.run(batch, 3, 1, progress=False)
         with pytest.raises(KeyboardInterrupt):

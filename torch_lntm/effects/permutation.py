@@ -15,7 +15,7 @@ from torch_lntm.effects.result import Effects
 from torch_lntm.errors import ConfigError, ConvergenceWarning, require_whole, warn
 from torch_lntm.evaluation.alignment import align_topics
 from torch_lntm.guides import Guide
-from torch_lntm.inference.interruption import whole_or_nothing
+from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -95,7 +95,7 @@ def permutation_test(
         raise ConfigError("topics is no option of permutation_test, which tests all of them")
     require_whole(1, num_permutations=num_permutations)
     require_whole(0, seed=seed)
-    with whole_or_nothing():
+    with propagate_interrupts():
         model, guide = fit(corpus)
         effects = estimate(model, guide, corpus, formula, **options)
     if column not in effects.formula.kinds:
@@ -110,7 +110,7 @@ def permutation_test(
         for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
             order = generator.permutation(corpus.num_docs)
             shuffled = corpus.with_metadata({column: corpus.metadata[column][order]})
-            with whole_or_nothing():
+            with propagate_interrupts():
                 other, its_guide = fit(shuffled)
                 its_effects = estimate(other, its_guide, shuffled, formula, **options)
             alignment = align_topics(model, other)

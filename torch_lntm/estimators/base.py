@@ -28,7 +28,7 @@ from torch_lntm.evaluation import (
 )
 from torch_lntm.guides import Guide
 from torch_lntm.inference import StepwiseEM, topic_shares, transform
-from torch_lntm.inference.interruption import whole_or_nothing
+from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel, TopicTable
 from torch_lntm.pickles import VersionedPickle
 from torch_lntm.posteriors import Posterior
@@ -137,7 +137,7 @@ class TopicModelEstimator(
         # Tensors of inference mode could not be updated by partial_fit outside of it.
         with (
             torch.inference_mode(False),
-            whole_or_nothing() if called_by_model_selection() else nullcontext(),
+            propagate_interrupts() if called_by_model_selection() else nullcontext(),
         ):
             recipe, made = self._build(corpus, seed)
             result = made.engine.fit(corpus)

@@ -73,6 +73,8 @@ class Guide(ABC, Generic[P]):
     anneals: ClassVar[bool] = False
     #: Chains to draw by, in the place of the posterior: a guide has none.
     kept_chains: ClassVar[None] = None
+    #: Draws that exist already: a guide has none.
+    existing_draws: ClassVar[None] = None
     #: Solver settings of an iteration of EM, and of a stochastic step, which revisits documents.
     em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
     step_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 3}

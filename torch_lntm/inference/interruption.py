@@ -1,4 +1,4 @@
-"""whole_or_nothing: Ctrl-C for those who run many fits."""
+"""propagate_interrupts: Ctrl-C for callers that run many fits."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_WHOLE: ContextVar[bool] = ContextVar("whole_or_nothing", default=False)
+_PROPAGATES: ContextVar[bool] = ContextVar("propagate_interrupts", default=False)
 
 
 @contextmanager
-def whole_or_nothing() -> Iterator[None]:
-    """A context in which Ctrl-C ends whoever runs a fit or chains, not these alone.
+def propagate_interrupts() -> Iterator[None]:
+    """Context in which Ctrl-C raises KeyboardInterrupt out of fits and chains.
 
-    Elsewhere they end early, at the best so far. But what compares many of them would take an early
-    end for a result, and go on.
+    Outside this context fits and chains stop early on Ctrl-C and return their best state so far. A
+    caller that compares many fits would take such a state for a result, and continue.
     """
-    token = _WHOLE.set(True)
+    token = _PROPAGATES.set(True)
     try:
         yield
     finally:
-        _WHOLE.reset(token)
+        _PROPAGATES.reset(token)
 
 
-def ends_early() -> bool:
-    """Whether Ctrl-C ends the present fit or chains early; else it is to be passed on."""
-    return not _WHOLE.get()
+def stops_on_interrupt() -> bool:
+    """Whether the present fit or chains stop early on Ctrl-C; otherwise they raise it."""
+    return not _PROPAGATES.get()

@@ -119,7 +119,7 @@ def test_running_topics_are_those_of_the_plain_average(smoothing: float, device)
         smooth = average + smoothing
         expected = (smooth / smooth.sum(1, keepdims=True))[:, words]
         np.testing.assert_allclose(running.probs(at).cpu(), expected, rtol=1e-9)
-    running.settle()
+    running.apply_scale()
     np.testing.assert_allclose(kept.cpu(), average, rtol=1e-9)
 
 

@@ -302,7 +302,7 @@ class Chains:
             warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, advice)
 
 
-def latents_at(
+def initial_latents(
     model: TopicModel, batch: DocumentBatch, means: Tensor, num_chains: int, seed: int
 ) -> dict[str, Tensor]:
     """Latent variables for chains to start from that have given means; the rest of them is drawn.

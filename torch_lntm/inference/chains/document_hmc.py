@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
@@ -16,7 +16,7 @@ from torch_lntm.inference.chains.chains import Chains
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.chains.samples import DocumentSamples
 from torch_lntm.inference.chains.settings import HMCSettings
-from torch_lntm.inference.interruption import ends_early
+from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
@@ -72,6 +72,8 @@ class DocumentHMC(MCMCKernel):
 
     #: Pyro's ``MCMC`` applies these to the samples: none.
     transforms: Mapping[str, Any] = {}
+    #: Draws that exist already: chains have none.
+    existing_draws: ClassVar[None] = None
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class DocumentHMC(MCMCKernel):
     @property
     def kept_chains(self) -> KeptChains:
         """Chains of these settings to draw from documents by; all of them begin anew."""
-        return KeptChains.none(self.model, self.settings)
+        return KeptChains.empty(self.model, self.settings)
 
     @torch.no_grad()
     def run(
@@ -163,7 +165,7 @@ class DocumentHMC(MCMCKernel):
                         bar.set_postfix(chains.summary, refresh=False)
                     bar.update()
             except KeyboardInterrupt:
-                if not ends_early():
+                if not stops_on_interrupt():
                     raise
                 interrupted = True
         store = {site: draws[:, :drawn] for site, draws in store.items()}

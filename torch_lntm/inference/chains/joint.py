@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import CorpusError, IncompatibleGuideError, require_whole
 from torch_lntm.guides import make_guide
-from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
+from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.kernels import word_probabilities
 from torch_lntm.models import TopicModel
@@ -96,7 +96,7 @@ class JointChain:
         )
         self._rng = np.random.default_rng(seed)
         means = make_guide(None, model).posterior(self._batch).mean
-        self._latents = latents_at(model, self._batch, means, 1, seed)
+        self._latents = initial_latents(model, self._batch, means, 1, seed)
         self._progress: Progress | None = None
 
     def _observe(self, batch: DocumentBatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class KeptChains:
     documents: NDArray[np.int64]
     columns: NDArray[np.int64]
     num_transitions: int
+    #: Draws that exist already: chains have none.
+    existing_draws: ClassVar[None] = None
 
     @classmethod
     def of(
@@ -78,7 +80,7 @@ class KeptChains:
         return cls(model, settings, latents, step_size, documents, rows[first], num_transitions)
 
     @classmethod
-    def none(cls, model: TopicModel, settings: HMCSettings) -> Self:
+    def empty(cls, model: TopicModel, settings: HMCSettings) -> Self:
         """Chains of no document: all begin anew."""
         nothing = np.zeros(0, np.int64)
         return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), nothing, nothing, 0)

@@ -1,4 +1,4 @@
-"""Draws of documents' proportions by Hamiltonian Monte Carlo, from a fit's chains on or anew."""
+"""Draws of documents' proportions by Hamiltonian Monte Carlo, from new chains or those of a fit."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from torch_lntm.guides import make_guide
 from torch_lntm.inference.chains.chains import (
     FEWEST_TRANSITIONS,
     Chains,
-    latents_at,
+    initial_latents,
     warn_of_stuck,
 )
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws.theta import DrawnDocuments, Positions
 from torch_lntm.progress import tqdm
 
-#: Transitions of a new chain before its first draw, and of a fit's chain, whose warm-up was the
-#: fit itself: the parameters hardly changed in its last epochs.
+#: Transitions before the first draw, of a new chain and of a chain of a fit. Chains of a fit need
+#: few: the fit was their warm-up, and its last epochs changed the parameters little.
 WARMUP_STEPS, RESUMED_STEPS = 100, 6
-#: Transitions from one draw to the next, of ``DocumentHMC`` and with the longer steps of
-#: Monte-Carlo EM, by which draws two transitions apart have a correlation of 0.1 to 0.2.
+#: Transitions from one draw to the next, of ``DocumentHMC`` and of Monte-Carlo EM. Steps of
+#: Monte-Carlo EM are longer: draws two transitions apart have a correlation of 0.1 to 0.2.
 THINNING, RESUMED_THINNING = 4, 2
-#: Documents whose chains run at once, at most: more of them are no faster.
+#: Most documents whose chains run at once. Larger batches are no faster.
 _CHAINS_AT_ONCE = 1000
-#: Advice on chains that never move.
+#: Advice about stuck chains.
 _STUCK = "their draws are all alike; use more warmup_steps, or take the draws of a guide"
 
 
@@ -38,16 +38,16 @@ _STUCK = "their draws are all alike; use more warmup_steps, or take the draws of
 class ChainDraws:
     """Draws by chains of each document.
 
-    Chains of documents that a fit had continue. New chains start at the means of the model's
-    default guide: from prior draws, which may be far away, a hundred transitions are too few.
+    Chains of the fit's documents continue. Chains of new documents start at the means of the
+    model's default guide. Prior draws may be too far away for a warm-up of 100 transitions.
 
     Args:
-        chains: The chains of a fit, or of no document.
+        chains: The chains of a fit, or chains of no document.
         corpus: The documents, with the covariates of the model.
         warmup_steps: Transitions of a new chain before its first draw.
-        thinning: Transitions from one draw to the next; None for 4, and for 2 after a fit.
-        max_docs: Documents whose chains run at once; None for what fits into memory.
-        progress: Show a progress bar on standard error.
+        thinning: Transitions from one draw to the next. None is 4, and 2 for the chains of a fit.
+        max_docs: Documents whose chains run at once. None takes as many as fit in memory.
+        progress: Whether to show a progress bar on standard error.
     """
 
     chains: KeptChains
@@ -58,8 +58,8 @@ class ChainDraws:
     progress: bool
 
     def __post_init__(self) -> None:
-        """Find the documents that the fit had."""
-        self.places = self.chains.find(self.corpus)
+        """Find the chains of the corpus's documents among those of the fit."""
+        self.columns = self.chains.find(self.corpus)
         continued = self.chains.num_docs > 0
         self.name, self.description = "hmc", "chains of each document (Hamiltonian Monte Carlo)"
         if continued:
@@ -67,11 +67,11 @@ class ChainDraws:
         self.sources_of_uncertainty = (f"the documents' proportions, by {self.description}",)
         self.step = self.thinning or (RESUMED_THINNING if continued else THINNING)
 
-    def make(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
-        """The draws of the documents at some positions, in parts."""
-        known = self.places[rows] >= 0
+    def draw(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
+        """Draws of the documents at some positions, in parts."""
+        has_chains = self.columns[rows] >= 0
         sampled = self.step * math.ceil(num_draws / self.chains.settings.num_chains)
-        groups = [(rows[known], RESUMED_STEPS), (rows[~known], self.warmup_steps)]
+        groups = [(rows[has_chains], RESUMED_STEPS), (rows[~has_chains], self.warmup_steps)]
         with tqdm(
             total=sum(len(group) * (skipped + sampled) for group, skipped in groups),
             desc="chains",
@@ -86,7 +86,14 @@ class ChainDraws:
     def _draw(
         self, rows: Positions, skipped: int, sampled: int, num_draws: int, bar: tqdm
     ) -> Iterator[DrawnDocuments]:
-        """Draws of documents whose chains all continue, or are all new.
+        """Draws of documents whose chains either all continue or are all new.
+
+        Args:
+            rows: Positions of the documents.
+            skipped: Transitions of each chain before its first draw.
+            sampled: Transitions of each chain after them.
+            num_draws: Draws of each document.
+            bar: Progress bar.
 
         Warns:
             ConvergenceWarning: Some chains never moved, or chains accepted few proposals.
@@ -97,7 +104,7 @@ class ChainDraws:
         all_moved, acceptance = [], []
         for batch in self.corpus.batches(size, order=rows, device=model.device, dtype=model.dtype):
             positions = batch.positions.numpy()
-            chains = self._begin(batch, self.places[positions])
+            chains = self._begin(batch, self.columns[positions])
             drawn = []
             for done in range(1, skipped + sampled + 1):
                 chains.move(skipped + sampled - done + 1)
@@ -121,17 +128,17 @@ class ChainDraws:
                 ConvergenceWarning,
             )
 
-    def _begin(self, batch: DocumentBatch, places: Positions) -> Chains:
-        """The chains of a batch, where the fit's ended or new."""
-        if places[0] >= 0:
-            return self.chains.resume(batch, places)
+    def _begin(self, batch: DocumentBatch, columns: Positions) -> Chains:
+        """Chains of a batch: the fit's at their last state, or new ones."""
+        if columns[0] >= 0:
+            return self.chains.resume(batch, columns)
         model, settings = self.chains.model, self.chains.settings
         means = make_guide(None, model).posterior(batch).mean
-        initial = latents_at(model, batch, means, settings.num_chains, settings.seed)
+        initial = initial_latents(model, batch, means, settings.num_chains, settings.seed)
         seed = settings.seed
         return Chains(model, settings, batch, seed, self.warmup_steps, initial, means=means)
 
 
 def transitions_of(chains: KeptChains, num_draws: int) -> int:
-    """Transitions of each of a fit's chains that so many draws of a document take."""
+    """Transitions of each chain of a fit for ``num_draws`` draws of a document."""
     return RESUMED_STEPS + RESUMED_THINNING * math.ceil(num_draws / chains.settings.num_chains)

@@ -1,4 +1,4 @@
-"""Draws of documents, topics and prior together, whose intervals take nothing as fitted."""
+"""joint_draws: draws of documents, topics and prior together."""
 
 from __future__ import annotations
 
@@ -28,47 +28,54 @@ def joint_draws(
 ) -> ThetaDraws:
     """Draws of the training documents' proportions, with topics and prior drawn too.
 
-    Intervals by these draws hold what the corpus leaves open of proportions, topics and prior,
-    which matters where documents are short or few (``docs/structural.md``): see
-    :class:`~torch_lntm.inference.JointChain`. All documents move at once, in memory of a few times
-    ``num_docs × num_topics`` numbers.
+    Intervals from these draws include the uncertainty of proportions, topics and prior. The
+    uncertainty of topics and prior matters if documents are short or few (``docs/structural.md``).
+    One :class:`~torch_lntm.inference.JointChain` makes the draws. All documents move at once, in
+    memory of a few times ``num_docs × num_topics`` numbers.
 
     Args:
-        model: The fitted model, which is not changed.
-        corpus: The documents that it was fitted to.
+        model: The fitted model. It stays unchanged.
+        corpus: The documents of the fit.
         num_draws: Draws of each document.
         thinning: Sweeps of the chain from one draw to the next.
         warmup_steps: Sweeps before the first draw.
-        topics: Draw the topics too; otherwise they are taken as known.
+        topics: Whether to draw the topics too. If False they are taken as known.
         seed: Seed of the chain.
-        progress: Show a progress bar on standard error.
+        progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The draws of the documents with words, float32. Their ``model`` has the mean of the topics
-        drawn. Topics of a poor fit move to better ones: label the topics of that model.
+        The draws of the documents with words, float32. Their ``model`` has the mean of the drawn
+        topics. Label the topics of this model, because the chain improves the topics of a poor fit.
 
     Raises:
         ConfigError: A number is out of range, or the corpus has other words.
         CorpusError: No document has words.
         IncompatibleGuideError: The prior or the topics have no posterior to draw from.
+
+    Example:
+        >>> draws = lntm.inference.joint_draws(
+        ...     model, train[:50], num_draws=4, thinning=1, warmup_steps=3
+        ... )
+        >>> draws.num_draws, len(draws.rows), draws.name
+        (4, 50, 'joint')
     """
     require_whole(1, num_draws=num_draws, thinning=thinning)
     chain = JointChain(model, corpus, warmup_steps=warmup_steps, topics=topics, seed=seed)
     theta = torch.empty(num_draws, len(chain.rows), model.num_topics)
     probs = torch.zeros_like(model.topics.double_probs)
     for sweep in tqdm(range(warmup_steps + num_draws * thinning), disable=not progress):
-        found = chain.sweep()
-        draw, rest = divmod(sweep - warmup_steps + 1, thinning)
-        if draw > 0 and rest == 0:
-            theta[draw - 1] = found.cpu().float()
+        proportions = chain.sweep()
+        draw, remainder = divmod(sweep - warmup_steps + 1, thinning)
+        if draw > 0 and remainder == 0:
+            theta[draw - 1] = proportions.cpu().float()
             probs += chain.model.topics.double_probs / num_draws
-    fitted = copy.deepcopy(model)
+    mean_model = copy.deepcopy(model)
     if topics:
-        fitted.topics.set_(probs)
+        mean_model.topics.set_(probs)
     drawn = ("the documents' proportions and their prior", "the topics' words")
     return ThetaDraws.of(
         theta,
-        fitted,
+        mean_model,
         chain.rows,
         name="joint",
         description="one chain over documents, prior and topics",

@@ -1,24 +1,42 @@
-"""theta_draws: draws of documents' proportions by whatever posterior is given."""
+"""theta_draws: draws of documents' topic proportions from any source."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import IncompatibleGuideError, require_whole
-from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference.chains.document_hmc import DocumentHMC
+from torch_lntm.guides import require_guide
 from torch_lntm.inference.chains.kept import KeptChains
 from torch_lntm.inference.draws.chains import WARMUP_STEPS, ChainDraws
 from torch_lntm.inference.draws.guides import GuideDraws
 from torch_lntm.inference.draws.theta import Positions, ThetaDraws, enough_draws
 from torch_lntm.models import TopicModel
 
-#: Sources of draws of documents' proportions.
-DrawSource = Guide[Any] | DocumentHMC | KeptChains | ThetaDraws
+
+@runtime_checkable
+class DrawSource(Protocol):
+    """Source of draws of documents' topic proportions.
+
+    Guides, :class:`~torch_lntm.inference.DocumentHMC`, the chains of a fit
+    (:class:`~torch_lntm.inference.KeptChains`) and :class:`ThetaDraws` are sources.
+
+    """
+
+    @property
+    def model(self) -> TopicModel:
+        """The model."""
+
+    @property
+    def kept_chains(self) -> KeptChains | None:
+        """Chains to draw by; None for guides and existing draws."""
+
+    @property
+    def existing_draws(self) -> ThetaDraws | None:
+        """Existing draws; None for guides and chains."""
 
 
 def theta_draws(
@@ -39,48 +57,51 @@ def theta_draws(
 ) -> ThetaDraws:
     """Draws of the documents' topic proportions from their posteriors.
 
-    Nothing is drawn before the result is asked for its draws. A document's draws are functions of
-    the model, the document, its position in the corpus and the seed. For example::
-
-        draws = lntm.inference.theta_draws(result.posterior, corpus)
-        theta = draws.theta.numpy()  # (num_draws, num_docs, num_topics)
+    The draws are made at the first access to the result. The draws of a document depend on the
+    model, the document, its position in the corpus and the seed.
 
     Args:
-        source: A guide over the model, whose posteriors approximate; new chains,
-            ``DocumentHMC(model)``, which approximate nothing and take longer; ``result.posterior``
-            of a fit by chains, which continues the fit's chains; draws that exist already.
+        source: Source of the draws. A guide draws from approximate posteriors.
+            ``DocumentHMC(model)`` runs new chains: exact, but slower. ``result.posterior`` of a
+            Monte-Carlo EM fit continues its chains. Existing :class:`ThetaDraws` are reused.
         corpus: The documents, over the model's vocabulary.
-        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora, by
-            :func:`enough_draws`; and to all of draws that exist already.
-        model: The model that the source has to belong to. Defaults to the source's own.
-        rows: ``(num_docs,)`` positions of the documents to draw. Defaults to all.
-        seed: Seed of a guide's draws. Chains have their own.
-        means: ``(num_docs, latent_dim)`` where a guide's solver starts, such as ``result.means`` of
-            a fit to the corpus.
-        coefficients: Draw the coefficients of the prior's mean too, where a guide's prior has any.
+        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora
+            (:func:`enough_draws`), and to all draws of existing :class:`ThetaDraws`.
+        model: Model to which the source must belong. Defaults to the source's model.
+        rows: ``(num_docs,)`` positions of the documents to draw. Defaults to all documents.
+        seed: Seed of a guide's draws. Chains have their own seed.
+        means: ``(num_docs, latent_dim)`` starting points of a guide's solver, such as
+            ``result.means`` of a fit to the corpus. Defaults to the guide's choice.
+        coefficients: Whether to draw the coefficients of the prior's mean too, if the prior of a
+            guide's model has coefficients.
         warmup_steps: Transitions of a new chain before its first draw.
-        thinning: Transitions of a chain from one draw to the next. Defaults to 4, and to 2 of a
-            fit's chains.
-        max_docs: Documents computed together, which bounds memory. Defaults to what fits.
-        keep: Keep the draws in memory for later passes over them, up to 256 MB of float32.
-        progress: Show a progress bar on standard error.
+        thinning: Transitions of a chain from one draw to the next. Defaults to 4, and to 2 for the
+            chains of a fit.
+        max_docs: Documents computed together, to bound memory. Defaults to what memory allows.
+        keep: Whether to keep the draws in memory for later passes, up to 256 MB of float32.
+        progress: Whether to show a progress bar on standard error.
 
     Returns:
         The draws.
 
     Raises:
-        ConfigError: The source cannot draw, a number is out of range, or the corpus has other
-            words or another number of documents.
+        ConfigError: The source cannot draw, a number is out of range, or the corpus has a different
+            vocabulary or number of documents.
         IncompatibleGuideError: The source belongs to another model.
+
+    Example:
+        >>> draws = lntm.inference.theta_draws(result.posterior, train, num_draws=25)
+        >>> theta = draws.theta.numpy()  # (num_draws, num_docs, num_topics)
+        >>> theta.shape == (25, len(train), model.num_topics)
+        True
     """
     require_whole(1, max_docs=max_docs, thinning=thinning)
     require_whole(0, seed=seed, warmup_steps=warmup_steps)
     if num_draws is not None:
         require_whole(1, num_draws=num_draws)
     source = require_source(source, model)
-    # Draws that exist are not made: they alone take none of the settings of their making.
-    if isinstance(source, ThetaDraws):
-        return source.take(rows, num_draws, keep=keep)
+    if source.existing_draws is not None:
+        return source.existing_draws.take(rows, num_draws, keep=keep)
     corpus = source.model.encode(corpus)
     if rows is None:
         rows = np.arange(corpus.num_docs)
@@ -95,7 +116,7 @@ def theta_draws(
         if coefficients and maker.draw_coefficients(rows, num_draws):
             max_draws = num_draws
     return ThetaDraws(
-        maker.make,
+        maker.draw,
         source.model,
         rows,
         num_draws,
@@ -107,21 +128,25 @@ def theta_draws(
     )
 
 
-def require_source(source: DrawSource, model: TopicModel | None = None) -> DrawSource:
-    """The source itself, if draws can come from it.
+def require_source(source: object, model: TopicModel | None = None) -> DrawSource:
+    """Check that draws can come from a source.
 
     Args:
-        source: The source.
-        model: The model that a guide or chains have to belong to. Defaults to any.
+        source: A source, or any object of a caller.
+        model: Model to which a guide or chains must belong. Defaults to any model.
+
+    Returns:
+        The source.
 
     Raises:
         ConfigError: The source cannot draw.
         IncompatibleGuideError: The source belongs to another model.
     """
-    # What a user gives may be no source at all.
-    if isinstance(source, ThetaDraws):
+    if not isinstance(source, DrawSource):
+        return require_guide(source, model)  # raises: every guide is a source
+    if source.existing_draws is not None:
         return source
-    if not isinstance(source, DocumentHMC | KeptChains):
+    if source.kept_chains is None:
         return require_guide(source, model)
     if model is not None and source.model is not model:
         raise IncompatibleGuideError(

@@ -1,11 +1,11 @@
-"""ThetaDraws: draws of the topic proportions of a corpus's documents, whoever makes them."""
+"""ThetaDraws: draws of the topic proportions of a corpus's documents, from any source."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from typing import Self
 
 Positions = NDArray[np.int64]
-#: Quantities that a fit estimates and draws of the documents' proportions take as known.
+#: Quantities estimated by the fit and taken as known by draws of the documents' proportions.
 FIXED = ("the topics' words", "the prior's covariance")
-#: Draws are kept after the first pass over them, up to this many numbers: 256 MB of float32.
+#: Most numbers kept in memory after the first pass over the draws: 256 MB of float32.
 MAX_KEPT = 2**26
-#: Fewest and most draws of a document that :func:`enough_draws` asks for, and draws of all
-#: documents together above which it asks for no more.
+#: Fewest and most draws of a document by :func:`enough_draws`, and its limit on the draws of all
+#: documents together.
 FEWEST, MOST, ALL_DRAWS = 25, 50, 250_000
 
 
@@ -35,8 +35,8 @@ class DrawnDocuments(NamedTuple):
     Attributes:
         rows: ``(num_docs,)`` positions of the documents in the corpus.
         theta: ``(num_draws, num_docs, num_topics)`` proportions.
-        converged: ``(num_docs,)`` whether the document's posterior met its guide's tolerance, or
-            all of its chains moved.
+        converged: ``(num_docs,)`` bool: the document's posterior met its guide's tolerance, or all
+            of its chains moved.
     """
 
     rows: Positions
@@ -44,7 +44,7 @@ class DrawnDocuments(NamedTuple):
     converged: Tensor
 
 
-#: Draws of the documents at some positions, in parts: ``make(rows, num_draws)``.
+#: Draws of the documents at some positions, in parts: ``draw(rows, num_draws)``.
 DrawsDocuments = Callable[[Positions, int], Iterator[DrawnDocuments]]
 
 
@@ -52,31 +52,35 @@ DrawsDocuments = Callable[[Positions, int], Iterator[DrawnDocuments]]
 class ThetaDraws:
     """Draws of the topic proportions of a corpus's documents.
 
-    Guides, chains and joint chains make them: see :func:`theta_draws` and :func:`joint_draws`.
-    Reports, effects and other libraries take them. Iteration yields the documents in parts
-    (:class:`DrawnDocuments`), so that large corpora need little memory; :attr:`theta` is the whole
-    array. The draws are made at the first pass. Later passes read them from memory where they
-    have at most 67 million numbers (``keep``), and make the same draws again otherwise. For
-    example::
-
-        draws = lntm.inference.theta_draws(result.posterior, corpus, num_draws=25)
-        draws.theta  # (25, num_docs, num_topics)
-        effects = lntm.effects.estimate(model, draws, corpus, "~ party")
+    Functions such as :func:`theta_draws` and :func:`joint_draws` make them. Reports, effects and
+    other libraries read them. Iteration yields the documents in parts (:class:`DrawnDocuments`), so
+    that large corpora need little memory; :attr:`theta` is the whole array. The first pass makes
+    the draws. Later passes read them from memory if they have at most 67 million numbers
+    (``keep``), and otherwise make the same draws again.
 
     Attributes:
-        make: Function that makes the draws of the documents at some positions.
-        model: The model. Draws of topics, as by :func:`joint_draws`, have their mean in it.
+        draw: Function to draw the documents at some positions.
+        model: The model. If the topics were drawn too, as by :func:`joint_draws`, it has their
+            mean.
         rows: ``(num_docs,)`` positions of the documents in the corpus.
         num_draws: Draws of each document.
         name: Name of the posterior in a recipe.
-        description: Maker of the draws, in words.
-        sources_of_uncertainty: Quantities that vary between draws, in words.
-        fixed: Quantities that the fit estimates and that the draws take as known, in words.
-        max_draws: Number of draws that exist, where no others can be made; None elsewhere.
-        keep: Keep the draws in memory for later passes, unless they are too many.
+        description: Method of drawing, in words.
+        sources_of_uncertainty: Quantities with different values in different draws, in words.
+        fixed: Quantities estimated by the fit and taken as known by the draws, in words.
+        max_draws: Number of existing draws of a document. None if more can be made.
+        keep: Whether to keep the draws in memory for later passes, unless they are too many.
+
+    Example:
+        >>> draws = lntm.inference.theta_draws(result.posterior, train, num_draws=25)
+        >>> tuple(draws.theta.shape) == (25, len(train), model.num_topics)
+        True
+        >>> parts = [part.rows for part in draws]  # documents in parts, for large corpora
+        >>> sum(map(len, parts)) == len(train)
+        True
     """
 
-    make: DrawsDocuments
+    draw: DrawsDocuments
     model: TopicModel
     rows: Positions
     num_draws: int
@@ -86,10 +90,12 @@ class ThetaDraws:
     fixed: tuple[str, ...] = FIXED
     max_draws: int | None = None
     keep: bool = True
+    #: Chains to draw by: existing draws need no chains.
+    kept_chains: ClassVar[None] = None
     _kept: list[DrawnDocuments] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Take no more draws than there are.
+        """Limit ``num_draws`` to the draws that exist.
 
         Raises:
             ConfigError: ``num_draws`` is below 1.
@@ -110,7 +116,7 @@ class ThetaDraws:
         sources_of_uncertainty: tuple[str, ...] | None = None,
         fixed: tuple[str, ...] = FIXED,
     ) -> Self:
-        """Draws that exist already, as an array.
+        """Draws from an array of proportions.
 
         Args:
             theta: ``(num_draws, num_docs, num_topics)`` proportions.
@@ -118,13 +124,13 @@ class ThetaDraws:
             rows: ``(num_docs,)`` ascending positions of the documents in the corpus. Defaults to
                 all documents, in order.
             name: Name of the posterior in a recipe.
-            description: Maker of the draws, in words.
-            sources_of_uncertainty: Quantities that vary between draws, in words. Defaults to the
-                documents' proportions.
-            fixed: Quantities that the fit estimates and that the draws take as known, in words.
+            description: Method of drawing, in words.
+            sources_of_uncertainty: Quantities with different values in different draws, in words.
+                Defaults to the documents' proportions.
+            fixed: Quantities estimated by the fit and taken as known by the draws, in words.
 
         Raises:
-            ConfigError: The array has another shape, or holds other numbers than proportions.
+            ConfigError: The array has the wrong shape, or a number is negative or not finite.
         """
         theta = theta.detach().cpu()
         if theta.dim() != 3 or theta.shape[2] != model.num_topics or not len(theta):
@@ -134,26 +140,26 @@ class ThetaDraws:
             )
         if not bool(torch.isfinite(theta).all()) or bool((theta < 0).any()):
             raise ConfigError("draws of theta must be finite and not negative")
-        held = np.arange(theta.shape[1]) if rows is None else rows
+        positions = np.arange(theta.shape[1]) if rows is None else rows
 
-        def make(wanted: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
-            at = np.searchsorted(held, wanted)
-            if (at >= len(held)).any() or (held[at] != wanted).any():
+        def draw(wanted: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
+            columns = np.searchsorted(positions, wanted)
+            if (columns >= len(positions)).any() or (positions[columns] != wanted).any():
                 raise ConfigError(
-                    f"draws of {len(held)} documents do not hold all of the {len(wanted)} "
+                    f"draws of {len(positions)} documents do not hold all of the {len(wanted)} "
                     "documents asked for; draw them for the same corpus"
                 )
             size = docs_at_once(num_draws * model.num_topics, "cpu", torch.float64)
             for first in range(0, len(wanted), size):
-                part = torch.from_numpy(at[first : first + size])
+                part = torch.from_numpy(columns[first : first + size])
                 converged = torch.ones(len(part), dtype=torch.bool)
-                found = theta[:num_draws, part]
-                yield DrawnDocuments(wanted[first : first + size], found, converged)
+                proportions = theta[:num_draws, part]
+                yield DrawnDocuments(wanted[first : first + size], proportions, converged)
 
         return cls(
-            make,
+            draw,
             model,
-            held,
+            positions,
             len(theta),
             name,
             description,
@@ -163,72 +169,77 @@ class ThetaDraws:
             keep=False,
         )
 
+    @property
+    def existing_draws(self) -> Self:
+        """The draws themselves, as a :class:`~torch_lntm.inference.DrawSource`."""
+        return self
+
     def __iter__(self) -> Iterator[DrawnDocuments]:
         if self._kept is not None:
             yield from self._kept
             return
         parts = []
-        for part in self.make(self.rows, self.num_draws):
-            if self._is_kept:
+        for part in self.draw(self.rows, self.num_draws):
+            if self._stays_in_memory:
                 parts.append(part)
             yield part
-        if self._is_kept:
+        if self._stays_in_memory:
             self._kept = parts
 
     @property
-    def _is_kept(self) -> bool:
+    def _stays_in_memory(self) -> bool:
         """Whether the draws stay in memory after the first pass."""
         numbers = self.num_draws * len(self.rows) * self.model.num_topics
         return self.keep and numbers <= MAX_KEPT
 
     def _select(self, rows: Positions, num_draws: int) -> Iterator[DrawnDocuments]:
-        """The draws of most of the documents, from all draws."""
+        """Draws of some of the documents, from a pass over all draws if they are enough."""
         if num_draws != self.num_draws or not np.isin(rows, self.rows).all():
-            yield from self.make(rows, num_draws)
+            yield from self.draw(rows, num_draws)
             return
         for part in self:
-            taken = np.flatnonzero(np.isin(part.rows, rows))
-            if len(taken) == len(part.rows):
+            columns = np.flatnonzero(np.isin(part.rows, rows))
+            if len(columns) == len(part.rows):
                 yield part
-            elif len(taken):
-                at = torch.from_numpy(taken)
-                yield DrawnDocuments(part.rows[taken], part.theta[:, at], part.converged[at])
+            elif len(columns):
+                at = torch.from_numpy(columns)
+                yield DrawnDocuments(part.rows[columns], part.theta[:, at], part.converged[at])
 
     def take(
         self, rows: Positions | None = None, num_draws: int | None = None, *, keep: bool = True
     ) -> ThetaDraws:
-        """Draws of other documents of the same corpus, or another number of draws.
+        """Draws of different documents of the same corpus, or a different number of draws.
 
-        Draws that exist as an array, or by joint chains, have no others: the result then has at
-        most their number.
+        Draws from an array or a joint chain are limited: the result has at most their number.
 
         Args:
             rows: ``(num_docs,)`` positions of the documents. Defaults to the same documents.
             num_draws: Draws of each document. Defaults to the same number.
-            keep: Keep them in memory for later passes, unless they are too many.
+            keep: Whether to keep them in memory for later passes, unless they are too many.
 
         Raises:
             ConfigError: ``num_draws`` is below 1.
         """
         rows = self.rows if rows is None else rows
         num_draws = self.num_draws if num_draws is None else num_draws
-        make = self.make
-        if num_draws == self.num_draws and self._is_kept and 2 * len(rows) > len(self.rows):
-            make, keep = self._select, False
-        return replace(self, make=make, rows=rows, num_draws=num_draws, keep=keep)
+        draw = self.draw
+        # One pass over all draws, which stay in memory, serves most of the documents.
+        if num_draws == self.num_draws and self._stays_in_memory and 2 * len(rows) > len(self.rows):
+            draw, keep = self._select, False
+        return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
 
     @property
     def theta(self) -> Tensor:
         """All draws ``(num_draws, num_docs, num_topics)``, in the order of :attr:`rows`."""
-        found: Tensor | None = None
-        place = np.empty(self.rows.max() + 1, np.int64)
-        place[self.rows] = np.arange(len(self.rows))
+        theta: Tensor | None = None
+        columns = np.empty(self.rows.max() + 1, np.int64)
+        columns[self.rows] = np.arange(len(self.rows))
         for part in self:
-            if found is None:
-                found = part.theta.new_empty(self.num_draws, len(self.rows), self.model.num_topics)
-            found[:, torch.from_numpy(place[part.rows])] = part.theta
-        assert found is not None
-        return found
+            if theta is None:
+                theta = part.theta.new_empty(self.num_draws, len(self.rows), self.model.num_topics)
+            theta[:, torch.from_numpy(columns[part.rows])] = part.theta
+        assert theta is not None
+        return theta
 
     def __repr__(self) -> str:
         return (
@@ -238,14 +249,14 @@ class ThetaDraws:
 
 
 def enough_draws(num_docs: int) -> int:
-    """Draws of each document that shares of topics need.
+    """Number of draws of each document for accurate shares of topics.
 
-    The Monte-Carlo standard error of a share is then at most 0.05 percentage points, half a unit
-    of its last printed digit, as long as proportions have posterior standard deviations of up to
-    0.25; or, in a corpus of fewer than 5,000 documents, at most a fourteenth of half the width of
+    The Monte-Carlo standard error of a share is at most 0.05 percentage points, half a unit of its
+    last printed digit. The bound holds for proportions with posterior standard deviations of up to
+    0.25. In corpora below 5,000 documents the standard error is at most 1/14 of half the width of
     the share's 95 % interval.
 
     Args:
-        num_docs: Documents that the shares are means over.
+        num_docs: Number of documents in the mean of a share.
     """
     return min(max(FEWEST, math.ceil(ALL_DRAWS / max(num_docs, 1))), MOST)

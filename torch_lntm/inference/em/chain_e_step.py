@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_lntm.corpus import DocumentBatch
-from torch_lntm.inference.chains.chains import Chains, Progress, latents_at
+from torch_lntm.inference.chains.chains import Chains, Progress, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentTables
@@ -99,7 +99,7 @@ class ChainEStep:
             adaptation = self._read(documents, batch, ADAPTATION)
             progress = Progress(num_done, DualAveraging(**adaptation, num_updates=num_done))
         elif not self.from_prior:
-            initial = latents_at(self.model, batch, means, settings.num_chains, settings.seed)
+            initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
         warmup_steps = self.warmup_epochs * self.num_transitions
         return Chains(
             self.model, settings, batch, settings.seed, warmup_steps, initial, progress, means

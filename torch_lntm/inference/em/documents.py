@@ -191,7 +191,7 @@ class DocumentShard:
             self._is_local = np.zeros(corpus.num_docs, dtype=np.bool_)
             self._is_local[local] = True
         self.rows = DocumentRows(corpus.row_offsets, local)
-        self._kept: tuple[Any, list[Any]] = (None, [])
+        self._cache: tuple[Any, list[Any]] = (None, [])
 
     @property
     def num_docs(self) -> int:
@@ -208,30 +208,30 @@ class DocumentShard:
         made = self._batches.of(part for part in local if len(part))
         return (next(made) if len(part) else None for part in local)
 
-    def own_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
+    def local_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in their order, in batches of at most ``max_docs``."""
         parts = np.split(self.order, range(max_docs, len(self.order), max_docs))
-        return self.keep(max_docs, self._batches.of(parts))
+        return self.cached(max_docs, self._batches.of(parts))
 
-    def whole_batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
+    def global_batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
         """All documents of each part, whichever processes they belong to."""
         return self._batches.of(parts)
 
-    def keep(self, key: Any, made: Iterator[T]) -> Iterator[T]:
-        """Items that were made before under this key, or else the new ones.
+    def cached(self, key: Any, items: Iterator[T]) -> Iterator[T]:
+        """Items of this key from the cache, or new items.
 
-        One list of items is kept: the stochastic phases' batches give way to those of EM. Nothing
-        is kept of large corpora.
+        The cache holds one list of items: the batches of EM replace those of the stochastic phases.
+        Items of large corpora are not cached.
         """
         if self.corpus.nnz > MAX_CACHED_COUNTS:
-            return made
-        if self._kept[0] != key:
-            self._kept = (key, list(made))
-        return iter(self._kept[1])
+            return items
+        if self._cache[0] != key:
+            self._cache = (key, list(items))
+        return iter(self._cache[1])
 
-    def forget(self) -> None:
-        """Give up the items that :meth:`keep` has."""
-        self._kept = (None, [])
+    def clear_cache(self) -> None:
+        """Remove the items of :meth:`cached` from memory."""
+        self._cache = (None, [])
 
 
 class DocumentRows:
@@ -415,7 +415,7 @@ def document_bar(
     )
 
 
-def counted(bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
+def with_progress(bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
     """Batches, each of which moves a progress bar once it has been used."""
     for batch in batches:
         yield batch

@@ -26,7 +26,7 @@ from torch_lntm.inference.em.documents import (
 )
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.statistics import Statistics
-from torch_lntm.inference.interruption import ends_early
+from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 
 #: Documents whose prior means are found at once.
@@ -75,7 +75,7 @@ class ResumableFit(ABC, Generic[R]):
         """Why the fit has ended, once its steps have."""
         return "max_iterations"
 
-    def resumed(self) -> None:
+    def after_resume(self) -> None:
         """Take note that the state and the parameters have been read from a checkpoint."""
 
     @property
@@ -225,7 +225,7 @@ class ResumableFit(ABC, Generic[R]):
             reason = self.end_reason()
         except KeyboardInterrupt:
             self.restore()
-            if not ends_early():
+            if not stops_on_interrupt():
                 raise
             reason = "interrupted"
         finally:
@@ -254,7 +254,7 @@ class ResumableFit(ABC, Generic[R]):
         if self.state.theta is not None:
             self.state.theta = to_device({"": self.state.theta}, device)[""]
         self.model.load_state_dict(parameters)
-        self.resumed()
+        self.after_resume()
 
     def _best_documents(self) -> dict[str, Tensor]:
         """The tables of documents among what is kept of the best restart."""

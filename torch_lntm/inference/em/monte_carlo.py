@@ -307,7 +307,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         for _ in start.run(started, self.shows_progress):
             self.keep()
         state.documents |= started.documents
-        self.shard.forget()
+        self.shard.clear_cache()
         model.prior.inflate_covariance()
         self.keep()
 
@@ -431,7 +431,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     # -- keeping state ---------------------------------------------------------------------------
 
-    def resumed(self) -> None:
+    def after_resume(self) -> None:
         """Hand the optimiser its state back."""
         if self.ascent is not None:
             self.ascent.resume(self.state.optimizer)

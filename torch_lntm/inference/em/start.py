@@ -104,7 +104,7 @@ class RunningTopics:
 
     Args:
         word_counts: ``(num_topics, num_words)`` the average, stored word by word. It is overwritten
-            and holds the average again after :meth:`settle`.
+            and holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
     """
 
@@ -135,11 +135,11 @@ class RunningTopics:
         self._totals = (1 - weight) * self._totals + weight * scale * totals
         self._scale *= 1 - weight
         if self._scale < MIN_SCALE:
-            self.settle()
+            self.apply_scale()
         at = words.unsqueeze(1).expand_as(rows)
         self._rows.scatter_add_(0, at, rows * (weight * scale / self._scale))
 
-    def settle(self) -> None:
+    def apply_scale(self) -> None:
         """Write the average itself into the tensor that was given."""
         self._rows.mul_(self._scale)
         self._scale = 1.0
@@ -255,7 +255,7 @@ class Start:
 
         while processes.together(advance):
             pass
-        running.settle()
+        running.apply_scale()
         # Other machines may have rounded otherwise.
         processes.share({"word_counts": state.word_counts})
         model.topics.start_(state.word_counts)
@@ -264,8 +264,8 @@ class Start:
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
         """All documents in batches: the words that occur ``(n,)``, and the documents over these."""
         parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
-        batches = self.shard.whole_batches(parts)
-        return self.shard.keep("start", ((b.words, b.over(b.words)) for b in batches))
+        batches = self.shard.global_batches(parts)
+        return self.shard.cached("start", ((b.words, b.over(b.words)) for b in batches))
 
     def _proportions(self, state: FitState) -> DocumentTables:
         """The table ``theta``, of which every process has the rows of all documents."""
@@ -282,7 +282,7 @@ class Start:
             total: dict[str, Tensor] = {}
             order = self.shard.local_part(self.order)
             parts = np.split(order, range(self.step_docs, len(order), self.step_docs))
-            for batch in self.shard.whole_batches(parts):
+            for batch in self.shard.global_batches(parts):
                 proportions = theta.read("theta", batch)
                 latents = prior.start_latents(proportions)
                 documents.write("means", batch, latents)

@@ -10,7 +10,7 @@ import torch
 from torch_lntm.corpus import Corpus, DocumentBatch, as_corpus
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.guides import Guide, require_guide
-from torch_lntm.inference.chains.chains import Chains, latents_at
+from torch_lntm.inference.chains.chains import Chains, initial_latents
 from torch_lntm.inference.chains.settings import HMCSettings
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.schedule import MAX_STEP_DOCS
@@ -124,7 +124,7 @@ class StepwiseEM:
         rng = np.random.default_rng([self.seed, self.num_updates, 1])
         seed = int(rng.integers(2**63))
         means = self.guide.means(batch, **self.guide.em_options).mean
-        initial = latents_at(self.model, batch, means, self.chains.num_chains, seed)
+        initial = initial_latents(self.model, batch, means, self.chains.num_chains, seed)
         chains = Chains(
             self.model, self.chains, batch, seed, WARMUP_TRANSITIONS, initial, means=means
         )

@@ -19,7 +19,7 @@ from torch_lntm.guides import GUIDES, Guide, SolverOptions, require_guide
 from torch_lntm.inference.em.checkpoint import FitState, corpus_identity, model_identity
 from torch_lntm.inference.em.covariances import CovarianceSample, default_stride
 from torch_lntm.inference.em.distributed import Processes
-from torch_lntm.inference.em.documents import DocumentShard, counted, document_bar
+from torch_lntm.inference.em.documents import DocumentShard, document_bar, with_progress
 from torch_lntm.inference.em.loop import Engine, ResumableFit
 from torch_lntm.inference.em.result import FitResult, StopReason
 from torch_lntm.inference.em.schedule import (
@@ -267,7 +267,7 @@ class VariationalRun(ResumableFit[FitResult]):
                     self._enter("stepwise")
                 yield record
             return
-        for batch in self.shard.own_batches(self.step_docs):
+        for batch in self.shard.local_batches(self.step_docs):
             space = self.model.prior.space(batch)
             means = guide.default_start(batch, space)
             if means is None or guide.warm_start_rows == "entries":
@@ -290,7 +290,7 @@ class VariationalRun(ResumableFit[FitResult]):
                 objective: float | Tensor = 0.0
                 unconverged: int | Tensor = 0
                 with model.topics.updated_often():
-                    for batch in counted(bar, self._step_batches(parts)):
+                    for batch in with_progress(bar, self._step_batches(parts)):
                         found = self._step(batch)
                         objective += found.objective
                         unconverged += found.num_unconverged
@@ -302,8 +302,8 @@ class VariationalRun(ResumableFit[FitResult]):
     def _step_batches(self, parts: list[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
         """This process's documents of each stochastic step; None if it has none of them."""
         if self.processes.alone:  # EM may have the same batches
-            return self.shard.own_batches(self.step_docs)
-        return self.shard.keep("steps", self.shard.batches(parts))
+            return self.shard.local_batches(self.step_docs)
+        return self.shard.cached("steps", self.shard.batches(parts))
 
     def _step(self, batch: DocumentBatch | None) -> Statistics:
         """One update of the parameters; returns the statistics of the step's documents."""
@@ -327,7 +327,7 @@ class VariationalRun(ResumableFit[FitResult]):
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
-            batches = counted(bar, self.shard.own_batches(self.max_docs))
+            batches = with_progress(bar, self.shard.local_batches(self.max_docs))
             state.statistics = statistics = self._sum(batches, self.guide.em_options)
         score = self._objective(statistics)
         record = self._record(score)
@@ -358,7 +358,7 @@ class VariationalRun(ResumableFit[FitResult]):
                 temperatures = dict(zip(names, steps[state.step], strict=True))
                 if state.step > 0 and steps[state.step] != steps[state.step - 1]:
                     self._perturb_topics()
-                batches = counted(bar, self.shard.own_batches(self.max_docs))
+                batches = with_progress(bar, self.shard.local_batches(self.max_docs))
                 state.statistics = self._sum(batches, self.guide.em_options, temperatures)
                 state.statistics.maximise(self.model)
                 state.step += 1
@@ -383,7 +383,7 @@ class VariationalRun(ResumableFit[FitResult]):
                     return
                 if state.statistics is not None:
                     state.statistics.maximise(self.model)
-                batches = counted(bar, self.shard.own_batches(self.max_docs))
+                batches = with_progress(bar, self.shard.local_batches(self.max_docs))
                 state.statistics = self._sum(batches, self.guide.em_options)
                 objective, previous = self._objective(state.statistics), self._objectives("em")
                 state.step += 1
