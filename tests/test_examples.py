@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -46,5 +47,7 @@ def test_an_example_prints_what_its_docstring_shows(
     example.globs = dict(first_lines)
     report: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    failed = doctest.DocTestRunner(verbose=False, optionflags=flags).run(example, out=report.append)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=flags)
+    with mock.patch.dict(torch_lntm.models.CONSTRUCTORS):
+        failed = runner.run(example, out=report.append)
     assert not failed.failed, "".join(report)

@@ -1,4 +1,4 @@
-"""The constructors of the models: a document prior and topics, put together and checked."""
+"""Constructors of the models: each puts a document prior, topics and words together."""
 
 from __future__ import annotations
 
@@ -52,31 +52,36 @@ def ctm(
     theta_d (*Ahmed & Xing 2007, eqs 1–3; Khan & Bouchard 2009, eqs 1–3*).
 
     Args:
-        num_topics: Number of topics K; one is a unigram model.
+        num_topics: Number of topics K. K = 1 is a unigram model.
         num_words: Size of the vocabulary V.
-        anchored: K - 1 free components and the last fixed at 0, instead of K.
-        loc: ``(latent_dim,)`` prior mean; latent_dim is K, or K - 1 if anchored.
+        anchored: Fix the last component of eta at 0. K - 1 components are free instead of K.
+        loc: ``(latent_dim,)`` prior mean. The latent_dim is K, or K - 1 if anchored.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: Pseudo-counts of every word in every topic (Dirichlet(1 + smoothing) prior
-            at its mode); 0 leaves the topics free.
-        pseudo_documents: Weight of the inverse-Wishart prior of the covariance, in documents;
-            2K + 2 by default.
-        pseudo_variance: Variance that this prior stands for; by default 1, and 10 as soon as
-            :class:`~torch_lntm.inference.MonteCarloEM` fits the model.
-        bursty: Let documents repeat their words: each has a distribution of words of its own,
-            around the mixture of its topics (*Doyle & Elkan 2009*), and how close, the fit finds.
-            Topics are then less about single documents; see ``docs/choosing.md``.
-        vocabulary: One word per column.
-        dtype: Floating-point type of the parameters, ``torch.float32`` or ``torch.float64`` or the
-            names of these.
+            at its mode). 0 gives maximum likelihood.
+        pseudo_documents: Weight of the covariance's inverse-Wishart prior, in documents. Defaults
+            to 2K + 2.
+        pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
+            fits by :class:`~torch_lntm.inference.MonteCarloEM`.
+        bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
+            own word distribution, around its mixture of topics. The fit estimates how close the two
+            are. Topics depend less on single documents; see ``docs/choosing.md``.
+        vocabulary: Words of the columns.
+        dtype: Floating-point type of the parameters: ``torch.float32``, ``torch.float64`` or their
+            names.
         seed: Seed of the topics' random initial values.
 
     Returns:
-        The model, on the CPU; move it with ``.to(device)``.
+        The model, on the CPU. ``.to(device)`` moves it.
 
     Raises:
-        ConfigError: A size, shape or value that cannot be used.
+        ConfigError: A size, shape or value is out of range.
+
+    Example:
+        >>> ctm = lntm.models.ctm(10, corpus.num_words, vocabulary=corpus.vocabulary)
+        >>> tuple(ctm.topics.probs.shape), tuple(ctm.prior.covariance.shape)
+        ((10, 2132), (10, 10))
     """
     dtype = _check(num_topics, num_words, dtype)
     prior = LogisticNormalPrior(
@@ -108,31 +113,35 @@ def lntm(
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
 ) -> TopicModel:
-    """The logistic-normal topic model: independent logits, and normal logits of the topics too.
+    """The logistic-normal topic model: independent logits of theta, normal logits of topics.
 
     eta_d ~ Normal(loc, diag std²), theta_d = softmax(eta_d), each word from a topic drawn from
     theta_d; topics softmax(b_k) with b_k ~ Normal(0, topic_scale² I) (*ZhuSuan LNTM tutorial*).
 
     Args:
-        num_topics: Number of topics K; one is a unigram model.
+        num_topics: Number of topics K. K = 1 is a unigram model.
         num_words: Size of the vocabulary V.
-        loc: ``(num_topics,)`` prior mean; zero by default.
-        std: ``(num_topics,)`` prior standard deviations; one by default.
+        loc: ``(num_topics,)`` prior mean. Defaults to 0.
+        std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
-        pseudo_documents: Weight of the inverse-gamma prior of the variances, in documents; 2K + 2
-            by default, 0 for the tutorial's maximum likelihood.
-        pseudo_variance: Variance that this prior stands for; by default as for :func:`ctm`.
+        pseudo_documents: Weight of the variances' inverse-gamma prior, in documents. Defaults to 2K
+            + 2. The tutorial's maximum likelihood is 0.
+        pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: One word per column.
+        vocabulary: Words of the columns.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 
     Returns:
-        The model, on the CPU; move it with ``.to(device)``.
+        The model, on the CPU. ``.to(device)`` moves it.
 
     Raises:
-        ConfigError: A size, shape or value that cannot be used.
+        ConfigError: A size, shape or value is out of range.
+
+    Example:
+        >>> lntm.models.lntm(10, corpus.num_words).topics
+        NormalTopics(10 topics, 2132 words, scale=10.0)
     """
     dtype = _check(num_topics, num_words, dtype)
     prior = DiagonalNormalPrior(
@@ -169,36 +178,40 @@ def iftm(
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
 ) -> TopicModel:
-    """The independent factor topic model: topics correlate through a few independent sources.
+    """The independent factor topic model: a few independent sources correlate the topics.
 
     s_d of independent sources, eta_d ~ Normal(A s_d + loc, Λ⁻¹), theta_d = softmax(eta_d), each
     word from a topic drawn from theta_d (*Putthividhya et al. 2009, §2.1*).
 
     Args:
-        num_topics: Number of topics K; one is a unigram model.
+        num_topics: Number of topics K. K = 1 is a unigram model.
         num_words: Size of the vocabulary V.
-        num_sources: Number of sources L, below K (1 of one topic); a quarter of K by default.
-        source: ``"gaussian"`` (standard normal), or ``"laplace"`` (density ½ exp(−abs(s))), whose
-            sources are sparse and can be read.
+        num_sources: Number of sources L: less than K, or 1 if K = 1. Defaults to K / 4.
+        source: ``"gaussian"`` (standard normal) or ``"laplace"`` (density ½ exp(−abs(s))). Laplace
+            sources are sparse and easier to interpret.
         loc: ``(num_topics,)`` mean of eta.
-        mixing: ``(num_topics, num_sources)`` A; by default small random numbers.
+        mixing: ``(num_topics, num_sources)`` A. Defaults to small random numbers.
         noise_precision: ``(num_topics,)`` diagonal of Λ.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
-        pseudo_documents: Weight of the prior of A and Λ, in documents; 2 by default. Many leave
-            most Laplace sources without effect.
-        pseudo_variance: Variance of the logits that this prior stands for; by default as for
-            :func:`ctm`.
+        pseudo_documents: Weight of the prior of A and Λ, in documents. Defaults to 2. A large
+            weight removes the effect of most Laplace sources.
+        pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: One word per column.
+        vocabulary: Words of the columns.
         dtype: As for :func:`ctm`.
         seed: Seed of the random initial values.
 
     Returns:
-        The model, on the CPU; move it with ``.to(device)``.
+        The model, on the CPU. ``.to(device)`` moves it.
 
     Raises:
-        ConfigError: A size, shape or value that cannot be used.
+        ConfigError: A size, shape or value is out of range.
+
+    Example:
+        >>> iftm = lntm.models.iftm(12, corpus.num_words, num_sources=3, source="laplace")
+        >>> tuple(iftm.prior.mixing.shape)
+        (12, 3)
     """
     dtype = _check(num_topics, num_words, dtype)
     prior = IndependentFactorPrior(
@@ -234,28 +247,34 @@ def lda(
 ) -> TopicModel:
     """The generative aspect model: latent Dirichlet allocation with point-estimated topics.
 
-    theta_d ~ Dirichlet(concentration), each word from a topic drawn from theta_d (*Minka &
-    Lafferty 2002, §2*).
+    theta_d ~ Dirichlet(concentration), each word from a topic drawn from theta_d (*Minka & Lafferty
+    2002, §2*).
 
     Args:
-        num_topics: Number of topics (aspects) K; one is a unigram model.
+        num_topics: Number of topics (aspects) K. K = 1 is a unigram model.
         num_words: Size of the vocabulary V.
-        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
-            is learned it counts for fits from ``start="model"``; other starts estimate it anew.
-        symmetric: Keep one number for all topics when the concentration is learned.
-        learn_concentration: Whether fitting changes the concentration.
+        concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
+            Defaults to 1/K. A fit that learns the concentration starts from it with
+            ``start="model"`` only, and estimates it otherwise.
+        symmetric: Learn a single number for all topics.
+        learn_concentration: Whether fits change the concentration.
         topics: ``(num_topics, num_words)`` word probabilities.
-        topic_smoothing: As for :func:`ctm`; 0 as in the paper.
+        topic_smoothing: As for :func:`ctm`. The paper has 0.
         bursty: As for :func:`ctm`.
-        vocabulary: One word per column.
+        vocabulary: Words of the columns.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 
     Returns:
-        The model, on the CPU; move it with ``.to(device)``.
+        The model, on the CPU. ``.to(device)`` moves it.
 
     Raises:
-        ConfigError: A size, shape or value that cannot be used.
+        ConfigError: A size, shape or value is out of range.
+
+    Example:
+        >>> lda = lntm.models.lda(4, corpus.num_words, concentration=0.5)
+        >>> lda.prior.concentration.tolist()
+        [0.5, 0.5, 0.5, 0.5]
     """
     dtype = _check(num_topics, num_words, dtype)
     prior = DirichletPrior(
@@ -275,7 +294,7 @@ def _learn_columns(
     content: str | Groups | Mapping[str, Any] | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """The arguments of :func:`stm` that stand for training documents, learned from these."""
+    """Replacements for arguments of :func:`stm`, learned from the training documents."""
     if not isinstance(num_words, Corpus):
         if isinstance(prevalence, str) or isinstance(content, str):
             raise ConfigError(
@@ -313,46 +332,49 @@ def stm(
     dtype: torch.dtype | str = torch.float32,
     seed: int = 0,
 ) -> TopicModel:
-    """The structural topic model: what is known of a document tells about its topics.
+    """The structural topic model: topic proportions and words depend on metadata.
 
     eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta_d = softmax(eta_d), each word from a topic drawn
-    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the topics' words differ
-    between groups of documents, see :class:`ContentTopics`. For example::
-
-        model = lntm.models.stm(20, corpus, "~ party + bs(date, df=6)", content="party")
+    from theta_d (*Roberts, Stewart & Airoldi 2016*). With ``content`` the words of the topics
+    differ between groups of documents, see :class:`ContentTopics`.
 
     Args:
-        num_topics: Number of topics K; one is a unigram model.
-        num_words: The training documents. Formula and groups are learned from their metadata. It is
-            the size of the vocabulary V if ``prevalence`` and ``content`` are learned already.
-        prevalence: A formula over the corpus's metadata, such as ``"~ party + bs(date, df=6)"``
-            (``docs/structural.md``). Defaults to the array that the corpus was given by
-            ``corpus.with_covariates({"prevalence": x})``, ``(num_docs, num_columns)`` without an
-            intercept. With ``content`` the array may be missing too: the mean is then that of
-            :func:`ctm`. Covariates that are learned already may be given as such, or as what their
-            ``to_json`` gives.
-        content: The column of the metadata whose values are the groups; or groups that are learned
-            already. Defaults to the same topics in all documents.
+        num_topics: Number of topics K. K = 1 is a unigram model.
+        num_words: The training documents. The formula and the groups are learned from their
+            metadata. Or the size of the vocabulary V, if ``prevalence`` and ``content`` are learned
+            already.
+        prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``
+            (``docs/structural.md``). Defaults to the array ``(num_docs, num_columns)`` of
+            ``corpus.with_covariates({"prevalence": x})``, free of an intercept. With ``content``
+            the array is optional; without it the mean is constant, as in :func:`ctm`. Learned
+            :class:`Covariates` and their ``to_json`` are accepted too.
+        content: Name of the metadata column with the groups. Defaults to equal topics in all
+            documents. Learned :class:`Groups` and their ``to_json`` are accepted too.
         anchored: As for :func:`ctm`.
-        penalty: Precision of the slopes' prior. Defaults to finding it by evidence.
-        content_penalty: Precision of the prior of the groups' deviations; see
+        penalty: Precision of the slopes' prior. Defaults to an estimate by the evidence.
+        content_penalty: Precision of the prior of the groups' deviations, see
             :class:`ContentTopics`.
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`.
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: One word per column. Defaults to the words of the training documents.
+        vocabulary: Words of the columns. Defaults to the words of the training documents.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 
     Returns:
-        The model, on the CPU. It holds the formula's levels and knots, and the groups, so that it
-        encodes any other corpus with the same columns as it did this one.
+        The model, on the CPU. It keeps the levels and knots of the formula and the groups, so it
+        encodes further corpora exactly as the training documents.
 
     Raises:
-        ConfigError: The formula, a size or a value cannot be used, or the covariates are damaged.
+        ConfigError: The formula, a size or a value is refused, or the covariates are damaged.
         CorpusError: A column is missing, or lacks values.
+
+    Example:
+        >>> stm = lntm.models.stm(10, posts, "~ party + year", content="party")
+        >>> stm.prior.names, stm.topics.num_groups
+        (('Intercept', 'party[T.right]', 'year'), 2)
     """
     size, dtype = cast(int, num_words), _check(num_topics, num_words, dtype)
     if not isinstance(prevalence, Covariates):
@@ -385,7 +407,7 @@ def stm(
 
 
 def _check(num_topics: Any, num_words: Any, dtype: torch.dtype | str) -> torch.dtype:
-    """The floating-point type as torch's, after a check of it and of the sizes."""
+    """Check the sizes and return the floating-point type as torch's."""
     sizes = {"num_topics": num_topics, "num_words": num_words}
     for name, size in sizes.items():
         if size is None or isinstance(size, bool):

@@ -1,4 +1,4 @@
-"""Groups: what content covariates know of the documents' column."""
+"""Groups: the groups of documents behind content covariates."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Level = str | int | bool
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of documents by the values of one column of their metadata.
+    """Groups of documents by the values of a metadata column.
 
     Attributes:
-        column: The column's name.
-        levels: Its values in the training documents, one a group, in order.
+        column: Name of the column.
+        levels: Values of the column in the training documents, sorted. Each value is a group.
     """
 
     column: str
@@ -37,12 +37,12 @@ class Groups:
 
         Args:
             corpus: The documents.
-            column: A column of their metadata that holds text, truth values or whole numbers.
+            column: A column of their metadata with text, truth values or whole numbers.
 
         Raises:
-            ConfigError: The column is no name, holds fractions, or has the same value throughout or
-                hardly one twice.
-            CorpusError: There is no such column, or it lacks values.
+            ConfigError: The column is not a name, holds fractions, is constant, or has too many
+                values for groups of several documents.
+            CorpusError: The column is missing or lacks values.
         """
         if not isinstance(column, str):
             raise ConfigError(
@@ -68,13 +68,14 @@ class Groups:
         return cls(column, levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"`` ``(num_docs,)``, positions of the groups.
+        """The corpus with the array ``"content"`` ``(num_docs,)``, the positions of the groups.
 
-        It is derived once: an encoded corpus is returned as it is. Documents without the column
-        keep the array that they have.
+        An encoded corpus is returned unchanged. Documents that lack the column keep an array they
+        carry.
 
         Raises:
-            CorpusError: There is neither, a value is missing, or it is not one of the levels.
+            CorpusError: Column and array are missing, the column lacks values, or a value is
+                unknown.
         """
         if self.column not in corpus.metadata and CONTENT in corpus.covariates:
             return corpus.without_encodings(CONTENT)
@@ -82,9 +83,9 @@ class Groups:
 
     def _derive(self, corpus: Corpus) -> NDArray[np.int64]:
         values = _values(corpus, self.column)
-        found, inverse = np.unique(values, return_inverse=True)
+        levels, inverse = np.unique(values, return_inverse=True)
         position = {level: g for g, level in enumerate(self.levels)}
-        unknown = [value for value in found.tolist() if value not in position]
+        unknown = [value for value in levels.tolist() if value not in position]
         if unknown:
             raise CorpusError(
                 f"column {self.column!r} is {unknown[0]!r} in some documents, a group that the "
@@ -92,7 +93,7 @@ class Groups:
                 "out, or take the mean of the groups' topics: "
                 "model.with_parts(topics=model.topics.in_group())"
             )
-        groups = np.array([position[value] for value in found.tolist()], np.int64)
+        groups = np.array([position[value] for value in levels.tolist()], np.int64)
         return groups[inverse]
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class Groups:
 
     @classmethod
     def from_json(cls, data: Any) -> Groups:
-        """The groups that :meth:`to_json` gave.
+        """The groups from the data of :meth:`to_json`.
 
         Raises:
             ConfigError: The data are damaged.
@@ -120,10 +121,10 @@ class Groups:
         return cls(data["column"], tuple(levels))
 
     def position(self, level: Level) -> int:
-        """The position of a level.
+        """Position of a level.
 
         Raises:
-            ConfigError: There is no such level.
+            ConfigError: The level is unknown.
         """
         if level not in self.levels:
             raise ConfigError(
@@ -134,7 +135,7 @@ class Groups:
 
 
 def _values(corpus: Corpus, column: str) -> NDArray[Any]:
-    """The values of a column, none of them missing; text as text."""
+    """Values of a column, checked for missing values; text as text."""
     values = find_column(column, corpus.metadata)
     refuse_missing(column, values)
     return values

@@ -1,4 +1,4 @@
-"""TopicModel: the one Pyro program, composed of a document prior, topics and words."""
+"""TopicModel: a Pyro program composed of a document prior, topics and words."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ from torch_lntm.pickles import VersionedPickle
 
 
 class Construction(NamedTuple):
-    """The record of how a model was made, from which a file rebuilds it.
+    """Name and settings of the constructor call behind a model.
+
+    Files store this record and rebuild the model from it.
 
     Attributes:
-        name: The name that its constructor is registered by.
-        settings: The constructor's arguments, without tensors and the vocabulary.
+        name: Registered name of the constructor.
+        settings: Arguments of the call, except for tensors and the vocabulary.
     """
 
     name: str
     settings: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The settings as a file holds them: objects such as fitted formulas as JSON-able data."""
+        """The settings as JSON-able data; objects such as fitted formulas are converted."""
         return {
             name: value.to_json() if hasattr(type(value), "from_json") else value
             for name, value in self.settings.items()
@@ -54,7 +56,7 @@ class Construction(NamedTuple):
 
 
 class _Program(nn.Module):
-    """The program of a model after its param sites, as a module for ``functional_call``."""
+    """The part of a model's program after its param sites, as a module for ``functional_call``."""
 
     def __init__(self, model: TopicModel) -> None:
         super().__init__()
@@ -65,37 +67,37 @@ class _Program(nn.Module):
 
 
 class TopicModel(VersionedPickle, nn.Module):
-    """A topic model: theta of every document from a prior, and words from the topics.
+    """Topic model: a prior of every document's theta, topics, and a likelihood of words.
 
-    >>> import torch_lntm as lntm
-    >>> prior = lntm.models.LogisticNormalPrior(10)
-    >>> topics = lntm.models.DirichletTopics(10, 500)
-    >>> lntm.models.TopicModel(prior, topics, words=lntm.models.DirichletMultinomial()).name
-    'LogisticNormalPrior'
-
-    Calling the model with a batch runs it as a Pyro program with the prior's sites (``"eta"``;
-    ``"source"`` and ``"eta"``; or ``"theta"``) and ``"counts"`` in the plate ``"documents"``, plus
-    one factor each for the priors of the parameters. Parameters appear as Pyro param sites, so
-    ``SVI`` optimises them, but they live in this module alone and never in the global parameter
-    store: two models share nothing. Handlers may replace them (``poutine.substitute``,
-    ``poutine.lift``), and the program runs at the replaced values.
-
-    ``poutine.mask`` with a mask ``(num_docs,)`` leaves documents out.
+    A call with a batch runs the model as a Pyro program. The plate ``"documents"`` holds the sites
+    of the prior (``"eta"``; ``"source"`` and ``"eta"``; or ``"theta"``) and the observed site
+    ``"counts"``. The log priors of the parameters are factors. Parameters are Pyro param sites, so
+    ``SVI`` optimises them. Their values live in this module, and the global parameter store holds
+    only their names, so two models never share values. Handlers such as ``poutine.substitute`` and
+    ``poutine.lift`` replace them, and ``poutine.mask`` with a mask ``(num_docs,)`` leaves documents
+    out.
 
     Args:
         prior: The document prior.
         topics: The topics.
         vocabulary: One word per column, or None.
-        words: The likelihood of a document's words given the mixture of its topics. Defaults to
+        words: Likelihood of a document's words given its mixture of topics. Defaults to
             :class:`Multinomial`, independent draws.
 
     Attributes:
-        construction: The record of the registered constructor that made this model; None if none
-            did. See :func:`torch_lntm.models.register`.
+        construction: Record of the registered constructor call, see
+            :func:`torch_lntm.models.register`. ``None`` for a model made by this class.
 
     Raises:
-        ConfigError: Prior and topics disagree on the number of topics, or the vocabulary's length
-            is not the number of words.
+        ConfigError: Prior and topics differ in the number of topics, or the length of the
+            vocabulary differs from the number of words.
+
+    Example:
+        >>> prior = lntm.models.LogisticNormalPrior(10)
+        >>> topics = lntm.models.DirichletTopics(10, 500)
+        >>> bursty = lntm.models.TopicModel(prior, topics, words=lntm.models.DirichletMultinomial())
+        >>> bursty.num_topics, bursty.num_words
+        (10, 500)
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class TopicModel(VersionedPickle, nn.Module):
 
     @property
     def name(self) -> str:
-        """The name of the constructor that made this model, else that of the prior's class."""
+        """Registered name of the constructor, or the class name of the prior."""
         return type(self.prior).__name__ if self.construction is None else self.construction.name
 
     @property
@@ -138,17 +140,17 @@ class TopicModel(VersionedPickle, nn.Module):
 
     @property
     def latent_dim(self) -> int:
-        """Dimension of the latent variable that theta is a function of."""
+        """Dimension of the latent variable behind theta."""
         return self.prior.latent_dim
 
     @property
     def is_conjugate(self) -> bool:
-        """Whether Gibbs sampling of the tokens' topics draws documents' theta."""
+        """Whether Gibbs sampling of the tokens' topics can draw theta."""
         return self.prior.space_type.conjugate and self.words.independent
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """Device of the parameters."""
         return self.topics.device
 
     @property
@@ -158,7 +160,7 @@ class TopicModel(VersionedPickle, nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
-        """JSON-able description: the settings of the constructor, else what the parts print."""
+        """JSON-able settings of the constructor, or the ``repr`` of each part."""
         if self.construction is None:
             return {name: repr(part) for name, part in self.named_children()}
         return self.construction.to_json()
@@ -169,15 +171,16 @@ class TopicModel(VersionedPickle, nn.Module):
         topics: Topics | None = None,
         vocabulary: Sequence[str] | None = None,
     ) -> TopicModel:
-        """A model of other parts, which has all that is not given in common with this one.
+        """A model with some parts replaced. It shares the remaining parts with this model.
 
-        For documents whose columns are not known take ``model.with_parts(model.prior.averaged())``;
-        for the topics of one group ``model.with_parts(topics=model.topics.in_group("Liberal"))``.
+        ``model.with_parts(model.prior.averaged())`` takes documents with unknown covariates.
+        ``model.with_parts(topics=model.topics.in_group("Liberal"))`` has the topics of a single
+        group.
 
         Args:
-            prior: The document prior.
-            topics: The topics.
-            vocabulary: One word per column.
+            prior: The new document prior.
+            topics: The new topics.
+            vocabulary: The new words of the columns.
 
         Raises:
             ConfigError: As for the class.
@@ -196,12 +199,12 @@ class TopicModel(VersionedPickle, nn.Module):
     def plate(self, batch: DocumentBatch, *args: Any, **kwargs: Any) -> pyro.plate:
         """The plate ``"documents"`` of a batch, at the documents' positions in the corpus.
 
-        Autoguides need it for mini-batches: ``AutoNormal(model, create_plates=model.plate)``.
-        Without it they draw documents of their own.
+        Autoguides need this plate for mini-batches: ``AutoNormal(model,
+        create_plates=model.plate)``. Otherwise they draw their own subsample of documents.
 
         Args:
             batch: The documents.
-            *args: The program's other arguments, which do not matter here.
+            *args: Further arguments of the program, ignored.
             **kwargs: As ``args``.
         """
         return pyro.plate("documents", batch.corpus_size, subsample=batch.index)
@@ -210,27 +213,27 @@ class TopicModel(VersionedPickle, nn.Module):
     def forward(
         self, batch: DocumentBatch, sample_topics: bool = False, log_prior: bool = True
     ) -> Tensor:
-        """The Pyro program.
+        """Run the model as a Pyro program.
 
         Args:
             batch: The documents.
-            sample_topics: Make the topics a latent variable, the site ``"topics"``, in place of
-                their parameters and the prior of these. ``MCMC(NUTS(model)).run(batch,
-                sample_topics=True)`` then draws topics and documents together, which is for small
-                corpora. The topics can change places: posterior draws agree up to a permutation.
-            log_prior: Count the log priors of the parameters, by the factors ``"topics_prior"`` and
-                ``"document_prior"``. A program that calls one model several times counts them at
-                one of the calls. Defaults to True.
+            sample_topics: Sample the topics at the site ``"topics"``, in place of their param sites
+                and log prior. ``MCMC(NUTS(model)).run(batch, sample_topics=True)`` then draws
+                topics and documents together, for small corpora. Draws are identified up to a
+                permutation of the topics.
+            log_prior: Add the log priors of the parameters, as the factors ``"topics_prior"`` and
+                ``"document_prior"``. A program with several calls of a model adds them in a single
+                call. Defaults to True.
 
         Returns:
             eta or theta ``(num_docs, latent_dim)``.
 
         Raises:
-            ConfigError: One of these holds. The batch has another vocabulary. The model's dtype is
-                of low precision. A handler gives a param site a value of another shape. A guide's
-                plate holds other documents than the batch. A prior of the caller's was put on some
-                of the parameters that share a log prior. ``torch.jit`` runs the program, or an
-                enumerating ELBO runs the program of a float32 model.
+            ConfigError: The vocabulary size of the batch or the model's dtype is refused. A handler
+                gives a param site a value of another shape. The documents in the plate of a guide
+                differ from the batch. The caller's priors cover only some of the parameters of a
+                log prior. ``torch.jit`` runs the program, or an enumerating ELBO runs a float32
+                model.
         """
         check_tools(self.dtype)
         batch = self.check_batch(batch)
@@ -252,7 +255,14 @@ class TopicModel(VersionedPickle, nn.Module):
     def _documents(
         self, batch: DocumentBatch, sample_topics: bool, log_prior: bool, drawn: set[str]
     ) -> Tensor:
-        """The program at the present parameters, of which those called ``drawn`` are draws."""
+        """Run the program at the current parameters.
+
+        Args:
+            batch: The documents.
+            sample_topics: As for :meth:`forward`.
+            log_prior: As for :meth:`forward`.
+            drawn: Names of the parameters drawn from priors of the caller.
+        """
         drawn = drawn | draw_pyro_samples(self)
         documents = self.plate(batch)
         check_documents(documents, batch.index)
@@ -264,12 +274,13 @@ class TopicModel(VersionedPickle, nn.Module):
                 prior_factor("topics_prior", topics_prior, documents)
         if log_prior and log_prior_counts(self.prior, "prior", drawn):
             prior_factor("document_prior", self.prior.log_prior(), documents)
-        flat = type(self.words).log_prior is Words.log_prior
-        if log_prior and not flat and log_prior_counts(self.words, "words", drawn):
+        has_flat_prior = type(self.words).log_prior is Words.log_prior
+        if log_prior and not has_flat_prior and log_prior_counts(self.words, "words", drawn):
             prior_factor("words_prior", self.words.log_prior(), documents)
         with documents:
             latent = self.prior.emit(batch)
-            # Columns of other groups are no words that the document could have; generate() draws.
+            # Sampling the site needs lengths. With groups it would give a document the columns of
+            # another group, so lengths are left out; generate() draws group by group.
             lengths = batch.lengths if self.topics.num_groups == 1 else None
             words = BagOfWords(self.theta(latent), topics, lengths, capture(self.words))
             pyro.sample("counts", words, obs=WordCounts(batch))
@@ -279,16 +290,17 @@ class TopicModel(VersionedPickle, nn.Module):
     def bind(
         self, batch: DocumentBatch, *, dtype: torch.dtype | None = None, padded: bool = False
     ) -> DocumentTarget:
-        """This model's density of some documents, in the coordinates of the prior's latent space.
+        """Density of a batch of documents, in the coordinates of the prior's latent space.
 
         Args:
             batch: The documents.
-            dtype: Floating-point type to compute in; by default the model's.
+            dtype: Floating-point type of the computation. Defaults to the dtype of the model.
             padded: As for :class:`~torch_lntm.latents.DocumentTarget`.
 
         Returns:
-            The target, at the present parameters: ``log_joint(z)`` is the program's density, times
-            the Jacobian of its sites in z, beside the log likelihood.
+            The target at the current parameters. Its ``log_joint(z)`` gives the log prior density
+            of z and the log likelihood, each ``(..., num_docs)``. The log prior density is the
+            program's, times the Jacobian of its sites in z.
         """
         batch = self.check_batch(batch)
         dtype = self.dtype if dtype is None else dtype
@@ -311,34 +323,38 @@ class TopicModel(VersionedPickle, nn.Module):
     ) -> tuple[Corpus, dict[str, Tensor]]:
         """Draw a corpus from the model.
 
-        A document's latent variables are a function of the seed and its position alone: they do
-        not depend on the device, nor on how many documents there are.
+        The latent variables of a document are a function of the seed and of its position. They are
+        equal on all devices, for any number of documents.
 
         Args:
             lengths: ``(num_docs,)`` tokens of each document.
             seed: Seed.
-            covariates: ``(num_docs, ...)`` arrays by name, where prior or topics have covariates.
-                The corpus has them too.
+            covariates: ``(num_docs, ...)`` arrays by name, for priors and topics with covariates.
+                The corpus carries them too.
 
         Returns:
-            The corpus, and the documents' latent variables ``(num_docs, dim)`` by the names of
-            their sites.
+            The corpus, and the latent variables ``(num_docs, dim)`` by the names of their sites.
 
         Raises:
-            ConfigError: A length is no whole number from 0 up, or the model's dtype is of low
+            ConfigError: A length is negative or fractional, or the model's dtype is of low
                 precision.
-            CorpusError: There are no documents, or covariates are not one row for each of them.
+            CorpusError: There are no documents, or the covariates have another number of rows.
+
+        Example:
+            >>> corpus, latents = model.generate([50, 80, 20], seed=1)
+            >>> corpus.num_docs, corpus.num_tokens, tuple(latents["eta"].shape)
+            (3, 150, (3, 10))
         """
         self._check_dtype()
-        # A corpus's lengths are read-only, which only a copy of them may forget.
-        given = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
-        bad = ~(given >= 0) | (given != given.round())
-        if given.dim() != 1 or bool(bad.any()):
+        # `tensor` copies: the lengths of a corpus are a read-only array.
+        values = lengths if isinstance(lengths, Tensor) else torch.tensor(lengths)
+        bad = ~(values >= 0) | (values != values.round())
+        if values.dim() != 1 or bool(bad.any()):
             raise ConfigError(
-                f"lengths of shape {tuple(given.shape)}, the first that cannot be one "
-                f"{given[bad].tolist()[:1]}; expected a whole number of tokens for each document"
+                f"lengths of shape {tuple(values.shape)}, the first that cannot be one "
+                f"{values[bad].tolist()[:1]}; expected a whole number of tokens for each document"
             )
-        sizes = given.to(self.device, torch.int64)
+        sizes = values.to(self.device, torch.int64)
         no_words = Corpus.from_matrix(
             sp.csr_matrix((len(sizes), self.num_words)), allow_empty=True
         ).with_covariates(covariates or {})
@@ -346,20 +362,20 @@ class TopicModel(VersionedPickle, nn.Module):
         space = self.prior.space(empty)
         latents = space.latents(space.draw(noise.document_keys(seed, empty.index, 1))[0])
         generator = torch.Generator(self.device).manual_seed(seed)
-        theta, places, parts = self.theta(latents[self.prior.latent]), [], []
+        theta, positions, parts = self.theta(latents[self.prior.latent]), [], []
         for rows, topics in self.topics.by_group(empty, self.topics.probs):
             words = BagOfWords(theta[rows], topics, sizes[rows], self.words)
             counts = words.sample_counts(generator)
-            places.append(rows.cpu())
+            positions.append(rows.cpu())
             parts.append(Corpus.from_matrix(counts, allow_empty=True).to_scipy())
-        order = torch.cat(places).argsort().numpy()
+        order = torch.cat(positions).argsort().numpy()
         corpus = Corpus.from_matrix(sp.vstack(parts, "csr")[order], vocabulary=self.vocabulary)
         return corpus.with_covariates(no_words.covariates), latents
 
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        From the covariance projected on the contrasts, which is what the data identify.
+        They come from the covariance projected on the contrasts. Data identify only this part.
         """
         covariance = self.prior.contrast_covariance()
         scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
@@ -430,47 +446,47 @@ class TopicModel(VersionedPickle, nn.Module):
         """Raise if a parameter is not finite.
 
         Raises:
-            NumericalError: It names the parameter.
+            NumericalError: A parameter has an entry of NaN or inf; the message names the parameter.
         """
         parameters = dict(self.named_parameters())
         if not parameters:
             return
         finite = torch.stack([parameter.isfinite().all() for parameter in parameters.values()])
-        # A list at once: the host waits for a GPU each time that it asks.
+        # One transfer of all flags: the host waits for a GPU at each transfer.
         for name, is_finite in zip(parameters, finite.tolist(), strict=True):
             if not is_finite:
                 raise NumericalError(f"the model's parameter {name} is not finite")
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """Check that a corpus fits the model, and derive what its batches need to carry.
+        """Check a corpus and add the arrays for this model's batches.
 
-        Prior and topics derive arrays from the documents' metadata: the design of a formula, the
-        positions of groups. The arrays travel with the corpus through selection and splits. Encode
-        a corpus once if several functions take it, and before you make batches::
-
-            corpus = model.encode(corpus)
-            batch = corpus.batch()
-
-        Engines, evaluators and reports encode whatever corpus they get. An encoded corpus costs
-        them nothing.
+        Prior and topics derive these arrays from the metadata of the documents: the design matrix
+        of a formula, the positions of groups. The arrays travel with the corpus through selections
+        and splits. Encode a corpus once before several function calls, and before making batches by
+        hand. Engines, evaluators and reports encode every corpus themselves; encoding an encoded
+        corpus is free.
 
         Args:
-            corpus: The documents. Arrays that another model derived are replaced.
+            corpus: The documents. Arrays derived by another model are replaced.
 
         Returns:
-            The corpus, encoded. It is the same object if it was encoded already, or if prior and
-            topics derive nothing.
+            The encoded corpus. It is the object ``corpus`` if all arrays are present.
 
         Raises:
-            ConfigError: It has another number of words; or where both have a vocabulary, other
-                words or another order; or the model's dtype is of low precision.
-            CorpusError: The documents lack what the covariates are made of.
+            ConfigError: The corpus has another number of words, another vocabulary, or another
+                order of words. Or the model's dtype is of low precision.
+            CorpusError: The documents lack a column of the covariates.
+
+        Example:
+            >>> by_party = lntm.models.stm(5, posts, "~ party")
+            >>> by_party.encode(posts).batch().covariates["prevalence"].shape
+            torch.Size([270, 1])
         """
         self._check_dtype()
-        cure = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
+        remedy = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
         if corpus.num_words != self.num_words:
             raise ConfigError(
-                f"the corpus has {corpus.num_words} words and the model {self.num_words}; {cure}"
+                f"the corpus has {corpus.num_words} words and the model {self.num_words}; {remedy}"
             )
         if None in (corpus.vocabulary, self.vocabulary) or corpus.vocabulary == self.vocabulary:
             return self.prior.encode(self.topics.encode(corpus))
@@ -478,7 +494,7 @@ class TopicModel(VersionedPickle, nn.Module):
         column, (theirs, ours) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
         raise ConfigError(
             f"the corpus has other words than the model, or has them in another order: column "
-            f"{column} is {theirs!r}, in the model {ours!r}; {cure}"
+            f"{column} is {theirs!r}, in the model {ours!r}; {remedy}"
         )
 
     def _check_dtype(self) -> None:
@@ -492,8 +508,8 @@ class TopicModel(VersionedPickle, nn.Module):
         """The batch on this model's device, in its dtype, with words in the topics' columns.
 
         Raises:
-            ConfigError: It is no batch, it has another vocabulary size, or the model's dtype is of
-                low precision.
+            ConfigError: The argument is of another class, its vocabulary has another size, or the
+                model's dtype is of low precision.
         """
         if not isinstance(batch, DocumentBatch):
             raise ConfigError(
@@ -510,10 +526,10 @@ class TopicModel(VersionedPickle, nn.Module):
 
 
 def require_model(model: Any) -> None:
-    """Raise if something else was given for the model, such as the corpus.
+    """Raise unless the argument is a model.
 
     Raises:
-        ConfigError: It says so.
+        ConfigError: The argument has another type. The message names it.
     """
     if not isinstance(model, TopicModel):
         swapped = "; the model comes first, then the corpus" if isinstance(model, Corpus) else ""

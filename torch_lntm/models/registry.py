@@ -1,4 +1,4 @@
-"""The constructors of models by name, and the record that a model keeps of its own construction."""
+"""Registered constructors of models, and the record of each constructor call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_lntm.models.model import Construction, TopicModel
 
 Arguments = ParamSpec("Arguments")
 
-#: The registered constructors by the names that files and the command line know them by.
+#: Registered constructors by their names in files and on the command line.
 CONSTRUCTORS: dict[str, Callable[..., TopicModel]] = {}
 
 #: Arguments that every registered constructor takes.
@@ -48,44 +48,46 @@ def register(
     *,
     learn: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Any:
-    """Make a constructor of models known by a name, so that its models can be saved and loaded.
+    """Register a constructor of models by a name, for saving and loading its models.
 
-    ``save_model``, ``load_model``, recipes and the command line know the models that the returned
-    constructor makes::
-
-        @lntm.models.register("mine")
-        def mine(num_topics, num_words, *, knob=1.0): ...
-
-    or ``mine = lntm.models.register("mine", mine)``. A model's file holds the name and the
-    arguments of the call that can be written as JSON. Arguments of a class with the methods
-    ``to_json`` and ``from_json`` are written by the first; the constructor reads them by the
-    second. Tensors and arrays are left out, because parameters and buffers are saved as such. They
-    must therefore be optional arguments, whose defaults make parameters of the same shapes.
-    ``save_model`` checks that the model can be made again.
+    ``save_model``, ``load_model``, recipes and the command line then know the models. A saved model
+    holds the name and the JSON-able arguments of the call. Arguments with methods ``to_json`` and
+    ``from_json`` are written by ``to_json``; the constructor reads the written form by
+    ``from_json``. Tensors and arrays are left out, because parameters and buffers are saved anyway.
+    Such arguments must be optional, with defaults that make parameters of equal shapes.
+    ``save_model`` checks this by a second call of the constructor.
 
     Args:
-        name: The name. A constructor that is registered again under the same name replaces the
-            first, unless that is one of this library's.
-        constructor: A function that returns a :class:`TopicModel`. It takes ``num_topics`` and
-            ``num_words``, and all its arguments can be given by name. Left out, ``register`` is a
-            decorator.
-        learn: Called before the constructor with the arguments of a call, by name. It returns the
-            arguments to put in their place, which are recorded too: a formula that was fitted to a
-            corpus in place of its text.
+        name: The name. A second registration replaces the first; names of this library are
+            reserved.
+        constructor: A function that returns a :class:`TopicModel`. Its arguments include
+            ``num_topics`` and ``num_words``, and can be given by name. ``register`` is a decorator
+            if the constructor is left out.
+        learn: Function called before the constructor, with its arguments by name. It returns
+            replacements, for instance a fitted formula in place of its text. The record holds the
+            replacements.
 
     Returns:
-        The constructor, whose models remember how they were made.
+        The constructor. Its models carry the record of the call.
 
     Raises:
-        ConfigError: A name or a constructor that cannot be used.
+        ConfigError: The name is no word or is reserved, or the constructor has unsuitable
+            arguments.
+
+    Example:
+        >>> @lntm.models.register("small")
+        ... def small(num_topics, num_words, *, smoothing=0.1):
+        ...     return lntm.models.ctm(num_topics, num_words, topic_smoothing=smoothing)
+        >>> small(3, 50).name, small(3, 50).config
+        ('small', {'num_topics': 3, 'num_words': 50, 'smoothing': 0.1})
     """
     if constructor is None:
         return functools.partial(register, name, learn=learn)
     if not isinstance(name, str) or not name or name != "".join(name.split()):
         raise ConfigError(f"model name {name!r}; expected a word")
-    own = __name__.partition(".")[0]
-    if name in CONSTRUCTORS and CONSTRUCTORS[name].__module__.partition(".")[0] == own:
-        raise ConfigError(f"model name {name!r} is one of {own}'s own; choose another")
+    library = __name__.partition(".")[0]
+    if name in CONSTRUCTORS and CONSTRUCTORS[name].__module__.partition(".")[0] == library:
+        raise ConfigError(f"model name {name!r} is one of {library}'s own; choose another")
     if not callable(constructor):
         raise ConfigError(f"constructor {constructor!r}; expected a function that makes a model")
     signature = inspect.signature(constructor)
@@ -114,40 +116,40 @@ def register(
 
 
 def construct(name: str, **settings: Any) -> TopicModel:
-    """A model by the name of its constructor.
+    """A model from the registered name of its constructor.
 
     Args:
-        name: One of :data:`CONSTRUCTORS`.
-        **settings: The constructor's arguments.
+        name: A key of :data:`CONSTRUCTORS`.
+        **settings: Arguments of the constructor.
 
     Raises:
-        ConfigError: No constructor has that name, or an argument that cannot be used.
+        ConfigError: The name is unknown, or an argument is refused.
     """
     if isinstance(settings.get("dtype"), str):
-        # Recorded by its name, because files hold JSON.
+        # Files hold JSON, and so the name of the type.
         settings["dtype"] = getattr(torch, settings["dtype"].removeprefix("torch."), None)
     return find_constructor(name)(**settings)
 
 
 def record_settings(model: TopicModel, settings: Mapping[str, Any]) -> None:
-    """Keep settings that were chosen since with the record of a model's construction.
+    """Add settings of a fit to the record of a model's construction.
 
     Args:
         model: The model.
-        settings: Arguments by name; those that the model's constructor does not name are left out.
+        settings: Arguments by name. Names unknown to the constructor are skipped.
     """
-    made = model.construction
-    if made is not None and made.name in CONSTRUCTORS:
-        takes = inspect.signature(CONSTRUCTORS[made.name]).parameters
-        chosen = {name: value for name, value in settings.items() if name in takes}
-        model.construction = made._replace(settings=made.settings | chosen)
+    record = model.construction
+    if record is not None and record.name in CONSTRUCTORS:
+        parameters = inspect.signature(CONSTRUCTORS[record.name]).parameters
+        new = {name: value for name, value in settings.items() if name in parameters}
+        model.construction = record._replace(settings=record.settings | new)
 
 
 def find_constructor(name: str) -> Callable[..., TopicModel]:
-    """The constructor of that name.
+    """The constructor with a registered name.
 
     Raises:
-        ConfigError: No constructor has that name.
+        ConfigError: The name is unknown.
     """
     if not isinstance(name, str) or name not in CONSTRUCTORS:
         raise ConfigError(
@@ -158,7 +160,7 @@ def find_constructor(name: str) -> Callable[..., TopicModel]:
 
 
 def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """The arguments of a call that a file holds, with the defaults of those not given."""
+    """Arguments of a call for a file, including defaults."""
     bound.apply_defaults()
     arguments = dict(bound.arguments)
     for name, parameter in bound.signature.parameters.items():
@@ -166,7 +168,7 @@ def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
             arguments |= arguments.pop(name)
         elif arguments[name] is None and parameter.default is None:
             del arguments[name]
-    arguments.pop("vocabulary", None)  # has a file of its own
+    arguments.pop("vocabulary", None)  # saved in a separate file
     return {
         name: _plain(value)
         for name, value in arguments.items()
@@ -175,7 +177,7 @@ def _settings(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON gives it back, where JSON can hold it; objects that know their JSON stay."""
+    """A value after a round trip through JSON; other objects unchanged."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, np.generic):
@@ -183,4 +185,4 @@ def _plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
-        return value  # save_model says that it cannot be saved
+        return value  # save_model refuses it, with a message

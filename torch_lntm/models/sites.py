@@ -1,4 +1,4 @@
-"""Pyro's sites of a model: its parameters, their priors, and the tools that cannot run them."""
+"""Pyro sites of a model: its parameters and their priors, and checks of the tools around it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 class _WeakKey(weakref.ref[nn.Parameter]):
-    """A key of a dictionary, found by a parameter and removed with it."""
+    """Dictionary key that finds a parameter and disappears together with it."""
 
     _hash: int
 
@@ -45,11 +45,11 @@ def _forget(key: Any) -> None:
 
 
 class ParamSite(NamedTuple):
-    """A parameter's value within the program.
+    """Value of a parameter within the program.
 
     Attributes:
-        value: The value of a handler; None if the parameter keeps its own.
-        is_drawn: Whether the value is a draw from a prior of the caller's, as ``poutine.lift`` has.
+        value: Value from a handler. ``None`` if the parameter keeps its own value.
+        is_drawn: Whether a prior of the caller drew the value, as under ``poutine.lift``.
     """
 
     value: Tensor | None
@@ -57,12 +57,12 @@ class ParamSite(NamedTuple):
 
 
 def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
-    """Emit a Pyro param site for a module's own parameter, which no parameter store holds.
+    """Emit a Pyro param site for a parameter of a module, bypassing the parameter store.
 
-    ``SVI`` collects what to optimise from such sites by ``value.unconstrained()``. A store, global
-    and keyed by name, would hand a second model the first one's values. It learns the names only,
-    for as long as the parameters live: optimisers ask it for them, to find settings and state of
-    each parameter.
+    ``SVI`` collects the parameters to optimise from these sites, by ``value.unconstrained()``. A
+    parameter store is global and keyed by name: it would hand the values of the first model to a
+    second model. Here it learns only the names, for the lifetime of the parameters. Optimisers look
+    up the settings and the state of each parameter by its name.
 
     Raises:
         ConfigError: A handler gave the site a value of another shape.
@@ -71,14 +71,14 @@ def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
     if names.get(parameter) != name:
         key: Any = _WeakKey(parameter)
         names[key] = name
-    own: Any = parameter.view_as(parameter)
-    own.unconstrained = lambda: parameter
+    view: Any = parameter.view_as(parameter)
+    view.unconstrained = lambda: parameter
     site = Message(
         type="param",
         name=name,
         fn=lambda value, constraint: value,
         is_observed=False,
-        args=(own,),
+        args=(view,),
         kwargs={"constraint": constraints.real},
         value=None,
         scale=1.0,
@@ -92,7 +92,7 @@ def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
     apply_stack(site)
     value: Any = site["value"]
     is_drawn = site["type"] == "sample"
-    if value is own:
+    if value is view:
         return ParamSite(None, is_drawn)
     if value.shape != parameter.shape:
         raise ConfigError(
@@ -104,10 +104,10 @@ def param_site(parameter: nn.Parameter, name: str) -> ParamSite:
 
 
 def draw_pyro_samples(module: nn.Module) -> set[str]:
-    """Draw the parameters that are Pyro samples, and return their names.
+    """Draw the parameters declared as ``PyroSample``, and return their names.
 
-    Pyro draws them when they are read. That must not be first within the documents' plate, which
-    would draw one for each document.
+    Pyro draws such a parameter at its first read. A first read within the documents' plate would
+    draw a value for each document.
     """
     drawn = set()
     for prefix, part in module.named_modules():
@@ -120,21 +120,22 @@ def draw_pyro_samples(module: nn.Module) -> set[str]:
 def capture(
     part: Part, take: Callable[[str, Tensor], Tensor] = lambda _, value: value, path: str = ""
 ) -> Part:
-    """A part with the parameters that the program has now, drawn or given ones too.
+    """A copy of a part with the parameter values that the program has now.
 
-    Pyro asks a site's distribution for densities after the program has run, when a handler's values
-    are gone from the module. The captured part shares the parameters, and gradients reach them.
+    The values include those from handlers and draws. Pyro asks the distribution of a site for
+    densities after the program has run, when the handlers' values are gone from the module. The
+    copy shares the parameters, so gradients reach them.
 
     Args:
         part: The part.
-        take: Returns the tensor to read in place of a parameter, given its name and value. Defaults
-            to the value.
-        path: What the names begin with.
+        take: Function of the name and value of a parameter; it returns the tensor to read instead.
+            Defaults to the value.
+        path: Prefix of the names.
     """
     twin = copy.copy(part)
-    own = [name for name, _ in part.named_parameters(recurse=False)]
-    for name in [*own, *getattr(part, "_pyro_samples", ())]:
-        # Modules keep parameters elsewhere; an attribute of the instance is found before them.
+    names = [name for name, _ in part.named_parameters(recurse=False)]
+    for name in [*names, *getattr(part, "_pyro_samples", ())]:
+        # Modules keep parameters in a dictionary. Python finds an attribute of the instance first.
         vars(twin)[name] = take(path + name, getattr(part, name))
     vars(twin)["_modules"] = {
         name: capture(inner, take, f"{path}{name}.") for name, inner in part.named_children()
@@ -143,21 +144,22 @@ def capture(
 
 
 def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
-    """Whether a part's log prior counts beside the priors that its parameters were drawn from.
+    """Whether a part's log prior is added to the priors that drew its parameters.
 
-    A prior of the caller's replaces the part's: where the log prior is a function of drawn
-    parameters alone, it does not count. It counts in full where it is a function of others.
+    A prior of the caller replaces the prior of the part. The log prior of the part is left out if
+    it depends on drawn parameters only, and is added in full if it depends on the remaining
+    parameters only.
 
     Args:
-        part: The document prior or the topics.
-        name: The part's name in the model.
-        drawn: Names in the model of the parameters that were drawn.
+        part: The document prior, topics or words.
+        name: Name of the part in the model.
+        drawn: Names in the model of the parameters drawn from priors of the caller.
 
     Raises:
-        ConfigError: The log prior is a function of drawn parameters and of others.
+        ConfigError: The log prior depends on parameters of both kinds.
     """
-    own = {one.removeprefix(f"{name}.") for one in drawn if one.startswith(f"{name}.")}
-    if not own:
+    drawn_here = {full.removeprefix(f"{name}.") for full in drawn if full.startswith(f"{name}.")}
+    if not drawn_here:
         return True
     values: dict[str, Tensor] = {}
 
@@ -170,22 +172,23 @@ def log_prior_counts(part: nn.Module, name: str, drawn: set[str]) -> bool:
         if not log_prior.requires_grad:
             return True
         slopes = torch.autograd.grad(log_prior, list(values.values()), allow_unused=True)
-    read = {one for one, slope in zip(values, slopes, strict=True) if slope is not None}
-    if read & own and read - own:
+    read = {key for key, slope in zip(values, slopes, strict=True) if slope is not None}
+    with_prior = read & drawn_here
+    if with_prior and read - drawn_here:
         raise ConfigError(
-            f"{', '.join(sorted(read & own))} of model.{name} got a prior by lift or PyroSample, "
+            f"{', '.join(sorted(with_prior))} of model.{name} got a prior by lift or PyroSample, "
             f"and the log prior of {type(part).__name__} is one density of "
             f"{', '.join(sorted(read))}; give all of them priors, or leave the model's own priors "
             "out by model(batch, log_prior=False) and add the missing ones by pyro.factor"
         )
-    return not read & own
+    return not with_prior
 
 
 def prior_factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
-    """Emit the log prior of parameters as a factor, once for all documents.
+    """Emit the log prior of parameters as a factor that counts once for all documents.
 
-    A mask of documents would turn it into one for each of them. There it is shared out among the
-    unmasked ones within their plate, so that it counts once.
+    A mask of documents would multiply the factor. Under a mask, every unmasked document therefore
+    gets an equal share of it, within the plate.
     """
     mask = pyro.poutine.get_mask()
     if not isinstance(mask, Tensor) or mask.dim() == 0:
@@ -199,18 +202,18 @@ def prior_factor(name: str, log_prior: Tensor, documents: pyro.plate) -> None:
 
 
 def check_documents(documents: pyro.plate, index: Tensor) -> None:
-    """Raise if the guide's plate holds other documents than the batch.
+    """Raise if a guide's plate holds other documents than the batch.
 
     Raises:
-        ConfigError: It says how the guide gets the batch's.
+        ConfigError: The documents differ. The message says how the guide gets those of the batch.
     """
-    chosen: Any
-    with documents as chosen:
+    positions: Any
+    with documents as positions:
         pass
-    if chosen is index or torch.equal(chosen, index):
+    if positions is index or torch.equal(positions, index):
         return
     raise ConfigError(
-        f"the guide's plate 'documents' holds documents {chosen[:3].tolist()}..., the batch "
+        f"the guide's plate 'documents' holds documents {positions[:3].tolist()}..., the batch "
         f"{index[:3].tolist()}...: an autoguide draws documents of its own, whose parameters it "
         "would fit to these words. Give it the batch's by AutoNormal(model, "
         "create_plates=model.plate), and by the same argument to any other autoguide"
@@ -218,22 +221,23 @@ def check_documents(documents: pyro.plate, index: Tensor) -> None:
 
 
 def check_tools(dtype: torch.dtype) -> None:
-    """Raise if a tool runs the program that cannot run it.
+    """Raise if a tool runs the program that does not support it.
 
     Args:
-        dtype: The model's floating-point type.
+        dtype: Floating-point type of the model.
 
     Raises:
-        ConfigError: The tool is ``torch.jit``, or an enumerating ELBO and the model is not float64.
+        ConfigError: The tool is ``torch.jit``, or an enumerating ELBO around a model in float32.
     """
     if torch.jit.is_tracing() or _is_called_by(CompiledFunction.__call__):  # type: ignore[attr-defined]
         raise ConfigError(
             "torch.jit cannot trace the program of a topic model; use Trace_ELBO instead of "
             "JitTrace_ELBO, and NUTS or HMC without jit_compile"
         )
-    # Samplers enumerate too, at a dimension that they choose first; an ELBO takes the guide's.
+    # Samplers enumerate too, but choose the dimension themselves; an ELBO takes the guide's.
     enumerates = any(
-        isinstance(one, EnumMessenger) and one.first_available_dim is None for one in _PYRO_STACK
+        isinstance(handler, EnumMessenger) and handler.first_available_dim is None
+        for handler in _PYRO_STACK
     )
     if enumerates and dtype != torch.float64:
         raise ConfigError(
@@ -244,7 +248,7 @@ def check_tools(dtype: torch.dtype) -> None:
 
 
 def _is_called_by(function: Callable[..., Any]) -> bool:
-    """Whether a Python function is among those that are running."""
+    """Whether a Python function is on the call stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back

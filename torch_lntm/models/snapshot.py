@@ -1,4 +1,4 @@
-"""Snapshot: what tensors held, to tell whether they still do."""
+"""Snapshot: the values of some tensors, to detect later changes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class Snapshot:
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         tensors = [tensor.detach() for tensor in tensors]
-        self._places = _places(tensors)
+        self._identities = _identities(tensors)
         self._values = [tensor.clone() for tensor in tensors]
 
     def holds(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether tensors are the same ones with the same values.
+        """Whether the tensors are the same objects with unchanged values.
 
-        Their versions tell of most changes at once. But optimisers that write to ``.data``, as
-        Pyro's own do, leave no trace there, so values decide.
+        Version counters would show most changes for free. Optimisers that write to ``.data``, such
+        as Pyro's, leave them unchanged, so values are compared too.
         """
         tensors = [tensor.detach() for tensor in tensors]
-        if _places(tensors) != self._places:
+        if _identities(tensors) != self._identities:
             return False
         return all(map(torch.equal, tensors, self._values))
 
 
-def _places(tensors: list[Tensor]) -> list[tuple[int, int]]:
-    # Tensors of inference mode have no version.
+def _identities(tensors: list[Tensor]) -> list[tuple[int, int]]:
+    # Inference tensors lack a version counter.
     return [(t.data_ptr(), -1 if t.is_inference() else t._version) for t in tensors]
