@@ -110,6 +110,25 @@ def errors_of_one() -> list[tuple[Any, ...]]:
     return found
 
 
+def called_back() -> list[Any]:
+    """Calls of a callback that stops a fit, the fit's end, and the error of another callback."""
+    corpus, told = make_corpus(NUM_DOCS), []
+
+    def stop(record: dict[str, Any]) -> bool:
+        told.append(record["iteration"])
+        return len(told) == 3
+
+    def fail(record: dict[str, Any]) -> None:
+        raise IndexError("no connection")
+
+    result = _engine(1000, IndexError).fit(corpus, callback=stop)
+    try:
+        _engine(1000, IndexError).fit(corpus, callback=fail)
+    except IndexError as error:
+        return [len(told), result.stop_reason, len(result.history), str(error)]
+    return []
+
+
 def refusals() -> list[str]:
     """What is said of fits that are not the same, or too small."""
     rank, found = Processes().rank, []

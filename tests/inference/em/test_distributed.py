@@ -145,6 +145,13 @@ def test_an_error_of_one_process_is_raised_in_all() -> None:
 
 
 @pytest.mark.slow
+def test_the_callback_of_the_first_process_stops_the_fit_in_all() -> None:
+    found = in_processes(2, shared_fits.called_back)
+    assert found[0] == [3, "stopped_by_callback", 3, "no connection"]
+    assert found[1] == [0, "stopped_by_callback", 3, "no connection"]
+
+
+@pytest.mark.slow
 def test_processes_that_do_not_make_the_same_fit_are_refused() -> None:
     found = in_processes(2, shared_fits.refusals)
     assert found[0] == found[1]

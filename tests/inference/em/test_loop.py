@@ -15,7 +15,7 @@ from support.pairs import make_model
 from torch_lntm.corpus import Corpus
 from torch_lntm.errors import NumericalError, SavingWarning
 from torch_lntm.guides import EPGuide, TaylorGuide
-from torch_lntm.inference import VariationalEM
+from torch_lntm.inference import MonteCarloEM, VariationalEM
 from torch_lntm.inference.em.checkpoint import FitState
 from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.inference.em.documents import DocumentShard
@@ -118,6 +118,83 @@ def test_checkpoints_are_no_closer_than_asked_for(tmp_path: Path, monkeypatch) -
     # A step looks at the clock once or, where it saves, twice; each look is a second.
     Counting().run(tmp_path / "fit.safetensors", 2.0)
     assert written == [2, 4]
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+def test_a_callback_gets_each_record_at_the_parameters_of_its_step() -> None:
+    counting, told = Counting(), []
+
+    def callback(record):
+        told.append((record["iteration"], counting.numbers[0]))
+        record.clear()  # a copy: the history keeps its records
+
+    assert counting.run(None, 60.0, callback) == "max_iterations"
+    assert told == [(step, step) for step in range(1, 6)]
+    assert [r["iteration"] for r in counting.state.history] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("value", [False, None, 1, "yes", [True]])
+def test_a_callback_that_returns_anything_but_true_stops_nothing(value) -> None:
+    counting = Counting()
+    assert counting.run(None, 60.0, lambda record: value) == "max_iterations"
+    assert counting.numbers == (5, 5, 5)
+
+
+def test_a_callback_that_returns_true_ends_the_fit_at_this_step(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+    counting = Counting()
+    reason = counting.run(path, 1e9, lambda record: record["iteration"] == 2)
+    assert reason == "stopped_by_callback"
+    assert counting.numbers[:2] == (2, 2)
+    again = Counting()
+    assert again.run(path, 1e9) == "max_iterations"
+    assert again.numbers[:2] == (5, 5)
+
+
+def test_an_error_of_a_callback_ends_the_fit_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "fit.safetensors"
+
+    def broken(record):
+        if record["iteration"] == 3:
+            raise RuntimeError("no connection")
+
+    counting = Counting()
+    with pytest.raises(RuntimeError, match="no connection"):
+        counting.run(path, 1e9, broken)
+    assert counting.numbers[0] == 3
+    again, told = Counting(), []
+    assert again.run(path, 1e9, lambda record: told.append(record["iteration"])) == "max_iterations"
+    assert told == [4, 5]
+    assert again.numbers == (5, 5, 5)
+
+
+def test_ctrl_c_in_a_callback_ends_the_fit_as_anywhere() -> None:
+    def pressed(record):
+        raise KeyboardInterrupt
+
+    counting = Counting()
+    assert counting.run(None, 60.0, pressed) == "interrupted"
+    assert counting.numbers[:2] == (1, 1)
+
+
+@pytest.mark.parametrize("engine", [VariationalEM, MonteCarloEM])
+def test_a_fit_tells_its_callback_the_history_and_stops_when_asked(engine) -> None:
+    corpus = make_corpus()
+    model = ctm(3, corpus.num_words)
+    fitter = engine(model, TaylorGuide(model)) if engine is VariationalEM else engine(model)
+    told: list[dict[str, Any]] = []
+
+    def callback(record):
+        told.append(record)
+        return len(told) == 4
+
+    result = fitter.fit(corpus, callback=callback)
+    assert result.stop_reason == "stopped_by_callback"
+    assert result.ended == "stopped by its callback"
+    assert told == result.history
+    assert len(told) == 4
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_no_fit(tmp_path: Path) -> None:

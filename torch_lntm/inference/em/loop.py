@@ -33,6 +33,8 @@ from torch_lntm.models import TopicModel
 MAX_FILLED_DOCS = 1024
 
 R = TypeVar("R", bound=FitResult)
+#: A function that is called with each record of a fit. It returns True to end the fit.
+Callback = Callable[[dict[str, Any]], Any]
 
 
 class ResumableFit(ABC, Generic[R]):
@@ -179,7 +181,12 @@ class ResumableFit(ABC, Generic[R]):
         """A copy of the model's parameters."""
         return dict_of_clones(self.model.state_dict())
 
-    def run(self, checkpoint: Path | None, checkpoint_seconds: float) -> StopReason:
+    def run(
+        self,
+        checkpoint: Path | None,
+        checkpoint_seconds: float,
+        callback: Callback | None = None,
+    ) -> StopReason:
         """Run all steps; on Ctrl-C return to the end of the last finished one.
 
         If several processes share the fit, all of them run it. They start from the parameters of
@@ -188,6 +195,7 @@ class ResumableFit(ABC, Generic[R]):
         Args:
             checkpoint: A file to save the state in; if it exists the fit continues from there.
             checkpoint_seconds: Least time between two saves.
+            callback: As for :meth:`Engine.fit`.
 
         Raises:
             ConfigError: The checkpoint is damaged, or that of another fit, or the processes are not
@@ -210,19 +218,20 @@ class ResumableFit(ABC, Generic[R]):
             for record in steps:
                 now = time.monotonic()
                 waited = now - saved >= checkpoint_seconds
-                self.state.seconds, due = processes.gather([before + now - began, waited])[0]
-                record = {**record, "seconds": round(self.state.seconds, 3)}
-                if not math.isfinite(record["objective"]):
-                    raise NumericalError(
-                        f"the objective became {record['objective']} in phase {record['phase']}, "
-                        f"iteration {record['iteration']}"
-                    )
-                self.state.history.append(record)
-                self.keep()
-                if checkpoint is not None and due:
+                told = processes.gather([before + now - began, waited, callback is not None])
+                self.state.seconds, due, _ = told[0]
+                self._finish_step({**record, "seconds": round(self.state.seconds, 3)})
+                called = any(has_callback for *_, has_callback in told)
+                stopped = called and self._stopped_by(callback, checkpoint, identity)
+                if checkpoint is not None and (due or stopped):
                     self._save(checkpoint, identity)
                     saved = time.monotonic()
-            reason = self.end_reason()
+                if stopped:
+                    self.restore()
+                    reason: StopReason = "stopped_by_callback"
+                    break
+            else:
+                reason = self.end_reason()
         except KeyboardInterrupt:
             self.restore()
             if not stops_on_interrupt():
@@ -234,6 +243,38 @@ class ResumableFit(ABC, Generic[R]):
             del self._kept  # the result needs the memory
         self.state.seconds = processes.gather(self.state.seconds)[0]
         return reason
+
+    def _finish_step(self, record: dict[str, Any]) -> None:
+        """Add a step's record to the history and keep the state at its end.
+
+        Raises:
+            NumericalError: The objective left the real numbers.
+        """
+        if not math.isfinite(record["objective"]):
+            raise NumericalError(
+                f"the objective became {record['objective']} in phase {record['phase']}, "
+                f"iteration {record['iteration']}"
+            )
+        self.state.history.append(record)
+        self.keep()
+
+    def _stopped_by(
+        self, callback: Callback | None, checkpoint: Path | None, identity: dict[str, Any]
+    ) -> bool:
+        """Call the callback with the last record in the first process; whether it ends the fit.
+
+        If the callback fails, the checkpoint is saved first, so that the fit can be continued.
+        """
+        record = dict(self.state.history[-1])
+        try:
+            stops = self.processes.together(
+                lambda: callback is not None and self.processes.first and callback(record) is True
+            )
+        except Exception:
+            if checkpoint is not None:
+                self._save(checkpoint, identity)
+            raise
+        return any(self.processes.gather(stops))
 
     def _resume(self, checkpoint: Path, identity: dict[str, Any]) -> None:
         """Go on from a checkpoint, if it exists, whichever processes wrote it."""
@@ -309,6 +350,7 @@ class Engine(ABC, Generic[R]):
         *,
         checkpoint: str | Path | None = None,
         checkpoint_seconds: float = 60.0,
+        callback: Callback | None = None,
         processes: Processes | None = None,
     ) -> R:
         """Fit the model to a corpus.
@@ -329,6 +371,12 @@ class Engine(ABC, Generic[R]):
                 can go on with more epochs, unless it averages already or its warm-up, which is half
                 of up to 20 epochs, would be longer.
             checkpoint_seconds: Least time between two saves.
+            callback: Function that is called with each record of ``result.history`` as soon as the
+                record exists, for logs and trackers (``docs/callbacks.md``). The model then has the
+                parameters of this step. The fit ends if the function returns True, with
+                ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
+                checkpoint is saved, and the error ends the fit. In several processes, the first
+                one calls the function.
             processes: The processes that share the fit. Defaults to those of the default group of
                 ``torch.distributed``, or to this one alone.
 
@@ -348,4 +396,4 @@ class Engine(ABC, Generic[R]):
         run = self.prepare(corpus, processes)
         path = None if checkpoint is None else Path(checkpoint)
         with processes.working(self.model.device):
-            return run.result(run.run(path, checkpoint_seconds))
+            return run.result(run.run(path, checkpoint_seconds, callback))

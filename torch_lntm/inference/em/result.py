@@ -20,12 +20,15 @@ from torch_lntm.inference.draws.shares import SHARE_DRAWS, topic_shares
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicTable
 
-StopReason = Literal["converged", "stopped_early", "max_iterations", "interrupted"]
+StopReason = Literal[
+    "converged", "stopped_early", "max_iterations", "stopped_by_callback", "interrupted"
+]
 #: The end of a fit in words, as it is printed, by its stop reason.
 ENDS: dict[str, str] = {
     "converged": "converged",
     "stopped_early": "finished early, to avoid overfitting",
     "max_iterations": "finished all iterations",
+    "stopped_by_callback": "stopped by its callback",
     "interrupted": "interrupted",
 }
 #: Largest number of documents whose posterior means are solved for the shares of a fit by a guide.
@@ -45,8 +48,8 @@ class FitResult:
             start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
             elsewhere the parameters change between batches.
         stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
-            tolerance; ``"max_iterations"``, the fit made all iterations that it was allowed; or
-            ``"interrupted"``, by Ctrl-C.
+            tolerance; ``"max_iterations"``, the fit made all iterations that it was allowed;
+            ``"stopped_by_callback"``, the callback returned True; or ``"interrupted"``, by Ctrl-C.
         num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
         means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
             documents have the prior mean. Starting points for ``guide.posterior(batch, init)``. If
