@@ -1,4 +1,4 @@
-"""What is observed: corpora of word counts, batches of documents, readers and splits."""
+"""Observed data: corpora of word counts, batches of documents, readers and splits."""
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.corpus import Corpus, as_corpus

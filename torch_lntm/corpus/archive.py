@@ -21,12 +21,12 @@ from torch_lntm.files import read_arrays, write_arrays
 
 
 class Archive(NamedTuple):
-    """What an ``.npz`` file holds of a corpus.
+    """Contents of a corpus's ``.npz`` file.
 
     Attributes:
         matrix: ``(num_docs, num_words)`` counts.
-        metadata: One value a document and column.
-        covariates: Numeric arrays with an entry a document.
+        metadata: Columns by name, with one value for each document.
+        covariates: Numeric arrays by name, with one row for each document.
     """
 
     matrix: Any
@@ -35,12 +35,11 @@ class Archive(NamedTuple):
 
 
 def write_archive(path: Path, archive: Archive) -> None:
-    """Writes an ``.npz`` file, atomically, which plain numpy reads without unpickling.
+    """Writes an ``.npz`` file atomically. Plain NumPy reads the file without unpickling.
 
-    The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are the
-    array ``documents`` of bytes, which are JSON: ``{"metadata": [{"name", "kind", "values"}, ...],
-    "covariates": [name, ...]}``, with a missing text as null. Covariate i is the array
-    ``covariate_i``.
+    The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are JSON
+    in ``documents``, an array of bytes: ``{"metadata": [{"name", "kind", "values"}, ...],
+    "covariates": [name, ...]}``. A missing text is null. Covariate i is the array ``covariate_i``.
     """
     matrix = archive.matrix
     arrays = {
@@ -55,7 +54,7 @@ def write_archive(path: Path, archive: Archive) -> None:
 
 
 def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
-    """Reads the ``.npz`` file of a corpus, or of scipy's ``save_npz``.
+    """Reads the ``.npz`` file of a corpus or of scipy's ``save_npz``.
 
     Raises:
         FileError: The file is damaged or too large.
@@ -74,7 +73,7 @@ def read_archive(path: Path, max_bytes: float | None = None) -> Archive:
 
 
 def pack_documents(metadata: Arrays, covariates: Arrays) -> dict[str, np.ndarray]:
-    """The plain arrays of what is known of documents; see ``write_archive``."""
+    """Metadata and covariates as plain arrays; see ``write_archive``."""
     about = {"metadata": encode_metadata(metadata), "covariates": list(covariates)}
     documents = np.frombuffer(json.dumps(about).encode("ascii"), np.uint8)
     return {
@@ -86,13 +85,13 @@ def pack_documents(metadata: Arrays, covariates: Arrays) -> dict[str, np.ndarray
 def unpack_documents(
     path: Path, packed: np.ndarray, num_docs: int, max_bytes: float | None = None
 ) -> tuple[Arrays, Arrays]:
-    """The metadata and the covariates that ``pack_documents`` made arrays of.
+    """Inverse of ``pack_documents``: the metadata and the covariates.
 
     Args:
         path: The ``.npz`` file.
-        packed: Its array ``documents``.
+        packed: The array ``documents`` of the file.
         num_docs: Number of documents.
-        max_bytes: The most bytes to read of the covariates.
+        max_bytes: Maximum number of bytes of the covariates.
 
     Raises:
         FileError: The file is damaged or too large.
@@ -102,8 +101,8 @@ def unpack_documents(
         metadata = decode_metadata(about["metadata"], num_docs)
         names = [str(name) for name in about["covariates"]]
         keys = [f"covariate_{i}" for i in range(len(names))]
-        found = read_arrays(path, *keys, max_bytes=max_bytes)
-        values = dict(zip(names, found.values(), strict=True))
+        arrays = read_arrays(path, *keys, max_bytes=max_bytes)
+        values = dict(zip(names, arrays.values(), strict=True))
         return metadata, make_covariates(values, num_docs)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, FileError):
@@ -113,7 +112,7 @@ def unpack_documents(
 
 
 def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
-    """The CSR matrix, checked; with or without scipy's own ``format`` entry."""
+    """The checked CSR matrix of the file. scipy's entry ``format`` is optional."""
     data, indices, indptr = arrays["data"], arrays["indices"], arrays["indptr"]
     if str(arrays.get("format", np.array(b"csr")).astype("U")) != "csr":
         raise FileError(f"{path}: expected a CSR matrix, got {arrays['format']}; save .tocsr()")
@@ -125,7 +124,7 @@ def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
             f"entries, got shape {arrays['shape'].tolist()}, indptr {indptr[-1:].tolist()} and "
             f"{data.size} entries"
         )
-    indices.setflags(write=False)  # a corpus keeps such an array and does not copy it
+    indices.setflags(write=False)  # a corpus keeps a read-only array without a copy
     try:
         return sp.csr_matrix((data, indices, indptr), arrays["shape"].tolist())
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""DocumentBatch: the word counts of some documents, as tensors on a device."""
+"""DocumentBatch: the word counts of several documents as tensors on a device."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ from torch_lntm.errors import ConfigError
 class DocumentBatch:
     """Word counts of ``num_docs`` documents in compressed sparse rows.
 
-    A batch carries its own place in the corpus, so that a mini-batch scales itself: a Pyro plate
-    of ``corpus_size`` documents subsampled by ``index`` multiplies by ``corpus_size / num_docs``.
+    A batch knows the positions of its documents in the corpus. A Pyro plate of ``corpus_size``
+    documents that is subsampled by ``index`` multiplies by ``corpus_size / num_docs``, so a
+    mini-batch has the right weight.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
             ``row_offsets[d]:row_offsets[d + 1]``.
-        word_index: ``(nnz,)`` int64 column of each entry, ascending within a document.
-        counts: ``(nnz,)`` floating-point counts, all positive.
+        word_index: ``(nnz,)`` int64 column of each entry, in ascending order within a document.
+        counts: ``(nnz,)`` positive floating-point counts.
         num_words: Size of the vocabulary.
         index: ``(num_docs,)`` int64 positions of the documents in their corpus.
-        corpus_size: Number of documents in the corpus the batch was drawn from.
-        covariates: Tensors by name, ``(num_docs, ...)`` each; those of the corpus.
+        corpus_size: Number of documents in the corpus.
+        covariates: Covariates of the corpus: tensors ``(num_docs, ...)`` by name.
+
+    Example:
+        >>> batch = corpus.batch([7, 2, 9])
+        >>> batch.num_docs, batch.index.tolist(), batch.corpus_size
+        (3, [7, 2, 9], 300)
+        >>> bool(batch.lengths.sum() == batch.counts.sum())
+        True
     """
 
     row_offsets: Tensor
@@ -75,7 +83,7 @@ class DocumentBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the counts are."""
+        """Device of the tensors."""
         return self.counts.device
 
     @property
@@ -87,9 +95,8 @@ class DocumentBatch:
     def positions(self) -> Tensor:
         """``index`` on the CPU, ``(num_docs,)``.
 
-        To copy ``index`` from a GPU the host must wait for the GPU. Batches that a corpus makes
-        know their positions already, and so do their copies on other devices and their parts that
-        are selected by positions on the CPU.
+        A copy of ``index`` from a GPU makes the host wait. A corpus therefore gives its batches
+        the positions in advance. Copies on other devices and parts selected on the CPU keep them.
         """
         return self.index.cpu()
 
@@ -108,20 +115,20 @@ class DocumentBatch:
 
     @cached_property
     def num_tokens(self) -> float:
-        """Tokens of all documents; the host waits for a GPU when it is first asked for."""
+        """Number of tokens of all documents. The first access makes the host wait for a GPU."""
         return float(self.counts.double().sum())
 
     @cached_property
     def by_word(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The transposed structure: ``(order, doc_index, word_offsets)``.
+        """Transposed structure ``(order, doc_index, word_offsets)``.
 
-        ``order`` ``(nnz,)`` lists the entries word by word (documents ascending within a word),
-        ``doc_index = row_index[order]``, and word v's entries are
-        ``word_offsets[v]:word_offsets[v + 1]``. Topic statistics are summed in this order, so that
-        they do not depend on thread or atomic scheduling.
+        ``order`` ``(nnz,)`` lists the entries word by word, with ascending documents within a word.
+        ``doc_index`` is ``row_index[order]``. Word v's entries are
+        ``word_offsets[v]:word_offsets[v + 1]``. Topic statistics are summed in this order, which
+        makes the sums independent of threads and of the order of atomic operations.
         """
         if self.device.type == "cpu":
-            # Columns from rows is a counting sort, several times as fast as a sort by comparison.
+            # The conversion to columns is a counting sort, which is faster than argsort.
             rows = (np.arange(self.nnz), self.word_index.numpy(), self.row_offsets.numpy())
             columns = sp.csr_matrix(rows, (self.num_docs, self.num_words)).tocsc()
             return (
@@ -136,26 +143,26 @@ class DocumentBatch:
 
     @cached_property
     def repeated(self) -> tuple[Tensor, Tensor]:
-        """The entries ``(n,)`` int64 whose count is not 1, and their counts in float64.
+        """Entries with a count other than 1: positions ``(n,)`` int64 and counts in float64.
 
-        The host waits for a GPU when it is first asked for.
+        The first access makes the host wait for a GPU.
         """
-        with torch.inference_mode(False):  # what the batch keeps may be trained on later
+        with torch.inference_mode(False):  # gradients may use the cached tensors later
             entries = (self.counts != 1).nonzero().squeeze(1)
             return entries, self.counts[entries].double()
 
     @cached_property
     def words(self) -> Tensor:
-        """The words that occur ``(num_occurring,)`` int64, ascending.
+        """Words that occur in the batch: ``(num_occurring,)`` int64, ascending.
 
-        The host waits for a GPU when it is first asked for.
+        The first access makes the host wait for a GPU.
         """
         occurs = torch.zeros(self.num_words, dtype=torch.bool, device=self.device)
         occurs[self.word_index] = True
         return occurs.nonzero().squeeze(1)
 
     def with_counts(self, counts: Tensor) -> DocumentBatch:
-        """The same documents and words with other counts ``(nnz,)``."""
+        """Copy of the batch with new counts ``(nnz,)``."""
         other = replace(self, counts=counts)
         for name in ("positions", "row_index", "by_word", "words"):
             if name in self.__dict__:
@@ -163,40 +170,40 @@ class DocumentBatch:
         return other
 
     def over(self, words: Tensor) -> DocumentBatch:
-        """The batch over some words alone.
+        """Copy of the batch over a smaller vocabulary.
 
         Args:
-            words: ``(n,)`` int64 columns, ascending, all of :attr:`words` among them.
+            words: ``(n,)`` int64 columns to keep, ascending. They must include :attr:`words`.
         """
         order, doc_index, word_offsets = self.by_word
-        place = word_offsets.new_zeros(self.num_words)
-        place[words] = torch.arange(len(words), device=self.device)
-        part = replace(self, word_index=place[self.word_index], num_words=len(words))
-        # No entries lie between those of one of the words and of the next.
+        new_column = word_offsets.new_zeros(self.num_words)
+        new_column[words] = torch.arange(len(words), device=self.device)
+        part = replace(self, word_index=new_column[self.word_index], num_words=len(words))
+        # Words outside of `words` have no entries, so a word's entries end at the next offset.
         offsets = torch.cat([word_offsets[words], word_offsets[-1:]])
         part.__dict__["by_word"] = order, doc_index, offsets
-        return self._told(part)
+        return self._with_cached_values(part)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> DocumentBatch:
         """The same batch on another device or with another floating-point type.
 
-        The type is that of the counts and of the covariates that are not integers or truth values.
+        ``dtype`` applies to the counts and to floating-point covariates.
         """
         device = self.device if device is None else torch.device(device)
         dtype = self.dtype if dtype is None else dtype
         if device == self.device and dtype == self.dtype:
             return self
         if device == self.device:
-            # Samplers ask again at every step, and need the transposed structure each time.
+            # Samplers convert at every step and need the cached transposed structure each time.
             if dtype not in self._in_other_dtypes:
-                self._in_other_dtypes[dtype] = self._moved(device, dtype)
+                self._in_other_dtypes[dtype] = self._converted(device, dtype)
             return self._in_other_dtypes[dtype]
-        return self._moved(device, dtype)
+        return self._converted(device, dtype)
 
-    def _moved(self, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
-        moved = replace(
+    def _converted(self, device: torch.device, dtype: torch.dtype) -> DocumentBatch:
+        converted = replace(
             self,
             row_offsets=self.row_offsets.to(device),
             word_index=self.word_index.to(device),
@@ -209,19 +216,19 @@ class DocumentBatch:
                 }
             ),
         )
-        return self._told(moved)
+        return self._with_cached_values(converted)
 
-    def _told(self, other: DocumentBatch) -> DocumentBatch:
-        """A batch of the same tokens, told what this one knows without waiting for a GPU."""
-        if self._knows_positions:
+    def _with_cached_values(self, other: DocumentBatch) -> DocumentBatch:
+        """Gives a batch of the same tokens the cached values that are known on the CPU."""
+        if self._has_positions:
             other.__dict__["positions"] = self.positions
         if "num_tokens" in self.__dict__:
             other.__dict__["num_tokens"] = self.num_tokens
         return other
 
     @property
-    def _knows_positions(self) -> bool:
-        """Whether ``positions`` can be read without waiting for a GPU."""
+    def _has_positions(self) -> bool:
+        """Whether ``positions`` is available on the CPU."""
         return self.index.device.type == "cpu" or "positions" in self.__dict__
 
     @cached_property
@@ -235,9 +242,9 @@ class DocumentBatch:
         )
 
     def pin_memory(self) -> DocumentBatch:
-        """The same batch in page-locked memory, from which copies to a GPU need not wait.
+        """The same batch in page-locked memory, for asynchronous copies to a GPU.
 
-        A ``DataLoader`` with ``pin_memory=True`` calls it.
+        A ``DataLoader`` with ``pin_memory=True`` calls this method.
         """
         return replace(
             self,
@@ -249,14 +256,16 @@ class DocumentBatch:
         )
 
     def entries(self, rows: Tensor, num_entries: int | None = None) -> tuple[Tensor, Tensor]:
-        """Where the stored counts of some of the documents are.
+        """Positions of the entries of some documents.
 
         Args:
-            rows: ``(n,)`` int64 positions in this batch, in the order wanted.
-            num_entries: Stored counts that these have, if known: else the host waits for a GPU.
+            rows: ``(n,)`` int64 positions of the documents in this batch, in any order.
+            num_entries: Total number of entries of the documents. The host waits for a GPU if
+                ``None``.
 
         Returns:
-            Their positions, document by document, and ``(n + 1,)`` the documents' offsets in these.
+            Positions of the entries, document by document, and the ``(n + 1,)`` offsets of the
+            documents in them.
         """
         starts = self.row_offsets[rows]
         sizes = self.row_offsets[rows + 1] - starts
@@ -273,13 +282,13 @@ class DocumentBatch:
         positions: Tensor | None = None,
         num_tokens: float | None = None,
     ) -> DocumentBatch:
-        """Some of the documents.
+        """Batch of some of the documents.
 
         Args:
             rows: As for :meth:`entries`.
             num_entries: As for :meth:`entries`.
-            positions: Their :attr:`positions` on the CPU, if the caller knows them.
-            num_tokens: Their :attr:`num_tokens`, if the caller knows it.
+            positions: The documents' :attr:`positions` on the CPU, if known.
+            num_tokens: The documents' :attr:`num_tokens`, if known.
         """
         entries, row_offsets = self.entries(rows, num_entries)
         part = replace(
@@ -290,10 +299,10 @@ class DocumentBatch:
             index=self.index[rows],
             covariates=FrozenDict({name: x[rows] for name, x in self.covariates.items()}),
         )
-        if positions is None and rows.device.type == "cpu" and self._knows_positions:
+        if positions is None and rows.device.type == "cpu" and self._has_positions:
             positions = self.positions[rows]
-        known = {"positions": positions, "num_tokens": num_tokens}
-        part.__dict__.update({name: x for name, x in known.items() if x is not None})
+        cached = {"positions": positions, "num_tokens": num_tokens}
+        part.__dict__.update({name: x for name, x in cached.items() if x is not None})
         return part
 
     def split(self, max_docs: int) -> list[DocumentBatch]:
@@ -302,13 +311,13 @@ class DocumentBatch:
             return [self]
         rows = torch.arange(self.num_docs, device=self.device)
         parts = [self.select(part) for part in rows.split(max_docs)]
-        if self._knows_positions:
+        if self._has_positions:
             for part, positions in zip(parts, self.positions.split(max_docs), strict=True):
                 part.__dict__["positions"] = positions
         return parts
 
     def repeat(self, copies: int) -> DocumentBatch:
-        """All documents ``copies`` times, copy by copy: a row for each chain and document."""
+        """Batch with ``copies`` rows per document, copy by copy, for example a row per chain."""
         if copies == 1:
             return self
         shifts = self.nnz * torch.arange(copies, device=self.device)[:, None]
@@ -323,20 +332,23 @@ class DocumentBatch:
                 {n: x.repeat(copies, *[1] * (x.dim() - 1)) for n, x in self.covariates.items()}
             ),
         )
-        if self._knows_positions:
+        if self._has_positions:
             repeated.__dict__["positions"] = self.positions.repeat(copies)
         return repeated
 
     def in_blocks(self, name: str, num_blocks: int) -> DocumentBatch:
-        """The same documents over ``num_blocks`` vocabularies side by side, each in its own.
+        """The same documents over ``num_blocks`` vocabularies side by side.
+
+        Each document uses the vocabulary of its block. Word v of block g has the column
+        ``g * num_words + v``.
 
         Args:
-            name: The covariate ``(num_docs,)`` that says which of them is a document's.
-            num_blocks: How many there are; word v of block g has the column g * num_words + v.
+            name: Name of the covariate ``(num_docs,)`` with the block of each document.
+            num_blocks: Number of blocks.
 
         Raises:
-            ConfigError: The covariate is not one of the numbers from 0 to ``num_blocks`` − 1 for
-                each document.
+            ConfigError: The covariate has another shape, or values outside of 0 to
+                ``num_blocks`` − 1.
         """
         if (name, num_blocks) not in self._other_blocks:
             block = self.covariates[name]
@@ -346,12 +358,12 @@ class DocumentBatch:
                     f"{block.max()}; expected one whole number from 0 to {num_blocks - 1} for each "
                     "document"
                 )
-            moved = replace(
+            converted = replace(
                 self,
                 word_index=self.word_index + self.num_words * block.long()[self.row_index],
                 num_words=num_blocks * self.num_words,
             )
-            self._other_blocks[name, num_blocks] = self._told(moved)
+            self._other_blocks[name, num_blocks] = self._with_cached_values(converted)
         return self._other_blocks[name, num_blocks]
 
     @cached_property

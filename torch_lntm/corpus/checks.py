@@ -1,4 +1,4 @@
-"""Checks of what a corpus is made of."""
+"""Checks of counts and vocabularies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from torch_lntm.corpus.columns import SURROGATE, is_frame
 from torch_lntm.errors import CorpusError
 
 MAX_COUNT = np.iinfo(np.int32).max
-_PART = 1 << 20  # entries that are checked at once
+_PART = 1 << 20  # entries per check, to bound memory
 
 
 def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
-    """Turns any matrix of counts into a CSR matrix of positive, sorted, different entries.
+    """Converts any matrix of counts to a CSR matrix of positive, sorted, distinct entries.
 
-    The matrix of counts may share its arrays with the one that was given.
+    The result may share arrays with ``matrix``.
+
+    Args:
+        matrix: Counts, as for ``Corpus.from_matrix``.
+        allow_empty: Accept a matrix of zeros.
 
     Raises:
-        CorpusError: An entry is not a count, or there are no documents, no words or, where this is
-            not allowed, no tokens.
+        CorpusError: An entry is an invalid count, or the matrix has no documents, no words or no
+            tokens.
     """
-    given = _to_scipy_or_numpy(matrix)
-    csr: sp.csr_matrix = given if _is_canonical(given) else _canonical(given)
+    numbers = _to_scipy_or_numpy(matrix)
+    csr: sp.csr_matrix = numbers if _is_canonical(numbers) else _canonical(numbers)
     num_docs, num_words = csr.shape
     if not num_docs or not num_words or not (csr.nnz or allow_empty):
         raise CorpusError(
@@ -38,56 +42,60 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
     return csr
 
 
-def how_to_count(given: Any) -> str | None:
-    """Code that counts the words of texts which were given in the place of counts.
+def counting_code(documents: Any) -> str | None:
+    """Code that counts the words of ``documents``, for error messages.
+
+    Users sometimes pass texts to a function that expects counts.
 
     Args:
-        given: Documents of any kind.
+        documents: Documents of any kind.
 
     Returns:
-        The code; None if these are no texts, or none that this function knows.
+        The code; ``None`` if the documents are not recognised as texts.
     """
-    if is_frame(given) or isinstance(given, Mapping):
-        columns = [name for name in given if _holds_texts(given[name])]
+    if is_frame(documents) or isinstance(documents, Mapping):
+        columns = [name for name in documents if _holds_texts(documents[name])]
         text = "text" if "text" in columns else next(iter(columns), None)
         return text and f"Corpus.from_texts(table[{text!r}], metadata=table)"
-    several = isinstance(given, (list, tuple)) or getattr(given, "ndim", 0) == 1
-    first = next(iter(given), None) if several else None
+    is_list = isinstance(documents, (list, tuple)) or getattr(documents, "ndim", 0) == 1
+    first = next(iter(documents), None) if is_list else None
     if isinstance(first, Mapping):
         return "Corpus.from_texts([record['text'] for record in records])"
     return "Corpus.from_texts(texts)" if isinstance(first, str) else None
 
 
 def _holds_texts(column: Any) -> bool:
-    several = isinstance(column, Iterable) and not isinstance(column, str)
-    return several and isinstance(next(iter(column), None), str)
+    is_list = isinstance(column, Iterable) and not isinstance(column, str)
+    return is_list and isinstance(next(iter(column), None), str)
 
 
-def _is_canonical(given: Any) -> bool:
-    """Whether this is a CSR matrix of positive counts, sorted and different within each row."""
-    matrix: Any = given if sp.issparse(given) else None
-    if matrix is None or matrix.format != "csr":
+def _is_canonical(matrix: Any) -> bool:
+    """Whether ``matrix`` is CSR with positive counts, sorted and distinct within each row."""
+    if not sp.issparse(matrix):
         return False
-    # Another object, because the given one may only claim to be sorted.
-    arrays = (matrix.data, matrix.indices, matrix.indptr)
-    return bool(sp.csr_matrix(arrays, matrix.shape).has_canonical_format) and all(
-        not (part == 0).any() and not _no_counts(part).any()
-        for part in np.array_split(matrix.data, 1 + matrix.data.size // _PART)
+    csr: Any = matrix
+    if csr.format != "csr":
+        return False
+    # A new object checks its arrays. The flags of ``matrix`` itself may be wrong.
+    arrays = (csr.data, csr.indices, csr.indptr)
+    return bool(sp.csr_matrix(arrays, csr.shape).has_canonical_format) and all(
+        not (part == 0).any() and not _invalid_counts(part).any()
+        for part in np.array_split(csr.data, 1 + csr.data.size // _PART)
     )
 
 
-def _no_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which entries are not whole numbers from 0 up that a count can be."""
-    # A NaN fails the first comparison, an infinity the last.
+def _invalid_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mask of the entries that are not whole numbers from 0 to ``MAX_COUNT``."""
+    # The first comparison finds NaN, the second infinity.
     bad = ~(data >= 0) | (data > MAX_COUNT)
     return bad | (data != np.floor(data)) if data.dtype.kind == "f" else bad
 
 
 def _canonical(matrix: Any) -> sp.csr_matrix:
-    """The counts of any matrix, added up and sorted."""
+    """CSR matrix of counts with sorted entries. Repeated entries are added up."""
     coo = sp.coo_matrix(matrix)
     data = coo.data
-    bad = _no_counts(data)
+    bad = _invalid_counts(data)
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
         raise CorpusError(
@@ -95,7 +103,7 @@ def _canonical(matrix: Any) -> sp.csr_matrix:
             f"{coo.row[i]}, word {coo.col[i]} (and {int(bad.sum()) - 1} more such entries); "
             "give raw counts, not weights such as tf-idf"
         )
-    # tocsr adds up repeated entries and sorts those of a row.
+    # tocsr adds up repeated entries and sorts each row.
     csr = sp.coo_matrix((data.astype(np.int64), (coo.row, coo.col)), coo.shape).tocsr()
     csr.eliminate_zeros()
     if csr.data.max(initial=0) > MAX_COUNT:
@@ -103,9 +111,9 @@ def _canonical(matrix: Any) -> sp.csr_matrix:
     return csr
 
 
-def _to_scipy_or_numpy(given: Any) -> Any:
-    """Any matrix of numbers as a scipy matrix or an array, with its entries as they were given."""
-    matrix = given
+def _to_scipy_or_numpy(documents: Any) -> Any:
+    """Any matrix of numbers as a scipy matrix or an array with unchanged entries."""
+    matrix = documents
     try:
         if isinstance(matrix, Tensor):
             matrix = _from_torch(matrix.detach().cpu())
@@ -118,32 +126,32 @@ def _to_scipy_or_numpy(given: Any) -> Any:
     except ValueError as error:
         raise CorpusError(f"the matrix is malformed: {error}") from error
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-        how = how_to_count(given)
+        code = counting_code(documents)
         raise CorpusError(
             "counts must be a matrix of numbers, documents by words, "
             f"got {matrix.ndim} dimensions of {matrix.dtype}"
-            + (f"; count the words of texts by {how}" if how else "")
+            + (f"; count the words of texts by {code}" if code else "")
         )
     return matrix
 
 
 def _from_frame(frame: Any) -> Any:
-    """A pandas data frame as an array, or as a scipy matrix if all its columns are sparse."""
+    """A pandas data frame as a scipy matrix if all columns are sparse, else as an array."""
     if len(frame.columns) and all(type(dtype).__name__ == "SparseDtype" for dtype in frame.dtypes):
         return frame.sparse.to_coo()
     if all(dtype.kind in "biuf" for dtype in frame.dtypes):
-        return frame.to_numpy(dtype=np.float64, na_value=np.nan)  # nullable integers too
+        return frame.to_numpy(dtype=np.float64, na_value=np.nan)  # includes nullable integers
     return frame.to_numpy()
 
 
 def _from_torch(matrix: Tensor) -> Any:
-    """A torch tensor as a NumPy array or scipy matrix."""
+    """A torch tensor as a NumPy array or a scipy matrix."""
     if matrix.is_floating_point():
         matrix = matrix.double()  # NumPy has no bfloat16
     if matrix.layout == torch.strided:
         return matrix.numpy()
     if matrix.layout == torch.sparse_csr:
-        # Not through torch's own conversions: they trust the indices, scipy checks them.
+        # scipy checks the indices. torch's conversions trust them.
         values, columns = matrix.values().numpy(), matrix.col_indices().numpy()
         offsets = matrix.crow_indices().numpy()
         return sp.csr_matrix((values, columns, offsets), shape=(matrix.shape[0], matrix.shape[1]))
@@ -155,10 +163,15 @@ def _from_torch(matrix: Tensor) -> Any:
 def check_vocabulary(
     vocabulary: Iterable[str] | None, num_words: int | None
 ) -> tuple[str, ...] | None:
-    """Returns the words as a tuple of different strings, one for each column.
+    """Returns the vocabulary as a tuple of distinct strings in the order of the columns.
+
+    Args:
+        vocabulary: The words; ``None`` is returned unchanged.
+        num_words: Expected number of words; ``None`` accepts any number.
 
     Raises:
-        CorpusError: They are no list of such words.
+        CorpusError: The words are not an ordered list, a word is blank, repeated or not a string,
+            or the number of words is wrong.
     """
     if vocabulary is None:
         return None

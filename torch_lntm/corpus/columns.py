@@ -1,4 +1,4 @@
-"""What is known of documents beside their words: columns of metadata, and covariates."""
+"""Columns of metadata and covariates of documents."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
 
-#: Half of a surrogate pair, which no file can hold.
+#: Half of a surrogate pair. No encoding of text can write it.
 SURROGATE = re.compile("[\ud800-\udfff]")
-#: The largest integer up to which a float64 holds all.
+#: float64 represents every integer up to this one.
 EXACT_IN_FLOAT = 2**53
-#: How many names a message lists.
+#: Maximum number of names in a message.
 _SHOWN = 20
 _KINDS = {
     "bool": np.dtype(bool),
@@ -32,10 +32,10 @@ _KINDS = {
 
 
 class FrozenDict(Mapping[str, T], Generic[T]):
-    """A dictionary that cannot be changed; it can be pickled and copied.
+    """Immutable dictionary with strings as keys. It can be pickled and copied.
 
     Args:
-        items: What it holds.
+        items: The content. Defaults to an empty dictionary.
     """
 
     def __init__(self, items: Mapping[str, T] | None = None) -> None:
@@ -61,14 +61,14 @@ Arrays = FrozenDict[NDArray[Any]]
 
 
 def listed(names: Iterable[str]) -> str:
-    """The first of some names for a message, and how many others there are."""
+    """Names for a message: the first 20, then the number of further names."""
     names = list(names)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 
 def select_rows(columns: Arrays, rows: Any) -> Arrays:
-    """The columns of some documents."""
+    """Columns with the selected rows only."""
     return _frozen({name: array[rows] for name, array in columns.items()})
 
 
@@ -82,22 +82,23 @@ def _frozen(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def make_metadata(columns: Any, num_docs: int) -> Arrays:
-    """Makes columns of one value a document, each of one of four kinds.
+    """Converts values to columns of metadata, each with one value for every document.
 
-    Numbers and truth values are arrays of float64, int64 and bool. Everything else is text: an
-    object array of strings, in which a list is joined by ``|``, and a date is written out. A
-    missing value (``None``, NaN, pandas's ``NA`` and ``NaT``) is NaN among numbers and ``None``
-    in text. Half of a surrogate pair becomes U+FFFD. A column of integers or truth values with
-    missing ones becomes float64, or text where that would round an integer.
+    A column has one of four types: float64, int64, bool, or object for text. Every value that is
+    neither a number nor a truth value becomes text. Lists are joined by ``|``, and dates are
+    written out. Missing values are ``None``, NaN and pandas's ``NA`` and ``NaT``. A missing value
+    becomes NaN in a column of numbers and ``None`` in text. Half of a surrogate pair becomes
+    U+FFFD. Integers and truth values with missing values become float64, or text if float64 would
+    round an integer.
 
     Args:
-        columns: A mapping of names to values, or a pandas data frame, of which the index is not
-            used.
-        num_docs: How many values each column must have.
+        columns: Mapping of names to values, or a pandas data frame. The index of a data frame is
+            ignored.
+        num_docs: Expected number of values in each column.
 
     Raises:
-        CorpusError: The columns are no such mapping, a name is blank or occurs twice, or a column
-            does not have one value a document.
+        CorpusError: ``columns`` is of another type, a name is blank or repeated, or a column has
+            another number of values.
     """
     pairs: Iterable[tuple[Any, Any]]
     if is_frame(columns):
@@ -109,20 +110,20 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
             "metadata must be a mapping of column names to values, or a pandas data frame; got a "
             f"{type(columns).__name__}"
         )
-    made: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for key, values in pairs:
         name = _text(key)
-        if not name.strip() or name in made:
-            problem = "twice" if name in made else "a blank name"
+        if not name.strip() or name in arrays:
+            problem = "twice" if name in arrays else "a blank name"
             raise CorpusError(
                 f"columns of metadata must have different names, got {name!r} ({problem})"
             )
-        made[name] = _column(name, values, num_docs)
-    return _frozen(made)
+        arrays[name] = _column(name, values, num_docs)
+    return _frozen(arrays)
 
 
 def is_frame(value: object) -> bool:
-    """Whether this is a pandas data frame; without importing pandas."""
+    """Whether ``value`` is a pandas data frame. Does not import pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
@@ -155,41 +156,42 @@ def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
 
 
 def _from_objects(values: list[Any]) -> NDArray[Any]:
-    """The column of any Python values."""
+    """Column of a list of Python values."""
     missing = np.fromiter(map(_is_missing, values), bool, len(values))
-    lacking = bool(missing.any())
-    present = [v for v, m in zip(values, missing, strict=True) if not m] if lacking else values
-    found = _as_numbers(present, lacking) if present else None
-    if found is None:
-        found = np.fromiter(map(_text, present), object, len(present))
-    if not lacking:
-        return found
-    column = np.full(len(values), None if found.dtype == object else np.nan, found.dtype)
-    column[~missing] = found
+    any_missing = bool(missing.any())
+    present = [v for v, m in zip(values, missing, strict=True) if not m] if any_missing else values
+    array = _as_numbers(present, any_missing) if present else None
+    if array is None:
+        array = np.fromiter(map(_text, present), object, len(present))
+    if not any_missing:
+        return array
+    column = np.full(len(values), None if array.dtype == object else np.nan, array.dtype)
+    column[~missing] = array
     return column
 
 
-def _as_numbers(values: list[Any], lacking: bool) -> NDArray[Any] | None:
-    """Values as numbers or truth values; None where they are something else.
+def _as_numbers(values: list[Any], any_missing: bool) -> NDArray[Any] | None:
+    """Values as an array of numbers or truth values; ``None`` for values of other types.
 
     Args:
-        values: The values of a column that are not missing.
-        lacking: Whether others are, beside which integers and truth values are floats.
+        values: The present values of a column.
+        any_missing: The column also has missing values, so integers and truth values become
+            float64.
     """
     truths = [isinstance(value, (bool, np.bool_)) for value in values]
     if all(truths):
-        return np.array(values, np.float64 if lacking else bool)
+        return np.array(values, np.float64 if any_missing else bool)
     if any(truths) or not all(isinstance(value, Real) for value in values):
         return None
     if all(isinstance(value, Integral) for value in values):
         largest = max(abs(int(value)) for value in values)
-        if not lacking and largest < 2**63:
+        if not any_missing and largest < 2**63:
             return np.array(values, np.int64)
         if largest > EXACT_IN_FLOAT:
             return None
     try:
         return np.array(values, np.float64)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # the integer exceeds the largest float
         return None
 
 
@@ -204,12 +206,12 @@ def _text(value: Any) -> str:
         text = "|".join(map(str, value))
     else:
         text = json.dumps(value) if isinstance(value, dict) else str(value)
-    # No file, table or terminal takes half of a surrogate pair.
+    # Half of a surrogate pair cannot be written to files, tables or terminals.
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
 def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:
-    """The columns as what JSON can hold, in order."""
+    """Columns as a list for JSON, in order."""
     kinds = {dtype: kind for kind, dtype in _KINDS.items()}
     return [
         {"name": name, "kind": kinds[array.dtype], "values": array.tolist()}
@@ -218,12 +220,12 @@ def encode_metadata(columns: Arrays) -> list[dict[str, Any]]:
 
 
 def decode_metadata(columns: Any, num_docs: int) -> Arrays:
-    """Returns the columns that ``encode_metadata`` wrote.
+    """Inverse of ``encode_metadata``.
 
     Raises:
         CorpusError: The columns are damaged.
     """
-    made: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     try:
         for column in columns:
             name, kind, values = column["name"], column["kind"], column["values"]
@@ -231,12 +233,12 @@ def decode_metadata(columns: Any, num_docs: int) -> Arrays:
                 raise TypeError(f"column {name!r:.60} has no name or no list of values")
             if kind == "text" and not all(v is None or isinstance(v, str) for v in values):
                 raise TypeError(f"column {name!r:.60} holds other things than text")
-            made[name] = np.fromiter(values, _KINDS[kind], count=len(values))
+            arrays[name] = np.fromiter(values, _KINDS[kind], count=len(values))
             if len(values) != num_docs:
                 raise ValueError(f"column {name!r:.60} has {len(values)} values")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorpusError(f"the metadata of {num_docs} documents are damaged: {error}") from error
-    return _frozen(made)
+    return _frozen(arrays)
 
 
 def frame_of(columns: Arrays) -> Any:
@@ -258,33 +260,33 @@ def frame_of(columns: Arrays) -> Any:
 
 
 def make_covariates(arrays: Any, num_docs: int) -> Arrays:
-    """Copies arrays with one entry a document as float64, int64 or bool.
+    """Copies arrays with one row for each document, as float64, int64 or bool.
 
     Raises:
-        CorpusError: A value is not a finite number, or there is not one entry for each document.
+        CorpusError: A value is not a finite number, or the number of rows is wrong.
     """
     if not isinstance(arrays, Mapping):
         raise CorpusError(
             f"covariates must be a mapping of names to arrays, got a {type(arrays).__name__}; "
             "give for example {'x': array}"
         )
-    made: dict[str, NDArray[Any]] = {}
+    copies: dict[str, NDArray[Any]] = {}
     for name, values in arrays.items():
         if not isinstance(name, str) or not name.strip():
             raise CorpusError(f"covariates must have names, got {name!r}")
-        given = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-        if given.dtype.kind not in "biuf" or given.ndim < 1 or given.shape[0] != num_docs:
+        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if array.dtype.kind not in "biuf" or array.ndim < 1 or array.shape[0] != num_docs:
             raise CorpusError(
                 f"covariate {name!r}: expected an array of numbers whose first axis is the "
-                f"{num_docs} documents, got shape {given.shape} of {given.dtype}"
+                f"{num_docs} documents, got shape {array.shape} of {array.dtype}"
             )
-        kind = {"b": bool, "f": np.float64}.get(given.dtype.kind, np.int64)
-        made[name] = np.array(given, kind)
-        bad = np.argwhere(~np.isfinite(made[name]))
+        kind = {"b": bool, "f": np.float64}.get(array.dtype.kind, np.int64)
+        copies[name] = np.array(array, kind)
+        bad = np.argwhere(~np.isfinite(copies[name]))
         if bad.size:
             raise CorpusError(
                 f"covariate {name!r}: expected finite numbers, got "
-                f"{made[name][tuple(bad[0])]} in document {bad[0][0]}; leave out documents with "
+                f"{copies[name][tuple(bad[0])]} in document {bad[0][0]}; leave out documents with "
                 "missing values, or fill these in"
             )
-    return _frozen(made)
+    return _frozen(copies)

@@ -1,4 +1,4 @@
-"""Corpus: the word counts of documents, with a vocabulary and what else is known of them."""
+"""Corpus: word counts of documents, with a vocabulary, metadata and covariates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.archive import Archive, write_archive
-from torch_lntm.corpus.checks import check_counts, check_vocabulary, how_to_count
+from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
 from torch_lntm.corpus.columns import (
     FrozenDict,
     is_frame,
@@ -38,23 +38,29 @@ from torch_lntm.files import as_lines, atomic_write
 
 
 class Corpus(Documents):
-    """Word counts of ``num_docs`` documents, with a vocabulary and what else is known of them.
+    """Word counts of ``num_docs`` documents, with a vocabulary, metadata and covariates.
 
-    A corpus is immutable. It is made by ``from_matrix``, ``from_texts`` or ``read_corpus``, which
-    check their input. Its attributes are those of ``Documents``.
+    A corpus is immutable. The constructors are ``from_matrix``, ``from_texts`` and
+    ``read_corpus``. They check their input. The attributes are listed at ``Documents``.
+
+    Example:
+        >>> corpus
+        Corpus('lee_background', num_docs=300, num_words=2132, num_tokens=23520)
+        >>> corpus[:10].num_docs
+        10
     """
 
-    # ---------------------------------------------------------------- making one
+    # ---------------------------------------------------------------- constructors
 
-    def __new__(cls, *given: Any, **parts: Any) -> Corpus:
-        """Makes an empty object, to be filled with the parts of a corpus.
+    def __new__(cls, *documents: Any, **parts: Any) -> Corpus:
+        """Makes an uninitialised object; refuses documents.
 
         Raises:
-            CorpusError: Texts or counts are given, from which other constructors make a corpus.
+            CorpusError: The call has positional arguments, such as texts or counts.
         """
-        if given:
+        if documents:
             raise CorpusError(
-                f"Corpus({type(given[0]).__name__}) is not a way to make one; "
+                f"Corpus({type(documents[0]).__name__}) is not a way to make one; "
                 "take Corpus.from_texts(texts), Corpus.from_matrix(counts) or read_corpus(path)"
             )
         return super().__new__(cls)
@@ -70,29 +76,34 @@ class Corpus(Documents):
         metadata: Any = None,
         allow_empty: bool = False,
     ) -> Corpus:
-        """Makes a corpus of the counts in a matrix, one document a row.
+        """Makes a corpus from a matrix of counts. Each row is a document.
 
         Args:
             matrix: ``(num_docs, num_words)`` whole counts: a scipy sparse matrix or array, a dense
-                array, a torch tensor (dense or sparse), or a pandas data frame. Entries given
-                twice are added up.
-            vocabulary: The ``num_words`` words, all different, in the order of the columns. If not
-                given, the column names of a data frame, where they are strings.
-            labels: One label per document, which becomes the column ``label`` of the metadata.
-            name: A name for messages and reports.
-            metadata: What else is known of the documents: a mapping of column names to ``num_docs``
-                values each, or a pandas data frame with a row for each document in order. The
-                index of a data frame is not used.
-            allow_empty: Whether to accept a matrix of zeros, such as that of documents in which a
-                fitted model knows no word.
+                array, a torch tensor (dense or sparse), or a pandas data frame. Repeated entries
+                of a sparse matrix are added up.
+            vocabulary: The ``num_words`` distinct words, in the order of the columns. Defaults to
+                the column names of a data frame if they are strings.
+            labels: One label per document. They become the column ``label`` of the metadata.
+            name: Name of the corpus for messages and reports.
+            metadata: Further columns: a mapping of names to ``num_docs`` values each, or a pandas
+                data frame with a row for each document in order. The index of a data frame is
+                ignored.
+            allow_empty: Accept a matrix of zeros. New documents may have no word of a fitted
+                model's vocabulary.
 
         Returns:
-            The corpus; rows without counts are kept as empty documents.
+            The corpus. Rows of zeros are kept as empty documents.
 
         Raises:
-            CorpusError: A count is negative, fractional, NaN or too large, the vocabulary, the
-                labels or the metadata do not fit, a word occurs twice, or there is not a single
-                token.
+            CorpusError: A count is negative, fractional, NaN or too large. The vocabulary, the
+                labels or the metadata have another length. A word is repeated. The matrix has no
+                tokens.
+
+        Example:
+            >>> counts = [[2, 0, 1], [0, 3, 0]]
+            >>> lntm.Corpus.from_matrix(counts, ["wood", "stone", "water"])
+            Corpus(num_docs=2, num_words=3, num_tokens=6)
         """
         if vocabulary is None and is_frame(matrix):
             names = list(matrix.columns)
@@ -125,80 +136,89 @@ class Corpus(Documents):
         min_df: int | float | str = "auto",
         **options: Any,
     ) -> Corpus:
-        """Makes a corpus of texts, whose words scikit-learn's ``CountVectorizer`` counts.
+        """Makes a corpus from texts. scikit-learn's ``CountVectorizer`` counts the words.
 
         Args:
             texts: The documents.
-            vocabulary: The words to count, in this order; all others are dropped with a warning. If
-                not given, the options below choose the words, in alphabetical order.
-            labels: One label per document, which becomes the column ``label`` of the metadata.
-            name: A name for messages and reports.
+            vocabulary: Words to count, in this order. Further words are dropped with a warning.
+                By default the options below choose the words, in alphabetical order.
+            labels: One label per document. They become the column ``label`` of the metadata.
+            name: Name of the corpus for messages and reports.
             metadata: As for ``from_matrix``.
-            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words, and the
-                options below cannot be given.
-            stop_words: Words to leave out: ``"english"`` for the 318 of scikit-learn's English
-                list, a list of words in any language, or ``None`` (or ``"none"``) for none.
-                ``"auto"`` leaves out the English ones if they make up a tenth of the tokens or
-                more, because the texts are English then. It leaves n-grams as they are.
-            min_df: The fewest documents that a word must be in, as a number or a share. ``"auto"``
-                is 1 for fewer than 50 documents, 2 from 50 on, 3 from 500 on, and so forth.
-            **options: Other ``CountVectorizer`` options, such as ``max_df=0.5``, ``token_pattern``,
-                ``lowercase``, ``max_features``.
+            vectorizer: A fitted ``CountVectorizer``. Its ``transform`` counts the words.
+                Excludes ``vocabulary`` and the options below.
+            stop_words: Words to leave out. ``"english"`` is scikit-learn's list of 318 English
+                words. A list may be in any language. ``None`` and ``"none"`` keep all words.
+                Defaults to ``"auto"``: the English words if they make up at least a tenth of the
+                tokens, otherwise no words. ``"auto"`` keeps all n-grams.
+            min_df: Minimum number of documents with a word, as a number or a share.
+                Defaults to ``"auto"``: 1 for fewer than 50 documents, 2 from 50, 3 from 500, 4
+                from 5,000, and so forth.
+            **options: Further ``CountVectorizer`` options, such as ``max_df=0.5``,
+                ``token_pattern``, ``lowercase`` and ``max_features``.
 
         Returns:
-            The corpus; texts without a counted word are kept as empty documents. Its
-            ``preparation`` says which words ``"auto"`` left out.
+            The corpus. Texts without a counted word are kept as empty documents. The attribute
+            ``preparation`` names the words left out by ``"auto"``.
 
         Raises:
-            CorpusError: A text is not a string, no word remains, or options contradict each other.
+            CorpusError: A text is not a string, no word remains, or two options contradict.
+
+        Example:
+            >>> texts = ["the wood of the old house", "a house of stone", "the stone of the bridge"]
+            >>> corpus = lntm.Corpus.from_texts(texts, metadata={"year": [1990, 2000, 2010]})
+            >>> corpus.vocabulary
+            ('bridge', 'house', 'old', 'stone', 'wood')
+            >>> corpus.preparation
+            'left out 2 English stop words (stop_words none keeps them)'
         """
         texts = check_texts(texts)
         if isinstance(stop_words, Iterable) and not isinstance(stop_words, str):
             stop_words = list(stop_words)
-        chosen = {
+        word_options = {
             name: value
             for name, value in (("stop_words", stop_words), ("min_df", min_df))
             if not (isinstance(value, str) and value == "auto")
         } | options
         about = {"labels": labels, "name": name, "metadata": metadata}
         if vectorizer is not None:
-            if chosen or vocabulary is not None:
-                given = [*chosen, *(["vocabulary"] if vocabulary is not None else [])]
+            if word_options or vocabulary is not None:
+                names = [*word_options, *(["vocabulary"] if vocabulary is not None else [])]
                 raise CorpusError(
-                    f"{', '.join(given)} would choose words, and so does the vectorizer; give one"
+                    f"{', '.join(names)} would choose words, and so does the vectorizer; give one"
                 )
             counts, words = transform_texts(vectorizer, texts)
             return cls.from_matrix(counts, words, **about, allow_empty=True)
         if vocabulary is not None:
-            refuse_pruning(chosen)
-            chosen = {"stop_words": None, "min_df": 1} | chosen
+            refuse_pruning(word_options)
+            word_options = {"stop_words": None, "min_df": 1} | word_options
         try:
-            counts, words, preparation = count_words(texts, **chosen)
+            counts, words, preparation = count_words(texts, **word_options)
         except NoWordsError:
             if vocabulary is None:
                 raise
-            known, none = list(vocabulary), np.empty(0, np.int64)
-            empty = sp.coo_matrix((none, (none, none)), (len(texts), len(known)))
-            return cls.from_matrix(empty, known, **about, allow_empty=True)
+            columns, none = list(vocabulary), np.empty(0, np.int64)
+            empty = sp.coo_matrix((none, (none, none)), (len(texts), len(columns)))
+            return cls.from_matrix(empty, columns, **about, allow_empty=True)
         corpus = replace(cls.from_matrix(counts, words, **about), preparation=preparation)
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
 
     def with_metadata(self, columns: Any) -> Corpus:
-        """Returns the same documents with further columns of metadata.
+        """Returns the corpus with further columns of metadata.
 
         Args:
-            columns: A mapping of column names to ``num_docs`` values each, or a pandas data frame
-                with a row for each document in order, whose index is not used. Lists and dates
-                become text. A column replaces one of the same name.
+            columns: Mapping of column names to ``num_docs`` values each, or a pandas data frame
+                with a row for each document in order. The index of a data frame is ignored. Lists
+                and dates become text. A new column replaces an old column of this name.
 
         Returns:
             The corpus.
 
         Raises:
-            CorpusError: A column does not have one value a document.
+            CorpusError: A column has another number of values.
         """
         new = make_metadata(columns, self.num_docs)
-        # Encodings were derived from the columns as they were.
+        # Encodings derive from the old columns.
         return replace(
             self,
             metadata=FrozenDict({**self.metadata, **new}),
@@ -207,42 +227,44 @@ class Corpus(Documents):
         )
 
     def with_covariates(self, covariates: Mapping[str, Any]) -> Corpus:
-        """Returns the same documents with numeric arrays that a prior reads from their batches.
+        """Returns the corpus with further numeric arrays.
 
-        Batches of the corpus carry each array as the tensor ``batch.covariates[name]``.
+        Batches of the corpus carry each array as the tensor ``batch.covariates[name]``, for use in
+        a prior.
 
         Args:
             covariates: Arrays ``(num_docs, ...)`` by name, such as a design matrix
-                ``{"x": (num_docs, num_columns)}``. An array replaces one of the same name.
+                ``{"x": (num_docs, num_columns)}``. A new array replaces an old array of this name.
 
         Returns:
             The corpus.
 
         Raises:
-            CorpusError: An array is not numeric, not finite, or not one row for each document.
+            CorpusError: A value is not a finite number, or an array has another number of rows.
         """
         new = make_covariates(covariates, self.num_docs)
         bare = self.without_encodings(*new)
         return replace(bare, covariates=FrozenDict({**self.covariates, **new}))
 
     def with_encoding(self, name: str, encoder: object, derive: Callable[[], Any]) -> Corpus:
-        """Returns the same documents with an array that is derived from their metadata.
+        """Returns the corpus with an array derived from the metadata.
 
-        Priors and topics call it in their ``encode``. Batches of the corpus then carry the array as
-        ``batch.covariates[name]``, in place of a covariate of that name. New metadata remove it.
+        The ``encode`` methods of priors and topics use it. Batches carry the array as
+        ``batch.covariates[name]``, in place of a covariate of this name. A later
+        ``with_metadata`` removes the array.
 
         Args:
             name: Name of the array.
-            encoder: What derives the array, such as a fitted formula. Equal encoders must derive
-                equal arrays from the same metadata.
-            derive: Returns the array ``(num_docs, ...)``. It is not called if the corpus has the
+            encoder: Source of the array, such as a fitted formula. Equal encoders must derive equal
+                arrays from equal metadata.
+            derive: Computes the array ``(num_docs, ...)``. It is called only if the corpus lacks an
                 array of an equal encoder.
 
         Returns:
-            The corpus; this corpus itself if it has the array already.
+            The corpus; ``self`` if it already has the array.
 
         Raises:
-            CorpusError: The array is not numeric, not finite, or not one row for each document.
+            CorpusError: A value is not a finite number, or the array has another number of rows.
         """
         if name in self.encoders and self.encoders[name] == encoder:
             return self
@@ -254,10 +276,10 @@ class Corpus(Documents):
         )
 
     def without_encodings(self, *names: str) -> Corpus:
-        """Returns the same documents without the derived arrays of these names.
+        """Returns the corpus without some of the derived arrays.
 
         Args:
-            *names: Names of arrays. Names that the corpus has no encoding of are passed over.
+            *names: Names of encodings to remove. Unknown names are ignored.
         """
         if self.encoders.keys().isdisjoint(names):
             return self
@@ -269,18 +291,26 @@ class Corpus(Documents):
         )
 
     def with_vocabulary(self, vocabulary: Iterable[str]) -> Corpus:
-        """Returns the same documents, counted over the vocabulary of a fitted model.
+        """Returns the documents over another vocabulary, for example that of a fitted model.
+
+        Warns if words of this corpus are dropped.
 
         Args:
-            vocabulary: The words, in the order of the new columns. A word that does not occur gets
-                an empty column. Words of this corpus that are not among them are dropped, with one
-                warning.
+            vocabulary: The words, in the order of the new columns. Words absent from this corpus
+                get an empty column.
 
         Returns:
-            The corpus over the new columns. Documents that lose every word stay, empty.
+            The corpus over the new columns. Documents without a known word are kept as empty
+            documents.
 
         Raises:
             CorpusError: This corpus has no vocabulary.
+
+        Example:
+            >>> new = lntm.Corpus.from_texts(["police rescued whale", "water"])
+            >>> new.with_vocabulary(["police", "rescued", "water", "whale"]).to_scipy().toarray()
+            array([[1, 1, 0, 1],
+                   [0, 0, 1, 0]])
         """
         words = check_vocabulary(vocabulary, None)
         assert words is not None
@@ -298,11 +328,11 @@ class Corpus(Documents):
             nonlocal num_lossy
             for _, old in self.parts():
                 columns = new[old.word_index]
-                known = columns >= 0
+                is_known = columns >= 0
                 documents = np.repeat(np.arange(old.sizes.size), old.sizes)
-                num_lossy += np.unique(documents[~known]).size
+                num_lossy += np.unique(documents[~is_known]).size
                 matrix = sp.coo_matrix(
-                    (old.counts[known], (documents[known], columns[known])),
+                    (old.counts[is_known], (documents[is_known], columns[is_known])),
                     (old.sizes.size, len(words)),
                 ).tocsr()
                 yield Rows(np.diff(matrix.indptr), matrix.indices, matrix.data)
@@ -312,12 +342,12 @@ class Corpus(Documents):
             hint = "" if counts.size else "; check that both were made by the same tokenizer"
             stops = unknown & english_stop_words(self.vocabulary, self.word_totals)
             num_stops = int(self.word_totals[stops].sum())
-            known_why = f"; {num_stops} of the tokens are English stop words" if num_stops else ""
+            reason = f"; {num_stops} of the tokens are English stop words" if num_stops else ""
             warnings.warn(
                 f"dropped {lost_tokens} of {self.num_tokens} tokens: "
                 f"{int((unknown & (self.word_totals > 0)).sum())} words unknown to the "
                 f"vocabulary, in {num_lossy} of {self.num_docs} documents"
-                f"{known_why}{hint}",
+                f"{reason}{hint}",
                 UserWarning,
                 stacklevel=2,
             )
@@ -333,56 +363,73 @@ class Corpus(Documents):
     # ---------------------------------------------------------------- splits and files
 
     def split(self, test_fraction: float = 0.1, seed: int = 0) -> Split[Corpus]:
-        """Divides the documents at random into a training and a test set.
+        """Splits the documents at random into a training set and a test set.
 
         Args:
             test_fraction: Share of the documents in the test set, rounded to whole documents.
-            seed: The same seed gives the same split.
+            seed: Seed of the random numbers. Equal seeds give equal splits.
 
         Returns:
-            The split: ``train, test = corpus.split()``, or ``.train``, ``.test`` and ``.save``.
+            The split. It unpacks into two corpora and has ``train``, ``test`` and ``save``.
 
         Raises:
-            CorpusError: The fraction is not between 0 and 1, or there is only one document.
+            CorpusError: The fraction is outside of (0, 1), or the corpus has a single document.
+
+        Example:
+            >>> train, test = corpus.split(test_fraction=0.2, seed=1)
+            >>> train.num_docs, test.num_docs
+            (240, 60)
         """
         return split_documents(self, test_fraction, seed)
 
     def hold_out_words(self, observed_fraction: float = 0.5, seed: int = 0) -> WordHoldOut[Corpus]:
-        """Divides every document's tokens at random, without replacement, for completion scores.
+        """Splits every document's tokens at random into an observed and a held-out part.
+
+        Completion scores predict the held-out tokens from the observed tokens.
 
         Args:
-            observed_fraction: Share of a document's tokens to observe, rounded to whole tokens. The
-                only token of a document is observed. A longer document has at least one token on
-                each side.
-            seed: The same seed gives the same tokens.
+            observed_fraction: Share of each document's tokens to observe, rounded to whole tokens.
+                Documents of two or more tokens have a token in each part. A single token is
+                observed.
+            seed: Seed of the random numbers. Equal seeds give equal parts.
 
         Returns:
-            The hold-out: ``observed, held_out = corpus.hold_out_words()``, or ``.observed``,
-            ``.held_out`` and ``.save``.
+            The hold-out. It unpacks into two corpora and has ``observed``, ``held_out`` and
+            ``save``.
 
         Raises:
-            CorpusError: The fraction is not between 0 and 1.
+            CorpusError: The fraction is outside of (0, 1).
+
+        Example:
+            >>> observed, held_out = corpus.hold_out_words(observed_fraction=0.5)
+            >>> observed.num_tokens + held_out.num_tokens == corpus.num_tokens
+            True
         """
         return hold_out_words(self, observed_fraction, seed)
 
     def save(self, path: str | Path) -> None:
-        """Writes the corpus to a file or a folder that ``read_corpus`` reads.
+        """Writes the corpus to a file or a folder for ``read_corpus``.
 
-        The file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed, and
-        ``NAME.vocab.txt`` beside it the words. A file ``NAME.labels.txt`` that an older corpus left
-        is removed. Each file appears complete or not at all.
+        The file ``NAME.npz`` holds the counts, the metadata and the covariates, compressed. The
+        file ``NAME.vocab.txt`` beside it holds the words. An older corpus's ``NAME.labels.txt`` is
+        removed. Each file is written atomically.
 
-        The folder ``NAME`` holds the same in plain arrays. The corpus that is read from it maps its
-        counts into memory, so it may be larger than the memory. The folder appears complete or not
-        at all, in place of an older corpus's.
+        The folder ``NAME`` holds these data in plain arrays. ``read_corpus`` maps its counts
+        into memory, so the corpus may be larger than the memory. The folder is written atomically
+        and replaces the folder of an older corpus.
 
         Args:
-            path: A path that ends in ``.npz`` for a file, or in no suffix for a folder.
+            path: Path with the suffix ``.npz`` for a file, or without a suffix for a folder.
 
         Raises:
-            CorpusError: The path has another suffix or holds something else, or a word holds a line
-                break.
+            CorpusError: The path has another suffix, something else is there, or a word contains a
+                line break.
             FileError: A file cannot be written.
+
+        Example:
+            >>> corpus.save("lee.npz")
+            >>> lntm.read_corpus("lee.npz").fingerprint() == corpus.fingerprint()
+            True
         """
         path = Path(path)
         if path.suffix not in (".npz", ""):
@@ -405,29 +452,29 @@ class Corpus(Documents):
             (self.counts, self.word_index, self.row_offsets), (self.num_docs, self.num_words)
         )
         write_archive(path, Archive(matrix, self.metadata, self.covariates))
-        # An older corpus's words and labels would be read with this one.
+        # The reader would combine the words and labels of an older corpus with the new counts.
         path.with_name(f"{path.stem}.labels.txt").unlink(missing_ok=True)
         if self.vocabulary is None:
             words.unlink(missing_ok=True)
 
 
 def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, or a copy if another may write to it."""
+    """``array``, or a copy if its memory is shared or writable."""
     return array if array.flags.owndata and not array.flags.writeable else array.copy()
 
 
 def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
-    """Makes a corpus of the documents that a user gave to an engine.
+    """Converts the documents passed to an engine to a corpus.
 
     Args:
-        documents: A corpus, which is returned as it is, or a matrix as for ``Corpus.from_matrix``.
-        allow_empty: Whether to accept a matrix of zeros.
+        documents: A corpus (returned unchanged) or a matrix as for ``Corpus.from_matrix``.
+        allow_empty: Accept a matrix of zeros.
 
     Returns:
         The corpus.
 
     Raises:
-        ConfigError: The documents are texts, a path, or something else that holds no counts.
+        ConfigError: The documents are texts, a path, or another object without counts.
         CorpusError: The matrix is malformed.
     """
     if isinstance(documents, Corpus):
@@ -436,9 +483,9 @@ def as_corpus(documents: Any, *, allow_empty: bool = False) -> Corpus:
         raise ConfigError(
             f"expected a corpus, got {str(documents)!r}; if it is a file, read it by read_corpus"
         )
-    if (how := how_to_count(documents)) is not None:
+    if (code := counting_code(documents)) is not None:
         raise ConfigError(
-            f"expected a corpus or a matrix of counts, got texts; count their words by {how}"
+            f"expected a corpus or a matrix of counts, got texts; count their words by {code}"
         )
     matrix = is_frame(documents) or sp.issparse(documents)
     if matrix or isinstance(documents, (np.ndarray, Tensor, list, tuple)):

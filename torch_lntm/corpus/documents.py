@@ -1,4 +1,4 @@
-"""Documents: stored word counts, their selection and their batches."""
+"""Documents: stored word counts, selections and batches."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, re
 from torch_lntm.errors import CorpusError
 
 D = TypeVar("D", bound="Documents")
-#: Entries up to which a selection of mapped documents is held in memory.
+#: Selections of mapped documents with more entries than this stay in files.
 LARGE = 1 << 22
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Documents:
-    """Word counts of ``num_docs`` documents in compressed sparse rows; immutable.
+    """Immutable word counts of ``num_docs`` documents in compressed sparse rows.
 
-    This is what a ``Corpus`` stores and how it gives batches; a ``Corpus`` adds how it is made,
-    split and saved. The constructor takes its arrays as they are. Documents may be empty.
+    This base class of ``Corpus`` stores the counts and makes batches. ``Corpus`` adds constructors,
+    splits and saving. The constructor here does not check its arrays. Documents may be empty.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
             ``row_offsets[d]:row_offsets[d + 1]``.
         word_index: ``(nnz,)`` column of each entry, ascending and distinct within a document.
-        counts: ``(nnz,)`` int32 tokens of each entry, all positive.
+        counts: ``(nnz,)`` positive int32 number of tokens of each entry.
         num_words: Size of the vocabulary.
-        vocabulary: The words, in the order of the columns; ``None`` where they are not known.
-        metadata: Read-only mapping of column names to arrays ``(num_docs,)``: float64, int64,
-            bool, or objects that are strings. A missing value is NaN among numbers and ``None``
-            among strings. Selection, splits and saving carry the columns along.
-        covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, which the
-            batches of this corpus carry as tensors; made by ``with_covariates``.
-        encodings: Read-only mapping of names to arrays that a model derived from the metadata,
-            which the batches carry too; made by ``model.encode``. Selection and splits carry them
-            along; files do not hold them.
-        encoders: Read-only mapping of the same names to the objects that derived the arrays.
-        name: A name for messages and reports.
-        preparation: A sentence on the words that ``from_texts`` left out by default, if any.
+        vocabulary: The words in the order of the columns; ``None`` if unknown.
+        metadata: Read-only mapping of column names to arrays ``(num_docs,)`` of float64, int64,
+            bool, or strings as objects. Missing values are NaN in numbers and ``None`` in strings.
+            Selections, splits and saved files keep the columns.
+        covariates: Read-only mapping of names to numeric arrays ``(num_docs, ...)``, made by
+            ``with_covariates``. Batches carry them as tensors.
+        encodings: Read-only mapping of names to arrays derived from the metadata by
+            ``model.encode``. Batches carry them as tensors. Selections and splits keep them, saved
+            files drop them.
+        encoders: Read-only mapping of these names to the sources of the arrays.
+        name: Name for messages and reports.
+        preparation: Sentence about the words left out by default in ``from_texts``, if any.
     """
 
     row_offsets: NDArray[np.int64]
@@ -70,7 +70,7 @@ class Documents:
 
     @property
     def num_docs(self) -> int:
-        """Number of documents, empty ones included."""
+        """Number of documents, including empty documents."""
         return self.row_offsets.size - 1
 
     @property
@@ -81,18 +81,18 @@ class Documents:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """``(num_docs,)`` tokens per document."""
-        found = []
+        lengths_of_parts = []
         for _, rows in self.parts():
             tokens_before = np.concatenate([[0], np.cumsum(rows.counts, dtype=np.int64)])
             offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
-            found.append(np.diff(tokens_before[offsets]))
-        lengths = np.concatenate(found)
+            lengths_of_parts.append(np.diff(tokens_before[offsets]))
+        lengths = np.concatenate(lengths_of_parts)
         lengths.setflags(write=False)
         return lengths
 
     @property
     def nonempty(self) -> NDArray[np.int64]:
-        """Ascending positions of the documents with at least one token."""
+        """Positions of the documents with tokens, ascending."""
         return np.flatnonzero(self.lengths)
 
     @cached_property
@@ -100,7 +100,7 @@ class Documents:
         """``(num_words,)`` tokens of each word in all documents."""
         totals = np.zeros(self.num_words, np.int64)
         for _, rows in self.parts():
-            # As floating-point numbers, which are exact for so few.
+            # bincount adds up floats. They are exact for the counts of a single part.
             totals += np.bincount(rows.word_index, rows.counts, self.num_words).astype(np.int64)
         totals.setflags(write=False)
         return totals
@@ -123,9 +123,9 @@ class Documents:
 
     @cached_property
     def labels(self) -> tuple[str, ...] | None:
-        """The column ``label`` of the metadata as strings; ``None`` where there is none.
+        """Column ``label`` of the metadata as strings; ``None`` if the column is missing.
 
-        A document's several labels are joined by ``|``, and a missing label is empty.
+        Several labels of a document are joined by ``|``. A missing label is an empty string.
         """
         if "label" not in self.metadata:
             return None
@@ -134,7 +134,7 @@ class Documents:
 
     @property
     def batch_covariates(self) -> Arrays:
-        """The arrays that batches carry: covariates, and encodings in place of their namesakes."""
+        """Arrays for batches: the encodings, and the covariates of further names."""
         return FrozenDict({**self.covariates, **self.encodings})
 
     def metadata_frame(self) -> Any:
@@ -146,20 +146,20 @@ class Documents:
         return frame_of(self.metadata)
 
     def __getitem__(self: D, rows: Any) -> D:
-        """Returns a new corpus of the documents ``rows``, which numbers them from 0.
+        """Returns a new corpus of the selected documents, with positions from 0.
 
         Args:
             rows: A position, a slice, an array of positions or a boolean mask.
 
         Raises:
-            CorpusError: No document is selected.
-            IndexError: A position is out of range, or a mask of another length.
+            CorpusError: The selection is empty.
+            IndexError: A position is out of range, or a mask has another length.
         """
         rows = self._positions(rows)
         sizes = self.row_offsets[rows + 1] - self.row_offsets[rows]
         row_offsets = np.concatenate([[0], np.cumsum(sizes)])
         entries = self._neighbours(rows)
-        if entries is not None:  # no copy
+        if entries is not None:  # a view without a copy
             word_index, counts = self.word_index[entries], self.counts[entries]
         else:
             in_files = self.goes_to_files(int(row_offsets[-1]))
@@ -178,7 +178,7 @@ class Documents:
         )
 
     def _positions(self, rows: Any) -> NDArray[np.int64]:
-        """The positions that a selection chooses, as numpy does."""
+        """Selected positions, by numpy's rules."""
         rows = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         try:
             positions = np.atleast_1d(np.arange(self.num_docs)[rows])
@@ -194,12 +194,12 @@ class Documents:
         return positions
 
     def _neighbours(self, rows: NDArray[np.int64]) -> slice | None:
-        """The entries of some documents, if these lie one after the other."""
+        """Slice of the entries of ``rows`` if the documents are neighbours; ``None`` otherwise."""
         starts, stops = self.row_offsets[rows], self.row_offsets[rows + 1]
         return slice(int(starts[0]), int(stops[-1])) if (starts[1:] == stops[:-1]).all() else None
 
     def _rows(self, rows: NDArray[np.int64]) -> Rows:
-        """The entries of some documents."""
+        """Entries of some documents."""
         starts = self.row_offsets[rows]
         sizes = self.row_offsets[rows + 1] - starts
         entries = self._neighbours(rows)
@@ -214,15 +214,15 @@ class Documents:
         return Rows(sizes, words, counts)
 
     def goes_to_files(self, nnz: int) -> bool:
-        """Whether documents of so many entries that are made from these stay out of memory."""
+        """Whether a corpus of ``nnz`` entries derived from this corpus stays in files."""
         return is_mapped(self.counts) and nnz > LARGE
 
     def parts(self, max_entries: int | None = None) -> Iterator[tuple[slice, Rows]]:
         """Yields all documents in parts of bounded size, each with the slice of its entries.
 
         Args:
-            max_entries: The most entries of several documents together; about a million if not
-                given.
+            max_entries: Maximum number of entries in a part. A document with more entries is a part
+                alone. Defaults to about a million.
         """
         for first, last in parts(self.row_offsets, max_entries):
             entries = slice(int(self.row_offsets[first]), int(self.row_offsets[last]))
@@ -231,24 +231,24 @@ class Documents:
             release(self.word_index, self.counts)
 
     def with_counts(self: D, counts: NDArray[np.integer]) -> D:
-        """Returns the same documents and words with other counts.
+        """Returns the corpus with new counts.
 
         Args:
-            counts: ``(nnz,)`` counts, one for each entry of this corpus. Entries of 0 are removed.
+            counts: ``(nnz,)`` counts in the order of the entries. Entries of 0 are removed.
 
         Returns:
-            The corpus. All of its documents may be empty.
+            The corpus. All documents may be empty.
         """
         return self._with_counts(lambda entries, rows: counts[entries])
 
     def without_counts(self: D, counts: NDArray[np.integer]) -> D:
-        """Returns the same documents without some of their tokens.
+        """Returns the corpus without some of the tokens.
 
         Args:
-            counts: ``(nnz,)`` how many tokens of each entry to leave out.
+            counts: ``(nnz,)`` number of tokens to remove from each entry.
 
         Returns:
-            The corpus. All of its documents may be empty.
+            The corpus. All documents may be empty.
         """
         return self._with_counts(lambda entries, rows: rows.counts - counts[entries])
 
@@ -274,7 +274,7 @@ class Documents:
     def fingerprint(self) -> str:
         """SHA-256 of the counts and the vocabulary, in hexadecimal.
 
-        The metadata, the covariates and the name are not part of it.
+        The metadata, the covariates and the name do not affect it.
         """
         return self._fingerprint
 
@@ -296,16 +296,16 @@ class Documents:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> DocumentBatch:
-        """Returns some documents as one batch, with their positions in this corpus as ``index``.
+        """Returns a batch of documents with their positions in this corpus as ``index``.
 
-        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` hold the same counts, but they are not
-        the same batch. The first is a part of this corpus: its ``index`` is ``rows``, and its
-        ``corpus_size`` is ``num_docs``. The second is the whole of a smaller corpus: its ``index``
-        counts from 0. Only the index of the first finds what is kept for this corpus's documents.
+        ``corpus.batch(rows)`` and ``corpus[rows].batch()`` have equal counts and differ in
+        ``index``. The first is a part of this corpus: ``index`` is ``rows``, and ``corpus_size`` is
+        ``num_docs``. The second is a complete smaller corpus: ``index`` counts from 0. Use the
+        first to look up values by position in this corpus.
 
         Args:
-            rows: A position, a slice, an array of positions or a boolean mask; all documents if not
-                given.
+            rows: A position, a slice, an array of positions or a boolean mask. Defaults to all
+                documents.
             device: Device of the tensors.
             dtype: Floating-point type of the counts and the covariates.
 
@@ -313,8 +313,8 @@ class Documents:
             The batch.
 
         Raises:
-            CorpusError: No document is selected, or ``rows`` is a device or a type.
-            IndexError: A position is out of range, or a mask of another length.
+            CorpusError: The selection is empty, or ``rows`` is a device or a type.
+            IndexError: A position is out of range, or a mask has another length.
         """
         if isinstance(rows, (str, torch.device, torch.dtype)):
             raise CorpusError(
@@ -334,24 +334,31 @@ class Documents:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Iterator[DocumentBatch]:
-        """Yields the documents in batches of bounded size: by default all of them, in order.
+        """Yields the documents in batches of bounded size. Defaults to a single batch in order.
 
         Args:
-            max_docs: The most documents in a batch.
-            max_tokens: The most tokens in a batch. A document that has more makes a batch of its
-                own. This bounds a batch's memory for documents of any length.
-            order: Positions of the documents to yield, in this order. The corpus is not copied.
-            shuffle: Whether to yield all documents in random order.
-            seed: Seed of the random order, or a generator that goes on from pass to pass.
+            max_docs: Maximum number of documents in a batch.
+            max_tokens: Maximum number of tokens in a batch, to bound the memory for documents of
+                any length. A document with more tokens is a batch alone.
+            order: Positions of the documents to yield, in this order. Defaults to all documents.
+                The corpus is not copied.
+            shuffle: Yield all documents in random order.
+            seed: Seed of the random order, or a generator to continue from pass to pass.
             device: Device of the tensors.
             dtype: Floating-point type of the counts and the covariates.
 
         Yields:
-            Batches with the documents' positions in ``index`` and this corpus's ``corpus_size``.
+            Batches with the positions of the documents as ``index`` and the size of this corpus as
+            ``corpus_size``.
 
         Raises:
-            CorpusError: A bound is below 1, or both an order and shuffling are asked for.
+            CorpusError: A bound is below 1, or both ``order`` and ``shuffle`` are given.
             IndexError: A position is out of range.
+
+        Example:
+            >>> sizes = [batch.num_docs for batch in corpus.batches(max_docs=128, shuffle=True)]
+            >>> sizes
+            [128, 128, 44]
         """
         for bound, value in (("max_docs", max_docs), ("max_tokens", max_tokens)):
             if value is not None and value < 1:
@@ -372,7 +379,7 @@ class Documents:
         dtype: torch.dtype,
     ) -> Iterator[DocumentBatch]:
         tokens = None
-        if max_tokens is not None:  # reads all counts
+        if max_tokens is not None:  # only then, because it reads all counts
             tokens = np.concatenate([[0], np.cumsum(self.lengths[order])])
         start = 0
         while start < order.size:
@@ -386,14 +393,14 @@ class Documents:
     def _batch(
         self, rows: NDArray[np.int64], device: torch.device | str, dtype: torch.dtype
     ) -> DocumentBatch:
-        found = self._rows(rows)
-        row_offsets = np.concatenate([[0], np.cumsum(found.sizes)])
+        entries = self._rows(rows)
+        row_offsets = np.concatenate([[0], np.cumsum(entries.sizes)])
         positions = torch.tensor(rows)
-        # Copies: a batch never shares memory with the corpus, which is read-only.
+        # torch.tensor copies: the memory of the corpus is read-only.
         batch = DocumentBatch(
             row_offsets=torch.tensor(row_offsets, device=device),
-            word_index=torch.tensor(found.word_index, dtype=torch.int64, device=device),
-            counts=torch.tensor(found.counts, dtype=dtype, device=device),
+            word_index=torch.tensor(entries.word_index, dtype=torch.int64, device=device),
+            counts=torch.tensor(entries.counts, dtype=dtype, device=device),
             num_words=self.num_words,
             index=positions.to(device),
             corpus_size=self.num_docs,
@@ -406,5 +413,5 @@ class Documents:
                 }
             ),
         )
-        batch.__dict__["positions"] = positions  # without waiting for the device
+        batch.__dict__["positions"] = positions  # saves a copy from the device
         return batch

@@ -1,4 +1,4 @@
-"""Corpora and topics to try things on."""
+"""Example corpora and topics."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from torch_lntm.errors import ConfigError, CorpusError
 
 
 def lee_corpus(**options: Any) -> Corpus:
-    """The Lee background corpus: 300 news articles that come with gensim, so nothing is downloaded.
+    """The Lee background corpus: 300 news articles in gensim's package. Works offline.
 
     Args:
-        **options: Options of ``Corpus.from_texts`` instead of the defaults: words of three or more
-            letters in at least 3 and at most half of the articles, without English stop words.
+        **options: Options of ``Corpus.from_texts`` in place of the defaults. The defaults keep
+            words of three or more letters in at least 3 and at most half of the articles, without
+            English stop words.
 
     Returns:
         The corpus, with vocabulary.
 
     Raises:
         CorpusError: gensim is not installed.
+
+    Example:
+        >>> lntm.lee_corpus()
+        Corpus('lee_background', num_docs=300, num_words=2132, num_tokens=23520)
     """
     defaults = {
         "token_pattern": r"(?u)\b[^\W\d_]{3,}\b",
@@ -38,12 +43,12 @@ def lee_corpus(**options: Any) -> Corpus:
 
 
 def lee_file() -> Path:
-    """The file of the Lee background corpus, with an article in each line.
+    """Path of the Lee background corpus, a text file with an article per line.
 
     Raises:
         CorpusError: gensim is not installed.
     """
-    gensim = find_spec("gensim")  # its folder will do; importing it takes seconds
+    gensim = find_spec("gensim")  # finds the folder without the slow import
     if gensim is None or not gensim.submodule_search_locations:
         raise CorpusError(
             "the Lee corpus comes with gensim, which is not installed; "
@@ -63,11 +68,11 @@ def synthetic_topics(
     Args:
         num_topics: Number of topics, K.
         num_words: Size of the vocabulary, V.
-        concentration: The Dirichlet parameter; the smaller, the fewer words a topic has.
-        seed: A number, or the generator to draw from.
+        concentration: The Dirichlet parameter. Smaller values give topics of fewer words.
+        seed: Seed of the random numbers, or a generator.
 
     Returns:
-        ``(num_topics, num_words)`` float64 probabilities, all positive, rows summing to one.
+        ``(num_topics, num_words)`` positive float64 probabilities. Each row sums to 1.
 
     Raises:
         ConfigError: A size or the concentration is not positive.
@@ -79,6 +84,6 @@ def synthetic_topics(
         )
     alpha = np.full(num_words, float(concentration))
     topics = np.random.default_rng(seed).dirichlet(alpha, size=num_topics)
-    # Small parameters underflow to zero, which no document's log-likelihood survives.
+    # Small parameters underflow to zero, and a word of probability 0 has log-likelihood -inf.
     topics = np.maximum(topics, np.finfo(np.float32).tiny)
     return torch.from_numpy(topics / topics.sum(1, keepdims=True))

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from torch_lntm.corpus.checks import how_to_count
+from torch_lntm.corpus.checks import counting_code
 from torch_lntm.corpus.columns import is_frame
 from torch_lntm.errors import CorpusError, CorpusWarning, warn
 
@@ -39,7 +39,7 @@ def check_texts(texts: Iterable[str]) -> Sequence[str]:
         raise CorpusError(
             "texts must be an iterable of strings, got a single text; wrap it: [text]"
         )
-    how = how_to_count(texts)
+    how = counting_code(texts)
     if is_frame(texts) or isinstance(texts, Mapping):  # of which the names would be counted
         raise CorpusError(
             f"texts must be an iterable of strings, got a {type(texts).__name__} of columns; pass "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_lntm.corpus.archive import read_archive
-from torch_lntm.corpus.checks import check_vocabulary, how_to_count
+from torch_lntm.corpus.checks import check_vocabulary, counting_code
 from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers.counts import COUNT_STREAMS, assemble, check_size
 from torch_lntm.corpus.readers.tables import TABLE_STREAMS, has_counts
@@ -235,7 +235,7 @@ def open_source(
     try:
         path = Path(path)
     except TypeError as error:
-        how = how_to_count(path) or "Corpus.from_texts(texts) or Corpus.from_matrix(counts)"
+        how = counting_code(path) or "Corpus.from_texts(texts) or Corpus.from_matrix(counts)"
         raise CorpusError(
             f"expected the path of a file or folder, got a {type(path).__name__}; documents in "
             f"memory go to {how}"
