@@ -107,7 +107,7 @@ def test_files_of_the_project_that_are_named_are_there() -> None:
         ("[the picture ![b](none.png)](README.md)", 1),
         ('[a](none.md), [b](<none too.md>) and [c](README.md "title")', 2),
         ("[a](#a-title-with-code) [b](#a-title) [c](#twice-1)", 1),
-        ("[a](docs/report.md#whose-intervals) [b](docs/report.md#whose)", 1),
+        ("[a](docs/report.md#choose-the-draws) [b](docs/report.md#whose)", 1),
         ("[a]: none.md", 1),
         ('<img alt="b" src="none.png"> <a href="README.md">b</a>', 1),
         ("`[a](none.md)`\n```python\nx[0](none.md)\n```\n", 0),
