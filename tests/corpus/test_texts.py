@@ -194,12 +194,13 @@ def test_vectorizers_that_cannot_count(vectorizer, options, match):
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        (pd.DataFrame({"id": [1, 2], "text": ["wood", "stone"]}), "from_texts(table['text'], met"),
-        (pd.DataFrame({"id": [1, 2], "body": ["wood", "stone"]}), "from_texts(table['body'], met"),
-        (pd.DataFrame({"id": [1, 2]}), "from_texts(table[name])"),
+        (pd.DataFrame({"id": [1, 2], "text": ["wood", "stone"]}), "from_frame(frame, text='text')"),
+        (pd.DataFrame({"id": [1, 2], "body": ["wood", "stone"]}), "from_frame(frame, text='body')"),
+        (pd.DataFrame({"id": [1, 2]}), "from_frame(frame, text=name)"),
         ({"text": ["wood", "stone"]}, "from_texts(table['text'], metadata=table)"),
         ({"wood": 1}, "from_texts(table[name])"),
-        ([{"text": "wood"}], "from_texts([record['text'] for record in records])"),
+        ([{"text": "wood"}], "from_records(records, text='text')"),
+        ([{"id": 1, "body": "wood"}], "from_records(records, text='body')"),
     ],
 )
 def test_tables_and_records_are_no_texts(given, advice):

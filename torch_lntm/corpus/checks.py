@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_lntm.corpus.columns import SURROGATE, is_frame
+from torch_lntm.corpus.columns import SURROGATE
+from torch_lntm.corpus.frames import column_names, is_frame, is_table
 from torch_lntm.errors import CorpusError
 
 MAX_COUNT = np.iinfo(np.int32).max
@@ -53,20 +54,31 @@ def counting_code(documents: Any) -> str | None:
     Returns:
         The code; ``None`` if the documents are not recognised as texts.
     """
-    if is_frame(documents) or isinstance(documents, Mapping):
-        columns = [name for name in documents if _holds_texts(documents[name])]
-        text = "text" if "text" in columns else next(iter(columns), None)
+    if is_table(documents):
+        text = _text_column({name: documents[name] for name in column_names(documents)})
+        return text and f"Corpus.from_frame(frame, text={text!r})"
+    if isinstance(documents, Mapping):
+        text = _text_column(documents)
         return text and f"Corpus.from_texts(table[{text!r}], metadata=table)"
     is_list = isinstance(documents, (list, tuple)) or getattr(documents, "ndim", 0) == 1
     first = next(iter(documents), None) if is_list else None
     if isinstance(first, Mapping):
-        return "Corpus.from_texts([record['text'] for record in records])"
+        text = _text_column({name: [value] for name, value in first.items()}) or "text"
+        return f"Corpus.from_records(records, text={text!r})"
     return "Corpus.from_texts(texts)" if isinstance(first, str) else None
+
+
+def _text_column(columns: Mapping[Any, Any]) -> Any:
+    """The name of the column ``text`` if it holds texts, else of the first column of texts."""
+    names = [name for name, column in columns.items() if _holds_texts(column)]
+    return "text" if "text" in names else next(iter(names), None)
 
 
 def _holds_texts(column: Any) -> bool:
     is_list = isinstance(column, Iterable) and not isinstance(column, str)
-    return is_list and isinstance(next(iter(column), None), str)
+    first: Any = next(iter(column), None) if is_list else None
+    # Values of Arrow are objects around Python's.
+    return isinstance(first.as_py() if hasattr(first, "as_py") else first, str)
 
 
 def _is_canonical(matrix: Any) -> bool:

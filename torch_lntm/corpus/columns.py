@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torch_lntm.corpus.frames import frame_columns, is_missing, is_table
 from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
@@ -21,8 +21,6 @@ T = TypeVar("T")
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: float64 represents every integer up to this one.
 EXACT_IN_FLOAT = 2**53
-#: Maximum number of names in a message.
-_SHOWN = 20
 _KINDS = {
     "bool": np.dtype(bool),
     "int": np.dtype(np.int64),
@@ -60,13 +58,6 @@ class FrozenDict(Mapping[str, T], Generic[T]):
 Arrays = FrozenDict[NDArray[Any]]
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names for a message: the first 20, then the number of further names."""
-    names = list(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
 def select_rows(columns: Arrays, rows: Any) -> Arrays:
     """Columns with the selected rows only."""
     return _frozen({name: array[rows] for name, array in columns.items()})
@@ -92,22 +83,24 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
     round an integer.
 
     Args:
-        columns: Mapping of names to values, or a pandas data frame. The index of a data frame is
-            ignored.
-        num_docs: Expected number of values in each column.
+        columns: A mapping of names to values, pairs of a name and values, or a data frame of
+            pandas, Polars or Arrow. The index of a data frame is not used.
+        num_docs: Number of values of each column.
 
     Raises:
         CorpusError: ``columns`` is of another type, a name is blank or repeated, or a column has
             another number of values.
     """
     pairs: Iterable[tuple[Any, Any]]
-    if is_frame(columns):
-        pairs = ((name, columns.iloc[:, i]) for i, name in enumerate(columns.columns))
+    if is_table(columns):
+        pairs = frame_columns(columns)
     elif isinstance(columns, Mapping):
         pairs = columns.items()
+    elif isinstance(columns, list) and all(isinstance(pair, tuple) for pair in columns):
+        pairs = columns
     else:
         raise CorpusError(
-            "metadata must be a mapping of column names to values, or a pandas data frame; got a "
+            "metadata must be a mapping of column names to values, or a data frame; got a "
             f"{type(columns).__name__}"
         )
     arrays: dict[str, NDArray[Any]] = {}
@@ -120,12 +113,6 @@ def make_metadata(columns: Any, num_docs: int) -> Arrays:
             )
         arrays[name] = _column(name, values, num_docs)
     return _frozen(arrays)
-
-
-def is_frame(value: object) -> bool:
-    """Whether ``value`` is a pandas data frame. Does not import pandas."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
 def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
@@ -157,7 +144,7 @@ def _column(name: str, values: Any, num_docs: int) -> NDArray[Any]:
 
 def _from_objects(values: list[Any]) -> NDArray[Any]:
     """Column of a list of Python values."""
-    missing = np.fromiter(map(_is_missing, values), bool, len(values))
+    missing = np.fromiter(map(is_missing, values), bool, len(values))
     any_missing = bool(missing.any())
     present = [v for v, m in zip(values, missing, strict=True) if not m] if any_missing else values
     array = _as_numbers(present, any_missing) if present else None
@@ -193,12 +180,6 @@ def _as_numbers(values: list[Any], any_missing: bool) -> NDArray[Any] | None:
         return np.array(values, np.float64)
     except OverflowError:  # the integer exceeds the largest float
         return None
-
-
-def _is_missing(value: Any) -> bool:
-    if isinstance(value, (float, np.floating)):
-        return bool(np.isnan(value))
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _text(value: Any) -> str:

@@ -17,11 +17,11 @@ from torch_lntm.corpus.archive import Archive, write_archive
 from torch_lntm.corpus.checks import check_counts, check_vocabulary, counting_code
 from torch_lntm.corpus.columns import (
     FrozenDict,
-    is_frame,
     make_covariates,
     make_metadata,
 )
 from torch_lntm.corpus.documents import Documents
+from torch_lntm.corpus.frames import frame_columns, is_frame, record_columns, take_texts
 from torch_lntm.corpus.mapped import Rows, collect
 from torch_lntm.corpus.splits import Split, WordHoldOut, hold_out_words, split_documents
 from torch_lntm.corpus.store import new_store
@@ -86,9 +86,9 @@ class Corpus(Documents):
                 the column names of a data frame if they are strings.
             labels: One label per document. They become the column ``label`` of the metadata.
             name: Name of the corpus for messages and reports.
-            metadata: Further columns: a mapping of names to ``num_docs`` values each, or a pandas
-                data frame with a row for each document in order. The index of a data frame is
-                ignored.
+            metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
+                frame of pandas, Polars or Arrow with a row for each document in order. The index
+                of a data frame is ignored.
             allow_empty: Accept a matrix of zeros. New documents may have no word of a fitted
                 model's vocabulary.
 
@@ -203,13 +203,78 @@ class Corpus(Documents):
         corpus = replace(cls.from_matrix(counts, words, **about), preparation=preparation)
         return corpus if vocabulary is None else corpus.with_vocabulary(vocabulary)
 
+    @classmethod
+    def from_frame(cls, frame: Any, text: str = "text", **options: Any) -> Corpus:
+        """Makes a corpus of the texts in one column of a data frame.
+
+        All other columns become metadata.
+
+        Args:
+            frame: A data frame of pandas, Polars or Arrow with a document in each row. Frames of
+                other libraries than pandas need the extra ``frames``. The index of a pandas frame
+                is not used.
+            text: Name of the column with the texts.
+            **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
+
+        Returns:
+            The corpus, in the order of the rows.
+
+        Raises:
+            CorpusError: ``frame`` is not a data frame or has no column ``text``, a text is missing
+                or is not a string, or see :meth:`from_texts`.
+            ConfigError: narwhals is needed and not installed.
+
+        Example:
+            >>> import pandas
+            >>> frame = pandas.DataFrame({"body": ["a cat saw a dog", "a dog ran"], "n": [1, 2]})
+            >>> lntm.Corpus.from_frame(frame, text="body").metadata["n"]
+            array([1, 2])
+        """
+        return cls._from_columns(frame_columns(frame), text, options)
+
+    @classmethod
+    def from_records(
+        cls, records: Iterable[Mapping[str, Any]], text: str = "text", **options: Any
+    ) -> Corpus:
+        """Makes a corpus of the texts in one field of a list of dicts.
+
+        All other fields become metadata. A field that a record lacks is missing in its document.
+
+        Args:
+            records: A dict for each document.
+            text: Name of the field with the texts.
+            **options: Options of :meth:`from_texts`, such as ``stop_words`` and ``max_df``.
+
+        Returns:
+            The corpus, in the order of the records.
+
+        Raises:
+            CorpusError: A record is not a dict, a text is missing or is not a string, or see
+                :meth:`from_texts`.
+
+        Example:
+            >>> records = [{"text": "a cat saw a dog", "year": 2001}, {"text": "a dog ran"}]
+            >>> lntm.Corpus.from_records(records).metadata["year"]
+            array([2001.,   nan])
+        """
+        return cls._from_columns(record_columns(records), text, options)
+
+    @classmethod
+    def _from_columns(
+        cls, columns: list[tuple[Any, Any]], text: str, options: Mapping[str, Any]
+    ) -> Corpus:
+        """The corpus of a table; see :meth:`from_frame`."""
+        texts, others = take_texts(columns, text)
+        return cls.from_texts(texts, metadata=others, **options)
+
     def with_metadata(self, columns: Any) -> Corpus:
         """Returns the corpus with further columns of metadata.
 
         Args:
-            columns: Mapping of column names to ``num_docs`` values each, or a pandas data frame
-                with a row for each document in order. The index of a data frame is ignored. Lists
-                and dates become text. A new column replaces an old column of this name.
+            columns: Mapping of column names to ``num_docs`` values each, or a data frame of
+                pandas, Polars or Arrow with a row for each document in order. The index of a data
+                frame is ignored. Lists and dates become text. A new column replaces an old column
+                of this name.
 
         Returns:
             The corpus.

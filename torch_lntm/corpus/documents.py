@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_lntm.corpus.batch import DocumentBatch
-from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, listed, select_rows
+from torch_lntm.corpus.columns import Arrays, FrozenDict, frame_of, select_rows
+from torch_lntm.corpus.frames import listed
 from torch_lntm.corpus.mapped import Rows, collect, is_mapped, parts, pieces, release, take
 from torch_lntm.errors import CorpusError
 

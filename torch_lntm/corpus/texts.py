@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from torch_lntm.corpus.checks import counting_code
-from torch_lntm.corpus.columns import is_frame
+from torch_lntm.corpus.frames import is_table
 from torch_lntm.errors import CorpusError, CorpusWarning, warn
 
 #: Options that choose words by how frequent they are.
@@ -40,17 +40,18 @@ def check_texts(texts: Iterable[str]) -> Sequence[str]:
             "texts must be an iterable of strings, got a single text; wrap it: [text]"
         )
     how = counting_code(texts)
-    if is_frame(texts) or isinstance(texts, Mapping):  # of which the names would be counted
+    if is_table(texts) or isinstance(texts, Mapping):  # iterating would yield the names
+        named = "frame(frame, text=name)" if is_table(texts) else "texts(table[name])"
         raise CorpusError(
-            f"texts must be an iterable of strings, got a {type(texts).__name__} of columns; pass "
-            f"the one with the texts, as in {how or 'Corpus.from_texts(table[name])'}"
+            f"texts must be an iterable of strings, got a {type(texts).__name__} of columns; name "
+            f"the column with the texts: {how or f'Corpus.from_{named}'}"
         )
     texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise CorpusError(
                 f"text {i} must be a string, got {type(text).__name__}"
-                + (f"; pass the texts alone: {how}" if how else "")
+                + (f"; use {how}" if how else "")
             )
     return texts
 
