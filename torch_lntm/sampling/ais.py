@@ -1,19 +1,20 @@
 """Annealed importance sampling of the probabilities of many documents at once.
 
-Chains go from the prior to the posterior along p(z)·p(w | z)^t, t rising from 0 to 1 (*Neal 2001*).
-With x_i the state after i transitions, the weight of a chain is
+Chains go from the prior to the posterior along p(z)·p(w | z)^t, with t rising from 0 to 1 (*Neal
+2001*). With x_i the state after i transitions, the weight of a chain is
 
     log weight = Σ_i (t_{i+1} − t_i) log p(w | x_i)
 
-and E weight = p(w) for any transitions, so long as each keeps its target and none depends on the
-chain. Step sizes are therefore tuned in a run of their own and stay fixed while weights are made.
-Chains that go the same way back from a posterior draw have E 1/weight = 1/p(w) (*Grosse,
-Ghahramani & Adams 2015*), because transitions of Hamiltonian Monte Carlo are their own reversals.
+and E weight = p(w). This holds for any transitions, provided each keeps its target and does not
+depend on the chain. Step sizes are therefore tuned in a separate run, and are fixed for the chains
+with weights. Chains may also go back from a posterior draw to the prior. They have E 1/weight =
+1/p(w) (*Grosse, Ghahramani & Adams 2015*), because transitions of Hamiltonian Monte Carlo are their
+own reversals.
 
-The coordinates z are those of a :class:`~torch_lntm.latents.LatentSpace`, in which the prior is
-standard normal or close to it, and have unit mass. A Dirichlet prior takes the same path: Gibbs
-sampling, which has nothing to tune, moves along p(theta) ∏_w (Σ_k theta_k φ_kw^t)^{n_w}, and for
-small t this is largest where a document has one topic alone.
+The coordinates z are those of a :class:`~torch_lntm.latents.LatentSpace`. In them the prior is
+standard normal or close to standard normal, and the mass matrix is I. A Dirichlet prior takes the
+same path. Gibbs sampling, although free of tuning, would move along p(theta) ∏_w (Σ_k theta_k
+φ_kw^t)^{n_w}. For small t this density is largest at documents of a single topic.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from torch_lntm.sampling.bridge import Bridge
 
 #: Steepness of the sigmoid schedule (*Wu et al. 2017*).
 SIGMOID_REACH = 4.0
-#: Power of the power schedule. In a document of N tokens, Var log p(w | z) ∝ 1/t² from t ~ 1/N on,
-#: so that temperatures are best spaced in proportion to t.
+#: Power of the power schedule. In a document of N tokens, Var log p(w | z) ∝ 1/t² for t above about
+#: 1/N. Distances between temperatures are therefore best in proportion to t.
 POWER = 3.0
-#: Log step sizes are multiples of this.
+#: Log step sizes are multiples of this number.
 RESOLUTION = 1.0 / 16.0
-#: Mean acceptance probability that step sizes are tuned to.
+#: Mean acceptance probability after tuning of the step sizes.
 TARGET_ACCEPT = 0.8
-#: Largest relative change of a step size from transition to transition; see :func:`hmc.step`.
+#: Largest relative change of a step size between transitions; see :func:`hmc.step`.
 JITTER = 0.2
 
-#: What is folded into a chain's key for each of its uses. ``POSTERIOR`` is for the caller, whose
-#: :meth:`LatentSpace.locate` of posterior draws needs keys.
+#: Numbers folded into a chain's key, a separate number for each use. ``POSTERIOR`` is for the
+#: caller: :meth:`LatentSpace.locate` of posterior draws needs keys.
 _TUNING, _FORWARD, _REVERSE, POSTERIOR = 0, 1, 2, 3
 
 
@@ -54,15 +55,20 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
     """Inverse temperatures from 0 to 1.
 
     Args:
-        schedule: ``"power"``, (i/(T−1))³; ``"sigmoid"``, equal steps of σ⁻¹(t) from −4 to 4,
-            stretched to reach both ends; ``"linear"``; or the temperatures themselves.
-        num_temperatures: T, both ends included; unused if the temperatures are given.
+        schedule: ``"power"`` for (i/(T−1))³; ``"sigmoid"`` for equal steps of σ⁻¹(t) from −4 to 4,
+            stretched to reach 0 and 1; ``"linear"``; or a tensor of temperatures.
+        num_temperatures: T, with both ends. Ignored if ``schedule`` is a tensor.
 
     Returns:
         ``(num_temperatures,)`` float64 on the CPU.
 
     Raises:
-        ConfigError: No such schedule, or temperatures that do not rise from 0 to 1.
+        ConfigError: The schedule is unknown, or the temperatures do not rise from 0 to 1.
+
+    Example:
+        >>> from torch_lntm.sampling import ais
+        >>> ais.make_schedule("linear", 5).tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     if isinstance(schedule, Tensor):
         values = schedule.detach().double().cpu()
@@ -97,14 +103,15 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
 
 
 class Tuning(NamedTuple):
-    """How step sizes are found before chains make weights.
+    """Settings of the search for step sizes, before the chains with weights.
 
     Attributes:
-        num_knots: Temperatures at which they are found; between them log step sizes are linear.
-        num_rounds: Changes at each knot.
+        num_knots: Temperatures with a tuned step size. Between two knots, log step sizes are
+            linear.
+        num_rounds: Changes of the step size at each knot.
         num_transitions: Transitions before each change.
-        num_chains: Chains of a document; :func:`tune` uses the keys that it has, if fewer.
-        longest: Longest trajectory, step size times steps, that is tried.
+        num_chains: Chains of a document. :func:`tune` uses fewer if it has fewer keys.
+        longest: Longest trajectory, step size times steps.
     """
 
     num_knots: int
@@ -114,24 +121,24 @@ class Tuning(NamedTuple):
     longest: float = math.inf
 
 
-#: From the prior, whose path has step sizes of every length.
+#: Tuning on the path from the prior, along which step sizes vary widely.
 FROM_PRIOR = Tuning(num_knots=10, num_rounds=3, num_transitions=5, num_chains=8)
-#: From a normal approximation, on whose path they hardly change. In u the density is near standard
-#: normal: after a quarter of its period a trajectory has nothing left of where it started, and half
-#: a period takes it back to the same density.
+#: Tuning on the path from a normal approximation, along which step sizes hardly change. The density
+#: of u is near standard normal. A trajectory forgets its start after a quarter of the period, and
+#: returns to the starting density after half a period.
 FROM_NORMAL = Tuning(
     num_knots=4, num_rounds=2, num_transitions=1, num_chains=16, longest=math.pi / 2.0
 )
-#: Draws of each of these chains at the end of the path, from which the normal gets its moments.
+#: Draws of each chain at the end of the path, for the moments of the normal.
 NUM_DRAWS = 12
 
 
 class Transitions(NamedTuple):
-    """The transitions at every temperature, fixed before any chain makes weights.
+    """Transitions at every temperature, fixed before the chains with weights start.
 
     Attributes:
-        num_steps: Leapfrog steps of each.
-        knots: Positions in the schedule where step sizes were tuned, rising.
+        num_steps: Leapfrog steps of each transition.
+        knots: Positions in the schedule of the tuned step sizes, rising.
         log_step_size: ``(num_knots, num_docs)`` float64.
     """
 
@@ -156,12 +163,12 @@ class Transitions(NamedTuple):
         schedule: Sequence[float],
         position: int,
     ) -> tuple[hmc.HMCState, hmc.HMCInfo]:
-        """One transition of every chain, which keeps p(z)·p(w | z)^t.
+        """One transition of every chain, with invariant density p(z)·p(w | z)^t.
 
         Args:
             key: ``(num_chains, num_docs)`` keys of this transition.
             target: The target.
-            state: Where the chains are.
+            state: Present state of the chains.
             schedule: The temperatures t.
             position: Position of this transition in the schedule.
         """
@@ -180,21 +187,21 @@ class Transitions(NamedTuple):
 def tune(
     target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
 ) -> Transitions:
-    """Find step sizes of each document, in a run of its own that is thrown away.
+    """Find step sizes of each document, in a separate run.
 
-    A few chains go through the knots, starting from the prior. At each knot, log step sizes grow
-    with the excess of their mean acceptance over 0.8. They change seldom and in whole multiples of
-    1/16. If they followed every transition, as in dual averaging, a rounding error would grow to a
-    different step size, and a document's result would depend on its batch.
+    A few chains start from the prior and go through the knots. At each knot, log step sizes grow
+    with the excess of their mean acceptance over 0.8. They change rarely, and by multiples of 1/16.
+    If step sizes changed at every transition, as in dual averaging, a rounding error would grow
+    into a different step size, and a document's result would depend on its batch.
 
     Args:
         target: The target.
         schedule: Temperatures.
-        keys: ``(num_chains, num_docs)`` the chains' keys; tuning uses those of the first few.
+        keys: ``(num_chains, num_docs)`` keys of the chains. Tuning uses the keys of the first few.
         num_steps: Leapfrog steps of a transition.
 
     Raises:
-        NumericalError: A density is not finite where the chains start; names documents.
+        NumericalError: A density is not finite at the start of a chain; names documents.
     """
     keys = noise.fold_in(keys[: FROM_PRIOR.num_chains], _TUNING)
     return _Pilot.run(target, schedule, keys, num_steps, FROM_PRIOR).transitions
@@ -205,27 +212,27 @@ def fit(
 ) -> tuple[Bridge, Transitions]:
     """Fit the normal of a bridge to the posterior, and find step sizes of each document.
 
-    Chains that go through the knots, as those of :func:`tune`, stay at the last one for some draws.
-    The normal gets their means and variances, along its own axes, less what chance has in them: a
-    document's are shrunk towards those that it had by the share of their distances that the spread
-    between chains accounts for. A mode and its curvature, which most normals come from, are off
-    where the posterior is skewed, as it is along topics that a document lacks; under few words they
-    are right.
+    Chains go through the knots, as in :func:`tune`, and then take some draws at the last knot. The
+    new normal has the means and variances of these draws, along the axes of the old normal. To
+    remove chance, a document's means and variances are shrunk towards the old values. The amount
+    follows from the spread between chains. Most normals come from a mode and its curvature. They
+    are inaccurate for skewed posteriors, as along topics without tokens in the document. They are
+    accurate if the document has few words.
 
-    The chains that make weights are others. Given what these ones came to, their weights are
-    unbiased whatever the normal.
+    The chains with weights are separate chains. Given the tuning chains, their weights are unbiased
+    for any normal.
 
     Args:
         bridge: The bridge from a first normal.
         schedule: Temperatures.
-        keys: ``(num_chains, num_docs)`` the chains' keys; only the first chain's count.
+        keys: ``(num_chains, num_docs)`` keys of the chains. Only the first row is used.
         num_steps: Leapfrog steps of a transition.
 
     Returns:
         The bridge from the second normal, and the transitions.
 
     Raises:
-        NumericalError: A density is not finite where the chains start; names documents.
+        NumericalError: A density is not finite at the start of a chain; names documents.
     """
     num_chains = FROM_NORMAL.num_chains
     chains = torch.arange(num_chains, device=keys.device)[:, None]
@@ -241,7 +248,7 @@ def fit(
         squares += state.position.square() / NUM_DRAWS
     mean = total.mean(0)
     variance = squares + mean * (mean - 2.0 * total)
-    # The first normal is the standard one.
+    # The first normal has mean 0 and variance 1 in u.
     spread = 1.0 + _shrunk(variance - 1.0)
     return bridge.moved(_shrunk(total), spread.sqrt()), pilot.transitions
 
@@ -250,7 +257,7 @@ def _shrunk(distance: Tensor) -> Tensor:
     """Means over chains ``(num_docs, dim)``, shrunk towards 0 by the share of chance in each row.
 
     Args:
-        distance: ``(num_chains, num_docs, dim)`` of each chain.
+        distance: ``(num_chains, num_docs, dim)`` values of each chain.
     """
     mean = distance.mean(0)
     squares = (distance - mean).square().sum((0, -1))[:, None]
@@ -260,12 +267,12 @@ def _shrunk(distance: Tensor) -> Tensor:
 
 
 class _Pilot(NamedTuple):
-    """What chains that tuned step sizes came to.
+    """Result of the chains for tuning.
 
     Attributes:
-        transitions: With the step sizes that they found.
-        state: Where they ended.
-        num_transitions: Transitions that they took, whose numbers went into their keys.
+        transitions: Transitions with the tuned step sizes.
+        state: Last state of the chains.
+        num_transitions: Number of transitions so far. Each number was folded into the keys.
     """
 
     transitions: Transitions
@@ -281,7 +288,7 @@ class _Pilot(NamedTuple):
         num_steps: int,
         tuning: Tuning,
     ) -> _Pilot:
-        """Take chains of keys ``(num_chains, num_docs)`` through the knots."""
+        """Take chains with keys ``(num_chains, num_docs)`` through the knots."""
         state = hmc.init(target, target.draw_prior(noise.fold_in(keys, 0)))
         # The last transition is at the temperature before 1.
         last, gaps = len(schedule) - 2, tuning.num_knots - 1
@@ -309,13 +316,13 @@ class _Pilot(NamedTuple):
 
 
 class AnnealedChains(NamedTuple):
-    """The results of chains that went from one end of the path to the other.
+    """Results of chains along the whole path.
 
     Attributes:
-        log_weights: ``(num_chains, num_docs)`` float64 nats. Forward, each exponential has
-            expectation p(w); in reverse, the exponential of its negative has 1/p(w).
+        log_weights: ``(num_chains, num_docs)`` float64 nats. Forward, the exponential of each has
+            expectation p(w). In reverse, the exponential of its negative has expectation 1/p(w).
         acceptance: ``(num_chains, num_docs)`` float64 mean acceptance probability.
-        moved: ``(num_chains, num_docs)`` bool, at least one transition was accepted.
+        moved: ``(num_chains, num_docs)`` bool, whether at least one transition was accepted.
     """
 
     log_weights: Tensor
@@ -336,15 +343,24 @@ def anneal(
     Args:
         target: The target.
         schedule: Temperatures from 0 to 1.
-        transitions: The transitions, tuned before.
-        keys: ``(num_chains, num_docs)`` the chains' keys.
-        posterior: ``(num_chains, num_docs, dim)`` draws of z from the posterior itself. The chains
+        transitions: Tuned transitions.
+        keys: ``(num_chains, num_docs)`` keys of the chains.
+        posterior: ``(num_chains, num_docs, dim)`` exact posterior draws of z. If given, the chains
             start there and go back to the prior. By default they start from prior draws and go
             forward.
-        advance: Called at every temperature.
+        advance: Function to call at every temperature.
 
     Raises:
-        NumericalError: A density is not finite where the chains start; names documents.
+        NumericalError: A density is not finite at the start of a chain; names documents.
+
+    Example:
+        >>> from torch_lntm import noise
+        >>> from torch_lntm.sampling import ais
+        >>> target, keys = model.bind(batch), noise.document_keys(0, batch.index, 4)
+        >>> schedule = ais.make_schedule("power", 20).tolist()
+        >>> transitions = ais.tune(target, schedule, keys, num_steps=4)
+        >>> ais.anneal(target, schedule, transitions, keys).log_weights.shape
+        torch.Size([4, 5])
     """
     last = len(schedule) - 1
     intervals: Sequence[int] = range(last)
@@ -359,7 +375,7 @@ def anneal(
     moved = torch.zeros_like(log_weights, dtype=torch.bool)
     for i in intervals:
         log_weights += (schedule[i + 1] - schedule[i]) * state.log_likelihood
-        # On to the interval's other end.
+        # Position at the other end of the interval.
         following = i + 1 if posterior is None else i
         if 0 < following < last:
             key = noise.fold_in(keys, following)

@@ -1,13 +1,13 @@
-"""The density of documents seen from a normal approximation of their posteriors.
+"""Density of documents in coordinates of a normal approximation of their posteriors.
 
-With q(z) = N(m, FFᵀ) and z = m + F u the approximation is standard normal in u, and
+With q(z) = N(m, FFᵀ) and z = m + F u, the approximation is standard normal in u, and
 
     log p(w, z(u)) + log|F| = log N(u; 0, I) + U(u)
 
-for a U that is as flat as q is good. A :class:`Bridge` gives N(0, I) for the prior of u and U for
-its log likelihood. A path that tempers U therefore goes from q to the posterior, q^(1−t) p^t, where
-tempering the likelihood itself goes all the way from the prior. The integral over u is the same,
-p(w), whatever q.
+for a function U. The better q, the flatter U. A :class:`Bridge` presents N(0, I) as the prior of u
+and U as its log likelihood. A path with tempered U therefore goes from q to the posterior, q^(1−t)
+p^t. A path with tempered likelihood has to go the whole way from the prior. The integral over u is
+p(w) for every q.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from torch_lntm.latents.normal import standard_normal_log_density
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Bridge(DocumentTarget):
-    """A target in coordinates u in which q is standard normal; see the module.
+    """Target in coordinates u in which q is standard normal; see the module.
 
-    What :class:`DocumentTarget` says of its prior is here said of q. The space's logits have to be
-    affine in z.
+    The prior of a :class:`DocumentTarget` is q here. The logits of the space must be affine in z.
 
     Attributes:
         loc: ``(num_docs, dim)`` m, in the dtype of ``topics``.
@@ -54,17 +53,17 @@ class Bridge(DocumentTarget):
 
     @cached_property
     def _log_volume(self) -> Tensor:
-        """log|F| less the log normaliser of N(0, I), ``(num_docs,)`` float64."""
+        """log|F| minus the log normaliser of N(0, I), ``(num_docs,)`` float64."""
         log_det = self.factor.double().diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return log_det - standard_normal_log_density(self.factor.new_zeros(self.dim))
 
     @property
     def affine(self) -> None:
-        """See :attr:`DocumentTarget.affine`; U depends on u through the prior too."""
+        """See :attr:`DocumentTarget.affine`; None, because U depends on u through the prior too."""
         return None
 
     def moved(self, mean: Tensor, scale: Tensor) -> Bridge:
-        """The bridge from another q, whose u are independent normal here.
+        """Bridge from another normal q, given by independent normal distributions of u.
 
         Args:
             mean: ``(num_docs, dim)`` means of u.
@@ -74,20 +73,20 @@ class Bridge(DocumentTarget):
         return replace(self, loc=loc, factor=self.factor * scale[:, None])
 
     def locate(self, latents: Mapping[str, Tensor], key: Tensor) -> Tensor:
-        """See :meth:`DocumentTarget.locate`; the u."""
+        """See :meth:`DocumentTarget.locate`; returns u."""
         centred = super().locate(latents, key) - self.loc
         unknown = torch.linalg.solve_triangular(self.factor, centred[..., None], upper=False)
         return unknown.squeeze(-1)
 
     def _at(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Theta ``(..., num_docs, num_topics)`` and z of u."""
-        # Documents outermost: the layout of all products.
+        """Theta ``(..., num_docs, num_topics)`` and z at u."""
+        # Documents are outermost in memory, as all batched products need them.
         both = torch.baddbmm(self._origin, u.transpose(0, 1), self._loading)
         theta = torch.softmax(both[..., : self.space.num_topics], -1)
         return theta.transpose(0, 1), both[..., self.space.num_topics :].transpose(0, 1)
 
     def theta(self, z: Tensor) -> Tensor:
-        """See :meth:`DocumentTarget.theta`; of u."""
+        """See :meth:`DocumentTarget.theta`; a function of u."""
         return self._at(z)[0]
 
     def log_prior(self, z: Tensor) -> Tensor:
@@ -95,7 +94,7 @@ class Bridge(DocumentTarget):
         return standard_normal_log_density(z)
 
     def prior_gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`DocumentTarget.prior_gradient`; of u under q."""
+        """See :meth:`DocumentTarget.prior_gradient`; gradient in u under q."""
         return -z
 
     def draw_prior(self, key: Tensor) -> Tensor:
@@ -117,7 +116,7 @@ class Bridge(DocumentTarget):
         )
 
     def likelihood_gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`DocumentTarget.likelihood_gradient`; of U."""
+        """See :meth:`DocumentTarget.likelihood_gradient`; gradient of U."""
         theta, inner = self._at(z)
         return self._gradient_at(z, theta, inner, self._layout.expected_topic_counts(theta))
 

@@ -1,13 +1,13 @@
 """Collapsed Gibbs sampling of the topics of every token, with theta integrated out.
 
-Given the topics of a document's other tokens, that of token i is
+Given the topics of the document's other tokens, the topic of token i has
 
     p(z_i = k | others) ∝ (α_k + n_k) φ_kw,        n_k the other tokens of topic k
 
-(*Griffiths & Steyvers 2004, eq. 5*, with the topics given). Tokens of one document follow one
-another; documents and chains move together, token by token. It mixes better than
-:func:`torch_lntm.sampling.gibbs.gibbs`, which draws theta too, and takes a sixth of the time. The
-time is in proportion to the number of tokens, so it is not for huge counts.
+(*Griffiths & Steyvers 2004, eq. 5*, with fixed topics). Tokens of a document are drawn in turn.
+Documents and chains move together, token by token. The sampler mixes better than
+:func:`torch_lntm.sampling.gibbs.gibbs`, which draws theta too, and takes a sixth of the time. Its
+time is proportional to the number of tokens, so it is slow for huge counts.
 
 Noise is a function of the keys of :mod:`torch_lntm.noise`, so a document's draws do not depend on
 its batch.
@@ -21,20 +21,20 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus.batch import DocumentBatch
 
-#: Smallest φ_kw that tokens' topics are drawn with: their weights are positive.
+#: Floor of φ_kw in draws of the tokens' topics, which keeps their weights positive.
 _SMALLEST_PHI = 1e-45
-#: What is folded into a key for the start and for the sweeps.
+#: Numbers folded into a key for the start and for the sweeps.
 _START, _SWEEPS = 0, 1
 
 
 class CollapsedGibbs:
-    """Chains of the tokens' topics, for the documents of one batch.
+    """Chains of the tokens' topics, for the documents of a batch.
 
-    Each chain starts from topics drawn under proportions that are themselves drawn uniformly, as
-    :func:`~torch_lntm.sampling.gibbs.gibbs` does: wider than the posterior.
+    The first topics of a chain are drawn given proportions from a uniform distribution, as in
+    :func:`~torch_lntm.sampling.gibbs.gibbs`. This start is wider than the posterior.
 
-    Memory is that of ``num_docs × num_chains × num_topics`` numbers, a few times, and of
-    ``num_tokens × num_chains``.
+    Memory is a few times ``num_docs × num_chains × num_topics`` numbers, plus ``num_tokens ×
+    num_chains`` numbers.
 
     Args:
         batch: Documents of whole counts.
@@ -57,7 +57,7 @@ class CollapsedGibbs:
         self._phi = topics.double().mT.clamp_min(_SMALLEST_PHI).contiguous()
         counts = batch.counts.round().long()
         lengths = counts.new_zeros(batch.num_docs).index_add_(0, batch.row_index, counts)
-        # The longest documents come first: those with an i-th token are the first few.
+        # Documents are in descending order of length, so those with an i-th token are a slice.
         self._order = lengths.argsort(descending=True, stable=True)
         self._rank = self._order.argsort()
         row, word = (part.repeat_interleave(counts) for part in (batch.row_index, batch.word_index))
@@ -69,7 +69,7 @@ class CollapsedGibbs:
         shape = (batch.num_docs, num_chains, len(self._alpha))
         self._counts = self._alpha.new_zeros(shape)
         self._weights, self._cumulative = (torch.empty_like(self._counts) for _ in range(2))
-        # Where the counts of a document's chain start.
+        # Offset of the counts of each document and chain in the flat table.
         self._base = torch.arange(shape[0] * shape[1], device=row.device).view(shape[:2]) * shape[2]
         self._one = self._alpha.new_ones(shape[0] * shape[1])
         self._keys = noise.document_keys(seed, batch.index[self._order], num_chains).mT
@@ -84,9 +84,9 @@ class CollapsedGibbs:
         """Draw the topic of every token once.
 
         Returns:
-            ``(num_chains, num_docs, num_topics)`` float64 whose mean over sweeps is the posterior
-            mean of theta: (α_k + Σ_i p(z_i = k | others)) / Σ, the draws of the topics replaced by
-            the probabilities they were drawn with.
+            ``(num_chains, num_docs, num_topics)`` float64, (α_k + Σ_i p(z_i = k | others)) / Σ. The
+            mean over sweeps estimates the posterior mean of theta, with the drawn topics replaced
+            by their probabilities.
         """
         self._num_sweeps += 1
         key = noise.fold_in(noise.fold_in(self._keys, _SWEEPS), self._num_sweeps)
@@ -94,12 +94,12 @@ class CollapsedGibbs:
         return (expected[self._rank].transpose(0, 1) / self._total.mT[..., None]).contiguous()
 
     def _pass(self, key: Tensor, proportions: Tensor | None) -> Tensor:
-        """Draw all topics, given the others or given proportions; sums of their probabilities.
+        """Draw all topics, and sum their probabilities over the tokens of each document.
 
         Args:
             key: ``(num_docs, num_chains)``.
-            proportions: ``(num_docs, num_chains, num_topics)`` weights of the topics at the start;
-                None for those given the others.
+            proportions: ``(num_docs, num_chains, num_topics)`` weights of the topics, for the
+                start. None draws each topic given the others.
 
         Returns:
             ``(num_docs, num_chains, num_topics)`` in the order of the ranks.
@@ -119,7 +119,7 @@ class CollapsedGibbs:
                 torch.add(self._counts[:size], self._alpha, out=weights).mul_(phi)
             cumulative = torch.cumsum(weights, -1, out=self._cumulative[:size])
             total = cumulative[..., -1:]
-            # The first topic to reach a positive threshold has a share of its own.
+            # The threshold is positive, so the first topic to reach it has positive weight.
             topic = torch.searchsorted(cumulative, u[tokens] * total)
             cells = (self._base[:size] + topic.squeeze(-1)).view(-1)
             flat.index_add_(0, cells, ones)

@@ -1,9 +1,9 @@
 """Gibbs sampling of the topic proportions of many documents under a Dirichlet prior.
 
-Given theta, every token has a topic of its own, p(z = k) ∝ theta_k φ_kw. Given the number n_k of
-tokens of each topic, theta ~ Dirichlet(α + n). Both are exact draws: there is nothing to tune, and
-no proposal is rejected. All documents and chains move together. Noise is a function of the keys of
-:mod:`torch_lntm.noise`, so a document's draws do not depend on its batch.
+Given theta, the topics of the tokens are independent, with p(z = k) ∝ theta_k φ_kw. Given the
+number n_k of tokens of each topic, theta ~ Dirichlet(α + n). Both draws are exact, so nothing needs
+tuning and every draw is accepted. All documents and chains move together. Noise is a function of
+the keys of :mod:`torch_lntm.noise`, so a document's draws do not depend on its batch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.corpus.batch import DocumentBatch
 
-#: Smallest theta_k and φ_kw that tokens' topics are drawn with: their product is positive.
+#: Floors of theta_k and φ_kw in draws of the tokens' topics. Their product is positive.
 _SMALLEST, _SMALLEST_PHI = 1e-260, 1e-45
 #: Numbers held at once while tokens draw their topics.
 _MAX_NUMBERS = 2**22
-#: Largest stored count whose tokens draw their topics one by one. The topics of a larger count are
-#: one multinomial draw.
+#: Largest stored count with a separate draw for each token. The topics of a larger count are a
+#: single multinomial draw.
 _MAX_TOKENS = 1000
-#: What is folded into a key for the topics of the tokens and for theta.
+#: Numbers folded into a key for the topics of the tokens and for theta.
 _TOPICS, _THETA = 0, 1
 
 
@@ -61,10 +61,9 @@ def gibbs(
 ) -> Tensor:
     """Draws of theta from the posterior of every document.
 
-    Chains start from uniform draws of theta. A prior of small concentration would start them where
-    some topics are too rare to be tried.
-
-    Memory does not depend on how large the counts are.
+    Chains start from uniform draws of theta. Draws from a prior of small concentration would be a
+    bad start: some topics would be too rare for any token to try them. Memory does not depend on
+    the size of the counts.
 
     Args:
         batch: Documents of whole counts.
@@ -73,11 +72,17 @@ def gibbs(
         num_chains: Chains of each document.
         num_samples: Draws of each chain.
         warmup_sweeps: Sweeps before the first draw.
-        sweeps: Sweeps from draw to draw.
+        sweeps: Sweeps between draws.
         seed: Seed of all noise.
 
     Returns:
         ``(num_chains, num_samples, num_docs, num_topics)`` float64, on the CPU.
+
+    Example:
+        >>> from torch_lntm.sampling.gibbs import gibbs
+        >>> options = {"num_chains": 2, "num_samples": 3, "warmup_sweeps": 5}
+        >>> gibbs(batch, model.topics.probs.detach(), torch.ones(10), **options).shape
+        torch.Size([2, 3, 5, 10])
     """
     alpha, phi = concentration.double(), topics.double().mT.clamp_min(_SMALLEST_PHI)
     entries = _entries(batch)
@@ -108,7 +113,7 @@ def gibbs(
 
 
 def _entries(batch: DocumentBatch) -> _Entries:
-    """The stored counts of a batch, as whole numbers."""
+    """Stored counts of a batch, as integers."""
     count = batch.counts.round().long()
     before = count.cumsum(0) - count
     first = torch.cat([before, before.new_zeros(1)])[batch.row_offsets[:-1]]
@@ -116,14 +121,14 @@ def _entries(batch: DocumentBatch) -> _Entries:
 
 
 def _chunks(entries: _Entries, max_tokens: int) -> list[_Entries]:
-    """The entries in parts of about so many tokens, and at least one entry."""
+    """The entries in parts of about ``max_tokens`` tokens, each with at least one entry."""
     part = (entries.tokens.cumsum(0) - entries.tokens) // max(1, max_tokens)
     sizes = part.unique_consecutive(return_counts=True)[1].tolist()
     return [_Entries(*parts) for parts in zip(*(x.split(sizes) for x in entries), strict=True)]
 
 
 def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries) -> Tensor:
-    """Tokens of each topic, each token drawn from a uniform number of its own.
+    """Tokens of each topic, with a separate uniform number for each token.
 
     Args:
         keys: ``(num_chains, num_docs)``.
@@ -143,7 +148,7 @@ def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries)
     position = first + torch.arange(len(row), device=row.device)
     cumulative = (theta[:, row] * phi[word]).cumsum(-1)
     u = noise.uniform(noise.fold_in(keys[:, row], position), 1)
-    # The last topic with a share is as far as a product rounded up can go.
+    # Rounding up must not carry the threshold beyond the last topic of positive weight.
     total = cumulative[..., -1:]
     threshold = torch.minimum(u * total, total * (1.0 - 1e-15))
     topic = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
@@ -153,15 +158,17 @@ def _token_by_token(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries)
 
 
 def _count_by_count(keys: Tensor, theta: Tensor, phi: Tensor, entries: _Entries) -> Tensor:
-    """As :func:`_token_by_token`, by one multinomial draw for each count of each chain.
+    """Tokens of each topic, by a single multinomial draw for each count of each chain.
 
-    Its noise comes from a counter-based generator under the key of the count's first token.
+    The noise comes from a counter-based generator, with the key of the count's first token.
+    Arguments and result as for :func:`_token_by_token`.
     """
     topic_counts = torch.zeros(theta.shape, dtype=torch.int64)
     for row, word, count, position in zip(*(part.tolist() for part in entries), strict=True):
         weights = theta[:, row] * phi[word]
-        # NumPy draws one topic after another and gives the last one the rest. In ascending order
-        # the rest loses no digits, and no token can be left for a topic without a share.
+        # NumPy draws the topics in turn, and the last topic receives the remaining tokens. In
+        # ascending order the last weight keeps all its digits, and a topic of weight 0 receives no
+        # token.
         share, order = (weights / weights.sum(-1, keepdim=True)).cpu().sort(-1)
         seeds = noise.fold_in(keys[:, row], position).tolist()
         for chain, seed in enumerate(seeds):

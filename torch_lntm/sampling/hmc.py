@@ -1,18 +1,19 @@
 """Hamiltonian Monte Carlo for the latent variables of many documents at once.
 
-Every document has chains of its own: its own acceptance, step size and metric. All of them move
-together, as tensors ``(num_chains, num_docs, dim)`` over one batch. (One acceptance for a whole
-corpus falls to zero as the corpus grows.)
+Every document has chains of its own, each with its own acceptance, step size and metric. All chains
+of a batch move together, as tensors ``(num_chains, num_docs, dim)``. (The probability of accepting
+a whole corpus at once falls to zero as the corpus grows.)
 
-The position is z, the coordinates of a :class:`~torch_lntm.latents.LatentSpace`. The target is
-p(z)·p(w | z)^T, T the inverse temperature of the likelihood. A metric is a factor W of the inverse
-mass matrix WWᵀ. The momentum r is kept in the coordinates W makes, where it is standard normal:
+The position is z, the coordinates of a :class:`~torch_lntm.latents.LatentSpace`. The target density
+is p(z)·p(w | z)^T, where T is the inverse temperature of the likelihood. A metric is a factor W of
+the inverse mass matrix WWᵀ. The momentum r is kept in the coordinates of W, in which it is standard
+normal. A leapfrog step is
 
     r ← r + ½ε Wᵀ∇        z ← z + ε W r        r ← r + ½ε Wᵀ∇
 
-with ∇ in closed form (*Neal 2011, MCMC using Hamiltonian dynamics, §5.2.3 and §5.4.1*). Where the
-density of z has a kink, as that of Laplace sources at 0, the step stays reversible and keeps
-volumes, so the chains stay exact.
+with ∇ in closed form (*Neal 2011, MCMC using Hamiltonian dynamics, §5.2.3 and §5.4.1*). The density
+of z may have a kink, as for Laplace sources at 0. The step is reversible and keeps volumes at a
+kink too, so the chains are exact.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from torch_lntm.kernels import fused, probability_floor
 from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric
 
-#: Energy error, nats, above which a trajectory has left the target (*Stan's value*).
+#: Energy error, in nats, above which a trajectory counts as divergent (*Stan's value*).
 MAX_ENERGY_ERROR = 1000.0
 
 
 class HMCState(NamedTuple):
-    """Where the chains are.
+    """Positions of the chains, with the densities and the gradient there.
 
     Attributes:
         position: ``(num_chains, num_docs, dim)`` z.
         log_prior: ``(num_chains, num_docs)`` float64 nats.
         log_likelihood: ``(num_chains, num_docs)`` float64 nats.
-        likelihood_gradient: ``(num_chains, num_docs, dim)``, of the log likelihood in z.
+        likelihood_gradient: ``(num_chains, num_docs, dim)`` gradient of the log likelihood in z.
     """
 
     position: Tensor
@@ -51,13 +52,13 @@ class HMCState(NamedTuple):
 
 
 class HMCInfo(NamedTuple):
-    """What a transition did, each ``(num_chains, num_docs)``.
+    """Diagnostics of a transition, each ``(num_chains, num_docs)``.
 
     Attributes:
         acceptance: Acceptance probability, float64; 0 if divergent.
-        accepted: The proposal was taken, bool.
-        energy_error: Energy at the end less that at the start, nats, float64.
-        divergent: The energy error is above 1000 nats or not a number, bool.
+        accepted: Whether the proposal was accepted, bool.
+        energy_error: Energy at the end minus energy at the start, nats, float64.
+        divergent: Whether the energy error is above 1000 nats or NaN, bool.
     """
 
     acceptance: Tensor
@@ -67,13 +68,14 @@ class HMCInfo(NamedTuple):
 
 
 class Randomness(NamedTuple):
-    """What transitions draw, each with the same leading axes.
+    """Random numbers of transitions, all with equal leading axes.
 
     Attributes:
         momentum: ``(..., num_chains, num_docs, dim)`` standard normal r.
-        acceptance_uniform: ``(..., num_chains, num_docs)`` uniform float64; a proposal is
-            accepted if the number is below its acceptance probability.
-        step_uniform: ``(..., num_chains, num_docs)`` uniform float64, of the step size.
+        acceptance_uniform: ``(..., num_chains, num_docs)`` uniform float64. A proposal is accepted
+            if this number is below its acceptance probability.
+        step_uniform: ``(..., num_chains, num_docs)`` uniform float64, for the jitter of the step
+            size.
     """
 
     momentum: Tensor
@@ -82,11 +84,11 @@ class Randomness(NamedTuple):
 
 
 def draw(key: Tensor, target: DocumentTarget) -> Randomness:
-    """What transitions draw, of any number of them at once.
+    """Random numbers of any number of transitions.
 
     Args:
         key: ``(..., num_chains, num_docs)`` keys of the transitions.
-        target: Their target.
+        target: Target of the transitions.
     """
     keys = noise.split(key, 3)
     momentum = noise.normal(keys[0], target.dim).to(target.topics.dtype)
@@ -99,15 +101,15 @@ def evaluate(target: DocumentTarget, position: Tensor) -> HMCState:
 
 
 def are_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Whether all of some tensors are finite: one truth value, on their device."""
+    """Whether all values of all tensors are finite: a boolean tensor on their device."""
     return torch.stack([values.isfinite().all() for values in tensors]).all()
 
 
 def init(target: DocumentTarget, position: Tensor) -> HMCState:
-    """The state at z ``(num_chains, num_docs, dim)``, where chains can start.
+    """The state at starting points z ``(num_chains, num_docs, dim)``, checked to be finite.
 
     Raises:
-        NumericalError: Something is not finite there; names it and the documents.
+        NumericalError: A density or gradient is not finite; names it and the documents.
     """
     state = evaluate(target, position)
     if not bool(are_finite(state)):
@@ -116,10 +118,10 @@ def init(target: DocumentTarget, position: Tensor) -> HMCState:
 
 
 def require_finite(target: DocumentTarget, state: HMCState) -> None:
-    """Refuse a state in which something is not finite.
+    """Check that a state is finite.
 
     Raises:
-        NumericalError: Something is not; names it and the documents.
+        NumericalError: A density or gradient is not finite; names it and the documents.
     """
     for name, values in zip(HMCState._fields, state, strict=True):
         finite = values.isfinite()
@@ -146,15 +148,15 @@ def leapfrog(
 
     Args:
         target: The target.
-        state: Where to start.
+        state: Start of the trajectory.
         momentum: ``(num_chains, num_docs, dim)`` r.
         step_size: ``(num_chains, num_docs)`` ε.
         metric: W.
         num_steps: Steps, at least 1.
-        temperature: T, a number or ``(num_chains, num_docs)``.
+        temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
 
     Returns:
-        The state and momentum at the end. Only there is the density computed.
+        State and momentum at the end. The density is computed at the end only.
     """
     z, r = state.position, momentum
     epsilon = step_size.to(z.dtype)[..., None]
@@ -198,19 +200,19 @@ def step(
     """One transition of every chain: a fresh momentum, a trajectory, its acceptance.
 
     Args:
-        drawn: What it draws.
+        drawn: Random numbers of the transition.
         target: The target.
-        state: Where the chains are.
-        step_size: ε, broadcast with the chances.
+        state: Present state of the chains.
+        step_size: ε, broadcastable to ``(num_chains, num_docs)``.
         metric: W.
         num_steps: Leapfrog steps.
-        temperature: T, a number or ``(num_chains, num_docs)``.
-        jitter: Largest relative change of the step sizes, in [0, 1). They are drawn uniformly
-            around ``step_size``: trajectories that vary in length do not keep returning to where
-            they started.
+        temperature: Inverse temperature T, a number or ``(num_chains, num_docs)``.
+        jitter: Largest relative change of the step sizes, in [0, 1). Step sizes are drawn uniformly
+            around ``step_size``. With varying lengths, trajectories do not return to their starts
+            periodically.
 
     Returns:
-        Where they are now, and what happened. Nothing waits for the device.
+        The new state, and diagnostics. The host does not wait for the device.
     """
     if metric.is_unit and fused.is_enabled(state.position):
         affine = target.affine

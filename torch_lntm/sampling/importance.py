@@ -1,4 +1,4 @@
-"""Importance sampling: draws of a proposal, the mean of the weights, and how far to trust it."""
+"""Importance sampling: weights of draws from a proposal, their mean, and diagnostics."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from torch_lntm.kernels import INDEPENDENT, Cells, CountLikelihood, log_likelihood_at
 from torch_lntm.latents.proposals import Proposal
 
-#: Fewest weights a tail can be fitted to: 5 tail weights, a fifth of all (*Vehtari et al. 2024*).
+#: Fewest weights for the fit of a tail: 5 tail weights, a fifth of all (*Vehtari et al. 2024*).
 MIN_SAMPLES = 25
 
 
 class WeightSummary(NamedTuple):
-    """What the weights of some draws or chains say, for each document.
+    """Mean weight of draws or chains for each document, with its error.
 
     Attributes:
         log_mean: ``(num_docs,)`` log of the mean weight, nats.
-        standard_error: ``(num_docs,)`` standard error of ``log_mean`` by the delta method: the
+        standard_error: ``(num_docs,)`` standard error of ``log_mean`` by the delta method, i.e. the
             relative standard error of the mean weight.
         effective_sample_size: ``(num_docs,)`` (Σw)² / Σw², between 1 and the number of weights.
     """
@@ -39,15 +39,15 @@ def log_weights(
     key: Sequence[int],
     likelihood: CountLikelihood = INDEPENDENT,
 ) -> Tensor:
-    """Log p(document, z) − log q(z) at draws z of a proposal q.
+    """Log weights log p(document, z) − log q(z) at draws z of a proposal q.
 
     Args:
-        proposal: The proposal, for one document.
+        proposal: The proposal, for a single document.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
-        cells: Their counts.
+        cells: Counts of these words.
         num_samples: Number of draws.
-        key: Nonnegative integers that the draws are a function of.
-        likelihood: The distribution of the counts. Defaults to independent draws.
+        key: Nonnegative integers. The draws are a function of the key.
+        likelihood: Distribution of the counts. Defaults to independent draws.
 
     Returns:
         ``(num_samples,)`` float64 nats.
@@ -59,16 +59,22 @@ def log_weights(
 
 
 def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:
-    """The mean weight of each document, with its error and diagnostics.
+    """Mean weight of each document, with its error and effective sample size.
 
-    The mean weight is unbiased; its log is biased low, by about half its squared standard error.
+    The mean weight is unbiased. Its log is biased low, by about half its squared standard error.
 
     Args:
         log_weights: Float64 log importance ratios of documents, and of their draws or chains.
-        axis: The axis of the draws or chains.
+        axis: Axis of the draws or chains.
 
     Returns:
         The :class:`WeightSummary`.
+
+    Example:
+        >>> from torch_lntm.sampling.importance import summarise_weights
+        >>> summary = summarise_weights(torch.zeros(2, 100), axis=1)
+        >>> summary.log_mean.tolist(), summary.effective_sample_size.tolist()
+        ([0.0, 0.0], [100.0, 100.0])
     """
     num_samples = log_weights.shape[axis]
     top = log_weights.amax(axis, keepdim=True)
@@ -84,16 +90,24 @@ def summarise_weights(log_weights: Tensor, axis: int) -> WeightSummary:
 def pareto_k(log_weights: Tensor) -> Tensor:
     """Shape k̂ of the generalised Pareto distribution fitted to each row's largest weights.
 
-    The weights have finite moments of order below 1/k: under 0.5 the variance is finite, and above
-    0.7 the mean weight and its standard error are not to be trusted (*Vehtari et al. 2024*). It is
-    fitted to the largest min(S/5, 3√S) of S weights as by *Zhang & Stephens 2009*, with Vehtari et
-    al.'s weak prior around 0.5, worth ten weights.
+    The weights have finite moments of order below 1/k. Below k = 0.5 their variance is finite.
+    Above k = 0.7 the mean weight and its standard error are unreliable (*Vehtari et al. 2024*). The
+    fit uses the largest min(S/5, 3√S) of S weights, by the method of *Zhang & Stephens 2009*. The
+    weak prior of Vehtari et al. around 0.5 counts as 10 weights.
 
     Args:
-        log_weights: ``(num_docs, num_samples)`` logs of the weights, on any scale.
+        log_weights: ``(num_docs, num_samples)`` logs of the weights, up to a constant per row.
 
     Returns:
-        ``(num_docs,)`` float64; ``-inf`` where the largest weights are all the same (no tail).
+        ``(num_docs,)`` float64; ``-inf`` if the largest weights are all equal (no tail).
+
+    Raises:
+        ValueError: There are fewer than 25 weights.
+
+    Example:
+        >>> from torch_lntm.sampling.importance import pareto_k
+        >>> pareto_k(torch.zeros(3, 100)).tolist()
+        [-inf, -inf, -inf]
     """
     num_samples = log_weights.shape[1]
     if num_samples < MIN_SAMPLES:
@@ -104,7 +118,7 @@ def pareto_k(log_weights: Tensor) -> Tensor:
     exceedances = weights[:, 1:] - weights[:, :1]
     largest = exceedances[:, -1]
     spread = largest > 1e-12
-    # Relative to the largest; ties at the threshold are moved off 0, where the fit has no value.
+    # Relative to the largest. Ties at the threshold are moved off 0, where the fit is undefined.
     x = exceedances / torch.where(spread, largest, 1.0)[:, None]
     x = x.clamp_min(torch.finfo(x.dtype).eps)
     grid_size = 30 + int(math.sqrt(size))
@@ -112,7 +126,7 @@ def pareto_k(log_weights: Tensor) -> Tensor:
     quartile = x[:, int(size / 4 + 0.5) - 1, None]
     b = 1.0 + (1.0 - (grid_size / steps).sqrt()) / (3.0 * quartile)
     k = torch.log1p(-b[..., None] * x[:, None, :]).mean(-1)
-    # b and k have opposite signs; where both vanish, -b/k tends to 1 over the mean exceedance.
+    # b and k have opposite signs. As both go to 0, -b/k tends to 1 over the mean exceedance.
     ratio = torch.where(k == 0, 1.0 / x.mean(1, keepdim=True), -b / k)
     profile = size * (ratio.log() - k - 1.0)
     b_mean = (torch.softmax(profile, 1) * b).sum(1, keepdim=True)

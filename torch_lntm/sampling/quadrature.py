@@ -1,4 +1,4 @@
-"""Quadrature of one document's probability over the few coordinates of two or three topics."""
+"""Quadrature of a document's probability over the few coordinates of 2 or 3 topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_lntm.kernels import INDEPENDENT, Cells, CountLikelihood
 from torch_lntm.kernels.dense import log_likelihood_at, log_likelihood_of
 from torch_lntm.latents.identified import IdentifiedSpace
 
-#: Nats below the integrand's value at the centre beyond which it counts as nothing.
+#: Nats below the integrand at the centre from which on the integrand is negligible.
 NEGLIGIBLE = 40.0
 
 
@@ -25,25 +25,27 @@ def marginal_by_quadrature(
     num_points: int,
     likelihood: CountLikelihood = INDEPENDENT,
 ) -> tuple[Tensor, Tensor]:
-    """Integrates one document: log ∫ p(z) p(document | z) dz, by a trapezoid rule.
+    """Integrate a single document: log ∫ p(z) p(document | z) dz, by a trapezoid rule.
 
-    The grid reaches as far as anything can be: with f the log integrand, c the grid's centre and U
-    the document's log likelihood if every token had its best topic, f(z) > f(c) − 40 implies
-    log p(z) > log p(c) − (U − log p(document | c) + 40), which bounds z.
+    The grid covers every z of relevance. Let f be the log integrand, c the centre of the grid and U
+    the log likelihood of the document if every token had its best topic. Then f(z) > f(c) − 40
+    implies log p(z) > log p(c) − (U − log p(document | c) + 40). This bounds z.
 
     Args:
-        space: The coordinates of a batch of documents, and the prior in them.
-        posterior: A guide's posterior of the batch, which places the grid; it need not be accurate.
-        row: The document's place in the batch.
+        space: Coordinates of a batch of documents, with their prior.
+        posterior: A guide's posterior of the batch, as the centre of the grid. A rough posterior is
+            enough.
+        row: Position of the document in the batch.
         words: ``(nnz, num_topics)`` probabilities of the document's words under each topic.
-        cells: Their counts.
+        cells: Counts of these words.
         num_points: Points on each axis, odd.
-        likelihood: The distribution of the counts. Defaults to independent draws.
+        likelihood: Distribution of the counts. Defaults to independent draws.
 
     Returns:
-        The log integral (scalar, nats), and its numerical error: the distance from the integral on
-        every second point of each axis, which in practice is far more than the error. It is
-        infinite where one point has more than half of the sum, which two grids could agree on.
+        The log integral (scalar, nats) and an estimate of its numerical error. The estimate is the
+        distance from the integral over every second point of each axis. In practice the error is
+        far smaller. The estimate is infinite if a single point has more than half of the sum,
+        because both grids could then agree on a wrong value.
     """
     document = space.select(torch.tensor([row], device=words.device))
     best = log_likelihood_of(words.amax(1)[None], cells, likelihood)[0]

@@ -1,4 +1,4 @@
-"""Step sizes of Hamiltonian Monte Carlo: a first guess, and its adaptation in warm-up."""
+"""Step sizes of Hamiltonian Monte Carlo: the first values, and their adaptation in warm-up."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch_lntm.latents import DocumentTarget
 from torch_lntm.latents.metrics import Metric
 from torch_lntm.sampling import hmc
 
-#: Doublings or halvings of the search for a first step size.
+#: Largest number of doublings or halvings in the search for a first step size.
 MAX_DOUBLINGS = 30
-#: Attempts before anyone asks whether all chains have crossed the threshold.
+#: Attempts before the first check whether all chains have crossed the threshold.
 FEWEST_ATTEMPTS = 3
 #: γ, t₀ and κ of dual averaging (*Hoffman & Gelman 2014, §3.2.1*).
 SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
@@ -24,16 +24,16 @@ SHRINKAGE, DELAY, FORGETTING = 0.05, 10.0, 0.75
 def find_step_size(
     key: Tensor, target: DocumentTarget, state: hmc.HMCState, metric: Metric, threshold: float = 0.8
 ) -> Tensor:
-    """First step sizes: doubled or halved from 1 until one step's acceptance crosses a threshold.
+    """First step sizes: doubled or halved from 1 until a step's acceptance crosses a threshold.
 
     *Hoffman & Gelman 2014, algorithm 4*, for every chain of every document.
 
     Args:
         key: ``(num_chains, num_docs)`` keys of the search.
         target: The target.
-        state: Where the chains are.
+        state: Present state of the chains.
         metric: W.
-        threshold: Acceptance probability to cross.
+        threshold: Acceptance probability to cross. Defaults to 0.8.
 
     Returns:
         ``(num_chains, num_docs)`` float64.
@@ -50,21 +50,21 @@ def find_step_size(
     for attempt in range(1, MAX_DOUBLINGS + 1):
         step_size = torch.where(searching, step_size * torch.where(grow, 2.0, 0.5), step_size)
         searching &= acceptable(attempt) == grow
-        # The host waits for a GPU when it asks, and the first attempts are hardly ever all.
+        # The check makes the host wait for a GPU, and rarely succeeds at the first attempts.
         if attempt >= FEWEST_ATTEMPTS and not bool(searching.any()):
             break
     return step_size
 
 
 class DualAveraging(NamedTuple):
-    """Step sizes on their way to a mean acceptance probability (*Hoffman & Gelman 2014, eq. 6*).
+    """Adaptation of step sizes to a mean acceptance probability (*Hoffman & Gelman 2014, eq. 6*).
 
     Attributes:
-        log_step_size: ``(num_chains, num_docs)`` float64, of the next transition.
-        log_average: ``(num_chains, num_docs)`` float64, what to freeze at.
+        log_step_size: ``(num_chains, num_docs)`` float64, for the next transition.
+        log_average: ``(num_chains, num_docs)`` float64, the value after adaptation.
         shortfall: ``(num_chains, num_docs)`` float64 Σ (target − acceptance).
-        centre: ``(num_chains, num_docs)`` float64, what log step sizes are shrunk towards.
-        num_updates: Transitions seen.
+        centre: ``(num_chains, num_docs)`` float64 value towards which log step sizes are shrunk.
+        num_updates: Transitions so far.
     """
 
     log_step_size: Tensor
@@ -75,19 +75,20 @@ class DualAveraging(NamedTuple):
 
     @classmethod
     def start(cls, step_size: Tensor) -> DualAveraging:
-        """Start from first step sizes; shrinks towards ten times these, as larger are cheaper."""
+        """Start from first step sizes; shrink towards 10 times them, since larger steps are
+        cheaper.
+        """
         log_step_size, zero = step_size.log(), torch.zeros_like(step_size)
         return cls(log_step_size, zero, zero, log_step_size + math.log(10.0))
 
     def update(self, acceptance: Tensor, target: float, longest: float = math.inf) -> DualAveraging:
-        """The state after one more transition.
+        """The state after another transition.
 
         Args:
-            acceptance: ``(num_chains, num_docs)`` its acceptance probabilities.
+            acceptance: ``(num_chains, num_docs)`` acceptance probabilities of the transition.
             target: Mean acceptance probability to reach.
-            longest: Upper bound on the step size. While the step size is at the bound, acceptance
-                above the target is not accumulated, so adaptation can shorten the step at once
-                when acceptance drops.
+            longest: Upper bound on the step size. At the bound, acceptance above the target is not
+                accumulated. A drop in acceptance can then shorten the step at once.
         """
         count = self.num_updates + 1
         least = (self.centre - math.log(longest)) * SHRINKAGE * (count + DELAY) / math.sqrt(count)
