@@ -1,4 +1,4 @@
-"""What a document prior looks like to an algorithm: coordinates with density and logits."""
+"""Latent spaces: coordinates of a document's latent variables, with their density and logits."""
 
 from torch_lntm.latents.contrasts import ContrastSpace
 from torch_lntm.latents.factor import FactorSpace, GaussianFactorSpace, LaplaceFactorSpace

@@ -1,10 +1,10 @@
-"""The K − 1 contrasts of eta that the softmax can see, whitened by the prior.
+"""The K − 1 contrasts of eta with an effect on the softmax, whitened by the prior.
 
-Softmax ignores the shift that all K logits share, so integrals over eta are integrals over the
-K − 1 contrasts Q·logits, Q the rows of an orthonormal basis orthogonal to 1. There the free and the
-anchored parameterisation are one problem, and a proposal cannot waste itself on the direction that
-the likelihood does not have. With QF = LU, F the prior's factor lifted to logits and L triangular,
-the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
+Softmax ignores a common shift of all K logits. Integrals over eta are therefore integrals over the
+K − 1 contrasts Q·logits, with the rows of Q an orthonormal basis orthogonal to 1. In these
+coordinates the free and the anchored parameterisation are the same problem, and a proposal spends
+no draws on a direction without likelihood. With QF = LU, F the prior's factor lifted to logits and
+L triangular, the coordinates w = L⁻¹Q(logits − μ) have a standard normal prior.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torch_lntm.latents.space import LocatedSpace
 if TYPE_CHECKING:
     from typing import Self
 
-#: Distance of a grid's points at its centre, in standard deviations of the posterior as given. A
-#: third would do for a normal integrand; ridges and second modes of real ones can be ten times
-#: finer.
+#: Distance of a grid's points at its centre, in standard deviations of the given posterior. A third
+#: would be enough for a normal integrand. Ridges and second modes of real integrands can be 10
+#: times finer.
 CENTRAL_STEP = 0.03
 
 
 class NormalMoments(Protocol):
-    """What is read of a normal posterior of eta."""
+    """Attributes read from a normal posterior of eta."""
 
     @property
     def mean(self) -> Tensor:
@@ -51,7 +51,7 @@ class CentredSpace(LocatedSpace, IdentifiedSpace):
     """Coordinates in which the centred logits are affine.
 
     Attributes:
-        loc: ``(num_topics - 1,)`` contrasts of the prior mean, or one row a document.
+        loc: ``(num_topics - 1,)`` contrasts of the prior mean, or a row for each document.
         basis: ``(num_topics - 1, num_topics)`` Q.
     """
 
@@ -67,30 +67,30 @@ class CentredSpace(LocatedSpace, IdentifiedSpace):
 
     @cached_property
     def origin(self) -> Tensor:
-        """Centred logits at z = 0, ``(num_topics,)`` or one row a document."""
+        """Centred logits at z = 0, ``(num_topics,)`` or a row for each document."""
         return self.loc @ self.basis
 
     @property
     @abstractmethod
     def loading(self) -> Tensor:
-        """``(dim, num_topics)`` change of the logits with z."""
+        """Change of the logits with z, ``(dim, num_topics)``."""
 
     def logits(self, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.logits`; centred."""
         return self.origin + z @ self.loading
 
     def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
-        """See :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""
+        """See :meth:`LatentSpace.pull`; ``z`` is unused, since logits are affine in z."""
         return gradient @ self.loading.mT
 
 
 @dataclass(frozen=True, eq=False)
 class ContrastSpace(CentredSpace, StandardNormalSpace):
-    """A normal prior of eta in whitened contrasts w, where it is standard normal; float64.
+    """A normal prior of eta in whitened contrasts w, with a standard normal density; float64.
 
     Attributes:
         tril: ``(num_topics - 1, num_topics - 1)`` L.
-        anchored: eta has one component less than there are topics.
+        anchored: Whether eta has one component less than there are topics.
     """
 
     tril: Tensor
@@ -132,7 +132,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         return logits[..., :-1] - logits[..., -1:] if self.anchored else logits
 
     def latents(self, z: Tensor) -> dict[str, Tensor]:
-        """See :meth:`LatentSpace.latents`; of a free eta the one whose mean over topics is 0."""
+        """See :meth:`LatentSpace.latents`; a free eta has mean 0 over topics."""
         return {"eta": self._eta(self.logits(z))}
 
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
@@ -142,19 +142,19 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
 
     @property
     def _contrasts(self) -> Tensor:
-        """The matrix from eta to its contrasts. An anchored topic's logit is 0 and adds nothing."""
+        """Matrix from eta to its contrasts. An anchored topic has logit 0 and no column."""
         return self.basis[:, :-1] if self.anchored else self.basis
 
     def project(self, mean: Tensor, scale_tril: Tensor) -> tuple[Tensor, Tensor]:
-        """A normal distribution of eta as one of w.
+        """Distribution of w for a normal distribution of eta.
 
         Args:
             mean: ``(num_docs, latent_dim)`` mean of eta.
             scale_tril: ``(num_docs, latent_dim, latent_dim)`` factor of the covariance of eta.
 
         Returns:
-            ``(loc, tril)`` of w, ``(num_docs, dim)`` and ``(num_docs, dim, dim)`` lower
-            triangular, float64.
+            ``(loc, tril)`` of w, ``(num_docs, dim)`` and ``(num_docs, dim, dim)`` lower triangular,
+            float64.
         """
         loc = self.locate({"eta": mean})
         factor = torch.linalg.solve_triangular(
@@ -188,8 +188,8 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 
-        A normal proposal narrower than the posterior has weights of infinite variance. The
-        Student-t of the same centre and scale does not.
+        Weights of a normal proposal have infinite variance if the proposal is narrower than the
+        posterior. Weights of the Student-t with equal centre and scale have finite variance.
         """
         space, loc, tril = self._around(posterior, row)
         nu = degrees_of_freedom if name == "student_t" else math.inf
@@ -198,7 +198,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
     def normal(
         self, posterior: NormalMoments, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """See :meth:`IdentifiedSpace.normal`; the posterior as it is."""
+        """See :meth:`IdentifiedSpace.normal`; the given posterior, projected."""
         return self.project(posterior.mean, posterior.scale_tril)
 
     def grid(
@@ -208,10 +208,11 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         depth: Callable[[Tensor], Tensor],
         num_points: int,
     ) -> Grid:
-        """See :meth:`IdentifiedSpace.grid`; evenly spaced points if they cover all.
+        """See :meth:`IdentifiedSpace.grid`; evenly spaced points if they reach far enough.
 
-        Otherwise their distances grow in proportion to that from the centre. The prior's density at
-        w is lower than at the centre c by more than a depth D where |w|² > 2D + |c|².
+        Otherwise the distances between points grow in proportion to their distance from the centre.
+        The prior density at w is lower than at the centre c by more than a depth D if |w|² > 2D +
+        |c|².
         """
         _, centre, tril = self._around(posterior, row)
         radius = (2.0 * depth(centre) + centre.square().sum()).sqrt()
@@ -222,7 +223,7 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
         return Grid(centre, spread * tril, ends)
 
     def _around(self, posterior: NormalMoments, row: int) -> tuple[Self, Tensor, Tensor]:
-        """One document's space, and centre and scale of its posterior there."""
+        """Space of a single document, with centre and scale of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))
         rows = slice(row, row + 1)
         loc, tril = space.project(posterior.mean[rows], posterior.scale_tril[rows])
@@ -235,14 +236,14 @@ class ContrastSpace(CentredSpace, StandardNormalSpace):
 
 
 def _spread(reach: float, target: float) -> float:
-    """The s at which points s·sinh(t), t evenly spaced up to asinh(reach/s), have the right step.
+    """Scale s of points s·sinh(t), with t evenly spaced up to asinh(reach/s).
 
     Args:
         reach: Distance of the last point from the centre.
-        target: Distance it would have if all steps were as long as that at the centre.
+        target: Distance of the last point for equal steps of the length at the centre.
 
     Returns:
-        s with s·asinh(reach/s) = target, or so large that the points are evenly spaced in effect.
+        The solution s of s·asinh(reach/s) = target, or an s so large that points are evenly spaced.
     """
     low, high = 0.0, 1e4 * reach
     for _ in range(100):

@@ -1,9 +1,9 @@
-"""Priors of eta through a few independent sources, in coordinates that cost nothing to map.
+"""Priors of eta through a few independent sources, in coordinates with cheap maps.
 
-The prior is eta = μ + A s + ε, ε ~ N(0, Λ⁻¹) with Λ diagonal, and sources s that are standard
+The prior is eta = μ + A s + ε, with ε ~ N(0, Λ⁻¹), Λ diagonal, and sources s that are standard
 normal or Laplace, ½e^{−|s|} each (*Putthividhya, Attias & Nagarajan 2009, §2*). The coordinates are
-z = (s, e) with eta = μ + A s + Λ^{-½}e: there are L more of them than eta has, so that no map costs
-more than num_topics × num_sources a document.
+z = (s, e) with eta = μ + A s + Λ^{-½}e. They have L more components than eta, so every map costs at
+most num_topics × num_sources per document.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-#: Entries of the matrices that are factored together. A CPU's cache holds as many, and what passes
-#: over more of them takes twice as long.
+#: Number of matrix entries to factor together. A CPU's cache holds this many. Larger blocks double
+#: the time of each pass over the matrices.
 BLOCK_ENTRIES = {"cpu": 2**17, "cuda": 2**26}
 
 
 class SourceNormals(NamedTuple):
-    """Normals q(s) = N(s̄, B⁻¹) of documents, but for the squares that are B⁻¹.
+    """Normal distributions q(s) = N(s̄, B⁻¹) of documents, without the full matrices B⁻¹.
 
     Attributes:
         mean: ``(num_docs, num_sources)`` float64 s̄.
@@ -65,7 +65,7 @@ class LaplaceSourcesSpace(LatentSpace):
         return of_noise - source.abs().sum(-1)
 
     def gradient(self, z: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.gradient`; it jumps where a source is 0."""
+        """See :meth:`LatentSpace.gradient`; it jumps at a source of 0."""
         source, noise = z[..., : self.num_sources], z[..., self.num_sources :]
         return -torch.cat([source.sign(), noise], -1)
 
@@ -78,10 +78,10 @@ class LaplaceSourcesSpace(LatentSpace):
 
 @dataclass(frozen=True, eq=False)
 class FactorSpace(LocatedSpace):
-    """z = (s, e) of sources and noise; see the module.
+    """Coordinates z = (s, e) of sources and noise; see the module.
 
     Attributes:
-        loc: ``(num_topics,)`` μ, or ``(num_docs, num_topics)`` where it depends on the document.
+        loc: ``(num_topics,)`` μ, or ``(num_docs, num_topics)`` if it depends on the document.
         mixing: ``(num_topics, num_sources)`` A.
         noise_precision: ``(num_topics,)`` diagonal of Λ, positive.
     """
@@ -92,7 +92,7 @@ class FactorSpace(LocatedSpace):
     sites = ("source", "eta")
     #: Variance of a source under its prior.
     source_variance: ClassVar[float]
-    #: Whether the sources of all documents have the same posterior covariance given eta.
+    #: Whether the sources of all documents have a common posterior covariance given eta.
     shares_source_covariance: ClassVar[bool]
 
     @property
@@ -128,18 +128,18 @@ class FactorSpace(LocatedSpace):
 
     @abstractmethod
     def source_scale(self, second_moment: Tensor) -> Tensor | None:
-        """|η|^½ of the normals N(0, |η|) that stand for the sources' priors in a posterior.
+        """|η|^½ of the normals N(0, |η|) in place of the sources' priors, for a posterior.
 
         Args:
             second_moment: ``(num_docs, num_sources)`` float64 E s².
 
         Returns:
-            A tensor of the same shape; None where sources are standard normal themselves.
+            A tensor of the same shape, or None if the sources are standard normal.
         """
 
     @abstractmethod
     def source_divergence(self, second_moment: Tensor, log_volume: Tensor) -> Tensor:
-        """KL(q(s) ‖ p(s)) of a normal q(s), or the least upper bound on it that is tractable.
+        """KL(q(s) ‖ p(s)) of a normal q(s), or the least tractable upper bound on it.
 
         Args:
             second_moment: ``(num_docs, num_sources)`` float64 E s².
@@ -150,7 +150,7 @@ class FactorSpace(LocatedSpace):
         """
 
     def unit_metric(self) -> Metric:
-        """See :meth:`LatentSpace.unit_metric`; e moves against the sources, eta stands still."""
+        """See :meth:`LatentSpace.unit_metric`; e moves against the sources and eta is constant."""
         size = self.num_sources
         factor = torch.eye(self.dim, dtype=torch.float64, device=self.loc.device)
         factor[size:, :size] = -self.mixing.double() / self.noise_std[:, None]
@@ -183,7 +183,8 @@ class FactorSpace(LocatedSpace):
 
         Args:
             scale: ``(num_docs, num_sources)`` float64 |η|^½.
-            index: ``(num_docs,)`` corpus positions, to name documents in an error; None for none.
+            index: ``(num_docs,)`` corpus positions, to name documents in an error. None uses
+                positions in ``scale``.
 
         Returns:
             ``(num_docs, num_sources, num_sources)`` float64.
@@ -197,12 +198,13 @@ class FactorSpace(LocatedSpace):
         return trils
 
     def source_normals(self, eta: Tensor, scale: Tensor, index: Tensor | None) -> SourceNormals:
-        """The best sources of given eta, of covariances B⁻¹ (*eqs 12–13*).
+        """The best sources of given eta, with covariances B⁻¹ (*eqs 12–13*).
 
         Args:
             eta: ``(num_docs, num_topics)``.
             scale: ``(num_docs, num_sources)`` float64 |η|^½.
-            index: ``(num_docs,)`` corpus positions, to name documents in an error; None for none.
+            index: ``(num_docs,)`` corpus positions, to name documents in an error. None uses
+                positions in ``scale``.
 
         Raises:
             NumericalError: B of some documents is not positive definite.
@@ -216,15 +218,15 @@ class FactorSpace(LocatedSpace):
         return normals
 
     def _source_trils(self, scale: Tensor, index: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-        """As :meth:`source_tril_at`, a few documents at a time."""
+        """Blocks of :meth:`source_tril_at`: slices of the documents, with their factors."""
         if index is None:
             index = torch.arange(len(scale), device=scale.device)
         gram = self.gram.flip(0, 1)
         size = max(1, BLOCK_ENTRIES.get(scale.device.type, BLOCK_ENTRIES["cpu"]) // gram.numel())
         for first in range(0, len(scale), size):
             rows = slice(first, first + size)
-            # In s/|η|^½, where the precision is at least I; the sources reversed, so that the
-            # inverse of its factor is the transpose of the one returned, reversed.
+            # The precision of s/|η|^½ is at least I. With the sources in reverse order, the inverse
+            # of its Cholesky factor is the transpose of the lower factor of B⁻¹, in reverse order.
             reverse = scale[rows].flip(1)
             precision = (reverse[:, :, None] * reverse[:, None, :]).mul_(gram)
             precision.diagonal(dim1=1, dim2=2).add_(1.0)
@@ -267,7 +269,7 @@ class FactorSpace(LocatedSpace):
         return torch.cat([source, self.noise(eta, source)], -1).to(eta.dtype)
 
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`; with the sources that are best if they are Gaussian."""
+        """See :meth:`LatentSpace.place`; the sources are best for Gaussian sources."""
         return self.whiten(latent)
 
     def unwhiten(self, z: Tensor) -> Tensor:
@@ -280,7 +282,7 @@ class FactorSpace(LocatedSpace):
         return torch.addcmul(source @ self.mixing.mT.to(z.dtype), noise, self.noise_std.to(z.dtype))
 
     def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
-        """See :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""
+        """See :meth:`LatentSpace.pull`; ``z`` is unused, since logits are affine in z."""
         noise = gradient * self.noise_std.to(gradient.dtype)
         return torch.cat([gradient @ self.mixing.to(gradient.dtype), noise], -1)
 
@@ -300,7 +302,7 @@ class FactorSpace(LocatedSpace):
 
 
 class GaussianFactorSpace(FactorSpace, EtaSpace):
-    """With standard normal sources, which make eta normal: N(loc, AAᵀ + Λ⁻¹)."""
+    """Factor space with standard normal sources. eta is then normal: N(loc, AAᵀ + Λ⁻¹)."""
 
     has_low_rank = True
     posterior_metrics = {"taylor": "taylor"}  # noqa: RUF012
@@ -322,14 +324,14 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
         return 2.0 * (log_std - self.source_log_volume)
 
     def source_posterior(self, eta: Tensor) -> tuple[Tensor, Tensor]:
-        """The sources given eta, N(B⁻¹AᵀΛ(eta − μ), B⁻¹) with B = AᵀΛA + I: exact.
+        """Exact distribution of the sources given eta, N(B⁻¹AᵀΛ(eta − μ), B⁻¹) with B = AᵀΛA + I.
 
         Args:
             eta: ``(..., num_docs, num_topics)``.
 
         Returns:
-            Mean ``(..., num_docs, num_sources)`` and Cholesky factor of the covariance, which all
-            eta share, ``(num_sources, num_sources)``; both in the dtype of ``eta``.
+            Mean ``(..., num_docs, num_sources)``, and Cholesky factor of the covariance
+            ``(num_sources, num_sources)``, common to all eta. Both are in the dtype of ``eta``.
         """
         tril = self.source_tril
         return self.sources(eta, tril).to(eta.dtype), tril.to(eta.dtype)
@@ -337,7 +339,7 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
     def source_moments(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
         """Posterior means and standard deviations of the sources from the moments of eta.
 
-        p(s | eta) is normal, with a mean that is affine in eta and one covariance.
+        p(s | eta) is normal. Its mean is affine in eta and its covariance is constant.
 
         Args:
             mean: ``(num_docs, num_topics)``.
@@ -359,7 +361,7 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
         return NormalSpace(self.loc, triangular_factor(factor))
 
     def marginal(self) -> NormalSpace:
-        """See :meth:`EtaSpace.marginal`; with the sources integrated out."""
+        """See :meth:`EtaSpace.marginal`; the sources are integrated out."""
         return self._marginal
 
     def compact(self) -> NormalSpace:
@@ -368,7 +370,7 @@ class GaussianFactorSpace(FactorSpace, EtaSpace):
 
 
 class LaplaceFactorSpace(FactorSpace, LaplaceSourcesSpace):
-    """With Laplace sources of density ½ exp(−|s|); eta is not normal."""
+    """Factor space with Laplace sources of density ½ exp(−|s|). eta is not normal."""
 
     posterior_metrics = {"taylor": "factor"}  # noqa: RUF012
     source_variance = 2.0

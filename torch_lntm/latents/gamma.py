@@ -1,4 +1,4 @@
-"""Dirichlet priors of theta in coordinates in which they are smooth and near standard normal."""
+"""Dirichlet priors of theta in coordinates with a smooth, nearly standard normal density."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from torch_lntm.latents.space import LatentSpace
 if TYPE_CHECKING:
     from typing import Self
 
-#: Scale c at which log σ(cz), z the logit of a uniform number over c, belongs to z of variance 1.
+#: Scale c in log σ(cz). With z = logit(U)/c and U uniform, z has variance 1.
 _UNIT_LOGISTIC = math.pi / math.sqrt(3.0)
-#: Steps of Halley's method that reach float64's rounding for α from 1e-12 up; from 0.01, five do.
+#: Steps of Halley's method to reach float64 rounding for α of 1e-12 and above. For α of 0.01 and
+#: above, 5 steps are enough.
 _HALLEY_STEPS = 16
 
 
 class LogGamma(NamedTuple):
-    """Logs of gamma variates as a function of z, each of the shape of z.
+    """Logs of gamma variates as a function of z, with derivatives; each has the shape of z.
 
     Attributes:
         value: x(z).
@@ -40,7 +41,7 @@ class LogGamma(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DirichletSpace(LatentSpace):
-    """Coordinates of theta ~ Dirichlet(α), which all documents share.
+    """Coordinates of theta ~ Dirichlet(α), with the same α for all documents.
 
     Attributes:
         concentration: ``(num_topics,)`` float64 α.
@@ -69,30 +70,31 @@ class DirichletSpace(LatentSpace):
         return self.locate({"theta": latent}, key)
 
     def select(self, rows: Tensor) -> Self:
-        """See :meth:`LatentSpace.select`; itself, which all documents share."""
+        """See :meth:`LatentSpace.select`; the space itself, since all documents share it."""
         return self
 
 
 @dataclass(frozen=True, eq=False)
 class GammaSpace(DirichletSpace):
-    """theta ~ Dirichlet(α) as softmax(x(z)), x_k(z_k) the log of a Gamma(α_k) variate.
+    """theta ~ Dirichlet(α) as softmax(x(z)), with x_k(z_k) the log of a Gamma(α_k) variate.
 
-    Under small α the variates' logs have a tail of length 1/α to the left of a steep wall, which
+    For small α the logs of the variates have a tail of length 1/α to the left of a steep wall. The
+    function
 
         x(z) = log σ(cz)/α + z/√(1 + α) + log(1 + α),    c = π/√3
 
-    evens out: as α → 0 the tail is that of log U/α, U uniform, which the first term makes logistic
-    with unit variance; as α → ∞ x is normal around log α with variance 1/α, to which the others
-    tend. The density of z is exact for any x(z).
+    evens this tail out. As α → 0 the tail tends to the law of log U/α with U uniform, and the first
+    term makes it logistic with unit variance. As α → ∞ the law of x tends to a normal around log α
+    with variance 1/α, and so do the other terms. The density of z is exact for any function x(z).
 
     Attributes:
-        dtype: Floating-point type of draws; what depends on α is computed in float64.
+        dtype: Floating-point type of draws. Constants of α are computed in float64.
     """
 
     dtype: torch.dtype = torch.float64
 
     conjugate = True
-    leapfrogs = 16  # tails of single topics are long, where words leave them alone
+    leapfrogs = 16  # a topic without tokens has a long tail
 
     @property
     def dim(self) -> int:
@@ -101,12 +103,12 @@ class GammaSpace(DirichletSpace):
 
     @cached_property
     def _log_normaliser(self) -> Tensor:
-        """Σ log Γ(α_k), the log normaliser of the density exp(αx − e^x)/Γ(α) of x."""
+        """Log normaliser Σ log Γ(α_k) of the density exp(αx − e^x)/Γ(α) of x."""
         return torch.lgamma(self.concentration).sum()
 
     @cached_property
     def _coefficients(self) -> Tensor:
-        """``(3, num_topics)`` float64 1/α, 1/√(1 + α) and log(1 + α)."""
+        """Coefficients 1/α, 1/√(1 + α) and log(1 + α), ``(3, num_topics)`` float64."""
         alpha = self.concentration
         return torch.stack([1.0 / alpha, (1.0 + alpha).rsqrt(), torch.log1p(alpha)])
 
@@ -125,9 +127,9 @@ class GammaSpace(DirichletSpace):
     def whiten(self, x: Tensor) -> Tensor:
         """The z ``(..., num_topics)`` of logs of gamma variates, by Halley's method, float64.
 
-        It starts from the solutions with cz and with 0 in the place of log σ(cz), which is below
-        both. A step is at most four of Newton's, which never go too far from below, since x(z) is
-        concave.
+        The start is the larger of two lower bounds: the solutions with cz, and with 0, in place of
+        log σ(cz). A step is at most 4 times Newton's step. From below Newton's steps never
+        overshoot, since x(z) is concave.
         """
         inverse, slope, constant = self._coefficients
         excess = x.double() - constant
@@ -167,8 +169,8 @@ class GammaSpace(DirichletSpace):
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
         """See :meth:`LatentSpace.locate`.
 
-        The variates' sum, Gamma(Σα), is independent of theta and is drawn. A proportion too small
-        for its dtype is drawn from below the smallest number, where its law is a power.
+        The sum of the variates is Gamma(Σα), independent of theta, and is drawn. A proportion below
+        the smallest number of its dtype is drawn from its law there, a power.
         """
         assert key is not None, "theta does not determine z: locate needs keys"
         theta = latents["theta"]

@@ -1,4 +1,4 @@
-"""IdentifiedSpace: coordinates of what the likelihood can see, for integrals over them."""
+"""Coordinates of the latent variables with an effect on the likelihood, for integrals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch_lntm.latents.space import LatentSpace
 
 
 class Grid(NamedTuple):
-    """A product grid of sinh-spaced points around a document's posterior.
+    """Product grid of sinh-spaced points around a document's posterior.
 
-    The points are z = centre + scale·sinh(t), t evenly spaced from −ends to ends.
+    The points are z = centre + scale·sinh(t), with t evenly spaced from −ends to ends.
 
     Attributes:
         centre: ``(dim,)``.
@@ -29,39 +29,40 @@ class Grid(NamedTuple):
 
 
 class IdentifiedSpace(LatentSpace):
-    """Coordinates of a document's latent variables that the likelihood depends on.
+    """Coordinates of the latent variables with an effect on the likelihood.
 
-    What a prior's ``identified(batch)`` returns. A document's probability is an integral over z;
-    this says how to draw from its posterior and how to lay a grid around it, given an approximate
-    posterior that a guide has solved. Everything is float64.
+    A prior's ``identified(batch)`` returns such a space. A document's probability is an integral
+    over z. Given an approximate posterior from a guide, the space offers draws around the posterior
+    and a grid around it. All numbers are float64.
     """
 
-    #: The proposals by name, each in words with the placeholder ``{degrees_of_freedom:g}`` where it
-    #: has such. The first is the default.
+    #: Descriptions of the proposals by name, with the placeholder ``{degrees_of_freedom:g}`` for a
+    #: Student-t. The first proposal is the default.
     proposals: ClassVar[Mapping[str, str]]
-    #: Name of the guide whose posterior proposals and grids lie around by default.
+    #: Name of the guide for the default centre of proposals and grids.
     reference: ClassVar[str]
-    #: Whether there is :meth:`grid`.
+    #: Whether the space has :meth:`grid`.
     has_grid: ClassVar[bool] = False
-    #: Whether there is :meth:`normal`. Logits are then affine in z.
+    #: Whether the space has :meth:`normal`. Logits are then affine in z.
     has_normal: ClassVar[bool] = False
-    #: What :attr:`standardiser` makes of the main site, in words.
+    #: Description of the main site times :attr:`standardiser`.
     variable: ClassVar[str]
 
     @property
     @abstractmethod
     def standardiser(self) -> Tensor:
-        """J ``(latent_dim, num_topics)`` float64: the main site times J is identified.
+        """Matrix J ``(latent_dim, num_topics)`` float64; the main site times J is identified.
 
-        Its values are in units of their prior standard deviations.
+        The product is in units of its prior standard deviations.
         """
 
     @abstractmethod
     def proper(self, posterior: Any) -> Tensor:
-        """Whether each document's posterior can be drawn around, ``(num_docs,)`` bool.
+        """Whether each document's posterior can be the centre of draws, ``(num_docs,)`` bool.
 
         Args:
-            posterior: What the guide :attr:`reference`, or another of its kind, made of the batch.
+            posterior: Posterior of the batch from the guide :attr:`reference` or a guide of its
+                kind.
         """
 
     @abstractmethod
@@ -74,44 +75,44 @@ class IdentifiedSpace(LatentSpace):
         counts: Tensor,
         degrees_of_freedom: float,
     ) -> Proposal:
-        """The proposal for one document.
+        """The proposal for a single document.
 
         Args:
-            name: One of :attr:`proposals`.
+            name: A name in :attr:`proposals`.
             posterior: A guide's posterior of the whole batch.
-            row: The document's place in the batch.
+            row: Position of the document in the batch.
             words: ``(nnz, num_topics)`` probabilities of its words under each topic.
             counts: ``(nnz,)`` their counts.
-            degrees_of_freedom: Degrees of freedom of a Student-t; goes unused by other proposals.
+            degrees_of_freedom: Degrees of freedom of a Student-t; ignored by other proposals.
         """
 
     def normal(
         self, posterior: Any, documents: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """Normal approximations of the posteriors of a batch, all of whose documents have tokens.
+        """Normal approximations of the posteriors of a batch of documents with tokens.
 
         Args:
             posterior: A guide's posterior of the batch.
-            documents: Of each document the probabilities ``(nnz, num_topics)`` of its words under
-                each topic, and their counts ``(nnz,)``; read once, if at all.
+            documents: For each document, the probabilities ``(nnz, num_topics)`` of its words under
+                each topic, and their counts ``(nnz,)``. Read at most once.
 
         Returns:
-            Means ``(num_docs, dim)`` and Cholesky factors of the covariances
-            ``(num_docs, dim, dim)``, float64.
+            Means ``(num_docs, dim)`` and Cholesky factors of the covariances ``(num_docs, dim,
+            dim)``, float64.
         """
         raise NotImplementedError
 
     def grid(
         self, posterior: Any, row: int, depth: Callable[[Tensor], Tensor], num_points: int
     ) -> Grid:
-        """A grid that reaches as far as the integrand of one document can matter.
+        """A grid over the region in which a document's integrand matters.
 
         Args:
-            posterior: A guide's posterior of the whole batch; it need not be accurate.
-            row: The document's place in the batch.
-            depth: Takes z ``(dim,)`` to how far the log likelihood rises at most from there, plus
-                what is negligible (scalar, nats). Beyond the grid the log prior is lower than at
-                the centre by more than the centre's depth.
+            posterior: A guide's posterior of the whole batch. A rough posterior is enough.
+            row: Position of the document in the batch.
+            depth: Function of z ``(dim,)``: the largest possible rise of the log likelihood from z,
+                plus a margin (scalar, nats). Outside the grid, the log prior is lower than at the
+                centre by more than the depth of the centre.
             num_points: Points on each axis.
         """
         raise NotImplementedError

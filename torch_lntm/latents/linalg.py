@@ -1,4 +1,4 @@
-"""Factorisations that latent spaces, posteriors and metrics share."""
+"""Matrix factorisations for latent spaces, posteriors and metrics."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torch_lntm.errors import NumericalError
 
-#: Sizes from which on triangles are inverted, and multiplied with themselves, by halves on a CPU,
-#: where operations count. On a GPU launches do.
+#: Smallest sizes of triangles to invert, and to square, by halves on a CPU. On a CPU the number of
+#: operations counts, on a GPU the number of launches.
 INVERTED_BY_HALVES, SQUARED_BY_HALVES = 48, 64
 
 
@@ -21,7 +21,7 @@ def contrast_basis(num_topics: int) -> Tensor:
         num_topics: K.
 
     Returns:
-        ``(num_topics - 1, num_topics)`` float64; rows are orthonormal and sum to 0.
+        ``(num_topics - 1, num_topics)`` float64. Rows are orthonormal and sum to 0.
     """
     rows = torch.arange(1, num_topics, dtype=torch.float64)[:, None]
     column = torch.arange(num_topics)
@@ -30,13 +30,13 @@ def contrast_basis(num_topics: int) -> Tensor:
 
 
 def triangular_factor(factor: Tensor) -> Tensor:
-    """The lower triangular G with GGᵀ = AAᵀ and a positive diagonal, without forming AAᵀ.
+    """Lower triangular G with GGᵀ = AAᵀ and a nonnegative diagonal, without forming AAᵀ.
 
     Args:
         factor: ``(..., n, m)`` A, n ≤ m.
 
     Returns:
-        ``(..., n, n)``; a diagonal entry is 0 where A does not have full rank.
+        ``(..., n, n)``. The diagonal is positive if A has full rank.
     """
     upper = torch.linalg.qr(factor.mT, mode="r").R
     sign = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(factor)
@@ -44,10 +44,10 @@ def triangular_factor(factor: Tensor) -> Tensor:
 
 
 def inverse_of_lower(lower: Tensor) -> Tensor:
-    """L⁻¹ ``(..., n, n)`` of lower triangular matrices, of shape ``(..., n, n)``.
+    """Inverses L⁻¹ ``(..., n, n)`` of lower triangular matrices ``(..., n, n)``.
 
-    [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]], a third of the operations of solving for the
-    columns of I.
+    [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]] takes a third of the operations of solving for
+    the columns of I.
     """
     size = lower.shape[-1]
     if size < INVERTED_BY_HALVES or lower.device.type != "cpu":
@@ -63,10 +63,10 @@ def inverse_of_lower(lower: Tensor) -> Tensor:
 
 
 def sum_of_squares(lower: Tensor) -> Tensor:
-    """Σ_d L_dᵀL_d ``(n, n)`` of lower triangular matrices ``(num_docs, n, n)``.
+    """Sum Σ_d L_dᵀL_d ``(n, n)`` for lower triangular matrices ``(num_docs, n, n)``.
 
-    Of L = [[A, 0], [B, C]] it is [[AᵀA + BᵀB, BᵀC], [CᵀB, CᵀC]], a third of the operations of
-    products of squares.
+    For L = [[A, 0], [B, C]] the sum is [[AᵀA + BᵀB, BᵀC], [CᵀB, CᵀC]]. The blocks take a third of
+    the operations of full products.
     """
     size = lower.shape[-1]
     if size < SQUARED_BY_HALVES or lower.device.type != "cpu":
@@ -85,23 +85,24 @@ def sum_of_squares(lower: Tensor) -> Tensor:
 def inverse_cholesky(
     precision: Tensor, index: Tensor, recompute: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """R⁻¹ for the lower Cholesky factors of precisions B = RRᵀ ≥ I.
+    """R⁻¹ for the lower Cholesky factors R of precisions B = RRᵀ ≥ I.
 
-    A precision whose largest eigenvalue exceeds the reciprocal of the rounding unit has lost its
-    small ones when it was formed. Its rounded entries are of no use; it has to be formed anew.
+    If the largest eigenvalue of a precision exceeds the reciprocal of the rounding unit, its small
+    eigenvalues were lost when it was formed. Its rounded entries are then useless, and the
+    precision must be formed again in higher precision.
 
     Args:
         precision: ``(num_docs, dim, dim)``.
         index: ``(num_docs,)`` corpus positions, to name documents in an error.
-        recompute: Forms the precisions of some of the documents, int64 rows, in float64. Those that
-            cannot be factored are factored in this form.
+        recompute: Function of int64 rows that forms the precisions of these documents in float64.
+            It is called for precisions without a Cholesky factor.
 
     Returns:
         ``(num_docs, dim, dim)`` lower triangular, in the dtype of ``precision``.
 
     Raises:
-        NumericalError: A precision is not positive definite, in float64 either where ``recompute``
-            is given.
+        NumericalError: A precision is not positive definite, even in float64 if ``recompute`` is
+            given.
     """
     chol, info = torch.linalg.cholesky_ex(precision)
     failed = (info != 0).nonzero().squeeze(-1)

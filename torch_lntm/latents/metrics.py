@@ -12,7 +12,7 @@ from torch_lntm.latents.linalg import inverse_cholesky
 
 
 class Metric(Protocol):
-    """A factor W of the inverse mass matrix WWᵀ of z, of each document or of all."""
+    """Factor W of the inverse mass matrix WWᵀ of z, for each document or for all documents."""
 
     #: Whether W = I.
     is_unit: ClassVar[bool]
@@ -65,20 +65,21 @@ class DenseMetric:
 
 @dataclass(frozen=True, eq=False)
 class FactorMetric:
-    """The posterior covariance WWᵀ of z = (s, e) if p(w | eta) were normal in eta.
+    """Posterior covariance WWᵀ of z = (s, e) for p(w | eta) replaced by a normal function of eta.
 
-    With the information diag w − wwᵀ/N of Taylor's posterior, w = N·theta, and sources of
-    precision 1/|η|; the symbols are those of
-    :func:`torch_lntm.solvers.taylor.low_rank_covariance`. Given s, eta has covariance
-    diag d + uuᵀ/Σr = D^½(I + vvᵀ)D^½, whose root is D^½(I + c vvᵀ) with
-    c = 1/(1 + sqrt(1 + |v|²)), and e changes with s by −λ_k^½ u_k (a_k − ā). So
+    The information of the data is diag w − wwᵀ/N as in Taylor's posterior, with w = N·theta, and
+    the sources have precision 1/|η|. The symbols are those of
+    :func:`torch_lntm.solvers.taylor.low_rank_covariance`. Given s, eta has covariance diag d +
+    uuᵀ/Σr = D^½(I + vvᵀ)D^½. Its root is D^½(I + c vvᵀ) with c = 1/(1 + sqrt(1 + |v|²)), and e
+    changes with s by −λ_k^½ u_k (a_k − ā). Therefore
 
         s = R r_s,    e = −Λ^½ diag(u)(A − 1ā)s + (ΛD)^½(I + c vvᵀ) r_e
 
-    at a cost of num_topics × num_sources, none of it with a matrix of that size per document.
+    The cost is num_topics × num_sources per document, and all documents share the matrix of that
+    size.
 
     Attributes:
-        mixing: ``(num_topics, num_sources)`` A, which all documents share.
+        mixing: ``(num_topics, num_sources)`` A, shared by all documents.
         average: ``(num_docs, num_sources)`` ā.
         root: ``(num_docs, num_sources, num_sources)`` R.
         slope: ``(num_docs, num_topics)`` −λ^½u.
@@ -104,13 +105,13 @@ class FactorMetric:
         source_scale: Tensor | None,
         index: Tensor,
     ) -> FactorMetric:
-        """The metric of documents under a factor prior.
+        """Metric of documents under a factor prior.
 
         Args:
             mixing: ``(num_topics, num_sources)`` A.
             noise_precision: ``(num_topics,)`` λ.
             weights: ``(num_docs, num_topics)`` w = N·theta; zeros for an empty document.
-            source_scale: ``(num_docs, num_sources)`` |η|^½; None for Gaussian sources, 1.
+            source_scale: ``(num_docs, num_sources)`` |η|^½; None means 1, for Gaussian sources.
             index: ``(num_docs,)`` corpus positions, to name documents in an error.
 
         Raises:

@@ -1,8 +1,9 @@
 """Normal priors of eta in whitened coordinates.
 
 The prior covariance is factored once in float64, Σ = LLᵀ, and z = L⁻¹(eta − μ) is standard normal.
-A document's posterior precision in z is B = I + (something positive for the data). Because B ≥ I
-for every Σ, its Cholesky factor exists in float32 where that of Σ⁻¹ + N·H does not.
+A document's posterior precision in z is B = I + (a positive semi-definite matrix from the data).
+Because B ≥ I for every Σ, its Cholesky factor exists in float32. The factor of Σ⁻¹ + N·H may fail
+to exist.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class StandardNormalSpace(LatentSpace):
 
 
 class EtaSpace(StandardNormalSpace):
-    """Coordinates in which eta is normal: z is standard normal and eta affine in it.
+    """Standard normal coordinates z, with eta affine in z.
 
-    This is what solvers of normal posteriors ask for. z may have more components than eta.
+    Solvers of normal posteriors work in such a space. z may have more components than eta.
     """
 
     #: Whether the prior covariance of eta is AAᵀ + Λ⁻¹ with a diagonal Λ. The space is then a
@@ -75,11 +76,11 @@ class EtaSpace(StandardNormalSpace):
 
     @abstractmethod
     def pull(self, gradient: Tensor, z: Tensor | None = None) -> Tensor:
-        """As :meth:`LatentSpace.pull`; logits are affine in z, which is not needed."""
+        """See :meth:`LatentSpace.pull`; ``z`` is unused, since logits are affine in z."""
 
     @abstractmethod
     def marginal(self) -> NormalSpace:
-        """The same prior of eta with a dense factor."""
+        """The prior of eta with a dense covariance factor."""
 
     @property
     def eta_variance(self) -> Tensor:
@@ -97,7 +98,7 @@ class EtaSpace(StandardNormalSpace):
         return AffineLogits(self.lift(self.centre), self.push(eye))
 
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`; the shortest one."""
+        """See :meth:`LatentSpace.place`; the shortest z."""
         return self.whiten(latent)
 
 
@@ -106,9 +107,9 @@ class NormalSpace(LocatedSpace, EtaSpace):
     """eta ~ Normal(loc, LLᵀ) in z = L⁻¹(eta − loc).
 
     Attributes:
-        loc: ``(eta_dim,)`` mean, or ``(num_docs, eta_dim)`` where it depends on the document.
+        loc: ``(eta_dim,)`` mean, or ``(num_docs, eta_dim)`` if it depends on the document.
         tril: ``(eta_dim, eta_dim)`` float64 Cholesky factor L of the covariance.
-        anchored: Logits are eta with a 0 appended, instead of eta itself.
+        anchored: Whether logits are eta with an appended 0. Defaults to False: logits are eta.
     """
 
     tril: Tensor
@@ -145,7 +146,7 @@ class NormalSpace(LocatedSpace, EtaSpace):
 
     @cached_property
     def factor(self) -> Tensor:
-        """``(num_topics, eta_dim)`` L lifted to logits: with a row of zeros if anchored."""
+        """L lifted to logits ``(num_topics, eta_dim)``, with a row of zeros if anchored."""
         if not self.anchored:
             return self.scale
         return torch.cat([self.scale, self.scale.new_zeros(1, self.eta_dim)])
@@ -196,7 +197,7 @@ class NormalSpace(LocatedSpace, EtaSpace):
         return replace(self, loc=self.loc.to(dtype))
 
     def marginal(self) -> NormalSpace:
-        """See :meth:`EtaSpace.marginal`; itself."""
+        """See :meth:`EtaSpace.marginal`; the space itself."""
         return self
 
 
@@ -205,7 +206,7 @@ def standard_normal_log_density(z: Tensor, constant: float = 0.0) -> Tensor:
 
     Args:
         z: ``(..., dim)``.
-        constant: What is added to it.
+        constant: Number to add. Defaults to 0.
     """
     constant -= 0.5 * z.shape[-1] * math.log(2.0 * math.pi)
     return torch.rsub(z.double().square().sum(-1), constant, alpha=0.5)

@@ -1,7 +1,7 @@
-"""Distributions of one document's coordinates that importance sampling draws from.
+"""Proposal distributions for importance sampling of a document's coordinates.
 
-The random numbers are NumPy's, drawn on the CPU: a function of the seed and the document's position
-alone, the same in every batch and on every device.
+The random numbers come from NumPy on the CPU. They are a function of the seed and the document's
+position only, and are therefore equal in every batch and on every device.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch_lntm.latents.space import LatentSpace
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A distribution q of one document's coordinates z.
+    """Distribution q of a document's coordinates z.
 
     Attributes:
-        space: The coordinates, a space of this document alone.
-        draw: Takes the number of draws and a key, nonnegative integers that seed the generator, as
-            (seed, position in the corpus). It returns z ``(num_samples, dim)`` and log q(z)
-            ``(num_samples,)``, float64 nats.
+        space: Coordinates, as a space of this document alone.
+        draw: Function of the number of draws and a key. The key seeds the generator; it consists of
+            nonnegative integers such as (seed, position in the corpus). The function returns z
+            ``(num_samples, dim)`` and log q(z) ``(num_samples,)``, float64 nats.
     """
 
     space: LatentSpace
@@ -56,13 +56,13 @@ def elliptical_draws(
 def draw_noise(
     num_samples: int, dim: int, key: Sequence[int], degrees_of_freedom: float = math.inf
 ) -> Tensor:
-    """Standard normal or Student-t numbers, a function of the key alone.
+    """Standard normal or Student-t numbers, as a function of the key alone.
 
     Args:
         num_samples: Number of draws.
-        dim: Dimension of each.
+        dim: Dimension of each draw.
         key: Seed of the generator, as for :class:`Proposal`.
-        degrees_of_freedom: Degrees of freedom; infinite for a normal.
+        degrees_of_freedom: Degrees of freedom. Defaults to infinity, for a normal distribution.
 
     Returns:
         ``(num_samples, dim)`` float64, on the CPU.
@@ -76,7 +76,7 @@ def draw_noise(
 
 
 def noise_log_density(noise: Tensor, degrees_of_freedom: float = math.inf) -> Tensor:
-    """Log density ``(...)`` of what :func:`draw_noise` draws, at noise ``(..., dim)``."""
+    """Log density ``(...)`` of the distribution of :func:`draw_noise` at noise ``(..., dim)``."""
     dim = noise.shape[-1]
     squared = noise.square().sum(-1)
     if math.isinf(degrees_of_freedom):
@@ -89,9 +89,9 @@ def noise_log_density(noise: Tensor, degrees_of_freedom: float = math.inf) -> Te
 
 
 def log_gamma_variates(rng: np.random.Generator, shapes: NDArray[np.float64]) -> Tensor:
-    """Logs of gamma variates; the variates themselves underflow where their shapes are small.
+    """Logs of gamma variates, finite even if the variates would underflow for small shapes.
 
-    log G(a) = log G(a + 1) + log(U)/a in distribution.
+    In distribution, log G(a) = log G(a + 1) + log(U)/a.
     """
     larger = np.log(rng.standard_gamma(shapes + 1.0))
     return torch.from_numpy(larger + np.log1p(-rng.random(shapes.shape)) / shapes)

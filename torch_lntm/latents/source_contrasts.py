@@ -1,8 +1,8 @@
-"""Sources and contrasts of eta together, for sources that do not integrate out.
+"""Sources and contrasts of eta together, for sources without a closed-form integral.
 
-With eta = μ + A s + ε the contrasts of eta are c = Qμ + QA s + Ue, Q the rows of an orthonormal
-basis orthogonal to 1, UUᵀ = QΛ⁻¹Qᵀ, and e standard normal. In the coordinates u = (s, e) the prior
-is a product, p(s) N(e; 0, I), and the logits are affine.
+With eta = μ + A s + ε the contrasts of eta are c = Qμ + QA s + Ue. The rows of Q are an orthonormal
+basis orthogonal to 1, UUᵀ = QΛ⁻¹Qᵀ, and e is standard normal. In the coordinates u = (s, e) the
+prior is a product, p(s) N(e; 0, I), and the logits are affine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SourceMoments(Protocol):
-    """What is read of a posterior of sources and eta."""
+    """Attributes read from a posterior of sources and eta."""
 
     @property
     def mean(self) -> Tensor:
@@ -53,7 +53,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     noise_tril: Tensor
 
     sites = ("source", "eta")
-    # No normal: against Laplace sources its weights never have a finite variance.
+    # There is no normal proposal: with Laplace sources its weights have infinite variance.
     proposals = {  # noqa: RUF012
         "student_t": "Student-t({degrees_of_freedom:g}) of sources and eta"
     }
@@ -86,7 +86,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         return torch.cat([self.mixing.mT, self.noise_tril.mT]) @ self.basis
 
     def latents(self, z: Tensor) -> dict[str, Tensor]:
-        """See :meth:`LatentSpace.latents`; the eta whose mean over topics is 0."""
+        """See :meth:`LatentSpace.latents`; eta has mean 0 over topics."""
         return {"source": z[..., : self.num_sources], "eta": self.logits(z)}
 
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
@@ -99,7 +99,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         return torch.cat([source, noise], -1)
 
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """See :meth:`LatentSpace.place`; with sources of 0."""
+        """See :meth:`LatentSpace.place`; the sources are 0."""
         source = latent.new_zeros(*latent.shape[:-1], self.num_sources)
         return self.locate({"source": source, "eta": latent})
 
@@ -113,7 +113,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
 
     def proper(self, posterior: SourceMoments) -> Tensor:
         """See :meth:`IdentifiedSpace.proper`."""
-        # A sum is finite only where all of its terms are.
+        # A sum is finite only if all of its terms are finite.
         second = posterior.source_second_moment
         total = posterior.mean.sum(1).double() + posterior.source_mean.sum(1) + second.sum(1)
         return torch.isfinite(total) & (second > 0).all(1)
@@ -129,10 +129,10 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`; sources and eta together.
 
-        Draws lie around the posterior's means but do not have its covariance: under a mean field
-        neither sources and eta nor eta's components move together, under :meth:`approximate` they
-        do. A joint normal or Student-t may be read either way round, as sources and then eta given
-        them (*Putthividhya et al. 2009, §3.2.1*) or as eta first.
+        Draws lie around the posterior's means, but with another covariance. A mean field makes the
+        sources and the components of eta independent. The covariance of :meth:`approximate`
+        includes their dependence. A joint normal or Student-t has two equal readings: sources and
+        then eta given them (*Putthividhya et al. 2009, §3.2.1*), or eta first.
         """
         space, loc, tril = self._around(posterior, row, words, counts)
         return Proposal(space, partial(elliptical_draws, loc, tril, degrees_of_freedom))
@@ -151,7 +151,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     def _around(
         self, posterior: SourceMoments, row: int, words: Tensor, counts: Tensor
     ) -> tuple[Self, Tensor, Tensor]:
-        """One document's space, and the approximation of its posterior there."""
+        """Space of a single document, with the approximation of its posterior there."""
         space = self.select(torch.tensor([row], device=self.loc.device))
         loc, tril = space.approximate(
             posterior.mean[row : row + 1].double(),
@@ -165,12 +165,12 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
     def approximate(
         self, eta: Tensor, source: Tensor, source_scale: Tensor, words: Tensor, counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """A normal approximation of one document's posterior of u around a given point.
+        """Normal approximation of a single document's posterior of u around a given point.
 
         The prior of a source is replaced by the normal N(0, |η|) of its dual (*Putthividhya et al.
-        2009, eqs 2–3*), and the log likelihood by its second-order expansion at the point, less the
-        directions in which it is convex. Unlike the mean field it knows how eta's components and
-        the sources move together.
+        2009, eqs 2–3*). The log likelihood is replaced by its second-order expansion at the point,
+        without the directions of positive curvature. In contrast to the mean field, the
+        approximation includes the dependence between eta's components and the sources.
 
         Args:
             eta: ``(1, num_topics)`` eta of the point.
@@ -184,7 +184,7 @@ class SourceContrastSpace(CentredSpace, LaplaceSourcesSpace):
         """
         loc = self.locate({"source": source, "eta": eta})
         scale = torch.cat([source_scale.sqrt(), source_scale.new_ones(len(self.basis))])
-        # In u/scale the normal prior is standard, so the precision is at least I.
+        # The normal prior of u/scale is standard, so the precision is at least I.
         loading = scale[:, None] * self.loading
         data = loading @ _information(self.logits(loc)[0], words, counts) @ loading.mT
         values, vectors = torch.linalg.eigh(data)

@@ -1,9 +1,9 @@
-"""LatentSpace: the coordinates in which every algorithm meets a document prior.
+"""Latent spaces: the coordinates in which every algorithm meets a document prior.
 
 A prior defines latent variables of a document, the sites of its Pyro program. A latent space is a
-choice of coordinates z for them: how z is distributed, which logits of theta belong to it, and how
-to get from z to the sites and back. Solvers, samplers, annealed importance sampling and integrals
-know nothing else of a prior.
+choice of coordinates z for them. It defines the distribution of z, the logits of theta at z, and
+the maps between z and the sites. Solvers, samplers, annealed importance sampling and integrals use
+a prior through its latent space only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class AffineLogits(NamedTuple):
-    """Logits that are loc + z loading.
+    """Logits as an affine function of z, loc + z loading.
 
     Attributes:
         loc: ``(num_topics,)`` logits at z = 0, or ``(num_docs, num_topics)``.
@@ -35,38 +35,46 @@ class AffineLogits(NamedTuple):
 
 
 class LatentSpace(ABC):
-    """Coordinates z of the latent variables of the documents of one batch, at fixed parameters.
+    """Coordinates z of the latent variables of a batch of documents, at fixed parameters.
 
     A space is frozen and carries no gradients. Its parameters may differ between documents, as the
-    mean of a prior with covariates does; ``z`` therefore always has documents on its last axis but
-    one, ``(..., num_docs, dim)``, and leading axes are chains or draws.
+    mean of a prior with covariates does. The shape of ``z`` is therefore always ``(..., num_docs,
+    dim)``. Leading axes are chains or draws.
+
+    Example:
+        >>> space = model.prior.space(batch)
+        >>> z = torch.zeros(batch.num_docs, space.dim)
+        >>> space.logits(z).shape, space.log_density(z).shape
+        (torch.Size([5, 10]), torch.Size([5]))
+        >>> space.latents(z)["eta"].shape
+        torch.Size([5, 10])
     """
 
-    #: The sites of the program that :meth:`latents` gives values of, the main one last.
+    #: Names of the program's sites in :meth:`latents`, the main site last.
     sites: ClassVar[tuple[str, ...]]
-    #: Mass matrices of Hamiltonian chains that come from a posterior: the names of the guides that
-    #: solve it by the names of the mass matrices.
+    #: Mass matrices of Hamiltonian chains from a posterior: name of the mass matrix → name of the
+    #: guide for the posterior.
     posterior_metrics: ClassVar[Mapping[str, str]] = {}
-    #: The mass matrix to take where none is chosen: one of these, or ``"prior"``, which is I.
+    #: Default mass matrix: a name in ``posterior_metrics``, or ``"prior"`` for I.
     default_metric: ClassVar[str] = "prior"
-    #: Leapfrog steps in the prior's metric of a transition that Monte-Carlo EM takes.
+    #: Leapfrog steps of a transition of Monte-Carlo EM, in the metric of the prior.
     leapfrogs: ClassVar[int] = 8
 
-    #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens: Gibbs sampling of
+    #: Whether theta has a Dirichlet prior, conjugate to the topics of the tokens. Gibbs sampling of
     #: both is then exact.
     conjugate: ClassVar[bool] = False
 
     def unit_metric(self) -> Metric | None:
-        """The metric in which the sites themselves have unit mass; None where there is none."""
+        """Metric of unit mass for the sites, or None."""
         return None
 
     def compact(self) -> LatentSpace:
-        """The same prior of theta in as few coordinates as are known; by default itself."""
+        """The same prior of theta in the fewest known coordinates. Defaults to the space itself."""
         return self
 
     @property
     def affine(self) -> AffineLogits | None:
-        """The logits where z is standard normal and they are affine in it; None elsewhere."""
+        """Logits as an affine function of a standard normal z, or None."""
         return None
 
     @property
@@ -82,7 +90,7 @@ class LatentSpace(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """Floating-point type of the parameters and of draws."""
+        """Floating-point type of parameters and draws."""
 
     @property
     @abstractmethod
@@ -103,11 +111,11 @@ class LatentSpace(ABC):
 
     @abstractmethod
     def pull(self, gradient: Tensor, z: Tensor) -> Tensor:
-        """Chain rule: gradients in z from those in the logits.
+        """Chain rule: gradients in z from gradients in the logits.
 
         Args:
             gradient: ``(..., num_docs, num_topics)`` gradients in the logits.
-            z: ``(..., num_docs, dim)`` where they were taken.
+            z: ``(..., num_docs, dim)`` point of the gradients.
 
         Returns:
             ``(..., num_docs, dim)``.
@@ -115,20 +123,20 @@ class LatentSpace(ABC):
 
     @abstractmethod
     def draw(self, key: Tensor) -> Tensor:
-        """Prior draws of z ``(..., num_docs, dim)`` of keys ``(..., num_docs)``."""
+        """Prior draws of z ``(..., num_docs, dim)`` for keys ``(..., num_docs)``."""
 
     @abstractmethod
     def latents(self, z: Tensor) -> dict[str, Tensor]:
-        """Values ``(..., num_docs, site_dim)`` of the program's sites, by their names."""
+        """Values ``(..., num_docs, site_dim)`` of the program's sites, by site name."""
 
     @abstractmethod
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
-        """The inverse of :meth:`latents`.
+        """Inverse of :meth:`latents`.
 
         Args:
-            latents: ``(..., num_docs, site_dim)`` values by the names of the sites.
-            key: ``(..., num_docs)`` keys, needed where several z have the same latents: z is then
-                drawn from its distribution given them.
+            latents: ``(..., num_docs, site_dim)`` values by site name.
+            key: ``(..., num_docs)`` keys. Needed if several z have equal latents: z is then drawn
+                from its distribution given the latents.
 
         Returns:
             ``(..., num_docs, dim)``.
@@ -136,11 +144,11 @@ class LatentSpace(ABC):
 
     @abstractmethod
     def place(self, latent: Tensor, key: Tensor) -> Tensor:
-        """Some z at which the main site has given values, for chains to start from.
+        """A z with given values of the main site, as a start for chains.
 
         Args:
             latent: ``(..., num_docs, latent_dim)`` values of the main site.
-            key: ``(..., num_docs)`` keys, for what they leave open.
+            key: ``(..., num_docs)`` keys, for the freedom in z.
 
         Returns:
             ``(..., num_docs, dim)``.
@@ -148,19 +156,19 @@ class LatentSpace(ABC):
 
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
-        """The space of some of the documents, int64 positions in this batch."""
+        """Space of some of the documents, given as int64 positions in this batch."""
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Self:
-        """The same space in another floating-point type."""
+        """Space in another floating-point type."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocatedSpace(LatentSpace):
-    """Coordinates of documents that differ in the location of their prior alone, if at all.
+    """Coordinates of documents whose priors differ at most in their location.
 
     Attributes:
-        loc: The location, one vector or a row for each document.
+        loc: Location, a vector or a row for each document.
     """
 
     loc: Tensor

@@ -1,8 +1,8 @@
-"""Logits of broken sticks: their beta distributions, and draws of them for importance sampling.
+"""Logits of broken sticks: their beta distributions, and draws for importance sampling.
 
-Under Dirichlet(a) the sticks v_k in theta_k = v_k ∏_{j<k} (1 − v_j) are independent and
-v_k ~ Beta(a_k, Σ_{j>k} a_j). All densities here are of x = logit v, v^a (1 − v)^b / B(a, b), which
-no small v makes large.
+Under Dirichlet(a) the sticks v_k in theta_k = v_k ∏_{j<k} (1 − v_j) are independent, and v_k ~
+Beta(a_k, Σ_{j>k} a_j). All densities here are of x = logit v, v^a (1 − v)^b / B(a, b). They are
+bounded as v goes to 0.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from torch_lntm.latents.proposals import log_gamma_variates
 
-#: Minimum probability, summed over sticks and their two ends, of drawing from the prior instead of
-#: the posterior. It bounds the importance weights.
+#: Least probability of drawing from the prior rather than the posterior, summed over sticks and
+#: their two ends. It bounds the importance weights.
 DEFENSIVE_SHARE = 0.05
-#: Power to which the odds of a topic's absence are raised. What is rare is then drawn more often
-#: than it occurs, and gets small weights, not large ones.
+#: Power of the odds of a topic's absence. A power below 1 draws rare cases more often than they
+#: occur, with small weights rather than large weights.
 ODDS_POWER = 0.7
 
 
@@ -47,17 +47,17 @@ def mixture_draws(
 ) -> tuple[Tensor, Tensor]:
     """Draws of a mixture around Dirichlet(γ) in which every topic may be absent.
 
-    The posterior of theta_k is a mixture over the number of the document's tokens that have topic
-    k. Given none it is as wide as the prior; a Dirichlet that also allows for some tokens is
-    narrower. So, with μ = γ − α the expected number, a topic has no token with probability about
-    e^−μ, and μ/(1 − e^−μ) tokens otherwise. Both parameters of every stick's beta distribution get
-    the two values of this mixture. The ratio of the prior to the mixture is bounded, because with
-    at least a small probability both parameters are the prior's.
+    The posterior of theta_k is a mixture over the number of the document's tokens of topic k. Given
+    no token, it is as wide as the prior. A single Dirichlet also covers the case of some tokens and
+    is narrower. Let μ = γ − α be the expected number of tokens. The mixture gives a topic no token
+    with probability about e^−μ, and μ/(1 − e^−μ) tokens otherwise. Both parameters of every stick's
+    beta distribution take the two values of the mixture. With at least a small probability both are
+    the parameters of the prior, so the ratio of the prior to the mixture is bounded.
 
     Args:
         concentration: ``(num_topics,)`` float64 α, in the order of the sticks.
-        gamma: ``(num_topics,)`` float64 γ in the same order; the sticks fit best in that of γ,
-            the smallest first.
+        gamma: ``(num_topics,)`` float64 γ in the order of the sticks. Ascending γ gives the best
+            fit.
         num_samples: Number of draws.
         key: Seed of the generator, as for :class:`~torch_lntm.latents.proposals.Proposal`.
 

@@ -1,4 +1,4 @@
-"""Dirichlet priors of theta in the logits of broken sticks, where they are products."""
+"""Dirichlet priors of theta in the logits of broken sticks, whose densities form a product."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DirichletMoments(Protocol):
-    """What is read of a Dirichlet posterior of theta."""
+    """Attributes read from a Dirichlet posterior of theta."""
 
     @property
     def gamma(self) -> Tensor:
@@ -34,9 +34,9 @@ class DirichletMoments(Protocol):
 class StickSpace(DirichletSpace, IdentifiedSpace):
     """theta ~ Dirichlet(α) in x = logit v, theta_k = v_k ∏_{j<k} (1 − v_j).
 
-    Under Dirichlet(α) the v_k ~ Beta(α_k, Σ_{j>k} α_j) are independent, so x has a product of
-    densities v^a (1 − v)^b / B(a, b), smooth for every α > 0. Topics are broken off in the order of
-    ``order``.
+    Under Dirichlet(α) the v_k ~ Beta(α_k, Σ_{j>k} α_j) are independent. The density of x is
+    therefore a product of densities v^a (1 − v)^b / B(a, b), smooth for every α > 0. Topics are
+    broken off in the order of ``order``.
 
     Attributes:
         order: ``(num_topics,)`` int64 topics in the order of the sticks.
@@ -51,12 +51,12 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
 
     @classmethod
     def of(cls, concentration: Tensor) -> Self:
-        """The sticks in the order of the topics."""
+        """Space with the sticks in the order of the topics."""
         alpha = concentration.double()
         return cls(alpha, torch.arange(len(alpha), device=alpha.device))
 
     def ordered(self, order: Tensor) -> Self:
-        """The same prior with sticks in another order of topics ``(num_topics,)``."""
+        """Space of the prior with another order of sticks, given as topics ``(num_topics,)``."""
         return replace(self, order=order)
 
     @property
@@ -89,7 +89,7 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return self._log_kernel(z) - log_beta(self.exponents).sum()
 
     def _log_kernel(self, z: Tensor) -> Tensor:
-        """The log density without its constant; for any stick x it is at most −min(a, b)·|x|."""
+        """Log density without its constant, at most −min(a, b)·|x| for any stick x."""
         own, after = self.exponents
         return F.logsigmoid(z) @ own + F.logsigmoid(-z) @ after
 
@@ -101,7 +101,7 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
     def pull(self, gradient: Tensor, z: Tensor) -> Tensor:
         """See :meth:`LatentSpace.pull`."""
         sticks = gradient[..., self.order]
-        # All topics after a stick share what its breaking leaves.
+        # A stick's breaking scales all later topics by 1 − v.
         later = sticks[..., 1:].flip(-1).cumsum(-1).flip(-1)
         return torch.sigmoid(-z) * sticks[..., :-1] - torch.sigmoid(z) * later
 
@@ -112,7 +112,9 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return own - after
 
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
-        """See :meth:`LatentSpace.locate`; a proportion of 0 counts as the smallest number."""
+        """See :meth:`LatentSpace.locate`; a proportion of 0 becomes the smallest positive
+        number.
+        """
         theta = latents["theta"].double()
         return self.from_log_theta(theta.clamp_min(torch.finfo(theta.dtype).tiny).log())
 
@@ -144,10 +146,10 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
     ) -> Proposal:
         """See :meth:`IdentifiedSpace.proposal`.
 
-        ``"dirichlet"`` is the posterior Dirichlet(γ) itself. The ratio of the prior to it is
-        unbounded: it grows as theta_k^(α_k − γ_k), and where the document could do without topic k
-        its weights have the Pareto shape 1 − α_k/γ_k. ``"sticks"``, a mixture around it in which
-        every topic may be absent, mends that.
+        ``"dirichlet"`` is the posterior Dirichlet(γ) itself. The ratio of the prior to it grows as
+        theta_k^(α_k − γ_k) and is unbounded. If the document could do without topic k, its weights
+        have the Pareto shape 1 − α_k/γ_k. ``"sticks"`` is a mixture around the posterior in which
+        every topic may be absent. Its weights are bounded.
         """
         gamma = posterior.gamma[row].double()
         if name == "dirichlet":
@@ -175,12 +177,12 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
     ) -> Grid:
         """See :meth:`IdentifiedSpace.grid`; around the posterior's mean.
 
-        As one topic or two vanish, the likelihood tends to a function of one coordinate, so that
-        all ridges that reach far lie along the axes.
+        As one or two topics vanish, the likelihood tends to a function of a single coordinate. All
+        ridges of great length therefore lie along the axes.
         """
         own, after = stick_parameters(posterior.gamma[row].double()[self.order])
         centre = own.log() - after.log()
-        # Standard deviations of the logits, at most the logistic function's own width.
+        # Standard deviations of the logits, limited to the logistic function's own width.
         spread = torch.polygamma(1, own) + torch.polygamma(1, after)
         spread = spread.sqrt().clamp_max(1.0)
         reach = (depth(centre) - self._log_kernel(centre)) / self.exponents.amin(0)

@@ -1,4 +1,4 @@
-"""A model bound to a batch: the density of the documents in the coordinates of a latent space."""
+"""Density of the documents of a batch under a model, in the coordinates of a latent space."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ from torch_lntm.latents.space import AffineLogits, LatentSpace
 
 @dataclass(frozen=True, eq=False)
 class DocumentTarget:
-    """Log prior and log likelihood of the z of each document, of as many chains as z has.
+    """Log prior and log likelihood of each document's z, for any number of chains.
 
-    What :meth:`torch_lntm.models.TopicModel.bind` returns, and all that samplers, annealed
-    importance sampling and integrals see of a model.
+    :meth:`torch_lntm.models.TopicModel.bind` returns a target. Samplers, annealed importance
+    sampling and integrals use a model through its target only.
 
     Attributes:
-        space: The coordinates, and the prior in them.
+        space: Coordinates, with the prior.
         topics: ``(num_topics, num_words)`` word probabilities.
         batch: The documents.
-        words: The distribution of their counts. Defaults to independent draws.
-        padded: Keep the words padded to those of the longest document. With many chains dense
-            products of them are several times faster than sparse ones, at the price of memory for
-            ``num_docs × longest × (num_topics + num_chains)`` numbers: for small batches of
-            documents of similar size.
+        words: Distribution of their counts. Defaults to independent draws.
+        padded: Whether to pad the words of each document to the longest document. With many chains,
+            the dense products are several times faster than sparse products. They need memory for
+            ``num_docs × longest × (num_topics + num_chains)`` numbers, so padding suits small
+            batches of documents of similar size. Defaults to False.
+
+    Example:
+        >>> target = model.bind(batch)
+        >>> log_prior, log_likelihood = target.log_joint(torch.zeros(4, 5, target.dim))  # 4 chains
+        >>> log_likelihood.shape
+        torch.Size([4, 5])
     """
 
     space: LatentSpace
@@ -61,7 +67,7 @@ class DocumentTarget:
     def affine(self) -> AffineLogits | None:
         """See :attr:`LatentSpace.affine`; None unless tokens are independent draws.
 
-        A fused transition knows the likelihood of independent draws at affine logits alone.
+        A fused transition supports only independent draws with affine logits.
         """
         return self.space.affine if self.words.independent else None
 
@@ -74,15 +80,15 @@ class DocumentTarget:
         return self.space.log_density(z)
 
     def prior_gradient(self, z: Tensor) -> Tensor:
-        """Its gradient in z ``(..., num_docs, dim)``."""
+        """Gradient of :meth:`log_prior` in z ``(..., num_docs, dim)``."""
         return self.space.gradient(z)
 
     def draw_prior(self, key: Tensor) -> Tensor:
-        """Prior draws of z ``(..., num_docs, dim)`` of keys ``(..., num_docs)``."""
+        """Prior draws of z ``(..., num_docs, dim)`` for keys ``(..., num_docs)``."""
         return self.space.draw(key).to(self.topics.dtype)
 
     def locate(self, latents: Mapping[str, Tensor], key: Tensor) -> Tensor:
-        """The z of values of the program's sites; see :meth:`LatentSpace.locate`."""
+        """The z of given values of the program's sites; see :meth:`LatentSpace.locate`."""
         return self.space.locate(latents, key).to(self.topics.dtype)
 
     def log_joint(self, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +102,7 @@ class DocumentTarget:
         return value, self._gradient(z, theta, topic_counts)
 
     def likelihood_gradient(self, z: Tensor) -> Tensor:
-        """The gradient alone ``(..., num_docs, dim)``, which costs less."""
+        """Gradient of :meth:`likelihood` alone ``(..., num_docs, dim)``, at lower cost."""
         theta = self.theta(z)
         return self._gradient(z, theta, self._layout.expected_topic_counts(theta))
 

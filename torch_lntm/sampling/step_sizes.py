@@ -75,8 +75,9 @@ class DualAveraging(NamedTuple):
 
     @classmethod
     def start(cls, step_size: Tensor) -> DualAveraging:
-        """Start from first step sizes; shrink towards 10 times them, since larger steps are
-        cheaper.
+        """First state, at given step sizes.
+
+        Log step sizes are shrunk towards 10 times the first size, since larger steps are cheaper.
         """
         log_step_size, zero = step_size.log(), torch.zeros_like(step_size)
         return cls(log_step_size, zero, zero, log_step_size + math.log(10.0))
