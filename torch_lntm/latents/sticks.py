@@ -112,9 +112,7 @@ class StickSpace(DirichletSpace, IdentifiedSpace):
         return own - after
 
     def locate(self, latents: Mapping[str, Tensor], key: Tensor | None = None) -> Tensor:
-        """See :meth:`LatentSpace.locate`; a proportion of 0 becomes the smallest positive
-        number.
-        """
+        """See :meth:`LatentSpace.locate`; a proportion of 0 counts as the smallest number."""
         theta = latents["theta"].double()
         return self.from_log_theta(theta.clamp_min(torch.finfo(theta.dtype).tiny).log())
 
