@@ -117,7 +117,7 @@ def test_a_history_may_hold_what_is_no_number(tmp_path):
 
 def test_nothing_that_executes_is_written(folder):
     suffixes = {path.suffix for path in folder.iterdir()}
-    assert suffixes == {".json", ".jsonl", ".safetensors", ".txt"}
+    assert suffixes == {".json", ".jsonl", ".md", ".safetensors", ".txt"}
 
 
 def test_a_run_is_not_replaced_unless_asked_to(folder):

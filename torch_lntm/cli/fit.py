@@ -458,6 +458,7 @@ class Fit(ChoosesWords, OnDocuments):
             sampled = run.config.get("posterior") in lntm.recipes.SAMPLERS
             scores = self.complete(guide, split.test, split.train, run.path if sampled else None)
             lntm.reports.write_scores(scores_file, scores)
+            lntm.io.write_card(run, lntm.reports.score_records(scores))
         # A fit that was killed after it had saved the run leaves its unfinished run.
         if lntm.io.partial_folder(run.path).exists():
             with lntm.io.UnfinishedRun(run.path, fixed) as unfinished:

@@ -13,7 +13,7 @@ from torch_lntm.files import behind_links, read_text
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
 CONFIG, METADATA, HISTORY = "config.json", "metadata.json", "history.jsonl"
 SPLIT, EVALUATION, CHECKPOINT = "split.npz", "evaluation.json", "checkpoint.safetensors"
-CHAINS = "chains.safetensors"
+CHAINS, CARD = "chains.safetensors", "README.md"
 
 
 def check_target(path: Path, overwrite: bool) -> None:

@@ -21,7 +21,8 @@ from torch_lntm.files import (
     read_bytes,
     read_consistent,
 )
-from torch_lntm.io.folders import MODEL, TENSORS, VOCABULARY, check_target, read_json
+from torch_lntm.io.card import model_card
+from torch_lntm.io.folders import CARD, MODEL, TENSORS, VOCABULARY, check_target, read_json
 from torch_lntm.models import CONSTRUCTORS, TopicModel, construct, find_constructor
 
 FORMAT_VERSION = 1
@@ -57,6 +58,7 @@ def save_model(
     check_target(Path(path), overwrite)
     with atomic_folder(Path(path)) as folder:
         write_model(folder, model)
+        (folder / CARD).write_bytes(model_card(model).encode())
     return Path(path)
 
 

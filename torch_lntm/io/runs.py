@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 from torch_lntm.corpus import Corpus, Split, load_split
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import as_json, atomic_folder, read_consistent, read_text
+from torch_lntm.files import as_json, atomic_folder, atomic_write, read_consistent, read_text
 from torch_lntm.guides import Guide
 from torch_lntm.inference import DocumentHMC, FitResult, KeptChains
 from torch_lntm.inference.em.result import ENDS
+from torch_lntm.io.card import model_card
 from torch_lntm.io.chains import MAX_KEPT_BYTES, chains_size, read_chains, write_chains
 from torch_lntm.io.folders import (
+    CARD,
     CHAINS,
     CONFIG,
     EVALUATION,
@@ -184,7 +186,8 @@ def save_run(
         model: The fitted model.
         result: What the fit returned.
         config: The configuration of the fit, JSON-able.
-        metadata: What else to record, JSON-able.
+        metadata: Further facts to record, JSON-able. The card shows ``"licence"`` and
+            ``"topic_shares"``.
         split: Which documents were trained on and which held out.
         evaluation: Scores on the documents held out, as :func:`torch_lntm.reports.score_records`
             gives them.
@@ -221,6 +224,8 @@ def save_run(
         (folder / CONFIG).write_bytes(as_json(dict(config)))
         (folder / METADATA).write_bytes(as_json(about))
         (folder / HISTORY).write_bytes(history.encode())
+        card = model_card(model, config, about, evaluation or ())
+        (folder / CARD).write_bytes(card.encode())
         if split is not None:
             split.save(folder / SPLIT)
         if evaluation is not None:
@@ -231,6 +236,17 @@ def save_run(
             if small if keep_chains is None else keep_chains:
                 write_chains(folder / CHAINS, chains, _identity(about))
     return Path(path)
+
+
+def write_card(run: Run, evaluation: Sequence[Mapping[str, Any]]) -> None:
+    """Write the card of a run again, with scores that were computed since.
+
+    Args:
+        run: The run.
+        evaluation: As for :func:`save_run`.
+    """
+    with atomic_write(run.path / CARD) as file:
+        file.write(model_card(run.model, run.config, run.metadata, evaluation).encode())
 
 
 def _identity(metadata: Mapping[str, Any]) -> str:

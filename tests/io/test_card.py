@@ -1,0 +1,138 @@
+"""The card of a saved model says what the model is, and nothing in it is Markdown of a stranger."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torch_lntm as lntm
+from torch_lntm.cli import main
+from torch_lntm.io.card import code, model_card
+
+HOSTILE = (
+    "# Heading\n\n[link](https://example.org) <script>alert(1)</script> ![x](y.png) `` ` ``` "
+    "| cell | **bold** www.example.org a@example.org &lt; \x1b[31m\u202e"
+)
+
+
+def outside_code(markdown: str) -> str:
+    """The text that Markdown would read as Markdown: code spans and blocks are taken out."""
+    markdown = re.sub(r"^```python\n.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", markdown)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    matrix = np.random.default_rng(0).poisson(0.5, (40, 30))
+    words = [f"w{v}" for v in range(29)] + [HOSTILE.replace("\n", " ")]
+    matrix[:, 29] = 5
+    corpus = lntm.Corpus.from_matrix(matrix, words)
+    model = lntm.models.ctm(3, 30, vocabulary=words)
+    guide = lntm.guides.TaylorGuide(model)
+    engine = lntm.inference.VariationalEM(model, guide, max_iterations=1, progress=False)
+    return model, engine.fit(corpus)
+
+
+@pytest.mark.parametrize(
+    "value", [HOSTILE, "`", "``a", "a`", " `` ", "```", "plain", "", "\n", {"a": [1, None]}, 1.5]
+)
+def test_a_value_is_one_code_span_in_one_line(value):
+    span = code(value)
+    assert "\n" not in span
+    assert not any(sign in span for sign in "\x1b\u202e")
+    assert outside_code(f"* {span}") in ("* ", "* (empty)")
+
+
+def test_a_long_value_is_cut():
+    assert len(code("a" * 10**6)) < 310
+
+
+def test_markdown_renders_hostile_values_as_text():
+    markdown_it = pytest.importorskip("markdown_it")
+    html = markdown_it.MarkdownIt("commonmark").render(f"* a: {code(HOSTILE)}\n")
+    assert re.findall(r"<(\w+)", html) == ["ul", "li", "code"]
+    assert "&lt;script&gt;" in html
+
+
+def test_a_model_s_folder_has_a_card_that_loading_ignores(fitted, tmp_path):
+    model, _ = fitted
+    folder = lntm.save_model(model, tmp_path / "model")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# Topic model `ctm`\n\n3 topics over 30 words, saved by torch_lntm ")
+    assert "* `topic_smoothing`: `0.05`" in card
+    assert "## Data" not in card
+    assert "\n* not stated. Write the licence" in card
+    assert 'model = lntm.load_model("FOLDER")' in card
+    (folder / "README.md").write_bytes(b"\xff\x00 no text")
+    assert lntm.load_model(folder).num_topics == 3
+    (folder / "README.md").unlink()
+    assert lntm.load_model(folder).num_topics == 3
+    lntm.save_model(model, folder, overwrite=True)
+    assert (folder / "README.md").read_text(encoding="utf-8") == card
+
+
+def test_a_run_s_card_has_data_settings_scores_and_licence(fitted, tmp_path):
+    model, result = fitted
+    score = lntm.reports.Score("perplexity", 512.256, 3.5, "per token", "importance " + HOSTILE, 40)
+    config = {"corpus": f"{HOSTILE}.csv", "posterior": "taylor", "test_fraction": 0.1, "out": "x"}
+    about = {
+        "corpus": {"num_docs": 40, "num_words": 30, "name": HOSTILE},
+        "topic_shares": [0.2, 0.5, 0.3],
+        "licence": "CC-BY-4.0",
+    }
+    folder = lntm.io.save_run(
+        tmp_path / "run",
+        model,
+        result,
+        config,
+        metadata=about,
+        evaluation=lntm.reports.score_records([score]),
+    )
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "* documents: `40`" in card
+    assert "* share of documents held out from the fit: `0.1`" in card
+    assert "* `posterior`: `taylor`" in card
+    assert "* `perplexity`: `512.256` (standard error `3.5`), `per token` on `40` documents" in card
+    assert "; method: " in card
+    assert re.search(r"## Topics\n\n\* topic 1 \(50\.0%\)", card)
+    assert "## Licence\n\n* `CC-BY-4.0`" in card
+    assert 'run = lntm.load_run("FOLDER")' in card
+    assert "`out`" not in card
+    plain = outside_code(card)
+    for sign in ("[link]", "<script", "![", "**", "|", "example.org", "# Heading"):
+        assert sign not in plain
+    assert all(line.startswith("* ") for line in card.splitlines() if "example.org" in line)
+    lntm.load_run(folder)
+
+
+def test_a_model_without_a_vocabulary_has_a_card():
+    card = model_card(lntm.models.lda(60, 100))
+    assert "* topic 0: `#" in card
+    assert "* and 10 smaller topics" in card
+
+
+def test_a_card_is_not_written_if_saving_fails(fitted, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("torch_lntm.io.models.model_card", fail)
+    with pytest.raises(OSError, match="disk full"):
+        lntm.save_model(fitted[0], tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_that_are_finished_later_are_on_the_card(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lntm.Corpus.from_matrix(np.random.default_rng(0).poisson(0.5, (40, 30))).save("counts.npz")
+    fit = ["fit", "counts.npz", "--out", "run", "--num-topics", "3", "--max-iterations", "1"]
+    assert main([*fit, "--no-progress"]) == 0
+    card = Path("run/README.md")
+    complete = card.read_text()
+    assert "## Scores" in complete
+    Path("run/evaluation.json").unlink()
+    card.write_text("")
+    assert main([*fit, "--no-progress"]) == 0
+    assert card.read_text() == complete
