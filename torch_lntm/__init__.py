@@ -7,7 +7,7 @@
     guide = lntm.guides.TaylorGuide(model)
     result = lntm.inference.VariationalEM(model, guide).fit(corpus)
 
-Whatever is named here is loaded at its first use, so that importing the package costs nothing.
+Public names load at their first use, so ``import torch_lntm`` is fast.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-#: Public name to the room it comes from.
+#: Module of each public name.
 _NAMES = {
     "Corpus": "corpus",
     "convert_corpus": "corpus",

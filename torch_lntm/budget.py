@@ -1,17 +1,18 @@
-"""How many documents fit in memory at once, by device."""
+"""Number of documents to compute together, by the memory of the device."""
 
 from __future__ import annotations
 
 import torch
 
-#: Numbers that documents computed together take on a CPU.
+#: Most numbers of the documents computed together on a CPU.
 CPU_NUMBERS = 2**23
-#: Share of a CUDA device's memory that they take there.
+#: Largest share of a CUDA device's memory for the documents computed together.
 CUDA_SHARE = 1 / 8
-#: Share of it that a table may take which a fit keeps there: it has a few, and two copies of each.
+#: Largest share of a CUDA device's memory for one table of a fit. A fit has a few tables, with two
+#: copies of each.
 TABLE_SHARE = 1 / 32
-#: Bounds on the number of documents. Solvers' last rounds, of few documents, cost as much for every
-#: batch; beyond the upper bounds that and, on CUDA, launches cost next to nothing.
+#: Bounds on the number of documents. Every batch has fixed costs: the solver's last rounds, with
+#: few documents, and launches on CUDA. Fixed costs are negligible above the upper bounds.
 LEAST_DOCS = 8
 MOST_ON_CPU, MOST_ON_CUDA = 4096, 65536
 
@@ -21,16 +22,16 @@ def docs_at_once(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> int:
-    """The number of documents to compute together, to bound memory.
+    """Number of documents to compute together, to bound memory.
 
-    It depends on the kind of machine, not on what else runs there: the same command computes the
-    same batches again.
+    The number depends on the machine's total memory and ignores its load. A repeated command
+    therefore computes the same batches.
 
     Args:
-        numbers_per_document: Floating-point numbers that one document takes, such as the entries
-            of its posterior covariance.
-        device: Where the computation happens.
-        dtype: The type of these numbers.
+        numbers_per_document: Floating-point numbers of one document, such as the entries of its
+            posterior covariance.
+        device: Device of the computation.
+        dtype: Type of the numbers.
 
     Returns:
         The number of documents, at least 8.
@@ -44,7 +45,12 @@ def docs_at_once(
 
 
 def fits(num_bytes: float, device: torch.device | str) -> bool:
-    """Whether one of a fit's few large tables may stay on a device: always, on a CPU."""
+    """Whether a large table of a fit may stay on a device. CPUs have room for any table.
+
+    Args:
+        num_bytes: Size of the table.
+        device: The device.
+    """
     device = torch.device(device)
     if device.type != "cuda":
         return True

@@ -1,6 +1,7 @@
-"""The library's errors and warnings: one tree of each, and the checks that every room makes.
+"""The library's errors and warnings, and checks of settings.
 
-Each error is also the built-in error that a caller would expect.
+All errors derive from LNTMError, and all warnings from LNTMWarning. Each error is also a built-in
+error, for example a ValueError.
 """
 
 from __future__ import annotations
@@ -37,29 +38,29 @@ __all__ = [
 
 
 class LNTMError(Exception):
-    """Base class of every error this library raises on purpose.
+    """Base class of the library's errors.
 
     Attributes:
-        shared: All processes of a fit raise it, so that one need report it.
+        shared: Whether all processes of a fit raise the error. The first process then reports it.
     """
 
     shared: bool = False
 
 
 class CorpusError(LNTMError, ValueError):
-    """A corpus, file, vocabulary or count matrix that cannot be used; names file, line or index."""
+    """Invalid corpus, file, vocabulary or count matrix. The message names file, line or index."""
 
 
 class MissingColumnError(CorpusError, KeyError):
-    """Metadata or covariates of a name that the documents do not have; names those they have.
+    """Unknown column of metadata or covariates. The message lists the existing columns.
 
     Args:
-        name: What was asked for.
-        known: The names there are.
+        name: The unknown column.
+        columns: Names of the existing columns.
     """
 
-    def __init__(self, name: object, known: Iterable[str]) -> None:
-        names = [str(column) for column in known]
+    def __init__(self, name: object, columns: Iterable[str]) -> None:
+        names = [str(column) for column in columns]
         close = get_close_matches(str(name), names, 1)
         advice = "A corpus gets columns by with_covariates({name: array}) and with_metadata({name: "
         advice = f"Did you mean {close[0]!r}?" if close else advice + "values})"
@@ -73,34 +74,34 @@ class MissingColumnError(CorpusError, KeyError):
 
 
 class ConfigError(LNTMError, ValueError):
-    """A parameter, configuration file or run folder that cannot be used."""
+    """Invalid parameter, configuration file or run folder."""
 
 
 class TooFewDocumentsError(ConfigError):
-    """Documents that do not determine so many parameters."""
+    """Too few documents for the number of parameters."""
 
 
 class FileError(CorpusError, ConfigError, OSError):
-    """A file that cannot be read or written, or is damaged; names it, and the line.
+    """Unreadable, unwritable or damaged file. The message names the file, and the line if any.
 
-    It is a ``CorpusError`` and a ``ConfigError`` as well, because a file holds the one or the
-    other: a caller that reads a corpus, or a run, has one error to catch.
+    The error is a ``CorpusError`` and a ``ConfigError`` as well, because a file holds a corpus or a
+    configuration. Readers of either kind have one error to catch.
     """
 
 
 class IncompatibleGuideError(LNTMError, TypeError):
-    """A guide that does not implement a posterior of the given model; names the pairs that do."""
+    """Guide without a posterior for the model. The message lists the guides of the model."""
 
 
 class NotFittedError(LNTMError, ValueError, AttributeError):
-    """An estimator was asked for results before ``fit``."""
+    """Access to an estimator's results before ``fit``."""
 
 
 class NumericalError(LNTMError, ArithmeticError):
-    """A computation left the numbers it can work with.
+    """NaN, infinity, or an invalid number in a computation.
 
     Attributes:
-        documents: Positions in the corpus of the documents concerned; may be empty.
+        documents: Positions of the affected documents in the corpus. May be empty.
     """
 
     def __init__(self, message: str, documents: Sequence[int] = ()) -> None:
@@ -109,53 +110,53 @@ class NumericalError(LNTMError, ArithmeticError):
 
 
 class ProcessError(LNTMError, RuntimeError):
-    """Another process of a fit failed, is gone, or did not answer in time."""
+    """Failed, lost or unresponsive process of a shared fit."""
 
 
-def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    """The error for a name that a module lacks, with the name that may be meant.
+def no_attribute(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Error for an unknown name of a module, with the closest existing name.
 
     Args:
         module: The module's full name.
-        name: What was asked for.
-        known: The names there are, those of its modules with a dot.
+        name: The unknown name.
+        names: Existing names, with dots for names in submodules.
     """
-    plain = {full.rpartition(".")[2].lower(): full for full in reversed([*known])}
+    plain = {full.rpartition(".")[2].lower(): full for full in reversed([*names])}
     close = get_close_matches(name.lower(), plain, 1)
     hint = f"; did you mean {module}.{plain[close[0]]}?" if close else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
 class LNTMWarning(UserWarning):
-    """Base class of every warning this library gives."""
+    """Base class of the library's warnings."""
 
 
 class CorpusWarning(LNTMWarning):
-    """Documents were read or converted with a loss, such as words unknown to a vocabulary."""
+    """Loss while reading or converting documents: words outside of the vocabulary, for example."""
 
 
 class ConvergenceWarning(LNTMWarning):
-    """An iteration stopped, or chains were used, before they had converged."""
+    """Iteration or chains used before convergence."""
 
 
 class UnreliableEstimateWarning(LNTMWarning):
-    """An estimate whose standard error cannot be trusted, or is large."""
+    """Estimate with a large or unreliable standard error."""
 
 
 class UnsharedFitWarning(LNTMWarning):
-    """A launcher started several processes, which do not share the fit."""
+    """Several processes of a launcher make separate fits."""
 
 
 class SavingWarning(LNTMWarning):
-    """A file such as a checkpoint could not be written; the computation goes on."""
+    """Failure to write a file, for example a checkpoint. The computation continues."""
 
 
 def warn(message: str, category: type[LNTMWarning]) -> None:
-    """Give a warning that points at the first caller outside this package, torch and pyro.
+    """Issue a warning at the first caller outside of this package, torch and pyro.
 
     Args:
-        message: The warning.
-        category: Its class.
+        message: Text of the warning.
+        category: Class of the warning.
     """
     inside = (__name__.partition(".")[0], "torch", "pyro")
     level, frame = 1, sys._getframe()
@@ -165,14 +166,15 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
 
 
 def require(least: float, **settings: Any) -> None:
-    """Check that settings are not too small.
+    """Check the lower bound of settings.
 
     Args:
-        least: The smallest value that may be.
-        **settings: Numbers by their names; None, a setting that was not given, always passes.
+        least: Smallest valid value.
+        **settings: Numbers by the settings' names. ``None`` stands for a default and is valid.
 
     Raises:
-        ConfigError: A value is below ``least``, NaN, or no number; the message names the setting.
+        ConfigError: A value is below ``least``, NaN, or not a number. The message names the
+            setting.
     """
     for name, value in settings.items():
         if value is not None and not (isinstance(value, Real) and float(value) >= least):
@@ -180,14 +182,14 @@ def require(least: float, **settings: Any) -> None:
 
 
 def require_whole(least: int, **settings: Any) -> None:
-    """Check that settings are whole numbers and not too small.
+    """Check that settings are whole numbers, and check their lower bound.
 
     Args:
-        least: The smallest value that may be.
-        **settings: Numbers by their names; None, a setting that was not given, always passes.
+        least: Smallest valid value.
+        **settings: Numbers by the settings' names. ``None`` stands for a default and is valid.
 
     Raises:
-        ConfigError: A value is below ``least``, or no whole number; the message names the setting.
+        ConfigError: A value is below ``least`` or not whole. The message names the setting.
     """
     for name, value in settings.items():
         if value is not None and not isinstance(value, Integral):
@@ -202,11 +204,11 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
     Args:
         module: The module's full name.
-        extra: The extra of this package that installs it.
-        purpose: What needs it, as the beginning of a sentence.
+        extra: Extra of this package to install the dependency.
+        purpose: Feature in need of the module, as the subject of the error message.
 
     Raises:
-        ConfigError: The module cannot be imported; the message says what to install.
+        ConfigError: The import fails. The message says how to install the module.
     """
     try:
         return import_module(module)

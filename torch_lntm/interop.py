@@ -1,6 +1,6 @@
-"""Fits as pyLDAvis, topicwizard, OCTIS, AnnData and users of BERTopic and gensim expect them.
+"""Export of fits for pyLDAvis, topicwizard, OCTIS, AnnData, and users of BERTopic and gensim.
 
-Each function needs no more than the library that it serves, and those for plain arrays need none.
+Each function needs at most the library of its name. Functions for plain arrays need no library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def get_topics(model: TopicModel) -> NDArray[np.float64]:
-    """The topics ``(num_topics, num_words)`` as gensim's ``get_topics``: rows add up to 1."""
+    """Topics ``(num_topics, num_words)``, as gensim's ``get_topics``. Rows sum to 1."""
     topics = model.topics.mean_probs.detach().cpu().double().numpy()
     return np.asarray(topics / topics.sum(1, keepdims=True))
 
@@ -49,7 +49,8 @@ def show_topics(
     Args:
         model: The model.
         num_words: Words of each topic.
-        formatted: Whether to write a topic as ``0.050*"word" + ...``, not as pairs.
+        formatted: Whether to write a topic as ``0.050*"word" + ...``. If False, a topic is a list
+            of pairs of a word and its probability.
 
     Returns:
         Pairs of a topic's number and its words.
@@ -70,23 +71,29 @@ def show_topics(
 
 
 def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
-    """Arguments of ``pyLDAvis.prepare``: ``pyLDAvis.prepare(**to_pyldavis(guide, corpus))``.
+    """Arguments of ``pyLDAvis.prepare``.
 
-    Documents without words are left out. Topics keep their numbers, which start at 0.
+    Documents without words are left out. Topics keep their numbers from 0 on.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
 
     Raises:
-        ConfigError: No guide, or a corpus over other words.
+        ConfigError: The guide is invalid, or the corpus has a different vocabulary.
+
+    Example:
+        >>> arguments = lntm.interop.to_pyldavis(guide, train)
+        >>> arguments["doc_topic_dists"].shape == (len(train), 10)
+        True
+        >>> page = pyLDAvis.prepare(**arguments)  # doctest: +SKIP
     """
     theta = _theta(guide, corpus)
-    filled = corpus.lengths > 0
+    nonempty = corpus.lengths > 0
     return {
         "topic_term_dists": get_topics(guide.model),
-        "doc_topic_dists": theta[filled],
-        "doc_lengths": corpus.lengths[filled],
+        "doc_topic_dists": theta[nonempty],
+        "doc_lengths": corpus.lengths[nonempty],
         "vocab": list(_words(guide.model)),
         "term_frequency": corpus.word_totals,
         "sort_topics": False,
@@ -97,17 +104,18 @@ def to_pyldavis(guide: Guide[Any], corpus: Corpus) -> dict[str, Any]:
 def to_topicwizard(
     guide: Guide[Any], corpus: Corpus, texts: Sequence[str], *, vectorizer: Any = None
 ) -> dict[str, Any]:
-    """The ``TopicData`` of topicwizard: ``topicwizard.visualize(topic_data=...)``.
+    """``TopicData`` of topicwizard, for ``topicwizard.visualize(topic_data=...)``.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        texts: Their texts, in order.
-        vectorizer: The fitted ``CountVectorizer`` that counted the words, by which topicwizard
-            finds the topics of new texts; without it there are none.
+        texts: The documents' texts, in order.
+        vectorizer: The fitted ``CountVectorizer`` of the corpus. topicwizard needs it to find the
+            topics of new texts.
 
     Raises:
-        ConfigError: No guide, a corpus over other words, or another number of texts.
+        ConfigError: The guide is invalid, the corpus has a different vocabulary, or the numbers of
+            texts and documents differ.
     """
     _check_texts(texts, corpus)
     counts = _counts(corpus)
@@ -130,21 +138,22 @@ def to_topicwizard(
 def to_octis(
     guide: Guide[Any], corpus: Corpus, test: Corpus | None = None, *, num_words: int = 10
 ) -> dict[str, Any]:
-    """The output of an OCTIS model, which its metrics score.
+    """Output of an OCTIS model, for the metrics of OCTIS.
 
     Args:
         guide: A guide over the model.
         corpus: The training documents.
-        test: The test documents.
+        test: The test documents, if any.
         num_words: Words of each topic.
 
     Returns:
-        ``topics``, lists of words; ``topic-word-matrix`` ``(num_topics, num_words)``;
-        ``topic-document-matrix`` ``(num_topics, num_docs)``, and the same of the test documents as
-        ``test-topic-document-matrix``.
+        ``topics``: lists of words. ``topic-word-matrix``: ``(num_topics, num_words)``.
+        ``topic-document-matrix``: ``(num_topics, num_docs)``. ``test-topic-document-matrix``: the
+        matrix of the test documents.
 
     Raises:
-        ConfigError: No guide, a corpus over other words, or ``num_words`` below 1.
+        ConfigError: The guide is invalid, a corpus has a different vocabulary, or ``num_words`` is
+            below 1.
     """
     output: dict[str, Any] = {
         "topics": [[word for word, _ in topic] for topic in _top_words(guide.model, num_words)],
@@ -167,44 +176,52 @@ def topic_info(
     num_words: int = 10,
     num_docs: int = 3,
 ) -> Any:
-    """A row for each topic, with the columns of BERTopic's ``get_topic_info``.
+    """Data frame of the topics, with the columns of BERTopic's ``get_topic_info``.
 
-    ``Count`` is the number of documents in which no topic has a larger proportion, and there is no
-    topic -1. ``Share``, which BERTopic does not have, is the mean proportion.
+    ``Count`` is the number of documents whose largest proportion belongs to the topic. An
+    additional column ``Share`` is the mean proportion. There is no outlier topic -1.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        texts: Their texts, for ``Representative_Docs``; without them the documents' positions.
+        texts: The documents' texts, for ``Representative_Docs``. Defaults to the documents'
+            positions.
         num_words: Words of each topic.
-        num_docs: Representative documents of each.
+        num_docs: Representative documents of each topic.
 
     Returns:
-        A pandas data frame: ``Topic``, ``Count``, ``Share``, ``Name``, ``Representation``,
-        ``Representative_Docs``.
+        A pandas data frame with a row for each topic: ``Topic``, ``Count``, ``Share``, ``Name``,
+        ``Representation``, ``Representative_Docs``.
 
     Raises:
-        ConfigError: No guide, a corpus over other words, another number of texts than of documents,
-            or pandas is missing.
+        ConfigError: The guide is invalid, the corpus has a different vocabulary, the numbers of
+            texts and documents differ, or pandas is missing.
+
+    Example:
+        >>> frame = lntm.interop.topic_info(guide, train, num_words=3)
+        >>> list(frame.columns[:4])
+        ['Topic', 'Count', 'Share', 'Name']
+        >>> int(frame["Count"].sum()) == len(train)
+        True
     """
     pandas = import_extra("pandas", "interop", "a data frame")
     _check_texts(texts, corpus)
-    found = transform(guide, corpus, "mean")
-    theta, filled = found.theta.double().numpy(), found.lengths > 0
-    shown: list[list[int]] = [[] for _ in range(guide.model.num_topics)]
-    for one in representative_documents(found, num_docs=num_docs):
-        shown[one.topic].append(one.document)
-    counts = np.bincount(theta[filled].argmax(1), minlength=guide.model.num_topics)
+    documents = transform(guide, corpus, "mean")
+    theta, nonempty = documents.theta.double().numpy(), documents.lengths > 0
+    representative: list[list[int]] = [[] for _ in range(guide.model.num_topics)]
+    for example in representative_documents(documents, num_docs=num_docs):
+        representative[example.topic].append(example.document)
+    counts = np.bincount(theta[nonempty].argmax(1), minlength=guide.model.num_topics)
     words = [[word for word, _ in topic] for topic in _top_words(guide.model, num_words)]
     return pandas.DataFrame(
         {
             "Topic": range(len(words)),
             "Count": counts,
-            "Share": theta[filled].mean(0),
+            "Share": theta[nonempty].mean(0),
             "Name": _names(guide.model),
             "Representation": words,
             "Representative_Docs": [
-                rows if texts is None else [texts[d] for d in rows] for rows in shown
+                rows if texts is None else [texts[d] for d in rows] for rows in representative
             ],
         }
     )
@@ -218,37 +235,40 @@ def document_info(
     num_words: int = 10,
     num_docs: int = 3,
 ) -> Any:
-    """A row for each document, with the columns of BERTopic's ``get_document_info``.
+    """Data frame of the documents, with the columns of BERTopic's ``get_document_info``.
 
-    ``Topic`` is the one with the largest proportion, which is ``Probability``; a document without
-    words has -1 and 0. The columns of the metadata follow.
+    ``Topic`` is the topic with the largest proportion, and ``Probability`` is this proportion. A
+    document without words has topic -1 and probability 0. Columns of the metadata follow.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        texts: Their texts; without them the column ``Document`` has positions.
+        texts: The documents' texts, for the column ``Document``. Defaults to the documents'
+            positions.
         num_words: Words of each topic.
-        num_docs: Documents of each topic that count as representative.
+        num_docs: Representative documents of each topic.
 
     Returns:
-        A pandas data frame: ``Document``, ``Topic``, ``Name``, ``Representation``,
-        ``Representative_Docs``, ``Top_n_words``, ``Probability``, ``Representative_document``.
+        A pandas data frame with a row for each document: ``Document``, ``Topic``, ``Name``,
+        ``Representation``, ``Representative_Docs``, ``Top_n_words``, ``Probability``,
+        ``Representative_document``.
 
     Raises:
-        ConfigError: As :func:`topic_info`.
+        ConfigError: As for :func:`topic_info`.
     """
     pandas = import_extra("pandas", "interop", "a data frame")
     topics = topic_info(guide, corpus, None, num_words=num_words, num_docs=num_docs)
     _check_texts(texts, corpus)
     theta = _theta(guide, corpus)
-    filled = corpus.lengths > 0
-    topic = np.where(filled, theta.argmax(1), -1)
+    nonempty = corpus.lengths > 0
+    topic = np.where(nonempty, theta.argmax(1), -1)
     representative = topics["Representative_Docs"].tolist()
-    none: list[Any] = []
-    words = [*topics["Representation"], none]  # a document without words has the last, topic -1
+    nothing: list[Any] = []
+    # Topic -1, of documents without words, is the last item.
+    words = [*topics["Representation"], nothing]
     documents = [
         *([d if texts is None else texts[d] for d in rows] for rows in representative),
-        none,
+        nothing,
     ]
     frame = pandas.DataFrame(
         {
@@ -258,33 +278,33 @@ def document_info(
             "Representation": [words[k] for k in topic],
             "Representative_Docs": [documents[k] for k in topic],
             "Top_n_words": [" - ".join(words[k]) for k in topic],
-            "Probability": np.where(filled, theta.max(1), 0.0),
+            "Probability": np.where(nonempty, theta.max(1), 0.0),
             "Representative_document": [
                 k >= 0 and d in representative[k] for d, k in enumerate(topic.tolist())
             ],
         }
     )
-    own = {name: values for name, values in corpus.metadata.items() if name not in frame.columns}
-    return frame.assign(**own)
+    columns = {name: x for name, x in corpus.metadata.items() if name not in frame.columns}
+    return frame.assign(**columns)
 
 
 # -------------------------------------------------------------------- AnnData
 
 
 def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
-    """The corpus of an AnnData object: observations are documents, variables are words.
+    """Corpus of an AnnData object. Observations are documents, and variables are words.
 
     Args:
         adata: The object. Its ``obs`` become the metadata, and the names of its observations the
             column ``id``.
-        layer: The layer that holds the whole counts; ``X`` if not given.
+        layer: Layer of the integer counts. Defaults to ``X``.
 
     Raises:
-        CorpusError: There is no such layer, or it does not hold counts.
+        CorpusError: The layer is missing, or holds numbers that are not counts.
     """
     if layer is not None and layer not in adata.layers:
-        known = ", ".join(map(str, adata.layers)) or "none"
-        raise CorpusError(f"layer {layer!r}: the AnnData object has {known}")
+        layers = ", ".join(map(str, adata.layers)) or "none"
+        raise CorpusError(f"layer {layer!r}: the AnnData object has {layers}")
     counts = adata.X if layer is None else adata.layers[layer]
     metadata = {"id": np.array(adata.obs_names, dtype=object)}
     metadata |= {str(name): adata.obs[name] for name in adata.obs.columns}
@@ -294,24 +314,24 @@ def from_anndata(adata: Any, layer: str | None = None) -> Corpus:
 
 
 def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
-    """Topics as the scverse keeps them, in an AnnData object.
+    """AnnData object with the topics, in the layout of the scverse.
 
-    ``obsm["X_topics"]`` has the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
+    ``obsm["X_topics"]`` holds the proportions ``(num_docs, num_topics)``, ``varm["topics"]`` the
     topics ``(num_words, num_topics)``, and ``uns["topics"]`` the names of the model and of the
     posterior, the estimate of the proportions, and the correlations of the topics.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary.
-        adata: The object to write to, with an observation for each document and a variable for
-            each word, in order; a new one with the counts and the metadata if not given.
+        adata: Object to write to, with an observation for each document and a variable for each
+            word, in order. Defaults to a new object with the counts and the metadata.
 
     Returns:
         The object.
 
     Raises:
-        ConfigError: No guide, a corpus over other words, an object of other documents or words, or
-            anndata is missing.
+        ConfigError: The guide is invalid, the corpus has a different vocabulary, the object has
+            different documents or words, or anndata is missing.
     """
     model = require_guide(guide).model
     theta = _theta(guide, corpus)
@@ -337,17 +357,17 @@ def to_anndata(guide: Guide[Any], corpus: Corpus, adata: Any = None) -> Any:
     return adata
 
 
-# -------------------------------------------------------------------- what they share
+# -------------------------------------------------------------------- shared functions
 
 
 def _theta(guide: Guide[Any], corpus: Corpus) -> NDArray[np.float64]:
-    """Posterior means of the proportions ``(num_docs, num_topics)``, which add up to 1."""
+    """Posterior means of the proportions ``(num_docs, num_topics)``. Rows sum to 1."""
     theta = transform(guide, corpus, "mean").theta.double().numpy()
     return np.asarray(theta / theta.sum(1, keepdims=True))
 
 
 def _words(model: TopicModel) -> tuple[str, ...]:
-    """The vocabulary; ``#17`` stands for column 17 where there is none."""
+    """Vocabulary of the model; ``#17`` stands for word 17 of a model without a vocabulary."""
     return model.words_at(range(model.num_words))
 
 
@@ -362,13 +382,13 @@ def _top_words(model: TopicModel, num_words: int) -> list[list[tuple[str, float]
 
 
 def _names(model: TopicModel) -> list[str]:
-    """A name for each topic, as BERTopic gives: ``0_game_team_games_season``."""
+    """Name of each topic in the style of BERTopic: ``0_game_team_games_season``."""
     topics = _top_words(model, 4)
     return ["_".join([str(k), *(word for word, _ in topic)]) for k, topic in enumerate(topics)]
 
 
 def _counts(corpus: Corpus) -> sp.csr_matrix:
-    """The counts ``(num_docs, num_words)``."""
+    """Counts ``(num_docs, num_words)``."""
     arrays = (corpus.counts, corpus.word_index, corpus.row_offsets)
     return sp.csr_matrix(arrays, shape=(len(corpus), corpus.num_words))
 

@@ -1,9 +1,9 @@
 """Random numbers as functions of keys, the same on every device and in every batch.
 
-Nothing here draws from a generator. A key is a 64-bit integer; :func:`document_keys` makes one for
-every chain or draw of every document from a seed and the document's position in the corpus, and
-:func:`fold_in` makes new keys from old ones. A document's random numbers therefore depend neither
-on who shares its batch nor on how many documents there are.
+A key is a 64-bit integer. :func:`document_keys` makes a key for every chain or draw of every
+document, from a seed and the document's position in the corpus. :func:`fold_in` makes new keys from
+old keys. Without a generator, a document's random numbers are independent of its batch and of the
+number of documents.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from torch_lntm.kernels import fused
 # SplitMix64's increment and multipliers (Steele, Lea & Flood 2014), as signed integers.
 _INCREMENT = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
-#: Attempts of a rejection sampler that accepts at least 95 %. All of them fail only for shapes that
-#: are NaN, whose variates are NaN.
+#: Attempts of a rejection sampler with an acceptance of at least 95 %. All of them fail only for
+#: NaN shapes, whose variates are NaN.
 _ATTEMPTS = 64
 
 
 def _in_one_launch(key: Tensor) -> bool:
-    """Whether to use Triton's kernels. On the CPU, where they are an error, noise is made too."""
+    """Whether to use Triton's kernels. Keys on a CPU use torch, even if fused kernels are on."""
     return key.is_cuda and fused.is_enabled(key)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
-    """Logical right shift, which torch's of signed integers is not."""
+    """Logical right shift of signed integers; the shift of torch is arithmetic."""
     return (bits >> count) & ((1 << (64 - count)) - 1)
 
 
 def _mixed(bits: Tensor) -> Tensor:
-    """SplitMix64's output function: a bijection of 64 bits, each of which changes all others."""
+    """SplitMix64's output function: a bijection of 64-bit integers that mixes all bits."""
     if _in_one_launch(bits):
         return fused.mixed(bits)
     bits = (bits ^ _shifted(bits, 30)) * _MULTIPLIERS[0]
@@ -45,7 +45,7 @@ def _mixed(bits: Tensor) -> Tensor:
 def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
     """New keys from keys and integers.
 
-    A key is either folded into or drawn from, never both, because both read the same bits.
+    Use a key either to fold into or to draw from. Both read the same bits.
 
     Args:
         key: ``(...,)`` int64.
@@ -58,13 +58,13 @@ def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
 
 
 def split(key: Tensor, number: int) -> Tensor:
-    """The keys ``(number, ...)`` that :func:`fold_in` makes of the numbers from 0 on."""
+    """Keys ``(number, ...)`` by :func:`fold_in` of the numbers from 0 to ``number - 1``."""
     data = torch.arange(number, device=key.device)
     return fold_in(key, data.view(-1, *[1] * key.dim()))
 
 
 def document_keys(seed: int, index: Tensor, num_draws: int) -> Tensor:
-    """A key for every chain or draw of every document ``(num_draws, num_docs)``.
+    """Keys ``(num_draws, num_docs)`` for every chain or draw of every document.
 
     Args:
         seed: Any integer.
@@ -77,7 +77,7 @@ def document_keys(seed: int, index: Tensor, num_draws: int) -> Tensor:
 
 
 def _uniform_of_bits(bits: Tensor) -> Tensor:
-    """Float64 in (0, 1), from the 52 highest bits: neither end can be reached."""
+    """Float64 in the open interval (0, 1), from the 52 highest bits."""
     return (_shifted(bits, 12).double() + 0.5) * 2.0**-52
 
 
@@ -104,9 +104,9 @@ def laplace(key: Tensor, size: int) -> Tensor:
 
 
 def log_gamma(key: Tensor, shapes: Tensor) -> Tensor:
-    """Logs of gamma variates; the variates themselves underflow where their shapes are small.
+    """Logs of gamma variates. The logs stay finite if small shapes make the variates underflow.
 
-    The rejection of *Marsaglia & Tsang 2000* with shape a + 1 accepts at least 95 %, and
+    The rejection sampler of *Marsaglia & Tsang 2000* with shape a + 1 accepts at least 95 %, and
     G(a) = G(a + 1) U^(1/a) in distribution.
 
     Args:
@@ -120,13 +120,13 @@ def log_gamma(key: Tensor, shapes: Tensor) -> Tensor:
     d = shapes + 2.0 / 3.0
     result = torch.full_like(d, torch.nan)
     for attempt in range(1, _ATTEMPTS):
-        again = fold_in(key, attempt)
-        x = normal(fold_in(again, 0), size)
+        attempt_key = fold_in(key, attempt)
+        x = normal(fold_in(attempt_key, 0), size)
         v = (1.0 + x / (3.0 * d.sqrt())).pow(3)
         log_v = v.clamp_min(torch.finfo(v.dtype).tiny).log()
-        log_u = uniform(fold_in(again, 1), size).log()
-        taken = (v > 0) & (log_u < 0.5 * x.square() + d * (1.0 - v + log_v))
-        result = torch.where(result.isnan() & taken, d.log() + log_v, result)
+        log_u = uniform(fold_in(attempt_key, 1), size).log()
+        accepted = (v > 0) & (log_u < 0.5 * x.square() + d * (1.0 - v + log_v))
+        result = torch.where(result.isnan() & accepted, d.log() + log_v, result)
         if not bool(result.isnan().any()):
             break
     return result + uniform(fold_in(key, 0), size).log() / shapes

@@ -1,4 +1,4 @@
-"""Pickles that name the version of the library that made them."""
+"""Pickles with the version of the library."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any
 from torch_lntm import __version__
 from torch_lntm.errors import ConfigError
 
-_MADE_BY = "_pickled_by"
+_VERSION_KEY = "_pickled_by"
 
 
 class VersionedPickle:
-    """A class whose pickles are read by the version of the library that made them, and no other.
+    """Base class of objects whose pickles load in the same version of the library only.
 
-    A pickle holds an object's insides, which other versions lay out in another way. The version is
-    read first, before anything else that the pickle holds. Put it before other base classes.
+    A pickle holds an object's internals, and their layout changes between versions. Loading checks
+    the version before reading the rest of the pickle. Put this class before all base classes.
     """
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """How ``pickle`` and ``copy`` make the object again."""
-        return _make, (type(self), __version__), self.__getstate__()
+        """Instructions for ``pickle`` and ``copy`` to rebuild the object."""
+        return _empty_object, (type(self), __version__), self.__getstate__()
 
     def __setstate__(self, state: Any) -> None:
-        """Take over a pickle's content.
+        """Restore the content of a pickle.
 
         Raises:
-            ConfigError: The pickle is of a version that did not name itself.
+            ConfigError: The pickle comes from an early version, and has no version in it.
         """
-        if self.__dict__.pop(_MADE_BY, None) is None:
-            raise _refused(type(self), "before its pickles named a version")
+        if self.__dict__.pop(_VERSION_KEY, None) is None:
+            raise _version_error(type(self), "before its pickles named a version")
         super().__setstate__(state)  # type: ignore[misc]
 
 
-def _make(kind: type[Any], version: str) -> Any:
-    """An object without content, if the pickle is of this version.
+def _empty_object(kind: type[Any], version: str) -> Any:
+    """Object without content, for a pickle of this version.
 
     Raises:
-        ConfigError: It is of another version.
+        ConfigError: The pickle comes from a different version.
     """
     if version != __version__:
-        raise _refused(kind, version)
-    made = object.__new__(kind)
-    made.__dict__[_MADE_BY] = version
-    return made
+        raise _version_error(kind, version)
+    instance = object.__new__(kind)
+    instance.__dict__[_VERSION_KEY] = version
+    return instance
 
 
-def _refused(kind: type, version: str) -> ConfigError:
+def _version_error(kind: type, version: str) -> ConfigError:
     return ConfigError(
         f"this {kind.__name__} was pickled by torch_lntm {version}, and this is {__version__}; "
         "pickles are for one version. Fit it again, or load it with the version that pickled it "

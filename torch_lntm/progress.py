@@ -1,4 +1,4 @@
-"""Progress bars for people who watch."""
+"""Progress bars for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tqdm.auto import tqdm as _tqdm
 
 
 class tqdm(_tqdm):
-    """tqdm's bar in terminals and notebooks, and none where standard error is a file or a pipe.
+    """Progress bar in terminals and notebooks. It is hidden if standard error is a file or a pipe.
 
     Args:
         *args: As for ``tqdm.tqdm``.
-        disable: Whether to show no bar anywhere.
+        disable: Whether to hide the bar everywhere.
         **options: As for ``tqdm.tqdm``.
     """
 
     def __init__(self, *args: Any, disable: bool = False, **options: Any) -> None:
-        # None asks tqdm whether a terminal is there; its notebook bar takes it for False.
+        # tqdm looks for a terminal if disable is None. Its notebook bar reads None as False.
         super().__init__(*args, disable=disable or None, **options)

@@ -1,8 +1,8 @@
 """Recipes: a model, its guide and the engine that fits it, by name and with flat options.
 
-A recipe has two names. One is the model's, as it is registered. The other is the posterior's: the
-name of a guide, whose posterior variational EM solves, or of an engine that needs none, such as
-``"hmc"``, Monte-Carlo EM. The command line, estimators and studies all choose by these names.
+A recipe has two names. The first is the name of a registered model. The second is the name of a
+posterior: a guide, to be solved by variational EM, or a sampler, such as ``"hmc"`` for Monte-Carlo
+EM. The command line, the estimators and the studies choose by these names.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from torch_lntm.models import CONSTRUCTORS, TopicModel, find_constructor
 
 Engine = VariationalEM | MonteCarloEM
 
-#: Engines that a recipe names in the place of a posterior: they sample it instead.
+#: Engines that sample the posteriors, by the name in the place of a recipe's posterior.
 SAMPLERS: dict[str, Callable[..., Any]] = {"hmc": MonteCarloEM}
 
-#: Arguments of guides that mean the engine's where a recipe is given them.
-_ENGINES_OWN = ("tolerance", "max_iterations")
+#: Options of both guides and engines. A recipe gives them to the engine.
+_ENGINE_OPTIONS = ("tolerance", "max_iterations")
 
 
 class FitComponents(NamedTuple):
-    """What a recipe makes.
+    """The parts of a fit, made by a recipe.
 
     Attributes:
-        model: The model, new and not fitted.
-        guide: The guide of its documents' posteriors; of a sampler's recipe the model's default.
-        engine: The engine that fits the model.
+        model: The new model, not fitted yet.
+        guide: Guide of the documents' posteriors. It is the model's default if the engine samples.
+        engine: Engine to fit the model.
     """
 
     model: TopicModel
@@ -45,27 +45,26 @@ class FitComponents(NamedTuple):
     engine: Engine
 
 
-#: The posterior that :meth:`Recipe.for_corpus` replaces by the one that suits the documents.
+#: Name of the posterior that :meth:`Recipe.for_corpus` chooses by the documents.
 AUTO = "auto"
-#: Tokens times epochs up to which chains go unasked, some ten minutes of a core with 50 topics, and
-#: the fewest epochs at most of corpora for which these are few.
+#: Most tokens times epochs of a fit by chains, if a recipe chooses the epochs: about 10 minutes on
+#: a core with 50 topics. Larger corpora get fewer epochs, at least the second number.
 MAX_VISITS, MIN_EPOCHS = 400_000_000, 4
-#: Documents times topics up to which chains are taken unasked: 35 bytes of memory for each, of
-#: which variational EM needs a fifth.
+#: Most documents times topics for a fit by chains, if a recipe chooses the engine. Chains need 35
+#: bytes of memory for each of these numbers, variational EM 7 bytes.
 MAX_CHAIN_NUMBERS = 2**26
-#: The most pseudo-counts of a word in a topic that a recipe chooses.
+#: Most pseudo-counts of a word in a topic, if a recipe chooses them.
 MAX_SMOOTHING = 0.05
 
 
 class ResolvedRecipe(NamedTuple):
-    """What a recipe becomes for a corpus.
+    """A recipe with the posterior and the options chosen for a corpus.
 
     Attributes:
-        recipe: The recipe, with a posterior that is not ``"auto"``.
-        options: What suits the corpus of the options of :meth:`Recipe.make`: ``topic_smoothing``,
-            but for models that have none, or a default of their own, and ``max_epochs`` where
-            there are fewer than usual.
-        reason: Why, in a line for the user; None where nothing was to be chosen.
+        recipe: The recipe, with a posterior instead of ``"auto"``.
+        options: Options of :meth:`Recipe.make` for the corpus: ``topic_smoothing``, unless the
+            model lacks it or has its own default, and ``max_epochs`` if it is reduced.
+        reason: Reason for the choice, one line for the user. ``None`` if the recipe was complete.
     """
 
     recipe: Recipe
@@ -75,15 +74,23 @@ class ResolvedRecipe(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to fit a model: the names of the model and of the posterior.
+    """The names of a model and of the posterior to fit it by.
 
     Args:
         model: Name of a registered constructor, such as ``"ctm"``.
-        posterior: Name of a guide, such as ``"taylor"``, or of a sampler, ``"hmc"``; None for the
-            model's default guide; ``"auto"`` for what suits the documents, see :meth:`for_corpus`.
+        posterior: Name of a guide, such as ``"taylor"``, or of a sampler (``"hmc"``). ``"auto"``
+            suits the documents; see :meth:`for_corpus`. Defaults to the model's default guide.
 
     Raises:
-        ConfigError: There is no model or posterior of that name.
+        ConfigError: The model or the posterior has an unknown name.
+
+    Example:
+        >>> recipe = lntm.recipes.Recipe("ctm", "auto").for_corpus(train, num_topics=10).recipe
+        >>> recipe
+        Recipe(model='ctm', posterior='hmc')
+        >>> model, guide, engine = recipe.make(train.num_words, options={"num_topics": 10})
+        >>> type(engine).__name__
+        'MonteCarloEM'
     """
 
     model: str
@@ -91,9 +98,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         find_constructor(self.model)
-        known = [*GUIDES, *SAMPLERS, AUTO]
-        if self.posterior is not None and self.posterior not in known:
-            raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(known)}")
+        names = [*GUIDES, *SAMPLERS, AUTO]
+        if self.posterior is not None and self.posterior not in names:
+            raise ConfigError(f"posterior {self.posterior!r}; expected one of {', '.join(names)}")
 
     @property
     def samples(self) -> bool:
@@ -101,22 +108,26 @@ class Recipe:
         return self.posterior in SAMPLERS
 
     def for_corpus(self, corpus: Corpus, num_topics: int) -> ResolvedRecipe:
-        """The recipe with the posterior and the options that suit the documents.
+        """Choose the posterior and the options by the documents.
 
-        Chains predict better than variational EM on every corpus of a thousand documents or more
-        that was tried, and where documents are short by far: approximate posteriors leave out too
-        much of what is not known of these, so that the prior shrinks, and with it the topics'
-        differences (``docs/decisions.md``).
-        Of more than 7 million tokens they take fewer epochs at most, down to four, which take about
-        as long as variational EM and still predict better on most. What is kept of the chains
-        takes five times the memory, so that millions of documents are left to variational EM:
-        more than 67 million documents times topics.
+        Only the posterior ``"auto"`` is replaced. It becomes ``"hmc"`` (Monte-Carlo EM) for most
+        corpora. Chains predicted better than variational EM on every tested corpus of 1,000
+        documents or more, and far better on short documents. Approximate posteriors understate the
+        uncertainty of short documents. As a result the prior shrinks, and the topics become alike
+        (``docs/decisions.md``).
+
+        Corpora of more than 7 million tokens get fewer epochs, at least 4. Four epochs take as long
+        as variational EM, and still predict better on most corpora. Corpora of more than 67 million
+        documents times topics get variational EM, because chains need five times the memory.
 
         Args:
             corpus: The training documents.
             num_topics: Number of topics.
+
+        Returns:
+            The recipe and its options.
         """
-        # Where topics have fewer tokens than words, pseudo-counts must not outweigh the tokens.
+        # Pseudo-counts must not outweigh the tokens of topics with fewer tokens than words.
         share = corpus.num_tokens / (max(1, num_topics) * corpus.num_words)
         takes = _parameters(find_constructor(self.model)).get("topic_smoothing")
         options: dict[str, Any] = {}
@@ -151,19 +162,22 @@ class Recipe:
 
         Args:
             num_words: Size of the vocabulary V.
-            vocabulary: The words, one per column.
+            vocabulary: The words, one for each column.
             seed: Seed of the model's initial values and of the engine.
-            device: Where the model goes.
+            device: Device of the model.
             options: Arguments of the model's constructor, the guide and the engine, by name. Each
-                goes to the one of the three that takes it.
+                option goes to the part with an argument of its name.
             model_options: Further arguments of the model's constructor.
 
+        Returns:
+            The three parts of a fit.
+
         Raises:
-            ConfigError: An option that none of the three takes, or a value that cannot be used.
-            IncompatibleGuideError: The posterior is not one of this model.
+            ConfigError: An option is unknown or has an invalid value.
+            IncompatibleGuideError: The model lacks this posterior.
         """
-        given = dict(options or {})
-        for_model = _taken(self.model, CONSTRUCTORS, given) | dict(model_options or {})
+        remaining = dict(options or {})
+        for_model = _pop_options(self.model, CONSTRUCTORS, remaining) | dict(model_options or {})
         if self.posterior == AUTO:
             raise ConfigError(
                 "posterior auto depends on the documents; take recipe.for_corpus(corpus, "
@@ -172,14 +186,15 @@ class Recipe:
         sampler = f"posterior {self.posterior}"
         engines = {f"posterior {name}": engine for name, engine in SAMPLERS.items()}
         engines["variational EM"] = VariationalEM
-        for_engine = _taken(sampler if self.samples else "variational EM", engines, given)
+        engine_name = sampler if self.samples else "variational EM"
+        for_engine = _pop_options(engine_name, engines, remaining)
         for_engine["seed"] = seed
 
         constructor = find_constructor(self.model)
         shared = {"num_words": num_words, "seed": seed, "vocabulary": vocabulary}
         takes = _parameters(constructor)
         unknown = [name for name in for_model if name not in takes]
-        if unknown and not _takes_any(constructor):
+        if unknown and not _accepts_any_option(constructor):
             hint = "".join(f"; did you mean {n}?" for n in get_close_matches(unknown[0], takes, 1))
             raise ConfigError(f"the model {self.model} takes no {unknown[0]}{hint}")
         shared = {name: value for name, value in shared.items() if name in takes}
@@ -189,9 +204,9 @@ class Recipe:
         model.to(device)
 
         guide_class = type(guide_of(self.posterior, model))
-        for_guide = _taken(guide_class.name, GUIDES, given, leave=_ENGINES_OWN)
-        if given:
-            raise ConfigError(f"no model, posterior or engine takes {', '.join(given)}")
+        for_guide = _pop_options(guide_class.name, GUIDES, remaining, excluded=_ENGINE_OPTIONS)
+        if remaining:
+            raise ConfigError(f"no model, posterior or engine takes {', '.join(remaining)}")
         guide = guide_class(model, **for_guide)
         if self.samples:
             return FitComponents(model, guide, SAMPLERS[str(self.posterior)](model, **for_engine))
@@ -199,76 +214,83 @@ class Recipe:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name.
+    """Device of a name.
 
     Args:
-        name: ``"auto"`` for a CUDA device if there is one, else the CPU; or a name of torch's, such
-            as ``"cpu"`` or ``"cuda:1"``.
+        name: ``"auto"``, or a name of torch, such as ``"cpu"`` or ``"cuda:1"``. ``"auto"`` is the
+            CUDA device of a machine with a GPU, and the CPU otherwise.
 
     Raises:
-        ConfigError: There is no such device.
+        ConfigError: The device is unknown or missing.
     """
-    found = torch.cuda.is_available()
+    has_cuda = torch.cuda.is_available()
     if name == "auto":
-        return torch.device("cuda" if found else "cpu")
+        return torch.device("cuda" if has_cuda else "cpu")
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"device {name!r}; expected auto, cpu or cuda") from error
-    if device.type == "cuda" and not found:
+    if device.type == "cuda" and not has_cuda:
         raise ConfigError(f"device {name}: torch finds no CUDA device here; use auto or cpu")
     return device
 
 
 def guide_of(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
-    """The guide of a recipe's posterior: of a sampler's or of none the model's default.
+    """Guide of a recipe's posterior.
 
     Args:
-        posterior: The posterior's name in a recipe, or None.
+        posterior: Name of the posterior in a recipe. The name of a sampler, and ``None``, give the
+            model's default guide.
         model: The model.
-        **settings: The guide's own, such as ``tolerance``.
+        **settings: Settings of the guide, such as ``tolerance``.
 
     Raises:
-        ConfigError: There is no posterior of that name.
-        IncompatibleGuideError: The posterior is not one of this model.
+        ConfigError: The posterior has an unknown name.
+        IncompatibleGuideError: The model lacks this posterior.
     """
     sampled = isinstance(posterior, str) and posterior in SAMPLERS
     return make_guide(None if sampled else posterior, model, **settings)
 
 
-def _taken(
-    chosen: str,
+def _pop_options(
+    name: str,
     makers: Mapping[str, Callable[..., Any]],
     options: dict[str, Any],
-    leave: Sequence[str] = (),
+    excluded: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Take those options out that are arguments of one maker, and refuse those of others only.
+    """Remove the options of one function or class from all options.
 
     Args:
-        chosen: The maker's name.
-        makers: All makers of its kind, by the names that a user knows.
-        options: The options; those taken are removed.
-        leave: Arguments that are not the makers' to take.
+        name: Name of the function or class.
+        makers: All functions and classes of its kind, by the names of a user.
+        options: All options. The returned ones are removed.
+        excluded: Options to leave for another kind.
+
+    Returns:
+        The options of ``name``.
+
+    Raises:
+        ConfigError: An option belongs to others of this kind only.
     """
-    takers = {name: _parameters(make) for name, make in makers.items()}
-    taken = {}
-    for option in [name for name in options if name not in leave]:
-        names = [name for name in takers if option in takers[name]]
-        if chosen in names:
-            taken[option] = options.pop(option)
-        elif names:
-            those = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    arguments = {maker: _parameters(make) for maker, make in makers.items()}
+    selected = {}
+    for option in [option for option in options if option not in excluded]:
+        owners = [maker for maker in arguments if option in arguments[maker]]
+        if name in owners:
+            selected[option] = options.pop(option)
+        elif owners:
+            listed = " and ".join(filter(None, [", ".join(owners[:-1]), owners[-1]]))
             raise ConfigError(
-                f"{option} is an option of {those}; leave it out with {chosen}, or take {names[0]}"
+                f"{option} is an option of {listed}; leave it out with {name}, or take {owners[0]}"
             )
-    return taken
+    return selected
 
 
 def _parameters(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments that a maker takes by name."""
+    """Parameters of a function or class, by name."""
     return dict(inspect.signature(make).parameters)
 
 
-def _takes_any(make: Callable[..., Any]) -> bool:
+def _accepts_any_option(make: Callable[..., Any]) -> bool:
     kinds = {parameter.kind for parameter in _parameters(make).values()}
     return inspect.Parameter.VAR_KEYWORD in kinds

@@ -1,4 +1,4 @@
-"""How many topics? Fits of several sizes, judged side by side on one frozen split."""
+"""Choice of the number of topics: fits of several sizes, compared on one fixed split."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What each criterion is, in the order of the tables.
+#: Unit or meaning of each criterion, in the order of the tables.
 CRITERIA = {
     "completion": "nats per held-out token",
     "likelihood": "nats per token of held-out documents, by annealed importance sampling",
     "coherence": "NPMI of top words, mean over topics",
-    "exclusivity": "of top words, mean over topics",
-    "dispersion": "of residuals, 1 if the model is right and has few parameters for the counts",
+    "exclusivity": "exclusivity of top words, mean over topics",
+    "dispersion": "dispersion of residuals; 1 for a correct model with few parameters",
     "stability": "similarity of topics between seeds",
 }
-#: Standard errors of its difference to the best by which fewer topics may predict worse.
+#: Largest loss of the recommended number of topics against the best, in standard errors.
 TOLERATED_ERRORS = 1.0
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A number with its standard error.
+    """Value of a criterion with its standard error.
 
     Attributes:
-        value: The number.
-        standard_error: Over documents, or over topics where it is a mean over topics.
+        value: The value.
+        standard_error: Standard error over documents, or over topics for a mean over topics.
     """
 
     value: float
@@ -63,15 +63,15 @@ class Criterion:
 
 @dataclass(frozen=True)
 class SelectionRow:
-    """The fits of one number of topics, from several seeds.
+    """Criteria of one number of topics, from fits of several seeds.
 
     Attributes:
         num_topics: Number of topics K.
-        criteria: The criteria by name, of :data:`CRITERIA`; likelihood where it was asked for,
-            stability where there are two seeds or more, dispersion unless the model has more
+        criteria: The criteria of :data:`CRITERIA` by name. ``likelihood`` is optional.
+            ``stability`` needs at least two seeds. ``dispersion`` is left out if the model has more
             parameters than the residuals have degrees of freedom.
-        behind: How much worse the completion is than that of the best K, nats per token, with the
-            standard error of the difference document by document.
+        behind: Loss of completion against the best K, nats per token, with the standard error of
+            the difference document by document.
         seconds: Time of the fits.
     """
 
@@ -88,12 +88,12 @@ class SelectionRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Selection:
-    """Fits of several numbers of topics on one frozen split, and what they recommend.
+    """Comparison of several numbers of topics on one fixed split, with a recommendation.
 
     Attributes:
-        rows: One for each number of topics, ascending.
-        about: What was fitted and judged, in words.
-        interrupted: Ctrl-C ended the fits before all were made.
+        rows: One row for each number of topics, in ascending order.
+        about: Description of model, documents and split, in words.
+        interrupted: Whether Ctrl-C ended the fits early.
     """
 
     rows: tuple[SelectionRow, ...]
@@ -102,12 +102,12 @@ class Selection:
 
     @property
     def best(self) -> SelectionRow:
-        """The number of topics with the best completion."""
+        """Row of the number of topics with the best completion."""
         return max(self.rows, key=lambda row: row.criteria["completion"].value)
 
     @property
     def recommended(self) -> SelectionRow:
-        """The fewest topics that predict as well as the best, up to one standard error."""
+        """Row of the fewest topics with a completion within one standard error of the best."""
         return next(
             row
             for row in self.rows
@@ -147,20 +147,20 @@ class Selection:
 
     @property
     def _criteria(self) -> list[str]:
-        """The criteria that some row has."""
+        """Names of the criteria in at least one row."""
         return [name for name in CRITERIA if any(name in row.criteria for row in self.rows)]
 
     def __repr__(self) -> str:
         return f"Selection({self.about})\n  {self.because}"
 
     def format(self, format: TableFormat = "text") -> str:
-        """The criteria as text to read, as JSON, or as CSV with a row for each number of topics.
+        """Table of the criteria.
 
         Args:
-            format: ``"text"``, ``"json"`` or ``"csv"``.
+            format: ``"text"``, ``"json"`` or ``"csv"``. CSV has a row for each number of topics.
 
         Raises:
-            ConfigError: Another format.
+            ConfigError: The format is unknown.
         """
         if format == "json":
             rows = [asdict(row) | {"perplexity": row.perplexity} for row in self.rows]
@@ -174,7 +174,7 @@ class Selection:
         return "\n".join([*lines, *self._text_rows(), "", self.because])
 
     def _numbers(self, row: SelectionRow) -> list[Criterion | None]:
-        """The numbers of a row, in the order of the columns."""
+        """Criteria of a row, in the order of the columns."""
         return [row.behind, *(row.criteria.get(name) for name in self._criteria)]
 
     def _csv_rows(self) -> list[list[str]]:
@@ -200,7 +200,7 @@ class Selection:
         return lines
 
     def plot(self) -> Figure:
-        """One panel for each criterion over the number of topics, the recommended one marked.
+        """Plot each criterion against the number of topics, with the recommendation marked.
 
         Returns:
             The figure.
@@ -220,7 +220,7 @@ class Selection:
 
 
 class _Fit(NamedTuple):
-    """A fit from one seed, how its model predicts, and how likely it takes documents to be."""
+    """A fit from one seed, with its scores on the held-out documents."""
 
     model: TopicModel
     guide: Guide[Any]
@@ -246,36 +246,46 @@ def select(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Selection:
-    """Fit models of several numbers of topics and judge them side by side.
+    """Fit models of several numbers of topics and compare their scores.
 
-    The documents, and of the held-out ones the tokens, are divided once for all: differences
-    between two numbers of topics are between the same tokens. Ctrl-C ends the fits; those that are
-    complete are judged.
+    All fits share one split of documents and held-out tokens. Differences between two numbers of
+    topics therefore concern the same tokens. On Ctrl-C the completed fits are compared.
 
     Args:
         corpus: The documents.
-        num_topics: Numbers of topics to try.
-        recipe: The model and its posterior; or the model's name.
-        num_seeds: Fits of each number of topics, from different seeds. Two or more show how stable
-            topics are.
+        num_topics: Numbers of topics to compare.
+        recipe: The model and its posterior, or the model's name.
+        num_seeds: Fits of each number of topics, from different seeds. Two or more measure the
+            stability of topics.
         test_fraction: Share of the documents to hold out.
         observed_fraction: Share of the held-out documents' tokens to observe.
-        seed: Seed of the split, of the tokens, and the first of the fits.
-        top_n: Top words per topic of coherence and exclusivity.
-        likelihood: Whether to estimate the log likelihood of the whole held-out documents too, or
-            the settings of its estimate. It takes about as long as the fits.
+        seed: Seed of the split, of the tokens, and of the first fit.
+        top_n: Top words of each topic for coherence and exclusivity.
+        likelihood: Whether to estimate the log likelihood of entire held-out documents too, or the
+            settings of the estimate. The estimate takes about as long as the fits.
         options: Options of model, guide and engine, as for :meth:`~torch_lntm.recipes.Recipe.make`.
         model_options: Further arguments of the model's constructor.
-        device: Where to compute.
-        progress: Show a progress bar on standard error.
+        device: Device of the computation.
+        progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The criteria with standard errors, and a recommendation. Bursty models predict by the
-        documents' own observed words too: their completion is not to be compared with others'.
+        The criteria with standard errors, and a recommendation. Models of bursty words also predict
+        by the document's own observed words. Their completion is comparable among themselves only.
 
     Raises:
-        ConfigError: A number or option that cannot be used.
-        CorpusError: The documents cannot be divided.
+        ConfigError: A number or option is invalid.
+        CorpusError: The corpus has too few documents for the split.
+
+    Example:
+        >>> options = {"max_iterations": 1, "stepwise_epochs": 1, "start_epochs": 1}
+        >>> selection = lntm.select(
+        ...     train[:60], [2, 3], recipe=lntm.recipes.Recipe("ctm", "taylor"), num_seeds=1,
+        ...     options=options,
+        ... )
+        >>> [row.num_topics for row in selection.rows]
+        [2, 3]
+        >>> selection.recommended.num_topics in (2, 3)
+        True
     """
     corpus = as_corpus(corpus)
     require_whole(2, top_n=top_n)
@@ -286,28 +296,28 @@ def select(
     hold_out = test.hold_out_words(observed_fraction, seed)
     annealing = AIS() if likelihood is True else likelihood
 
-    def fitted(size: int, own_seed: int) -> _Fit:
-        """The fit of a number of topics from a seed, judged on the held-out documents."""
-        chosen = recipe.for_corpus(train, size)
-        model, guide, engine = chosen.recipe.make(
+    def fit_and_score(size: int, own_seed: int) -> _Fit:
+        """Fit a number of topics from a seed, and score the fit on the held-out documents."""
+        resolved = recipe.for_corpus(train, size)
+        model, guide, engine = resolved.recipe.make(
             train.num_words,
             train.vocabulary,
             seed=own_seed,
             device=device,
-            options={"progress": False, **chosen.options, **(options or {}), "num_topics": size},
+            options={"progress": False, **resolved.options, **(options or {}), "num_topics": size},
             model_options=model_options,
         )
         with propagate_interrupts():
             seconds = engine.fit(train).seconds
-        found = document_completion(model, guide, hold_out)
-        likely = annealing.estimate(model, test, seed=seed) if annealing else None
-        return _Fit(model, guide, found.log_predictive, found.held_out_tokens, likely, seconds)
+        score = document_completion(model, guide, hold_out)
+        estimate = annealing.estimate(model, test, seed=seed) if annealing else None
+        return _Fit(model, guide, score.log_predictive, score.held_out_tokens, estimate, seconds)
 
     runs = [(size, seed + j) for size in sizes for j in range(num_seeds)]
     fits: dict[int, list[_Fit]] = {}
     try:
         for size, own_seed in tqdm(runs, desc="fits", disable=not progress):
-            fit = fitted(size, own_seed)
+            fit = fit_and_score(size, own_seed)
             fits.setdefault(size, []).append(fit)
     except KeyboardInterrupt:
         if not fits:
@@ -322,11 +332,11 @@ def select(
         about += ", completion with the documents' own words"
     if annealing:
         about += f"; likelihood with {annealing.num_chains} chains a document"
-    return Selection(_judged(fits, train, top_n), about, interrupted)
+    return Selection(_selection_rows(fits, train, top_n), about, interrupted)
 
 
 def _checked_sizes(num_topics: Sequence[int]) -> list[int]:
-    """The numbers of topics, each once, ascending."""
+    """The different numbers of topics, in ascending order."""
     sizes = sorted(set(num_topics))
     if not sizes:
         raise ConfigError("num_topics is empty; expected numbers of topics, such as [10, 20, 50]")
@@ -334,10 +344,10 @@ def _checked_sizes(num_topics: Sequence[int]) -> list[int]:
     return sizes
 
 
-def _judged(
+def _selection_rows(
     fits: Mapping[int, Sequence[_Fit]], train: Corpus, top_n: int
 ) -> tuple[SelectionRow, ...]:
-    """The criteria of every number of topics, and how far each is behind the best."""
+    """Criteria of every number of topics, and its loss against the best."""
     predictive = {
         size: _mean([f.log_predictive for f in of_size]) for size, of_size in fits.items()
     }
@@ -360,43 +370,45 @@ def _judged(
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:
-    """The mean over seeds of the documents' log probabilities."""
+    """Mean over seeds of the documents' log probabilities."""
     return torch.stack(list(values)).mean(0)
 
 
 def _criteria(fits: Sequence[_Fit], train: Corpus, top_n: int) -> dict[str, Criterion]:
-    """The criteria but completion, means over seeds."""
+    """All criteria except completion, as means over seeds."""
     likelihoods = [fit.likelihood for fit in fits if fit.likelihood is not None]
-    likely = {}
+    criteria: dict[str, Criterion] = {}
     if likelihoods:
-        mean = _mean([one.log_likelihood for one in likelihoods])
-        likely["likelihood"] = Criterion(*per_token(mean, likelihoods[0].lengths))
-    found: dict[str, list[Criterion]] = {}
+        mean = _mean([estimate.log_likelihood for estimate in likelihoods])
+        criteria["likelihood"] = Criterion(*per_token(mean, likelihoods[0].lengths))
+    values: dict[str, list[Criterion]] = {}
     for fit in fits:
         words = fit.model.topics.top_words(top_n)[0].tolist()
-        found.setdefault("coherence", []).append(_over_topics(coherence(words, train, top_n=top_n)))
+        coherences = coherence(words, train, top_n=top_n)
+        values.setdefault("coherence", []).append(_over_topics(coherences))
         exclusive = _over_topics(exclusivity(fit.model.topics.mean_probs, top_n))
-        found.setdefault("exclusivity", []).append(exclusive)
+        values.setdefault("exclusivity", []).append(exclusive)
         try:
             dispersion = residual_dispersion(fit.model, fit.guide, train)
         except TooFewDocumentsError:
             continue
-        found.setdefault("dispersion", []).append(
+        values.setdefault("dispersion", []).append(
             Criterion(dispersion.value, dispersion.standard_error)
         )
-    for one, other in itertools.combinations(fits, 2):
-        similarity = torch.from_numpy(align_topics(one.model, other.model).similarity)
-        found.setdefault("stability", []).append(_over_topics(similarity))
-    # Seeds share the documents and words: a mean over seeds is hardly surer than one of them.
-    return likely | {
+    for first, second in itertools.combinations(fits, 2):
+        similarity = torch.from_numpy(align_topics(first.model, second.model).similarity)
+        values.setdefault("stability", []).append(_over_topics(similarity))
+    # Fits of all seeds share the documents and words. Their mean is hardly more certain than each
+    # fit, so the standard error is a mean too.
+    return criteria | {
         name: Criterion(
-            float(np.mean([one.value for one in values])),
-            float(np.mean([one.standard_error for one in values])),
+            float(np.mean([criterion.value for criterion in of_seeds])),
+            float(np.mean([criterion.standard_error for criterion in of_seeds])),
         )
-        for name, values in found.items()
+        for name, of_seeds in values.items()
     }
 
 
 def _over_topics(values: Tensor) -> Criterion:
-    """The mean over topics, with its standard error."""
+    """Mean over topics, with its standard error."""
     return Criterion(float(values.mean()), float(values.std() / math.sqrt(len(values))))
