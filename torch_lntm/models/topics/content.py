@@ -1,4 +1,4 @@
-"""Topics whose words differ between groups of documents: the content model of structural models."""
+"""Topics with different words in groups of documents: the content model of structural models."""
 
 from __future__ import annotations
 
@@ -16,38 +16,44 @@ from torch_lntm.models.groups import Groups
 from torch_lntm.models.topics.dirichlet import DirichletTopics
 from torch_lntm.solvers.deviations import GroupedWords, sparse_deviations
 
-#: Rounds of an M-step, and the change in tokens that ends them.
+#: Bound on the rounds of an M-step, and their tolerance in tokens.
 ROUNDS, ROUND_TOLERANCE = 25, 1e-3
 
 
 class ContentTopics(DirichletTopics):
     """Word probabilities of each topic in each group of documents.
 
-    φ_gkv ∝ exp(logits_kv + groups_gv + cells_gkv): a topic that all groups share, and sparse
-    deviations from it (*Roberts, Stewart & Airoldi 2016; Eisenstein, Ahmed & Xing 2011*). The
-    shared topics have the prior of :class:`DirichletTopics`, and every deviation
-    Laplace(0, 1/penalty). The documents determine the groups' probabilities, and not always where
-    between them the shared topic lies.
+    φ_gkv ∝ exp(logits_kv + groups_gv + cells_gkv): topics shared by all groups, and sparse
+    deviations from them (*Roberts, Stewart & Airoldi 2016; Eisenstein, Ahmed & Xing 2011*). The
+    shared topics have the prior of :class:`DirichletTopics`, and every deviation has the prior
+    Laplace(0, 1/penalty). The documents determine the probabilities in the groups. The position of
+    the shared topic between the groups may stay undetermined.
 
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        column: The groups, G of them.
-        penalty: Precision of the deviations' prior, in tokens: a deviation is 0 unless the counts
-            differ by more from what they are expected to be without it.
-        smoothing: As for :class:`DirichletTopics`, of the shared topics.
+        column: The G groups.
+        penalty: Precision of the deviations' prior, in tokens. A deviation is 0 if the counts, and
+            their expectation for a deviation of 0, differ by at most ``penalty``.
+        smoothing: As for :class:`DirichletTopics`, for the shared topics.
         probs: ``(num_topics, num_words)`` as for :class:`DirichletTopics`, in all groups.
         dtype: Floating-point type.
         generator: As for :class:`DirichletTopics`.
 
     Attributes:
-        penalty: As given.
-        logits: ``(num_words, num_topics)`` of the shared topics.
+        penalty: Precision of the deviations' prior.
+        logits: ``(num_words, num_topics)`` logits of the shared topics.
         groups: ``(num_groups, num_words)`` deviations of groups in all topics.
         cells: ``(num_groups, num_words, num_topics)`` deviations of groups in each topic.
 
     Raises:
-        ConfigError: A size, ``penalty``, ``smoothing`` or ``probs`` that cannot be used.
+        ConfigError: A size, ``penalty``, ``smoothing`` or ``probs`` is out of range.
+
+    Example:
+        >>> parties = lntm.models.Groups.of(posts, "party")
+        >>> topics = lntm.models.ContentTopics(5, posts.num_words, parties, penalty=3.0)
+        >>> topics.num_groups, topics.probs.shape[1] == 2 * posts.num_words
+        (2, True)
     """
 
     def __init__(
@@ -86,31 +92,31 @@ class ContentTopics(DirichletTopics):
 
     @property
     def deviations(self) -> Tensor:
-        """``(num_topics, num_groups, num_words)`` deviations of the logits, of groups and cells."""
+        """``(num_topics, num_groups, num_words)`` deviations of the logits: groups plus cells."""
         return (self.groups.unsqueeze(-1) + self.cells).detach().permute(2, 0, 1)
 
     @property
     def differing_words(self) -> Tensor:
-        """See :attr:`Topics.differing_words`; words with a deviation other than 0."""
+        """See :attr:`Topics.differing_words`. Words with a nonzero deviation."""
         return (self.deviations != 0).any(1)
 
     @property
     def num_free_parameters(self) -> int:
-        """See :attr:`Topics.num_free_parameters`; deviations that are 0 do not count."""
+        """See :attr:`Topics.num_free_parameters`. Deviations count if they are nonzero."""
         deviations = torch.count_nonzero(self.groups) + torch.count_nonzero(self.cells)
         return super().num_free_parameters + int(deviations)
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
-        """As :meth:`Topics.set_`, in all groups: without deviations."""
+        """See :meth:`Topics.set_`. All deviations become 0."""
         super().set_(probs)
-        if hasattr(self, "cells"):  # the base class sets the topics before there are deviations
+        if hasattr(self, "cells"):  # the base class sets the topics before deviations exist
             self.groups.zero_()
             self.cells.zero_()
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
-        """As :meth:`Topics.updated_often`; an M-step is one round, in the parameters' precision."""
+        """See :meth:`Topics.updated_often`. An M-step is a single round, in the model's dtype."""
         before = self._factors = self._factorised(self.logits.dtype)
         self._cached = before.probs().flatten(0, 1).mT
         try:
@@ -122,13 +128,13 @@ class ContentTopics(DirichletTopics):
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
-        """Raise the log joint density given expected counts, to its maximum if called often.
+        """Raise the log joint density given expected counts; many calls reach the maximum.
 
         Args:
             word_counts: ``(num_topics, num_groups * num_words)`` expected tokens.
         """
         often = self._factors is not None
-        found = sparse_deviations(
+        factors = sparse_deviations(
             word_counts.mT.unflatten(0, (self.num_groups, self.num_words)),
             self._factors or self._factorised(torch.float64),
             smoothing=self.smoothing,
@@ -138,16 +144,16 @@ class ContentTopics(DirichletTopics):
             tolerance=ROUND_TOLERANCE,
         )
         if often:
-            self._factors, self._cached = found, found.probs().flatten(0, 1).mT
+            self._factors, self._cached = factors, factors.probs().flatten(0, 1).mT
         else:
-            self._keep(found)
+            self._keep(factors)
 
     def start_(self, word_counts: Tensor) -> None:
         """See :meth:`Topics.start_`."""
         self.set_(word_counts + max(self.smoothing, probability_floor(self.logits.dtype)))
 
     def sites(self) -> Mapping[str, TorchDistribution]:
-        """See :meth:`Topics.sites`: ``"topics"``, the shared ones, ``"groups"`` and ``"cells"``."""
+        """See :meth:`Topics.sites`: ``"topics"`` (shared), ``"groups"`` and ``"cells"``."""
         zero = self.logits.new_zeros(self.num_topics, self.num_groups, self.num_words)
         return {
             **super().sites(),
@@ -176,7 +182,7 @@ class ContentTopics(DirichletTopics):
         return self.probs, self.log_prior()
 
     def log_prior(self, normalisers: Tensor | None = None) -> Tensor:
-        """See :meth:`Topics.log_prior`; with the prior of the deviations."""
+        """See :meth:`Topics.log_prior`. The deviations' prior is added."""
         sizes = [value.double().abs().sum() for value in (self.groups, self.cells)]
         return super().log_prior(normalisers) - self.penalty * (sizes[0] + sizes[1])
 
@@ -187,14 +193,14 @@ class ContentTopics(DirichletTopics):
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> GroupedWords:
         """The parameters as factors of probabilities."""
-        # In double precision: the sums of a softmax in single precision are not those of its words.
+        # In float64: the words of a softmax in float32 have inaccurate sums.
         shared = torch.softmax(self.logits.double(), 0).to(dtype)
         groups, cells = self.groups.unsqueeze(-1).to(dtype), self.cells.to(dtype)
         return GroupedWords(shared, groups.exp(), cells.exp())
 
     @torch.no_grad()
     def _keep(self, factors: GroupedWords) -> None:
-        """Set the parameters to those of some factors."""
+        """Set the parameters from factors of probabilities."""
         self.logits.copy_(factors.shared.log())
         self.groups.copy_(factors.groups.log().squeeze(-1))
         self.cells.copy_(factors.cells.log())

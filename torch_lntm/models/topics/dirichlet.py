@@ -17,14 +17,14 @@ from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import Groups
 from torch_lntm.models.topics.topics import Topics, TopicUpdate
 
-#: The concentration of draws where a joint chain starts, and its bounds.
+#: Initial concentration of draws in a joint chain, and its bounds.
 CONCENTRATION, LOWEST, HIGHEST = 0.1, 1e-3, 10.0
 
 
 class LogitTopics(Topics):
-    """Topics whose parameters are the unnormalised log probabilities of their words.
+    """Topics with the unnormalised log probabilities of their words for parameters.
 
-    They are stored word by word, the order in which documents read them.
+    The parameters are stored word by word, the order of the documents' accesses.
 
     Args:
         num_topics: Number of topics K.
@@ -33,7 +33,7 @@ class LogitTopics(Topics):
         dtype: Floating-point type.
 
     Attributes:
-        logits: ``(num_words, num_topics)``, a parameter.
+        logits: ``(num_words, num_topics)`` parameter.
     """
 
     def __init__(
@@ -59,30 +59,30 @@ class LogitTopics(Topics):
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
-        """See :meth:`Topics.set_`; to these very topics."""
+        """See :meth:`Topics.set_`. The topics equal the probabilities."""
         self.logits.copy_(to_logits(self.check_probs(probs), self.logits.dtype))
 
 
 class DirichletTopics(LogitTopics):
     """Word probabilities of each topic, with a symmetric Dirichlet prior at their mode.
 
-    >>> import torch_lntm as lntm
-    >>> lntm.models.DirichletTopics(10, 500)
-    DirichletTopics(10 topics, 500 words, smoothing=0.05)
-
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        smoothing: Pseudo-counts of every word in every topic. The topics have the prior
-            Dirichlet(1 + smoothing); 0 leaves them free (maximum likelihood).
-        probs: ``(num_topics, num_words)`` initial word probabilities. Defaults to draws near
-            uniform with ``generator``.
+        smoothing: Pseudo-counts of every word in every topic. The prior is Dirichlet(1 +
+            smoothing). 0 gives maximum likelihood.
+        probs: ``(num_topics, num_words)`` initial word probabilities. Defaults to random
+            probabilities near uniform, drawn with ``generator``.
         groups: As for :class:`Topics`, for subclasses.
         dtype: Floating-point type.
-        generator: Source of the default initial values.
+        generator: Random number generator of the default initial values.
 
     Raises:
-        ConfigError: A size, ``smoothing`` or ``probs`` that cannot be used.
+        ConfigError: A size, ``smoothing`` or ``probs`` is out of range.
+
+    Example:
+        >>> lntm.models.DirichletTopics(10, 500)
+        DirichletTopics(10 topics, 500 words, smoothing=0.05)
     """
 
     # M-steps are closed forms.
@@ -108,9 +108,9 @@ class DirichletTopics(LogitTopics):
         self.set_(near_uniform(num_topics, num_words, generator) if probs is None else probs)
 
     def sites(self) -> Mapping[str, TorchDistribution]:
-        """See :meth:`Topics.sites`: ``"topics"``, the word probabilities.
+        """See :meth:`Topics.sites`. The site ``"topics"`` holds the word probabilities.
 
-        Without smoothing the prior is the uniform one, which is proper.
+        The prior for a smoothing of 0 is uniform, and proper.
         """
         pseudo = self.logits.new_full((self.num_topics, self.num_words), 1.0 + self.smoothing)
         return {"topics": Dirichlet(pseudo).to_event(1)}
@@ -134,29 +134,29 @@ class DirichletTopics(LogitTopics):
         """See :meth:`Topics.log_prior`.
 
         Args:
-            normalisers: The log-sum-exp of each topic's logits where it is known, float64.
+            normalisers: Log-sum-exp of each topic's logits, float64. Computed by default.
         """
         if self.smoothing == 0:
             return self.logits.new_zeros((), dtype=torch.float64)
         if normalisers is None:
             normalisers = softmax_of_words(self.logits)[1]
-        # The sum of all log probabilities. Single precision would lose too much over the words.
+        # Sum of all log probabilities. Rounding errors of float32 would add up over the words.
         total = self.logits.sum(dtype=torch.float64)
         return self.smoothing * (total - self.num_words * normalisers.sum())
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
-        """See :meth:`Topics.updated_often`; M-steps set the probabilities alone.
+        """See :meth:`Topics.updated_often`. M-steps set the probabilities only.
 
-        The parameters, their logarithms, follow at its end. Taking them and undoing them by a
-        softmax would cost more than all else that an update of a small batch does.
+        The parameters are their logarithms, and follow at the end of the context. A logarithm and a
+        softmax in every update would cost more than all the rest of a small batch.
         """
         before = self._cached = self.probs.detach()
         self._deferred = True
         try:
             yield
         finally:
-            # Without an M-step not even the rounding of the parameters changes.
+            # The logits stay bit-equal if there was no M-step.
             if self._cached is not before:
                 with torch.no_grad():
                     self.logits.copy_(self._cached.mT.log())
@@ -167,32 +167,32 @@ class DirichletTopics(LogitTopics):
         """Set the topics to the maximiser given expected counts (*Khan & Bouchard 2009, eq. 41*).
 
         Args:
-            word_counts: ``(num_topics, num_words)`` expected tokens. A topic left without any
-                counts and smoothing keeps its words; a word without any keeps the floor.
+            word_counts: ``(num_topics, num_words)`` expected tokens. If the smoothing is 0, a topic
+                without tokens keeps its words. A word without tokens keeps the floor.
         """
         counts = word_counts.mT.to(self.logits.dtype).contiguous()
         total = word_counts.sum(1) + self.num_words * self.smoothing
         probs = (counts + self.smoothing).div_(total.to(counts.dtype))
         probs.clamp_min_(probability_floor(probs.dtype))
-        found, before = (probs, self.probs.mT) if self._deferred else (probs.log_(), self.logits)
-        if self.smoothing == 0:  # else no topic is empty, and this costs as much as all the rest
-            found = torch.where(total > 0, found, before)
+        new, old = (probs, self.probs.mT) if self._deferred else (probs.log_(), self.logits)
+        if self.smoothing == 0:  # smoothing fills every topic, and `where` doubles the time
+            new = torch.where(total > 0, new, old)
         if self._deferred:
-            self._cached = found.mT
+            self._cached = new.mT
         else:
-            self.logits.copy_(found)
+            self.logits.copy_(new)
 
     @property
     def start_smoothing(self) -> float:
-        """See :attr:`Topics.start_smoothing`; the smoothing."""
+        """See :attr:`Topics.start_smoothing`. Equals the smoothing."""
         return self.smoothing
 
     def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
         """See :meth:`Topics.draw_`.
 
-        The prior is Dirichlet(β), with β the symmetric concentration of highest likelihood given
-        the tokens' topics, which every draw improves (*Minka 2000*). The mode-finding prior of a
-        fit, Dirichlet(1 + smoothing), would pull draws towards uniform topics.
+        The prior of the draw is Dirichlet(β). β maximises the likelihood of the tokens' topics, and
+        every draw improves it (*Minka 2000*). The prior of a fit, Dirichlet(1 + smoothing), suits
+        modes; in draws it would pull topics towards uniform.
         """
         self._draw_concentration = improved_concentration(self._draw_concentration, word_counts)
         drawn = rng.standard_gamma((word_counts + self._draw_concentration).numpy())
@@ -206,7 +206,7 @@ class DirichletTopics(LogitTopics):
 def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | None) -> Tensor:
     """Random word probabilities ``(num_topics, num_words)`` near uniform.
 
-    Words differ by 10 %, enough to tell topics apart.
+    Words differ by 10 %, enough to distinguish topics.
     """
     noise = torch.randn(num_words, num_topics, generator=generator, dtype=torch.float64)
     return torch.softmax(0.1 * noise, 0).mT
@@ -215,16 +215,16 @@ def near_uniform(num_topics: int, num_words: int, generator: torch.Generator | N
 def to_logits(probs: Tensor, dtype: torch.dtype) -> Tensor:
     """Log probabilities ``(num_words, num_topics)`` of topics ``(num_topics, num_words)``.
 
-    A finite logarithm stands for the one of zero, so that no gradient is NaN.
+    The logarithm of 0 is replaced by a finite number, to keep gradients finite.
     """
     return probs.log().mT.clamp_min(math.log(probability_floor(dtype)))
 
 
 def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Word probabilities that sum to 1 within rounding, and each topic's log normaliser in float64.
+    """Word probabilities of sum 1 within rounding, and log normalisers of the topics in float64.
 
-    PyTorch's softmax in float32 adds the words up one after another: over half a million words its
-    sums are off by up to a percent. ``sum`` adds in pairs, and is as exact as its dtype.
+    PyTorch's softmax in float32 adds the words one after another. Over 500,000 words its sums are
+    off by up to 1 %. ``sum`` adds in pairs, to the precision of the dtype.
 
     Args:
         logits: ``(num_words, num_topics)``.
@@ -236,26 +236,29 @@ def softmax_of_words(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _largest(logits: Tensor) -> Tensor:
-    """``logits.amax(0)``, which is ten times as fast where its columns fill whole vectors."""
+    """``logits.amax(0)``, 10 times as fast.
+
+    ``amax`` over 16 rows at a time fills whole vector registers.
+    """
     num_words, num_topics = logits.shape
-    whole = num_words // 16 * 16
-    rest = logits[whole:]
-    if whole:
-        blocks = logits[:whole].reshape(-1, 16 * num_topics).amax(0)
-        rest = torch.cat([blocks.reshape(16, num_topics), rest])
-    return rest.amax(0)
+    size = num_words // 16 * 16
+    rows = logits[size:]
+    if size:
+        blocks = logits[:size].reshape(-1, 16 * num_topics).amax(0)
+        rows = torch.cat([blocks.reshape(16, num_topics), rows])
+    return rows.amax(0)
 
 
 def improved_concentration(concentration: float, counts: Tensor) -> float:
     """A symmetric Dirichlet's concentration of higher likelihood (*Minka 2000, eq. 55*).
 
     Args:
-        concentration: β.
+        concentration: The current β.
         counts: ``(num_topics, num_words)`` float64.
     """
     num_words = counts.shape[1]
     beta = torch.tensor(concentration, dtype=torch.float64)
     total = (counts.sum(1) + num_words * beta).digamma() - (num_words * beta).digamma()
     words = ((counts + beta).digamma() - beta.digamma()).sum()
-    found = concentration * float(words / (num_words * total.sum()).clamp_min(1e-300))
-    return min(max(found, LOWEST), HIGHEST)
+    improved = concentration * float(words / (num_words * total.sum()).clamp_min(1e-300))
+    return min(max(improved, LOWEST), HIGHEST)

@@ -1,4 +1,4 @@
-"""NormalTopics: a normal prior of the logits, as in the ZhuSuan tutorial."""
+"""NormalTopics: topics with normal logits, as in the ZhuSuan tutorial."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch_lntm.models.topics.dirichlet import LogitTopics, near_uniform
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.solvers.special import wright_omega
 
-#: Bound on the Newton steps of the M-step, and the relative error that ends them.
+#: Bound on the Newton steps of the M-step, and their relative tolerance.
 STEPS, TOLERANCE = 100, 1e-13
 
 
 class NormalTopics(LogitTopics):
     """Word probabilities softmax(b_k) of each topic, with b_k ~ Normal(0, scale² I).
 
-    The prior of the *ZhuSuan LNTM tutorial*, where the scale is δ: the wider, the sparser the
-    topics. It is a density of the logits themselves. The softmax ignores their common shift and
-    the prior fixes it: at any maximum a topic's logits sum to 0.
+    The prior of the *ZhuSuan LNTM tutorial*, with the scale for its δ. A larger scale gives sparser
+    topics. It is a density of the logits. The softmax ignores a common shift of the logits, and the
+    prior determines it: at any maximum the logits of a topic sum to 0.
 
     Args:
         num_topics: Number of topics K.
@@ -38,10 +38,14 @@ class NormalTopics(LogitTopics):
         logits: ``(num_words, num_topics)`` b, a parameter.
 
     Raises:
-        ConfigError: A size, ``scale`` or ``probs`` that cannot be used.
+        ConfigError: A size, ``scale`` or ``probs`` is out of range.
+
+    Example:
+        >>> lntm.models.NormalTopics(10, 500, scale=5.0)
+        NormalTopics(10 topics, 500 words, scale=5.0)
     """
 
-    # An exact maximiser for every mini-batch would cost more than the chains of its documents.
+    # The exact maximiser of a mini-batch would cost more than the chains of its documents.
     updates: ClassVar[tuple[TopicUpdate, ...]] = ("gradient", "exact")
 
     def __init__(
@@ -61,13 +65,13 @@ class NormalTopics(LogitTopics):
         self.set_(near_uniform(num_topics, num_words, generator) if probs is None else probs)
 
     def sites(self) -> Mapping[str, TorchDistribution]:
-        """See :meth:`Topics.sites`: ``"topics"``, the logits ``(num_topics, num_words)``."""
+        """See :meth:`Topics.sites`. ``"topics"`` holds the logits ``(num_topics, num_words)``."""
         zero = self.logits.new_zeros(self.num_topics, self.num_words)
         return {"topics": Normal(zero, self.scale).to_event(2)}
 
     def compute_probs(self, *, topics: Tensor) -> Tensor:  # type: ignore[override]
         """See :meth:`Topics.compute_probs`."""
-        # The sums are in pairs too, as in ``softmax_of_words``.
+        # Sums in pairs, as in ``softmax_of_words``.
         weights = (topics - topics.detach().amax(-1, keepdim=True)).exp()
         return weights / weights.sum(-1, keepdim=True)
 
@@ -76,25 +80,25 @@ class NormalTopics(LogitTopics):
         return {"topics": self.logits.mT}
 
     def log_prior(self) -> Tensor:
-        """See :meth:`Topics.log_prior`; at the present logits."""
+        """See :meth:`Topics.log_prior`."""
         return -0.5 * self.logits.double().square().sum() / self.scale**2
 
     @torch.no_grad()
     def set_(self, probs: Tensor) -> None:
-        """See :meth:`Topics.set_`; the logits are those of these topics that sum to 0."""
+        """See :meth:`Topics.set_`. The logits of each topic sum to 0."""
         super().set_(probs)
         self.logits.sub_(self.logits.mean(0))
 
     def start_(self, word_counts: Tensor) -> None:
-        """See :meth:`Topics.start_`; with pseudo-counts instead of the exact maximiser.
+        """See :meth:`Topics.start_`. Pseudo-counts replace the exact maximiser.
 
-        The exact maximiser takes many times as long, and a start gains nothing by it.
+        The maximiser takes many times longer, and starts gain nothing from it.
         """
         self.set_(word_counts + self.start_smoothing)
 
     @torch.no_grad()
     def gradient_(self, word_counts: Tensor) -> None:
-        """See :meth:`Topics.gradient_`; n_kv − φ_kv Σ_v n_kv − b_kv/δ²."""
+        """See :meth:`Topics.gradient_`: n_kv − φ_kv Σ_v n_kv − b_kv/δ²."""
         counts, logits = word_counts.mT.double(), self.logits.detach().double()
         expected = torch.softmax(logits, 0) * counts.sum(0)
         gradient = counts - expected - logits / self.scale**2
@@ -102,35 +106,35 @@ class NormalTopics(LogitTopics):
 
     @torch.no_grad()
     def m_step(self, word_counts: Tensor) -> None:
-        """Set the topics to the maximiser of Σ_v n_v log softmax(b)_v − |b|²/2δ², each topic's.
+        """Set each topic to the maximiser of Σ_v n_v log softmax(b)_v − |b|²/2δ².
 
-        With N = Σ n_v, ω the Wright omega function and s = lse(b) the gradient is zero where
-        x_v = δ²N φ_v is ω(δ²n_v + log(δ²N) − s), and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. That leaves
-        one unknown a topic, s, and an equation that is convex and decreasing in it: Newton's steps
-        converge, and rise monotonically after the first.
+        With N = Σ n_v, the Wright omega function ω and s = lse(b), the gradient is 0 for x_v = δ²N
+        φ_v = ω(δ²n_v + log(δ²N) − s) and Σ_v b_v = Σ_v (δ²n_v − x_v) = 0. A single unknown per
+        topic remains, s. Its equation is convex and decreasing, so Newton's steps converge,
+        monotonically after the first.
 
         Args:
-            word_counts: ``(num_topics, num_words)`` expected tokens. A topic left without any
-                becomes uniform, the prior's mode.
+            word_counts: ``(num_topics, num_words)`` expected tokens. A topic without tokens becomes
+                uniform, the mode of the prior.
         """
-        used = word_counts.sum(1) > 0
-        pull = self.scale**2 * word_counts.mT.double().contiguous()[:, used]
+        has_tokens = word_counts.sum(1) > 0
+        pull = self.scale**2 * word_counts.mT.double().contiguous()[:, has_tokens]
         total = pull.sum(0)
         centre = pull + total.log()
-        level = self.logits.double()[:, used].logsumexp(0)
+        level = self.logits.double()[:, has_tokens].logsumexp(0)
         for count in range(STEPS):
             x = wright_omega(centre - level)
-            # Two forms of the same number, each without the other's cancellation.
+            # Two equal expressions. Each cancels in the range of the second.
             logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
             step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
-            # A later step down is rounding.
+            # Later steps down are rounding errors.
             if count and bool((step <= TOLERANCE * level.abs()).all()):
                 break
-            # The logits sum to 0, so s is at least log V: no farther does a step from the right of
-            # the root go, where the slope may be rounded away.
+            # The logits sum to 0, so s is at least log V. The bound limits steps from the right of
+            # the root, where the slope may round to 0.
             level = (level + step).clamp_min(math.log(self.num_words))
         self.logits.zero_()
-        self.logits[:, used] = (logits - logits.mean(0)).to(self.logits.dtype)
+        self.logits[:, has_tokens] = (logits - logits.mean(0)).to(self.logits.dtype)
 
     def extra_repr(self) -> str:
         """Sizes and scale, for ``repr``."""

@@ -18,23 +18,23 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.kernels import probability_floor
 from torch_lntm.models.groups import CONTENT, Groups, Level
 
-#: Ways in which Monte-Carlo EM updates topics: by M-steps, or by Adam along gradients.
+#: Updates of topics in Monte-Carlo EM: M-steps, or Adam along gradients.
 TopicUpdate = Literal["exact", "gradient"]
-#: Pseudo-counts of every word in every topic of a start.
+#: Pseudo-counts of every word in every topic, in starts.
 START_PSEUDO_COUNTS = 0.05
-#: Tokens that stand for given word probabilities in :meth:`Topics.set_`.
+#: Tokens per topic that :meth:`Topics.set_` multiplies word probabilities by.
 TOKENS_OF_PROBABILITIES = 1e6
-#: Bounds on the iterations of the generic M-step, alone and within :meth:`Topics.updated_often`;
-#: and the gradient per token that ends them.
+#: Bounds on the iterations of the default M-step, alone and within :meth:`Topics.updated_often`,
+#: and its tolerance: the gradient per token.
 MAX_ITERATIONS, OFTEN_ITERATIONS, GRADIENT_TOLERANCE = 200, 5, 1e-6
 
 
 class Topics(nn.Module):
-    """Word probabilities of each topic, as a function of parameters that have a prior.
+    """Word probabilities of each topic, as a function of parameters with a prior.
 
-    A subclass says what its parameters are: their prior by :meth:`sites`, and the word
-    probabilities that follow from them by :meth:`compute_probs`. These two methods suffice for
-    ``SVI``, NUTS, every engine, guide and evaluation, saving and loading::
+    A subclass defines the priors of its parameters by :meth:`sites`, and the word probabilities by
+    :meth:`compute_probs`. These two methods suffice for ``SVI``, NUTS, every engine, guide and
+    evaluation, saving and loading::
 
         class EmbeddedTopics(Topics):
             def __init__(self, num_topics, embeddings):
@@ -48,28 +48,33 @@ class Topics(nn.Module):
             def compute_probs(self, weights):
                 return torch.softmax(self.embeddings @ weights, 0).mT
 
-    ``docs/own_topics.md`` goes on from there, and :func:`torch_lntm.testing.check_topics` checks a
-    subclass. Topics that differ between groups of documents take ``groups``. Column
-    g · num_words + v of :attr:`probs` then holds word v in group g, and :meth:`assign_groups` moves
-    the words of a batch to these columns. Algorithms treat the columns as words of a larger
-    vocabulary.
+    ``docs/own_topics.md`` continues the example, and :func:`torch_lntm.testing.check_topics` checks
+    a subclass. A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`,
+    :meth:`log_prior` and :meth:`updated_often` by faster or more exact methods. It may define
+    :meth:`draw_` for joint chains.
 
-    A subclass may override :meth:`m_step`, :meth:`start_`, :meth:`gradient_`, :meth:`log_prior` and
-    :meth:`updated_often` where it knows something better than the generic way, and define
-    :meth:`draw_`, by which joint chains draw topics.
+    Topics that differ between groups of documents take ``groups``. Column g · num_words + v of
+    :attr:`probs` then holds word v in group g, and :meth:`assign_groups` moves the words of a batch
+    to these columns. Algorithms treat the columns as words of a larger vocabulary.
 
     Args:
         num_topics: Number of topics K.
         num_words: Size of the vocabulary V.
-        groups: Groups of documents with topics of their own. Defaults to the same topics for all.
+        groups: Groups of documents with different topics. Defaults to equal topics in all
+            documents.
 
     Attributes:
-        num_topics: As given.
-        num_words: As given.
-        column: The groups, or None.
+        num_topics: Number of topics K.
+        num_words: Size of the vocabulary V.
+        column: The groups, or ``None``.
+
+    Example:
+        >>> indices, probabilities = model.topics.top_words(3)
+        >>> indices.shape, bool((probabilities[:, 0] >= probabilities[:, 1]).all())
+        (torch.Size([10, 3]), True)
     """
 
-    #: Ways to update these topics in Monte-Carlo EM; the first is the default.
+    #: Updates that Monte-Carlo EM may use for these topics. The first is the default.
     updates: ClassVar[tuple[TopicUpdate, ...]] = ("exact", "gradient")
 
     def __init__(self, num_topics: int, num_words: int, groups: Groups | None = None) -> None:
@@ -83,14 +88,14 @@ class Topics(nn.Module):
     # -- the generative definition -----------------------------------------------------------------
 
     def sites(self) -> Mapping[str, TorchDistribution]:
-        """Priors of the parameters, by the names of the sites that :meth:`emit` samples."""
+        """Priors of the parameters, by the names of the sites in :meth:`emit`."""
         raise self._undefined("sites")
 
     def compute_probs(self, **latents: Tensor) -> Tensor:
-        """Word probabilities ``(num_topics, num_groups * num_words)`` at values of the sites.
+        """Word probabilities ``(num_topics, num_groups * num_words)`` from values of the sites.
 
         Args:
-            **latents: A value for each of :meth:`sites`. Differentiable.
+            **latents: A value for each of :meth:`sites`. The result is differentiable in them.
         """
         raise self._undefined("compute_probs")
 
@@ -101,11 +106,11 @@ class Topics(nn.Module):
         )
 
     def latents(self) -> dict[str, Tensor]:
-        """Values of the sites at the present parameters. Defaults to the parameters so named."""
+        """Values of the sites at the current parameters. Defaults to the parameters by name."""
         return {name: getattr(self, name) for name in self.sites()}
 
     def forward(self) -> Tensor:
-        """Word probabilities at the present parameters; see :attr:`probs`."""
+        """Word probabilities at the current parameters; see :attr:`probs`."""
         return self.compute_probs(**self.latents())
 
     def emit(self) -> Tensor:
@@ -118,31 +123,31 @@ class Topics(nn.Module):
         return self.compute_probs(**drawn)
 
     def log_prior(self) -> Tensor:
-        """Log prior density at the present parameters, up to a constant (scalar, float64)."""
-        at, zero = self.latents(), torch.zeros((), dtype=torch.float64, device=self.device)
-        return sum(
-            (site.log_prob(at[name]).double().sum() for name, site in self.sites().items()), zero
-        )
+        """Log prior density at the current parameters, up to a constant (scalar, float64 nats)."""
+        values, zero = self.latents(), torch.zeros((), dtype=torch.float64, device=self.device)
+        terms = (s.log_prob(values[name]).double().sum() for name, s in self.sites().items())
+        return sum(terms, zero)
 
     # -- word probabilities ------------------------------------------------------------------------
 
     @property
     def probs(self) -> Tensor:
-        """Word probabilities ``(num_topics, num_groups * num_words)``. Differentiable.
+        """Word probabilities ``(num_topics, num_groups * num_words)``, differentiable.
 
-        The columns of every group sum to 1 in each row.
+        In each row, the columns of every group sum to 1.
         """
         return self() if self._cached is None else self._cached
 
     def probs_and_log_prior(self) -> tuple[Tensor, Tensor]:
-        """:attr:`probs` and :meth:`log_prior`, for subclasses that have both from one pass."""
+        """:attr:`probs` and :meth:`log_prior`; subclasses may compute them in a single pass."""
         return self.probs, self.log_prior()
 
     @property
     def double_probs(self) -> Tensor:
-        """:attr:`probs` computed in float64, without gradient.
+        """:attr:`probs` computed in float64, detached.
 
-        Held-out likelihoods take these: they compare models by less than the rounding of float32.
+        Held-out likelihoods use these probabilities: models differ by less than the rounding errors
+        of float32.
         """
         tensors = chain(self.named_parameters(), self.named_buffers())
         doubles = {n: t.detach().double() for n, t in tensors if t.is_floating_point()}
@@ -151,14 +156,14 @@ class Topics(nn.Module):
 
     @property
     def mean_probs(self) -> Tensor:
-        """Word probabilities ``(num_topics, num_words)``, the mean over groups if there are any."""
+        """Word probabilities ``(num_topics, num_words)``, averaged over the groups."""
         if self.num_groups == 1:
             return self.probs
         return self.probs.unflatten(1, (self.num_groups, self.num_words)).mean(1)
 
     @contextmanager
     def cached(self) -> Iterator[None]:
-        """A context in which ``probs`` is computed once; the parameters must not change in it."""
+        """A context with ``probs`` computed once. The parameters must stay unchanged in it."""
         if self._cached is not None:
             yield
             return
@@ -170,32 +175,31 @@ class Topics(nn.Module):
 
     @torch.no_grad()
     def top_words(self, num_words: int) -> tuple[Tensor, Tensor]:
-        """The most probable words of each topic, the most probable first.
+        """The most probable words of each topic, in decreasing order of probability.
 
         Args:
-            num_words: Number of words; all words if there are fewer.
+            num_words: Number of words, at most the vocabulary.
 
         Returns:
-            Their positions in the vocabulary and their probabilities, both
-            ``(num_topics, min(num_words, self.num_words))`` on the CPU. Equally probable words
-            stand in the order of the vocabulary.
+            Positions in the vocabulary and probabilities, both ``(num_topics, min(num_words,
+            self.num_words))`` on the CPU. Ties are in the order of the vocabulary.
         """
         probs, order = self.mean_probs.detach().cpu().sort(dim=-1, descending=True, stable=True)
         return order[:, :num_words], probs[:, :num_words]
 
     @property
     def num_free_parameters(self) -> int:
-        """Number of free parameters, as residual degrees of freedom count them."""
+        """Number of free parameters, for residual degrees of freedom."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
     def device(self) -> torch.device:
-        """The device of the parameters."""
+        """Device of the parameters."""
         return self._first_tensor().device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The floating-point type of the parameters."""
+        """Floating-point type of the parameters."""
         return self._first_tensor().dtype
 
     def _first_tensor(self) -> Tensor:
@@ -208,7 +212,7 @@ class Topics(nn.Module):
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of documents whose topics differ; 1 if all documents share them."""
+        """Number of groups of documents with different topics; 1 without groups."""
         return 1 if self.column is None else len(self.column.levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
@@ -216,10 +220,10 @@ class Topics(nn.Module):
         return corpus if self.column is None else self.column.encode(corpus)
 
     def assign_groups(self, batch: DocumentBatch) -> DocumentBatch:
-        """The batch with its words in the columns of :attr:`probs`; once is as good as twice.
+        """The batch with its words in the columns of its documents' groups; idempotent.
 
         Raises:
-            ConfigError: The batch does not say which groups its documents are of.
+            ConfigError: The batch lacks the groups of its documents.
         """
         if batch.num_words == self.num_groups * self.num_words:
             return batch
@@ -231,40 +235,40 @@ class Topics(nn.Module):
         return batch.in_blocks(CONTENT, self.num_groups)
 
     def by_group(self, batch: DocumentBatch, probs: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The documents of each group, and its topics over the vocabulary.
+        """Documents and topics of each group.
 
         Args:
-            batch: Documents, placed or not.
+            batch: The documents, before or after :meth:`assign_groups`.
             probs: :attr:`probs` or :attr:`double_probs`.
 
         Returns:
-            For each group with documents, rows of the batch ``(num_docs_of_group,)`` and its part
-            ``(num_topics, num_words)`` of ``probs``.
+            A pair for each group with documents: rows of the batch ``(num_docs_of_group,)``, and
+            word probabilities ``(num_topics, num_words)``.
         """
         if self.num_groups == 1:
             return [(torch.arange(batch.num_docs, device=batch.device), probs)]
         self.assign_groups(batch)  # checks the groups
-        groups, whole = batch.covariates[CONTENT], probs.split(self.num_words, 1)
+        groups, parts = batch.covariates[CONTENT], probs.split(self.num_words, 1)
         return [
-            ((groups == g).nonzero().squeeze(1), whole[g]) for g in groups.unique().long().tolist()
+            ((groups == g).nonzero().squeeze(1), parts[g]) for g in groups.unique().long().tolist()
         ]
 
     @property
     def differing_words(self) -> Tensor:
-        """``(num_topics, num_words)`` bool, words whose probabilities differ between the groups.
+        """``(num_topics, num_words)`` bool: words with different probabilities in the groups.
 
-        Defaults to all words. Subclasses leave out words that differ by normalisation alone.
+        Defaults to all words. Subclasses exclude words that differ only by normalisation.
         """
         return torch.full((self.num_topics, self.num_words), self.num_groups > 1)
 
     def in_group(self, level: Level | None = None) -> FixedTopics:
-        """The topics of one group, or their mean over groups, as topics of a plain model.
+        """Topics of a single group, or their mean over groups, for models without groups.
 
         Args:
-            level: The group's value of the column. Defaults to the mean.
+            level: Value of the group's column. Defaults to the mean over groups.
 
         Raises:
-            ConfigError: There are no groups, or there is no such group.
+            ConfigError: The topics have no groups, or the level is unknown.
         """
         if self.column is None:
             raise ConfigError(
@@ -280,15 +284,15 @@ class Topics(nn.Module):
     def m_step(self, word_counts: Tensor) -> None:
         """Set the parameters to a maximiser of Σ n_kv log φ_kv + :meth:`log_prior`.
 
-        The generic way climbs from the present parameters by L-BFGS, in float64.
+        The default implementation climbs from the current parameters by L-BFGS, in float64.
 
         Args:
             word_counts: ``(num_topics, num_groups * num_words)`` expected tokens n.
         """
-        own = {n: p for n, p in self.named_parameters() if p.requires_grad}
-        if not own:
+        parameters = {n: p for n, p in self.named_parameters() if p.requires_grad}
+        if not parameters:
             return
-        doubles = {n: p.detach().double().clone().requires_grad_() for n, p in own.items()}
+        doubles = {n: p.detach().double().clone().requires_grad_() for n, p in parameters.items()}
         scale = float(word_counts.sum().clamp_min(1.0))
         search = torch.optim.LBFGS(
             list(doubles.values()),
@@ -308,36 +312,36 @@ class Topics(nn.Module):
         with torch.inference_mode(False), torch.enable_grad():
             search.step(loss)
         with torch.no_grad():
-            for name, parameter in own.items():
+            for name, parameter in parameters.items():
                 if bool(doubles[name].isfinite().all()):
                     parameter.copy_(doubles[name])
 
     def gradient_(self, word_counts: Tensor) -> None:
         """Write the gradient of Σ n_kv log φ_kv + :meth:`log_prior` into the parameters' ``grad``.
 
-        The counts of a mini-batch, times num_docs/batch, give an unbiased estimate of the corpus's
-        gradient, because the prior's part is there once.
+        Counts of a mini-batch times num_docs / batch size give an unbiased estimate of the gradient
+        of the corpus, because the log prior is added once.
 
         Args:
             word_counts: ``(num_topics, num_groups * num_words)`` expected tokens n.
         """
-        own = {n: p for n, p in self.named_parameters() if p.requires_grad}
+        parameters = {n: p for n, p in self.named_parameters() if p.requires_grad}
         with torch.inference_mode(False), torch.enable_grad():
-            doubles = {n: p.detach().double().requires_grad_() for n, p in own.items()}
+            doubles = {n: p.detach().double().requires_grad_() for n, p in parameters.items()}
             value = self._log_joint(doubles, word_counts)
             gradients = torch.autograd.grad(value, list(doubles.values()), allow_unused=True)
-        for parameter, gradient in zip(own.values(), gradients, strict=True):
+        for parameter, gradient in zip(parameters.values(), gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.dtype)
 
     def _log_joint(self, parameters: dict[str, Tensor], word_counts: Tensor) -> Tensor:
-        """The density that M-steps maximise, at parameters in float64."""
+        """Objective of M-steps, as a function of parameters in float64."""
         buffers = {n: t.double() for n, t in self.named_buffers() if t.is_floating_point()}
         named = {f"topics.{n}": t for n, t in (parameters | buffers).items()}
         counts = word_counts.detach().double().clone()
         return torch.func.functional_call(_LogJoint(self), named, (counts,))
 
     def start_(self, word_counts: Tensor) -> None:
-        """Set the topics from a start's counts. Defaults to :meth:`m_step`, the same in all groups.
+        """Set the topics from the word counts of a start. Defaults to :meth:`m_step` in all groups.
 
         Args:
             word_counts: ``(num_topics, num_words)`` expected tokens.
@@ -346,26 +350,26 @@ class Topics(nn.Module):
 
     @property
     def start_smoothing(self) -> float:
-        """Pseudo-counts of every word in every topic while a start looks for topics."""
+        """Pseudo-counts of every word in every topic during the search of a start."""
         return START_PSEUDO_COUNTS
 
     def set_(self, probs: Tensor) -> None:
-        """Set the topics in place, as near to given ones as the parameters allow.
+        """Set the topics in place, as close to the probabilities as the parameters allow.
 
         Args:
-            probs: ``(num_topics, num_words)`` nonnegative; rows are normalised.
+            probs: ``(num_topics, num_words)`` nonnegative. Rows are normalised.
 
         Raises:
-            ConfigError: Another shape, a negative or non-finite entry, a topic without mass, or a
-                word that no topic can produce.
+            ConfigError: The shape is different, an entry is negative or not finite, or a topic or a
+                word has probability 0 throughout.
         """
         self.start_(TOKENS_OF_PROBABILITIES * self.check_probs(probs))
 
     def check_probs(self, probs: Tensor) -> Tensor:
-        """Given word probabilities ``(num_topics, num_words)``, checked and normalised, float64.
+        """Check word probabilities ``(num_topics, num_words)`` and normalise them, in float64.
 
         Raises:
-            ConfigError: As :meth:`set_`.
+            ConfigError: As for :meth:`set_`.
         """
         probs = torch.as_tensor(probs)
         expected = (self.num_topics, self.num_words)
@@ -376,20 +380,20 @@ class Topics(nn.Module):
         probs = probs.double()
         if not torch.isfinite(probs).all() or (probs < 0).any():
             raise ConfigError("topics must be finite and nonnegative; got NaN, inf or a negative")
-        for axis, what, cure in (
+        for axis, name, remedy in (
             (1, "topic", "give every topic some mass"),
             (0, "word", "give it a positive probability in some topic, or smooth the topics"),
         ):
             empty = (probs.sum(axis) <= 0).nonzero().flatten().tolist()
             if empty:
-                raise ConfigError(f"{what} {empty[0]} has probability zero throughout; {cure}")
+                raise ConfigError(f"{name} {empty[0]} has probability zero throughout; {remedy}")
         return probs / probs.sum(1, keepdim=True)
 
     @contextmanager
     def updated_often(self) -> Iterator[None]:
-        """A context for many M-steps, each of which may leave part of its work to the next.
+        """A context for many M-steps in a row. Each may do part of the work.
 
-        The generic M-step takes a few iterations in it, which raise the density.
+        The default M-step runs a few iterations in it. Each of them raises the density.
         """
         self._max_iterations = OFTEN_ITERATIONS
         try:
@@ -398,14 +402,14 @@ class Topics(nn.Module):
             self._max_iterations = MAX_ITERATIONS
 
     def draw_(self, word_counts: Tensor, rng: np.random.Generator) -> None:
-        """Draw the topics given the tokens that each wrote, as a step of a joint chain.
+        """Draw the topics given their tokens, as a step of a joint chain.
 
         Args:
             word_counts: ``(num_topics, num_words)`` float64 tokens, on the CPU.
-            rng: Source of random numbers.
+            rng: Random number generator.
 
         Raises:
-            ConfigError: The subclass cannot be drawn so.
+            ConfigError: The subclass does not define the draw.
         """
         raise ConfigError(f"{type(self).__name__} has no method draw_, by which topics are drawn")
 
@@ -418,7 +422,7 @@ class Topics(nn.Module):
 
 
 class _LogJoint(nn.Module):
-    """The log joint density of topics and counts as a module, for ``functional_call``."""
+    """Log joint density of topics and counts, as a module for ``functional_call``."""
 
     def __init__(self, topics: Topics) -> None:
         super().__init__()
@@ -430,34 +434,34 @@ class _LogJoint(nn.Module):
 
 
 class FixedTopics(Topics):
-    """Topics that are known: no fit changes them, and they have no parameters.
-
-    >>> import torch, torch_lntm as lntm
-    >>> lntm.models.FixedTopics(torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]))
-    FixedTopics(2 topics, 3 words)
+    """Topics with fixed word probabilities: they have no parameters, and fits leave them unchanged.
 
     Args:
-        probs: ``(num_topics, num_words)`` word probabilities; rows are normalised.
+        probs: ``(num_topics, num_words)`` word probabilities. Rows are normalised.
 
     Raises:
-        ConfigError: Probabilities that cannot be used.
+        ConfigError: As for :meth:`Topics.set_`.
+
+    Example:
+        >>> lntm.models.FixedTopics(torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]]))
+        FixedTopics(2 topics, 3 words)
     """
 
     def __init__(self, probs: Tensor) -> None:
         super().__init__(*torch.as_tensor(probs).shape)
-        # Saved models hold the buffer by this name.
+        # The buffer has this name in saved models.
         self.register_buffer("known", self.check_probs(probs).to(torch.as_tensor(probs).dtype))
 
     def sites(self) -> Mapping[str, TorchDistribution]:
-        """See :meth:`Topics.sites`; none."""
+        """See :meth:`Topics.sites`. The mapping is empty."""
         return {}
 
     def compute_probs(self, **latents: Tensor) -> Tensor:
         """See :meth:`Topics.compute_probs`."""
-        known: Any = self.known
-        return known
+        probs: Any = self.known
+        return probs
 
     @property
     def num_free_parameters(self) -> int:
-        """See :attr:`Topics.num_free_parameters`; as of topics that were fitted."""
+        """See :attr:`Topics.num_free_parameters`. Counted as for fitted topics."""
         return self.num_topics * (self.num_words - 1)

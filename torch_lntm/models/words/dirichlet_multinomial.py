@@ -1,20 +1,20 @@
 """DirichletMultinomial: documents that repeat their words.
 
-The words of document d are drawn from p_d ~ Dirichlet(a s_d), with s_d the mixture of topics
-(*Doyle & Elkan 2009, Accounting for burstiness in topic models*). With p_d integrated out, the
-probability of its N tokens in a given order is
+The words of document d are drawn from p_d ~ Dirichlet(a s_d), where s_d is the mixture of topics
+(*Doyle & Elkan 2009, Accounting for burstiness in topic models*). Integrating out p_d gives the
+probability of its N tokens in a given order,
 
     Γ(a) / Γ(a + N) Π_v Γ(c_v + x_v) / Γ(x_v)        x_v = a s_v,
 
 over the stored counts c alone. As a grows, the words become independent draws from s_d.
 
-The first token of a word always comes from the topics, and a later one often repeats it. The number
-of tokens that came from the topics has the expectation
+The first token of a word always comes from the topics. A later token often repeats it. The number
+of tokens from the topics has the expectation
 
-    t_v = x_v (ψ(c_v + x_v) − ψ(x_v))    between 1 and c_v, and 1 where c_v is 1.
+    t_v = x_v (ψ(c_v + x_v) − ψ(x_v))    between 1 and c_v, and 1 for c_v = 1.
 
-It is the derivative of the log probability in log s_v. Around any x the terms are bounded from
-below by those of t independent draws (*Minka 2000, Estimating a Dirichlet distribution, appendix*),
+It is the derivative of the log probability in log s_v. Around any x, the terms of t independent
+draws bound the terms from below (*Minka 2000, Estimating a Dirichlet distribution, appendix*),
 
     log Γ(c + y) / Γ(y)  ≥  log Γ(c + x) / Γ(x) + t (log y − log x).
 """
@@ -32,33 +32,33 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.kernels.likelihood import INDEPENDENT, Cells, CountLikelihood
 from torch_lntm.models.words.words import Words
 
-#: Bounds of a concentration that is fitted; at the upper one words are independent draws.
+#: Bounds of a fitted concentration. At the upper bound, words are independent draws.
 LOWEST, HIGHEST = 1e-3, 1e7
-#: Largest change of its logarithm in an M-step; and curvature, in tokens, that counts as none.
+#: Largest change of log a in an M-step, and curvature, in tokens, treated as 0.
 MAX_STEP, NEGLIGIBLE = 1.0, 1e-6
 
 
 class DirichletMultinomial(Words):
-    """Documents repeat their words, as the concentration a says.
+    """Likelihood of documents that repeat their words, with concentration a.
 
-    After N tokens of a document the next one comes from the topics with probability a / (a + N),
-    and else repeats one of the N. Topics are then less about single documents.
-
-    >>> import torch_lntm as lntm
-    >>> model = lntm.models.ctm(10, 500, bursty=True)
-    >>> model.words
-    DirichletMultinomial()
+    After N tokens of a document, the next token comes from the topics with probability a / (a + N),
+    and otherwise repeats one of the N tokens. Topics then depend less on single documents.
 
     Args:
-        concentration: a, where a fit starts: tokens of a document from which its own words weigh
-            as much as its topics.
+        concentration: Initial value of a. In a document of a tokens, its own words weigh as much as
+            its topics.
         dtype: Floating-point type of the parameter.
 
     Attributes:
-        log_concentration: log a ``()``, a parameter. Its prior is flat.
+        log_concentration: log a ``()``, a parameter with a flat prior.
 
     Raises:
-        ConfigError: ``concentration`` is not one positive, finite number.
+        ConfigError: ``concentration`` is not a single positive, finite number.
+
+    Example:
+        >>> bursty = lntm.models.ctm(10, 500, bursty=True)
+        >>> bursty.words, round(bursty.words.cache_weight, 3)
+        (DirichletMultinomial(), 200.0)
     """
 
     def __init__(self, concentration: float = 200.0, *, dtype: torch.dtype = torch.float32) -> None:
@@ -70,38 +70,38 @@ class DirichletMultinomial(Words):
 
     @property
     def concentration(self) -> Tensor:
-        """The number a ``()``, float64, with its gradient."""
+        """Concentration a ``()``, float64, differentiable."""
         return self.log_concentration.double().exp()
 
     @property
     def cache_weight(self) -> float:
-        """See :attr:`Words.cache_weight`; a."""
+        """See :attr:`Words.cache_weight`. The weight is a."""
         return float(self.concentration.detach())
 
     def log_terms(self, probability: Tensor, cells: Cells) -> Tensor:
-        """See :meth:`CountLikelihood.log_terms`; differentiable in the concentration too."""
+        """See :meth:`CountLikelihood.log_terms`. Differentiable in the concentration too."""
         rate = self.concentration.to(probability.device) * probability.double()
         at, counts = cells.repeated
         rising = log_rising(counts, rate[..., at])
         if isinstance(at, slice):  # the first cells of each row
-            rest = slice(counts.shape[-1], None)
-            return torch.cat([rising, rate[..., rest].log() * cells.counts[..., rest]], -1)
+            single = slice(counts.shape[-1], None)
+            return torch.cat([rising, rate[..., single].log() * cells.counts[..., single]], -1)
         return rate.log().index_copy(-1, at, rising)
 
     def tokens(self, probability: Tensor, cells: Cells) -> Tensor:
         """See :meth:`CountLikelihood.tokens`."""
-        found = cells.counts.to(probability.dtype).expand_as(probability).clone()
+        tokens = cells.counts.to(probability.dtype).expand_as(probability).clone()
         at, counts = cells.repeated
-        found[..., at] = self._tokens_at(probability[..., at], counts)
-        return found
+        tokens[..., at] = self._tokens_at(probability[..., at], counts)
+        return tokens
 
     def slopes(self, probability: Tensor, cells: Cells) -> Tensor:
         """See :meth:`CountLikelihood.slopes`."""
-        found = cells.counts / probability
+        slopes = cells.counts / probability
         at, counts = cells.repeated
         repeated = probability[..., at]
-        found[..., at] = self._tokens_at(repeated, counts) / repeated
-        return found
+        slopes[..., at] = self._tokens_at(repeated, counts) / repeated
+        return slopes
 
     def _tokens_at(self, probability: Tensor, counts: Tensor) -> Tensor:
         rate = self.concentration.detach() * probability.double()
@@ -113,7 +113,7 @@ class DirichletMultinomial(Words):
         return torch.lgamma(a) - torch.lgamma(a + lengths.double())
 
     def for_single_tokens(self) -> CountLikelihood:
-        """See :meth:`CountLikelihood.for_single_tokens`; independent draws."""
+        """See :meth:`CountLikelihood.for_single_tokens`. The first token is an independent draw."""
         return INDEPENDENT
 
     @torch.no_grad()
@@ -122,16 +122,17 @@ class DirichletMultinomial(Words):
     ) -> dict[str, Tensor]:
         """See :meth:`Words.statistics`: ``log_concentration`` ``(2,)`` float64.
 
-        With g and h the log likelihood's derivatives in log a: −h, and g − h log a. Sums of these
-        over batches that were met at different a still say where the maximum is; sums of g do not.
+        The entries are −h and g − h log a, for the log likelihood's derivatives g and h in log a.
+        Sums of both determine the maximum even if the batches were visited at different a. Sums of
+        g alone would not.
         """
         a, lengths = self.concentration, batch.lengths.double()
         entries, counts = batch.repeated
-        # For words that no topic has, the square of the rate would be 0.
+        # The bound keeps the square of the rate positive for words outside all topics.
         rate = (a * probability[entries].double()).clamp_min(1e-100)
         tokens = tokens_from_topics(counts, rate)
         bend = rate.square() * (torch.polygamma(1, counts + rate) - torch.polygamma(1, rate))
-        # For a word with a single token the first derivative is 1 and the second 0.
+        # A word with a single token has the derivatives 1 and 0.
         of_words = torch.stack([tokens - 1.0, tokens + bend])
         shared = a * (torch.digamma(a + lengths) - torch.digamma(a))
         shared_bend = a.square() * (torch.polygamma(1, a + lengths) - torch.polygamma(1, a))
@@ -145,19 +146,18 @@ class DirichletMultinomial(Words):
 
     @torch.no_grad()
     def m_step(self, *, log_concentration: Tensor) -> None:  # type: ignore[override]
-        """A step in log a toward the maximum of the log likelihood, by sums over all batches.
+        """Step in log a toward the maximum of the log likelihood, by sums over all batches.
 
-        It is Newton's where the log likelihood is concave, as near the maximum. Elsewhere the step
-        has a bounded size, and the log likelihood may be a little lower after it.
+        It is a Newton step if the log likelihood is concave, as near the maximum. Otherwise the
+        size of the step is bounded, and the log likelihood may decrease slightly.
         """
         bend, line = log_concentration
         present = self.log_concentration.double()
         slope = line - bend * present
-        # Where the log likelihood is not concave, or nearly flat, the step has the largest size;
-        # 0 where the documents say nothing.
+        # The step has the largest size if the log likelihood is convex or nearly flat, and is 0 if
+        # the slope is negligible too.
         step = slope / torch.maximum(bend, slope.abs() / MAX_STEP).clamp_min(NEGLIGIBLE)
-        found = (present + step).clamp(math.log(LOWEST), math.log(HIGHEST))
-        self.log_concentration.copy_(found)
+        self.log_concentration.copy_((present + step).clamp(math.log(LOWEST), math.log(HIGHEST)))
 
     @torch.no_grad()
     def draw_words(
@@ -165,7 +165,7 @@ class DirichletMultinomial(Words):
     ) -> Tensor:
         """See :meth:`CountLikelihood.draw_words`.
 
-        After N tokens the next is a copy of one of them with probability N / (a + N).
+        After N tokens, the next token copies one of them with probability N / (a + N).
         """
         token = torch.arange(len(document), device=document.device)
         first = torch.searchsorted(document, document)
@@ -175,7 +175,7 @@ class DirichletMultinomial(Words):
         )
         copies = chance * (self.concentration + before) < before
         source = torch.where(copies, first + (choice * before).long(), token)
-        # A copy of a copy is one of its source.
+        # Copies of copies: follow the sources to their first token.
         while not torch.equal(source[source], source):
             source = source[source]
         return words[source]
@@ -186,8 +186,7 @@ class DirichletMultinomial(Words):
     ) -> Tensor:
         """See :meth:`Words.draw_tokens`.
 
-        A token that follows i others of its word came from the topics with probability
-        x / (x + i).
+        A token after i tokens of its word came from the topics with probability x / (x + i).
         """
         counts = batch.counts.round().long()
         entry = torch.arange(batch.nnz, device=batch.device).repeat_interleave(counts)
@@ -198,7 +197,7 @@ class DirichletMultinomial(Words):
 
     @torch.no_grad()
     def overdispersion(self, lengths: Tensor) -> Tensor:
-        """See :meth:`Words.overdispersion`; (N + a) / (1 + a)."""
+        """See :meth:`Words.overdispersion`. The ratio is (N + a) / (1 + a)."""
         return (lengths + self.concentration) / (1 + self.concentration)
 
 
@@ -207,11 +206,11 @@ def tokens_from_topics(counts: Tensor, rate: Tensor) -> Tensor:
 
     Args:
         counts: c, float64.
-        rate: x = a s, positive, float64, of a shape that broadcasts.
+        rate: x = a s, positive, float64, broadcast against the counts.
     """
     return rate * (torch.digamma(counts + rate) - torch.digamma(rate))
 
 
 def log_rising(counts: Tensor, rate: Tensor) -> Tensor:
-    """Log Γ(c + x) − log Γ(x); arguments as of :func:`tokens_from_topics`."""
+    """Log Γ(c + x) − log Γ(x), with the arguments of :func:`tokens_from_topics`."""
     return torch.lgamma(counts + rate) - torch.lgamma(rate)

@@ -12,22 +12,22 @@ from torch_lntm.models.words.words import Words
 
 
 class Multinomial(Independent, Words):
-    """Every token is drawn from the mixture of topics, whatever the others are.
+    """Tokens are independent draws from the mixture of topics.
 
-    The log likelihood is that of a document's tokens in a given order, Σ_v c_v log s_v: it has no
-    multinomial coefficient, so that perplexities follow from it directly.
+    The log likelihood is the log probability of a document's tokens in a given order, Σ_v c_v log
+    s_v. The multinomial coefficient is left out, so perplexities follow directly.
 
-    >>> import torch_lntm as lntm
-    >>> lntm.models.ctm(10, 500).words
-    Multinomial()
+    Example:
+        >>> lntm.models.ctm(10, 500).words
+        Multinomial()
     """
 
     def draw_tokens(
         self, probability: Tensor, batch: DocumentBatch, rng: np.random.Generator
     ) -> Tensor:
-        """See :meth:`Words.draw_tokens`; all of them."""
+        """See :meth:`Words.draw_tokens`. All tokens come from the topics."""
         return batch.counts.round().long()
 
     def overdispersion(self, lengths: Tensor) -> Tensor:
-        """See :meth:`Words.overdispersion`; 1."""
+        """See :meth:`Words.overdispersion`. The ratio is 1."""
         return torch.ones_like(lengths)

@@ -1,4 +1,4 @@
-"""Words: the contract of a likelihood of documents' words given the mixture of their topics."""
+"""Words: the contract of a likelihood of documents' words given their mixtures of topics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch_lntm.kernels.likelihood import CountLikelihood
 
 
 class Words(nn.Module, CountLikelihood):
-    """The likelihood of a document's counts, with the parameters that it has of its own.
+    """Likelihood of a document's counts, with its own parameters.
 
-    Given theta, word v has the probability s_v = Σ_k theta_k φ_kv under the topics. A subclass says
-    how probable the counts are then, by :meth:`log_terms` and :meth:`tokens`. These two suffice for
-    ``SVI``, NUTS, chains, every guide, annealed importance sampling and completion. A parameter of
-    its own needs :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` adds a likelihood,
-    which :func:`torch_lntm.testing.check_words` checks.
+    Given theta, the topics give word v the probability s_v = Σ_k theta_k φ_kv. A subclass defines
+    the probability of the counts from s, by :meth:`log_terms` and :meth:`tokens`. These two methods
+    suffice for ``SVI``, NUTS, chains, every guide, annealed importance sampling and completion.
+    Parameters also need :meth:`statistics` and :meth:`m_step`. ``docs/own_words.md`` adds a
+    likelihood, and :func:`torch_lntm.testing.check_words` checks it.
 
-    Capabilities are methods that a subclass may define:
+    Optional methods of a subclass:
 
     * ``draw_words``, for ``model.generate``;
     * :meth:`draw_tokens`, for joint chains;
@@ -28,22 +28,22 @@ class Words(nn.Module, CountLikelihood):
     """
 
     def log_prior(self) -> Tensor:
-        """Log density of the parameters' prior (scalar, nats). Defaults to 0, a flat prior."""
+        """Log density of the parameters' prior (scalar, nats). Defaults to a flat prior, 0."""
         return torch.zeros((), dtype=torch.float64)
 
     @property
     def cache_weight(self) -> float | None:
-        """Tokens a that the topics weigh, beside the N observed tokens of a document.
+        """Weight a of the topics, in tokens, beside the N observed tokens of a document.
 
-        The next token is word v with probability (c_v + a s_v) / (N + a) then. None, the default,
-        says that the next token depends on theta alone.
+        The next token is word v with probability (c_v + a s_v) / (N + a). Defaults to ``None``: the
+        next token depends on theta only.
         """
         return None
 
     def statistics(
         self, probability: Tensor, batch: DocumentBatch, weights: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Sums over documents that :meth:`m_step` takes, by name.
+        """Sums over documents for :meth:`m_step`, by name.
 
         Args:
             probability: ``(nnz,)`` s at the stored counts.
@@ -51,33 +51,33 @@ class Words(nn.Module, CountLikelihood):
             weights: ``(num_docs,)`` weight of each document. Defaults to 1.
 
         Returns:
-            Tensors that add up over documents. Defaults to none.
+            Tensors that add up over documents. Defaults to an empty dictionary.
         """
         return {}
 
     def m_step(self, **sums: Tensor) -> None:
-        """Set the parameters by the sums of :meth:`statistics`. Defaults to nothing."""
+        """Set the parameters by the sums of :meth:`statistics`. Does nothing by default."""
 
     def draw_tokens(
         self, probability: Tensor, batch: DocumentBatch, rng: np.random.Generator
     ) -> Tensor:
-        """Draw how many tokens of each stored count came from the topics, given theta.
+        """Draw the number of tokens in each stored count that came from the topics, given theta.
 
         Args:
             probability: ``(nnz,)`` s at the stored counts, float64.
             batch: The documents, float64.
-            rng: Source of random numbers.
+            rng: Random number generator.
 
         Returns:
             ``(nnz,)`` int64, at most the counts.
 
         Raises:
-            ConfigError: The subclass has no such draw.
+            ConfigError: The subclass does not define the draw.
         """
         raise _lacks(self, "draw_tokens", "a joint chain draws the tokens of topics")
 
     def overdispersion(self, lengths: Tensor) -> Tensor:
-        """Variances of counts over those of independent draws with the same means.
+        """Variances of counts, divided by the variances of independent draws with equal means.
 
         Args:
             lengths: ``(num_docs,)`` float64 tokens.
@@ -86,7 +86,7 @@ class Words(nn.Module, CountLikelihood):
             ``(num_docs,)`` float64.
 
         Raises:
-            ConfigError: The subclass does not say.
+            ConfigError: The subclass does not define the ratio.
         """
         raise _lacks(self, "overdispersion", "residuals are scaled")
 
