@@ -345,7 +345,7 @@ def stm(
             already.
         prevalence: A formula over the metadata, such as ``"~ party + bs(date, df=6)"``
             (``docs/structural.md``). Defaults to the array ``(num_docs, num_columns)`` of
-            ``corpus.with_covariates({"prevalence": x})``, free of an intercept. With ``content``
+            ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
             the array is optional; without it the mean is constant, as in :func:`ctm`. Learned
             :class:`Covariates` and their ``to_json`` are accepted too.
         content: Name of the metadata column with the groups. Defaults to equal topics in all

@@ -1,4 +1,4 @@
-"""Covariates: what a structural prior knows of its documents' columns."""
+"""Covariates: the columns behind the prior mean of a structural prior."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from torch_lntm.formulas import Formula
 
 #: The name of the array in a batch's covariates.
 PREVALENCE = "prevalence"
-#: A column's spread below which it is taken for constant, relative to its size.
+#: Relative spread of a column, up to which it counts as constant.
 MIN_SPREAD = 1e-10
-#: And the least that single precision, in which batches carry columns, resolves to a thousandth.
+#: Relative spread of a column that float32, the type in batches, resolves to 0.1 %.
 RESOLVED_SPREAD = 1e-4
-#: The largest size that a column's values may have, and the inverse of the smallest: single
-#: precision holds no others.
+#: Largest size of a column's values, and the inverse of the smallest, for float32.
 MAX_SIZE = 1e30
 
 
 @dataclass(frozen=True)
 class Covariates:
-    """The columns that the prior mean of a structural topic model is linear in.
+    """Columns of a structural topic model's linear prior mean.
 
-    There is no column for the intercept, which every such mean has.
+    The intercept is implied, and has no column.
 
     Attributes:
         names: Names of the columns.
-        means: Their means in the training documents.
-        scales: Their standard deviations there.
-        formula: The formula that makes them of documents' metadata; None if they are given as an
+        means: Means of the columns in the training documents.
+        scales: Standard deviations of the columns in the training documents.
+        formula: Formula that makes the columns from metadata. ``None`` for columns given as an
             array, ``corpus.with_covariates({"prevalence": x})``.
     """
 
@@ -49,12 +48,12 @@ class Covariates:
 
         Args:
             corpus: The documents.
-            formula: A formula over their metadata; None for their array ``"prevalence"``
+            formula: A formula over their metadata. ``None`` for their array ``"prevalence"``
                 ``(num_docs, num_columns)``, without an intercept.
 
         Raises:
-            ConfigError: The formula cannot be used or has no intercept, or a column is constant, or
-                varies so little for its size that single precision would round it.
+            ConfigError: The formula is invalid or lacks an intercept. Or a column is constant, too
+                large or too small, or varies too little for single precision.
             CorpusError: Documents lack a value or the array.
         """
         if formula is None:
@@ -98,12 +97,12 @@ class Covariates:
     def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"prevalence"`` ``(num_docs, num_columns)``.
 
-        It is derived once: an encoded corpus is returned as it is. Documents without any of the
-        columns keep the array that they have, such as those that the model generated. Without one
-        they get the mean of the training documents, with a warning.
+        An encoded corpus is returned unchanged. Documents that lack all the columns keep an array
+        they carry, for instance generated documents. Otherwise they get the mean of the training
+        documents, with a warning.
 
         Raises:
-            CorpusError: Some of the columns are missing, a value is, or a level is not known.
+            CorpusError: Some of the columns or a value are missing, or a level is unknown.
         """
         has_columns = self.formula is not None and self.formula.reads_any(corpus.metadata)
         if PREVALENCE in corpus.covariates and not has_columns:
@@ -137,10 +136,10 @@ class Covariates:
 
     @classmethod
     def from_json(cls, data: Any) -> Covariates:
-        """The covariates that :meth:`to_json` gave.
+        """The covariates from the data of :meth:`to_json`.
 
         Raises:
-            ConfigError: The data are damaged, or hold a formula that may not be evaluated.
+            ConfigError: The data are damaged, or their formula is unsafe to evaluate.
         """
         if not isinstance(data, Mapping):
             raise ConfigError(
@@ -164,7 +163,7 @@ class Covariates:
 
 
 def _array(corpus: Corpus) -> NDArray[np.float64]:
-    """The array of covariates that a corpus carries."""
+    """The array of covariates of a corpus."""
     array = np.asarray(corpus.covariates[PREVALENCE], np.float64)
     if array.ndim != 2:
         raise CorpusError(

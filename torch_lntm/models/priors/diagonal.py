@@ -1,4 +1,4 @@
-"""The logistic-normal prior with independent logits."""
+"""DiagonalNormalPrior: a normal prior of independent logits."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from torch_lntm.models.priors.prior import check_tensor
 class DiagonalNormalPrior(LogisticNormalPrior):
     """eta ~ Normal(loc, diag std²), theta = softmax(eta), with a prior on the variances.
 
-    *ZhuSuan LNTM tutorial.* The prior of each variance is inverse-gamma, written by its weight as
-    in :class:`LogisticNormalPrior`, of which this is the diagonal: the mode of a variance given D
-    documents with sum of squares S is (pseudo_documents × pseudo_variance + S) / (pseudo_documents
-    + D). In the usual symbols the shape is pseudo_documents/2 − 1 and the scale pseudo_documents ×
+    The prior of the *ZhuSuan LNTM tutorial*, and the diagonal case of :class:`LogisticNormalPrior`.
+    Each variance has an inverse-gamma prior, written as data. For D documents with sum of squares
+    S, the mode of a variance is (pseudo_documents × pseudo_variance + S) / (pseudo_documents + D).
+    In the usual symbols, the shape is pseudo_documents/2 − 1 and the scale pseudo_documents ×
     pseudo_variance / 2.
 
     Args:
         num_topics: Number of topics K.
-        loc: ``(num_topics,)`` prior mean; zero by default.
-        std: ``(num_topics,)`` prior standard deviations; one by default.
-        pseudo_documents: Weight of the variances' prior; by default 2K + 2. 0 gives maximum
+        loc: ``(num_topics,)`` prior mean. Defaults to 0.
+        std: ``(num_topics,)`` prior standard deviations. Defaults to 1.
+        pseudo_documents: Weight of the variances' prior. Defaults to 2K + 2. 0 gives maximum
             likelihood.
-        pseudo_variance: Variance that this prior stands for; by default as for
-            :class:`LogisticNormalPrior`.
+        pseudo_variance: As for :class:`LogisticNormalPrior`.
         dtype: Floating-point type.
 
     Raises:
-        ConfigError: A shape or value that cannot be used.
+        ConfigError: A shape or value is out of range.
+
+    Example:
+        >>> lntm.models.DiagonalNormalPrior(3, std=torch.tensor([1.0, 2.0, 0.5]))
+        DiagonalNormalPrior(3 topics, pseudo_documents=8.0, pseudo_variance=1.0)
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         self.set_(std=std)
 
     def _add_scale(self) -> None:
-        """The parameters that hold the variances."""
+        """Make the parameters of the variances."""
         self.log_std = nn.Parameter(torch.zeros_like(self.loc))
 
     @property
@@ -81,13 +84,12 @@ class DiagonalNormalPrior(LogisticNormalPrior):
 
         Args:
             loc: ``(num_topics,)``.
-            covariance: ``(num_topics, num_topics)``, diagonal: the squares of the standard
-                deviations.
-            std: ``(num_topics,)``, in its place.
+            covariance: ``(num_topics, num_topics)``, diagonal: squared standard deviations.
+            std: ``(num_topics,)``, an alternative to ``covariance``.
 
         Raises:
-            ConfigError: Another shape, a non-finite entry, a covariance that is not diagonal, or a
-                standard deviation that is not positive.
+            ConfigError: The shape is different, an entry is not finite, the covariance is not
+                diagonal, or a standard deviation is not positive.
         """
         if std is not None:
             std = check_tensor(std, "prior std", self.num_topics, positive=True)
@@ -95,7 +97,7 @@ class DiagonalNormalPrior(LogisticNormalPrior):
         super().set_(loc=loc, covariance=covariance)
 
     def _check_covariance(self, covariance: Tensor) -> None:
-        """One that is not diagonal."""
+        """Raise if the covariance is not diagonal."""
         if bool((covariance != covariance.diagonal().diag_embed()).any()):
             raise ConfigError(
                 "prior covariance is not diagonal, but logits are independent under this prior; "
@@ -103,15 +105,15 @@ class DiagonalNormalPrior(LogisticNormalPrior):
             )
 
     def _write_scale(self, tril: Tensor) -> None:
-        """The diagonal of a factor that has nothing else."""
+        """Set the parameters from a diagonal Cholesky factor."""
         self.log_std.copy_(tril.diagonal().log())
 
     def _constrain_covariance(self, covariance: Tensor) -> Tensor:
-        """The diagonal: variances of independent logits have maximisers of their own."""
+        """The diagonal: variances of independent logits maximise separately."""
         return covariance.diagonal().diag_embed()
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
-        """Variances of independent logits: each is inverse-gamma."""
+        """A draw of the variances of independent logits, each inverse-gamma."""
         squares = rng.chisquare(freedom + self.latent_dim - 1, self.latent_dim)
         return (scale.diagonal().cpu() / torch.from_numpy(squares)).diag_embed()
 

@@ -1,4 +1,4 @@
-"""The Dirichlet prior of the generative aspect model."""
+"""DirichletPrior: the Dirichlet prior of the generative aspect model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_lntm.models.priors.prior import MIN_PROPORTION, DocumentPrior
 from torch_lntm.posteriors import Moments
 from torch_lntm.solvers.concentration import fit_concentration
 
-#: Pseudo-tokens of all topics together under a wide prior.
+#: Total concentration of an inflated prior.
 WIDE_TOTAL = 1.0
 
 
@@ -25,15 +25,20 @@ class DirichletPrior(DocumentPrior):
 
     Args:
         num_topics: Number of topics K.
-        concentration: ``(num_topics,)`` positive, or one number for all; 1/K by default. Where it
-            is learned it counts for fits from ``start="model"``; other starts estimate it anew.
-        symmetric: Keep one number for all topics when the concentration is learned.
-        learn_concentration: Whether M-steps and ``SVI`` change it.
+        concentration: ``(num_topics,)`` positive numbers, or a single number for all topics.
+            Defaults to 1/K. A fit that learns the concentration starts from it with
+            ``start="model"`` only, and estimates it otherwise.
+        symmetric: Learn a single number for all topics.
+        learn_concentration: Whether M-steps and ``SVI`` change the concentration.
         dtype: Floating-point type.
 
     Raises:
-        ConfigError: A concentration that is not positive, of another shape, or not symmetric
-            where it should be.
+        ConfigError: The concentration is not positive, has another shape, or is not symmetric for a
+            symmetric prior.
+
+    Example:
+        >>> lntm.models.DirichletPrior(4, symmetric=True)
+        DirichletPrior(4 topics, symmetric=True, learn_concentration=True)
     """
 
     latent = "theta"
@@ -68,9 +73,12 @@ class DirichletPrior(DocumentPrior):
     def set_(self, concentration: float | Sequence[float] | Tensor) -> None:
         """Set the concentration in place.
 
+        Args:
+            concentration: ``(num_topics,)``, or a single number.
+
         Raises:
-            ConfigError: It is not positive and finite, of another shape, or has different entries
-                though the prior is symmetric.
+            ConfigError: The concentration is not positive and finite, has another shape, or has
+                unequal entries in a symmetric prior.
         """
         values = torch.as_tensor(concentration, dtype=torch.float64)
         if values.dim() == 0:
@@ -88,7 +96,7 @@ class DirichletPrior(DocumentPrior):
         self.log_concentration.copy_(values[: len(self.log_concentration)].log())
 
     def theta(self, latent: Tensor) -> Tensor:
-        """The proportions are their own latent variable."""
+        """Topic proportions ``(..., num_topics)``; theta is the latent variable."""
         return latent
 
     @property
@@ -97,12 +105,12 @@ class DirichletPrior(DocumentPrior):
         return GammaSpace
 
     def space(self, batch: DocumentBatch) -> GammaSpace:
-        """See :meth:`DocumentPrior.space`; logs of gamma variates, nearly standard normal."""
+        """See :meth:`DocumentPrior.space`. Logs of gamma variates, nearly standard normal."""
         concentration = self.concentration.detach().double()
         return GammaSpace(concentration, self.log_concentration.dtype)
 
     def identified(self, batch: DocumentBatch) -> StickSpace:
-        """See :meth:`DocumentPrior.identified`; the logits of broken sticks."""
+        """See :meth:`DocumentPrior.identified`. Logits of stick-breaking fractions."""
         return StickSpace.of(self.concentration.detach())
 
     def emit(self, batch: DocumentBatch) -> Tensor:
@@ -126,20 +134,20 @@ class DirichletPrior(DocumentPrior):
         """Set the concentration to its maximiser, by Newton (*Minka & Lafferty 2002, eq. 30*).
 
         Args:
-            num_docs: Number of documents summed over (not counting empty ones).
+            num_docs: Number of documents in the sums, except for empty documents.
             **sums: ``log_theta_sum`` ``(num_topics,)`` Σ_d E log theta.
         """
         if self.learn_concentration and num_docs > 0:
-            # Many small steps of a few numbers: on the CPU a GPU is waited for once.
+            # Many steps with few numbers: the CPU is faster, and waits for the GPU once.
             mean, start = sums["log_theta_sum"].double() / num_docs, self.concentration.double()
             self.set_(fit_concentration(mean.cpu(), start.cpu(), symmetric=self.symmetric))
 
     def start_latents(self, theta: Tensor) -> Tensor:
-        """See :meth:`DocumentPrior.start_latents`; proportions of at least 1e-4."""
+        """See :meth:`DocumentPrior.start_latents`. Proportions of at least 1e-4."""
         return theta.clamp_min(MIN_PROPORTION)
 
     def inflate_covariance(self) -> None:
-        """See :meth:`DocumentPrior.inflate_covariance`; the mean stays."""
+        """See :meth:`DocumentPrior.inflate_covariance`. At most 1 in total; same mean."""
         concentration = self.concentration.detach().double()
         total = float(concentration.sum())
         if self.learn_concentration and total > WIDE_TOTAL:
@@ -148,7 +156,7 @@ class DirichletPrior(DocumentPrior):
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred log proportions, float64.
 
-        That of log theta is diag Ψ′(α) − Ψ′(Σα), and centring removes the second part.
+        log theta has the covariance diag Ψ′(α) − Ψ′(Σα), and centring removes the second term.
         """
         spread = torch.polygamma(1, self.concentration.detach().double()).diag_embed()
         spread = spread - spread.mean(0)

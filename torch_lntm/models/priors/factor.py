@@ -1,4 +1,4 @@
-"""The prior of independent factor topic models: eta as a linear mixture of a few sources."""
+"""IndependentFactorPrior: eta as a linear mixture of a few sources."""
 
 from __future__ import annotations
 
@@ -40,37 +40,41 @@ _SPACES: dict[str, type[GaussianFactorSpace] | type[LaplaceFactorSpace]] = {
 class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     """eta = A s + loc + noise, independent sources s, theta = softmax(eta).
 
-    *Putthividhya et al. 2009, §2.* The sources are standard normal, or Laplace with density
-    ½ exp(−abs(s)) and so variance 2; the noise is normal with a precision per topic. With
-    Gaussian sources eta is Normal(loc, AAᵀ + Λ⁻¹).
+    *Putthividhya et al. 2009, §2.* The sources are standard normal, or Laplace with density ½
+    exp(−abs(s)) and variance 2. The noise is normal with a precision per topic. With Gaussian
+    sources, eta is Normal(loc, AAᵀ + Λ⁻¹).
 
-    The parameters have a prior, written as in :class:`~torch_lntm.models.LogisticNormalPrior` by
-    its weight: ``pseudo_documents`` documents of independent logits with variance
-    ``pseudo_variance``, whose sources have their prior variance and nothing to do with the logits.
-    It shrinks the columns of A and keeps the noise from vanishing.
+    The parameters have a prior, written as data as in
+    :class:`~torch_lntm.models.LogisticNormalPrior`: ``pseudo_documents`` documents of independent
+    logits with variance ``pseudo_variance``. Their sources have prior variance, and are unrelated
+    to the logits. The prior shrinks the columns of A and bounds the noise away from 0.
 
-    The same distribution of theta has several descriptions. :meth:`canonicalise_`, which a fit
-    ends with, chooses one: Gaussian sources are rotated to the principal axes of A with its
-    columns centred (Laplace sources cannot be rotated), sources are in the order of the norms of
-    their centred columns, and the entry of largest size in each is positive. The sources' scale
-    is that of their prior.
+    Different parameters can describe the same distribution of theta. Fits end with
+    :meth:`canonicalise_`, which chooses among them. It rotates Gaussian sources to the principal
+    axes of A with centred columns; Laplace sources cannot be rotated. It sorts the sources by the
+    norms of their centred columns, and makes the largest entry of each column positive. The scale
+    of the sources is the scale of their prior.
 
     Args:
         num_topics: Number of topics K.
-        num_sources: Number of sources L, below K: eta has no more than K - 1 contrasts.
+        num_sources: Number of sources L < K, because eta has K - 1 contrasts.
         source: ``"gaussian"`` or ``"laplace"``.
-        loc: ``(num_topics,)`` mean of eta; zero by default.
-        mixing: ``(num_topics, num_sources)`` A; by default small random numbers.
-        noise_precision: ``(num_topics,)`` diagonal of Λ; 1 by default.
-        pseudo_documents: Weight of the parameters' prior; 2 by default, which is weak: the
-            factors themselves restrain the covariance. 0 gives maximum likelihood.
-        pseudo_variance: Variance of the logits that this prior stands for; by default as for
-            :class:`~torch_lntm.models.LogisticNormalPrior`.
+        loc: ``(num_topics,)`` mean of eta. Defaults to 0.
+        mixing: ``(num_topics, num_sources)`` A. Defaults to small random numbers.
+        noise_precision: ``(num_topics,)`` diagonal of Λ. Defaults to 1.
+        pseudo_documents: Weight of the parameters' prior. Defaults to 2, a weak prior: the factors
+            restrain the covariance too. 0 gives maximum likelihood.
+        pseudo_variance: As for :class:`~torch_lntm.models.LogisticNormalPrior`.
         dtype: Floating-point type.
-        generator: Source of the default mixing matrix.
+        generator: Random number generator of the default mixing matrix.
 
     Raises:
-        ConfigError: A shape or value that cannot be used.
+        ConfigError: A shape or value is out of range.
+
+    Example:
+        >>> prior = lntm.models.IndependentFactorPrior(12, 3, source="laplace")
+        >>> prior.num_sources, prior.source_variance
+        (3, 2.0)
     """
 
     latent = "eta"
@@ -140,9 +144,14 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     ) -> None:
         """Set some of the parameters in place.
 
+        Args:
+            loc: ``(num_topics,)``.
+            mixing: ``(num_topics, num_sources)``.
+            noise_precision: ``(num_topics,)``.
+
         Raises:
-            ConfigError: Another shape, a non-finite entry, a noise precision that is not positive,
-                or a source whose column of A is zero: no EM step would ever move it.
+            ConfigError: The shape is different, an entry is not finite, a noise precision is not
+                positive, or a column of A is 0. EM would keep such a column at 0.
         """
         if loc is not None:
             self.loc.copy_(check_tensor(loc, "loc", self.num_topics))
@@ -175,12 +184,12 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         return _SPACES[self.source]
 
     def space(self, batch: DocumentBatch) -> FactorSpace:
-        """See :meth:`DocumentPrior.space`; z = (s, e), sources and whitened noise."""
+        """See :meth:`DocumentPrior.space`. z = (s, e), sources and whitened noise."""
         parameters = (self.loc, self.mixing, self.noise_precision)
         return self.space_type(*(parameter.detach().clone() for parameter in parameters))
 
     def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
-        """See :meth:`DocumentPrior.identified`; contrasts of eta, with sources if Laplace."""
+        """See :meth:`DocumentPrior.identified`. Contrasts of eta, and sources if Laplace."""
         space = self.space(batch)
         if isinstance(space, GaussianFactorSpace):
             return ContrastSpace.of(space.marginal())
@@ -193,7 +202,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         return family(zero, one).to_event(1)
 
     def _eta_given(self, source: Tensor) -> TorchDistribution:
-        # Samplers move a float32 model's source in the double precision of its log densities.
+        # For a float32 model, samplers pass float64 sources, the type of its log densities.
         mean = self.loc + source @ self.mixing.mT.to(source.dtype)
         return Normal(mean, (-0.5 * self.log_noise_precision).exp()).to_event(1)
 
@@ -216,8 +225,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         """See :meth:`DocumentPrior.statistics`.
 
         Returns:
-            The sums that :meth:`m_step` describes: those of sources and eta, or where the moments
-            are of eta alone, sources integrated out, ``latent_sum`` and ``latent_outer``.
+            The sums of :meth:`m_step`. They are sums of sources and eta; or ``latent_sum`` and
+            ``latent_outer``, for moments of eta with sources integrated out.
         """
         eta_sum, sources = moments.mean.double().sum(0), moments.source_sums()
         if sources is None:
@@ -234,20 +243,20 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     def m_step(self, num_docs: float, **sums: Tensor) -> None:
         """Set A, loc and Λ to their joint maximisers (*Putthividhya et al. 2009, eqs 15–17*).
 
-        The paper's updates of A and loc each use the other; solved together they are a regression
-        of eta on the sources and 1. Its eq. 17 leaves out a_kᵀB⁻¹a_k, which the residual sum of
-        squares below contains.
+        In the paper, the updates of A and loc each depend on the other. Solved together, they are a
+        regression of eta on the sources and 1. Its eq. 17 omits a_kᵀB⁻¹a_k; the residual sum of
+        squares below contains the term.
 
         Args:
-            num_docs: Number of documents summed over (not counting empty ones).
+            num_docs: Number of documents in the sums, except for empty documents.
             **sums: ``eta_sum`` ``(K,)``, ``eta_square`` ``(K,)``, ``source_sum`` ``(L,)``,
                 ``eta_source`` ``(K, L)`` and ``source_outer`` ``(L, L)``: Σ_d E of eta, of its
-                squares, of the sources, and of the products. Or, of a posterior of eta alone,
-                ``latent_sum`` and ``latent_outer``: the sources' moments then follow from those of
-                eta at the present parameters.
+                squares, of the sources, and of the products. For a posterior of eta alone,
+                ``latent_sum`` and ``latent_outer``: moments of the sources then follow from moments
+                of eta at the current parameters.
 
         Raises:
-            NumericalError: So few documents under so light a prior do not determine A.
+            NumericalError: The documents are too few to determine A under the prior.
         """
         if num_docs == 0:
             return
@@ -270,7 +279,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
                 f"{num_docs:g} documents do not determine the prior's mixing matrix, whose own "
                 f"prior has the weight pseudo_documents={self.pseudo_documents:g}; raise that"
             )
-        # At the maximiser of A and loc the residual, their prior included, is what is left.
+        # Residual sum of squares at the maximiser of A and loc, including their prior.
         residual = sums["eta_square"].double() - (weights * response).sum(1)
         residual += self.pseudo_documents * self.pseudo_variance
         variance = residual / (self.pseudo_documents + num_docs)
@@ -282,13 +291,14 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
     def _with_sources(
         self, num_docs: float, latent_sum: Tensor, latent_outer: Tensor
     ) -> dict[str, Tensor]:
-        """Moments of sources and eta from those of eta, by p(s | eta) of Gaussian sources."""
+        """Moments of sources and eta from moments of eta, by p(s | eta) of Gaussian sources."""
         if self.source != "gaussian":
             raise ConfigError("moments of eta alone determine those of Gaussian sources only")
         loc, mixing = self.loc.double(), self.mixing.double()
         weighted = mixing.mT * self.log_noise_precision.double().exp()
         eye = torch.eye(self.num_sources, dtype=loc.dtype, device=loc.device)
-        covariance = torch.linalg.inv_ex(weighted @ mixing + eye).inverse  # I and more: it exists
+        # The matrix is at least I, so its inverse exists.
+        covariance = torch.linalg.inv_ex(weighted @ mixing + eye).inverse
         gain = covariance @ weighted  # E[s | eta] = gain (eta − loc)
         total, outer = latent_sum.double(), latent_outer.double()
         shifted = outer - torch.outer(total, loc)  # Σ eta (eta − loc)ᵀ
@@ -302,20 +312,20 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         }
 
     def start_latents(self, theta: Tensor) -> Tensor:
-        """See :meth:`DocumentPrior.start_latents`; centred log proportions."""
+        """See :meth:`DocumentPrior.start_latents`. Centred log proportions."""
         return centred_logits(theta)
 
     @torch.no_grad()
     def start(self, num_docs: float, **sums: Tensor) -> None:
-        """See :meth:`DocumentPrior.start`; principal factors of the centred log proportions."""
+        """See :meth:`DocumentPrior.start`. Principal factors of the centred log proportions."""
         loc = sums["latent_sum"] / num_docs
         covariance = sums["latent_outer"] / num_docs - torch.outer(loc, loc)
         values, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
         values, vectors = values.flip(0), vectors.flip(1)
-        # Variance 0.1 stays with the noise, so that no source starts at a column of zeros.
-        others = values[self.num_sources :]
-        rest = others.sum().clamp_min(0.0) / max(1, len(others))
-        gain = (values[: self.num_sources] - rest).clamp_min(0.01)
+        # The lower bound 0.01 keeps columns nonzero; variance 0.1 is added to the noise.
+        minor = values[self.num_sources :]
+        noise_variance = minor.sum().clamp_min(0.0) / max(1, len(minor))
+        gain = (values[: self.num_sources] - noise_variance).clamp_min(0.01)
         mixing = vectors[:, : self.num_sources] * gain.sqrt()
         noise = (covariance.diagonal() - mixing.square().sum(1)).clamp_min(0.0) + 0.1
         mixing = mixing / math.sqrt(self.source_variance)
@@ -323,7 +333,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
 
     @torch.no_grad()
     def inflate_covariance(self) -> None:
-        """See :meth:`DocumentPrior.inflate_covariance`; sources and noise keep their shares."""
+        """See :meth:`DocumentPrior.inflate_covariance`. Sources and noise keep their shares."""
         scale = inflation_factor(self.contrast_covariance())
         if scale > 1.0:
             self.set_(
@@ -331,7 +341,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             )
 
     def centred_mixing(self) -> Tensor:
-        """A with the mean of each column taken off, float64: what the softmax can see of it."""
+        """A with centred columns, float64: the part of A that the softmax identifies."""
         mixing = self.mixing.detach().double()
         return mixing - mixing.mean(0)
 
@@ -345,7 +355,7 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
 
     @torch.no_grad()
     def canonicalise_(self) -> dict[str, Tensor]:
-        """Rotate, order and sign the sources by the convention of the class's docstring."""
+        """Rotate, sort and sign the sources by the convention in the class's docstring."""
         mixing = self.mixing.double()
         rotation = torch.eye(self.num_sources, dtype=torch.float64, device=mixing.device)
         if self.source == "gaussian":

@@ -1,4 +1,4 @@
-"""The logistic-normal prior of a document's topic proportions."""
+"""LogisticNormalPrior: a normal prior of eta with a free mean and covariance."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ from torch_lntm.models.priors.pseudo_documents import PseudoDocuments
 class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     """eta ~ Normal(loc, covariance), theta = softmax(eta), with a prior on the covariance.
 
-    The covariance has an inverse-Wishart prior, written by its weight: ``pseudo_documents``
-    documents of K independent logits with variance ``pseudo_variance``. The mode of the covariance
-    given D documents with scatter S is then (pseudo_documents × P + S) / (pseudo_documents + D),
-    P = pseudo_variance × I (× (I + 11ᵀ) if anchored, which is the same distribution of theta). In
-    the usual symbols Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. It keeps
-    the maximum-likelihood covariance from running away.
+    The covariance has an inverse-Wishart prior, written as data: ``pseudo_documents`` documents of
+    K independent logits with variance ``pseudo_variance``. For D documents with scatter S, the mode
+    of the covariance is (pseudo_documents × P + S) / (pseudo_documents + D), with P =
+    pseudo_variance × I (times I + 11ᵀ if anchored, for the same distribution of theta). In the
+    usual symbols, Ψ = pseudo_documents × P and ν + latent_dim + 1 = pseudo_documents. The prior
+    keeps the covariance from diverging, as the maximum-likelihood estimate may.
 
     Args:
         num_topics: Number of topics K.
         anchored: Fix the last topic's component at 0.
-        loc: ``(latent_dim,)`` prior mean; zero by default.
-        covariance: ``(latent_dim, latent_dim)`` prior covariance; by default that of K independent
-            unit normals, less the last in the anchored case.
-        pseudo_documents: Weight of the covariance's prior; by default 2K + 2, a weak proper
-            prior. 0 gives maximum likelihood.
-        pseudo_variance: Variance that the covariance's prior stands for; by default 1, and 10 as
-            soon as :class:`~torch_lntm.inference.MonteCarloEM` fits the model.
+        loc: ``(latent_dim,)`` prior mean. Defaults to 0.
+        covariance: ``(latent_dim, latent_dim)`` prior covariance. Defaults to K independent unit
+            normals, minus the last of them if anchored.
+        pseudo_documents: Weight of the covariance's prior. Defaults to 2K + 2, a weak proper prior.
+            0 gives maximum likelihood.
+        pseudo_variance: Variance of the logits in the pseudo-documents. Defaults to 1, and to 10 in
+            fits by :class:`~torch_lntm.inference.MonteCarloEM`.
         dtype: Floating-point type.
 
     Raises:
-        ConfigError: A shape or value that cannot be used.
+        ConfigError: A shape or value is out of range.
+
+    Example:
+        >>> lntm.models.LogisticNormalPrior(3)
+        LogisticNormalPrior(3 topics, anchored=False, pseudo_documents=8.0, pseudo_variance=1.0)
     """
 
     def __init__(
@@ -59,17 +63,17 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         self.loc = nn.Parameter(torch.zeros(dim, dtype=dtype))
         self._add_scale()
         if covariance is None:
-            # Differences to the last of K unit normals have covariance I + 11ᵀ.
+            # Differences between K unit normals and the last have covariance I + 11ᵀ.
             covariance = torch.eye(dim) + (torch.ones(dim, dim) if anchored else 0)
         self.set_(loc=torch.zeros(dim) if loc is None else loc, covariance=covariance)
 
     def _add_scale(self) -> None:
-        """Make the parameters that hold the covariance."""
+        """Make the parameters of the covariance."""
         dim = self.latent_dim
         self.unconstrained_tril = nn.Parameter(self.loc.new_empty(dim, dim))
 
     def location(self, batch: DocumentBatch) -> Tensor:
-        """See :meth:`NormalPrior.location`; ``loc``."""
+        """See :meth:`NormalPrior.location`. The mean is ``loc``."""
         return self.loc
 
     @property
@@ -82,9 +86,13 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     def set_(self, *, loc: Tensor | None = None, covariance: Tensor | None = None) -> None:
         """Set the mean, the covariance or both in place.
 
+        Args:
+            loc: ``(latent_dim,)``.
+            covariance: ``(latent_dim, latent_dim)``.
+
         Raises:
-            ConfigError: Another shape, a non-finite entry, or a covariance that is not symmetric
-                positive definite.
+            ConfigError: The shape is different, an entry is not finite, or the covariance is not
+                symmetric positive definite.
         """
         dim = self.latent_dim
         if loc is not None:
@@ -104,15 +112,15 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
             self._write_scale(tril)
 
     def _check_covariance(self, covariance: Tensor) -> None:
-        """Refuse a covariance of the right shape that this prior cannot have."""
+        """Raise if this prior cannot represent a covariance of the right shape."""
 
     def _write_scale(self, tril: Tensor) -> None:
-        """Set the parameters to a Cholesky factor of the covariance, float64."""
+        """Set the parameters from a Cholesky factor of the covariance, float64."""
         raw = tril.tril(-1) + tril.diagonal().log().diag_embed()
         self.unconstrained_tril.copy_(raw)
 
     def _constrain_covariance(self, covariance: Tensor) -> Tensor:
-        """The maximiser among the covariances that this prior can have, given that of all."""
+        """The maximiser within this prior's family, from the unconstrained maximiser."""
         return covariance
 
     @torch.no_grad()
@@ -122,20 +130,21 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         The covariance maximises the likelihood times its inverse-Wishart prior.
 
         Args:
-            num_docs: Number of documents summed over (not counting empty ones).
+            num_docs: Number of documents in the sums, except for empty documents.
             **sums: ``latent_sum`` ``(latent_dim,)`` Σ_d E[eta_d] and ``latent_outer``
                 ``(latent_dim, latent_dim)`` Σ_d E[eta_d eta_dᵀ].
 
         Raises:
-            NumericalError: The documents, with ``pseudo_documents``, are too few, or their sums
-                not finite. On a GPU the host does not wait to see that under a prior of some
-                weight: parameters become NaN, which fits report.
+            NumericalError: The documents and ``pseudo_documents`` are too few, or the sums are not
+                finite. Under a prior of some weight a GPU is not queried, to save a wait of the
+                host; parameters then become NaN, and fits report it.
         """
         if num_docs == 0:
             return
         mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
-        prior = self.pseudo_documents * self._prior_covariance()
-        covariance = (prior + (scatter + scatter.mT) / 2) / (self.pseudo_documents + num_vectors)
+        pseudo_scatter = self.pseudo_documents * self._prior_covariance()
+        scatter = pseudo_scatter + (scatter + scatter.mT) / 2
+        covariance = scatter / (self.pseudo_documents + num_vectors)
         tril, info = torch.linalg.cholesky_ex(self._constrain_covariance(covariance))
         if self._should_check(info) and int(info) != 0:
             raise NumericalError(
@@ -148,16 +157,16 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     def _fit_mean(
         self, num_docs: float, sums: Mapping[str, Tensor], learn: bool = True
     ) -> tuple[Tensor, Tensor, float]:
-        """The mean that maximises, which does not depend on the covariance.
+        """Maximiser of the mean, for any covariance.
 
         Args:
             num_docs: As for :meth:`m_step`.
             sums: As for :meth:`m_step`.
-            learn: Whether to set parameters that the mean's posterior depends on, too.
+            learn: Whether to update hyperparameters of the mean too.
 
         Returns:
-            The mean ``(latent_dim,)``, the scatter about it ``(latent_dim, latent_dim)``, and how
-            many normal vectors this is the scatter of.
+            The mean ``(latent_dim,)``, the scatter about it ``(latent_dim, latent_dim)``, and the
+            number of normal vectors in the scatter.
         """
         mean = sums["latent_sum"] / num_docs
         return mean, sums["latent_outer"] - num_docs * torch.outer(mean, mean), num_docs
@@ -166,16 +175,16 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
     def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
         """Set mean and covariance to a draw from their posterior given the documents' eta.
 
-        The covariance is inverse-Wishart, and the mean normal given it; the priors are those of
-        :meth:`m_step`, which takes the same sums.
+        The covariance is inverse-Wishart, and the mean is normal given the covariance. Priors and
+        sums are as in :meth:`m_step`.
 
         Args:
-            num_docs: Number of documents summed over.
-            rng: Source of the draw.
-            **sums: As for :meth:`m_step`, of eta that are known.
+            num_docs: Number of documents in the sums.
+            rng: Random number generator.
+            **sums: As for :meth:`m_step`, from exact values of eta.
 
         Raises:
-            NumericalError: The documents, with ``pseudo_documents``, are too few for a proper
+            NumericalError: The documents and ``pseudo_documents`` are too few for a proper
                 posterior.
         """
         mean, scatter, _ = self._fit_mean(num_docs, sums, learn=False)
@@ -194,15 +203,15 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
 
     def _draw_covariance(self, scale: Tensor, freedom: float, rng: np.random.Generator) -> Tensor:
         """A draw from the inverse Wishart of a scale ``(latent_dim, latent_dim)``."""
-        # Slow to import, and fits do without it.
+        # A slow import, for joint chains only.
         from scipy.stats import invwishart
 
-        drawn = invwishart.rvs(freedom, scale.cpu().numpy(), random_state=rng)
-        found = torch.from_numpy(np.reshape(drawn, tuple(scale.shape)))
-        return (found + found.mT) / 2
+        draw = invwishart.rvs(freedom, scale.cpu().numpy(), random_state=rng)
+        covariance = torch.from_numpy(np.reshape(draw, tuple(scale.shape)))
+        return (covariance + covariance.mT) / 2
 
     def _mean_covariance(self, num_docs: float) -> Tensor:
-        """Covariance of the mean given eta, times ``covariance``, between its rows; float64."""
+        """Covariance between rows of the mean given eta, relative to ``covariance``; float64."""
         return torch.full((1, 1), 1.0 / num_docs, dtype=torch.float64, device=self.loc.device)
 
     def _move_mean(self, change: Tensor) -> None:
@@ -210,9 +219,9 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         self.loc.add_(change[0])
 
     def start(self, num_docs: float, **sums: Tensor) -> None:
-        """See :meth:`DocumentPrior.start`; the moments of the log proportions, plus 0.1 I.
+        """See :meth:`DocumentPrior.start`. Moments of the log proportions, plus 0.1 I.
 
-        The covariance's prior takes no part: the start is rough as it is.
+        The covariance's prior is left out of this rough estimate.
         """
         mean, scatter, num_vectors = self._fit_mean(num_docs, sums)
         covariance = (scatter + scatter.mT) / 2 / num_vectors
@@ -220,26 +229,26 @@ class LogisticNormalPrior(PseudoDocuments, NormalPrior):
         self.set_(loc=mean, covariance=self._constrain_covariance(covariance))
 
     def inflate_covariance(self) -> None:
-        """See :meth:`DocumentPrior.inflate_covariance`; correlations stay."""
+        """See :meth:`DocumentPrior.inflate_covariance`. Correlations stay."""
         scale = inflation_factor(self.contrast_covariance())
         if scale > 1.0:
             self.set_(covariance=self.covariance.detach().double() * scale)
 
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
-        """See :meth:`DocumentPrior.regressors`; an intercept alone."""
+        """See :meth:`DocumentPrior.regressors`. An intercept only."""
         ones = torch.ones(batch.num_docs, 1, dtype=torch.float64, device=self.loc.device)
         return ones, ones.new_zeros(1)
 
     def _prior_covariance(self) -> Tensor:
-        """What the covariance's prior stands for, float64: the same contrasts in both forms."""
+        """Covariance of the pseudo-documents, float64; the same contrasts if free or anchored."""
         eye = torch.eye(self.latent_dim, dtype=torch.float64, device=self.loc.device)
-        # Differences to the last of K independent components have covariance I + 11ᵀ.
+        # Differences between K independent components and the last have covariance I + 11ᵀ.
         return self.pseudo_variance * (eye + 1.0 if self.anchored else eye)
 
     def log_prior(self) -> Tensor:
-        """Log density, up to a constant, of the inverse-Wishart prior at the covariance (scalar).
+        """Log density of the inverse-Wishart prior at the covariance, up to a constant (scalar).
 
-        −½ pseudo_documents × (log|Σ| + tr Σ⁻¹S), S the covariance that the prior stands for.
+        −½ pseudo_documents × (log|Σ| + tr Σ⁻¹S), for the covariance S of the pseudo-documents.
         """
         tril = self.scale_tril.double()
         if self.pseudo_documents == 0:

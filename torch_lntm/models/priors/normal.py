@@ -1,4 +1,4 @@
-"""Normal priors of eta, with any mean and covariance."""
+"""NormalPrior: the base class of normal priors of eta, with any mean and covariance."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ from torch_lntm.posteriors import Moments
 
 
 class NormalPrior(DocumentPrior):
-    """eta ~ Normal(location, LLᵀ), theta = softmax(eta): the base class of such priors.
+    """Base class of priors eta ~ Normal(location, LLᵀ), theta = softmax(eta).
 
-    A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. With
-    these it works with every guide for normal priors, every sampler and every evaluator. If its
-    M-step needs more than the sums of eta and eta etaᵀ, it extends :meth:`statistics` too.
+    A subclass defines its parameters, :meth:`location`, :attr:`scale_tril` and :meth:`m_step`. It
+    then works with every guide for normal priors, every sampler and every evaluator. An M-step that
+    needs more than the sums of eta and eta etaᵀ also extends :meth:`statistics`.
+    ``docs/own_prior.md`` has complete examples.
 
-    Two parameterisations: *free*, eta has K components, whose common shift the softmax ignores;
-    *anchored*, eta has K - 1 components and the last topic's is fixed at 0 (*Ahmed & Xing 2007,
-    §2.2*). Both describe the same family of distributions of theta.
+    Two parameterisations describe the same family of distributions of theta (*Ahmed & Xing 2007,
+    §2.2*). *Free*: eta has K components, and the softmax ignores their common shift. *Anchored*:
+    eta has K - 1 components, and the last topic's component is fixed at 0.
 
     Args:
         num_topics: Number of topics K.
         anchored: Fix the last topic's component at 0.
 
     Raises:
-        ConfigError: The only topic is anchored.
+        ConfigError: A single topic is anchored.
+
+    Example:
+        >>> isinstance(model.prior, lntm.models.NormalPrior), model.prior.location(batch).shape
+        (True, torch.Size([10]))
     """
 
     latent = "eta"
@@ -55,7 +60,7 @@ class NormalPrior(DocumentPrior):
             batch: The documents.
 
         Returns:
-            ``(latent_dim,)`` where all documents share it, or ``(num_docs, latent_dim)``.
+            ``(latent_dim,)`` for a common mean, or ``(num_docs, latent_dim)``.
         """
         raise self._undefined("location")
 
@@ -76,12 +81,12 @@ class NormalPrior(DocumentPrior):
         return NormalSpace
 
     def space(self, batch: DocumentBatch) -> NormalSpace:
-        """See :meth:`DocumentPrior.space`; z = L⁻¹(eta − location)."""
-        location = self.location(batch).detach().clone()  # a space stays when parameters change
+        """See :meth:`DocumentPrior.space`. The coordinates are z = L⁻¹(eta − location)."""
+        location = self.location(batch).detach().clone()  # spaces survive changes of parameters
         return NormalSpace(location, self.scale_tril.detach().double(), self.anchored)
 
     def identified(self, batch: DocumentBatch) -> ContrastSpace:
-        """See :meth:`DocumentPrior.identified`; the K − 1 contrasts of eta, whitened."""
+        """See :meth:`DocumentPrior.identified`. The K − 1 contrasts of eta, whitened."""
         return ContrastSpace.of(self.space(batch))
 
     def lift(self, eta: Tensor) -> Tensor:
@@ -95,7 +100,7 @@ class NormalPrior(DocumentPrior):
         return torch.softmax(self.lift(latent), -1)
 
     def distribution(self, batch: DocumentBatch) -> TorchDistribution:
-        """The prior of the documents' eta as a Pyro distribution, with gradients."""
+        """Prior of the documents' eta as a Pyro distribution, differentiable."""
         return MultivariateNormal(self.location(batch), scale_tril=self.scale_tril)
 
     def emit(self, batch: DocumentBatch) -> Tensor:
@@ -117,13 +122,13 @@ class NormalPrior(DocumentPrior):
     def start_latents(self, theta: Tensor) -> Tensor:
         """See :meth:`DocumentPrior.start_latents`.
 
-        Log proportions, centred if eta is free, relative to the last topic if it is anchored.
+        Log proportions: centred if eta is free, relative to the last topic if anchored.
         """
         eta = centred_logits(theta)
         return eta[:, :-1] - eta[:, -1:] if self.anchored else eta
 
     def contrast_covariance(self) -> Tensor:
-        """See :meth:`DocumentPrior.contrast_covariance`; the same in both parameterisations."""
+        """See :meth:`DocumentPrior.contrast_covariance`. The same in both parameterisations."""
         tril = self.scale_tril.detach().double()
         lifted = torch.cat([tril, tril.new_zeros(1, tril.shape[1])]) if self.anchored else tril
         centred = lifted - lifted.mean(0, keepdim=True)

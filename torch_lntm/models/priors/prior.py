@@ -1,4 +1,4 @@
-"""DocumentPrior: the prior of a document's topic proportions, as every algorithm meets it."""
+"""DocumentPrior: the contract of a prior of documents' topic proportions."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.latents import IdentifiedSpace, LatentSpace
 from torch_lntm.posteriors import Moments
 
-#: Smallest proportion that a start takes logs of.
+#: Lower bound of proportions in starts, before logarithms.
 MIN_PROPORTION = 1e-4
-#: Average variance of the centred logits of theta under a wide normal prior.
+#: Average variance of the centred logits of theta under an inflated normal prior.
 WIDE_VARIANCE = 10.0
 
 
 class DocumentPrior(nn.Module):
-    """The prior of a document's topic proportions, with its parameters.
+    """Prior of a document's topic proportions, with its parameters.
 
-    A document's proportions are a function of one latent variable, eta or theta itself, at the
-    site that :attr:`latent` names; there may be other sites above it. A prior says
+    The proportions are a function of a single latent variable, eta or theta, at the site named by
+    :attr:`latent`. Further sites may come before it, such as sources. A prior defines
 
-    * in :meth:`emit`, how these sites are drawn, as a Pyro program: the definition of the model;
-    * in :meth:`space` and :meth:`identified`, the same in coordinates at the present parameters,
-      for solvers, samplers and integrals;
-    * in :meth:`statistics` and :meth:`m_step`, what an M-step needs of the documents' posteriors,
-      and what it does with it;
-    * in :meth:`start_latents` and :meth:`start`, how to begin from rough proportions.
+    * :meth:`emit`, the Pyro program of these sites: the definition of the model;
+    * :meth:`space` and :meth:`identified`, coordinates of the sites at the current parameters, for
+      solvers, samplers and integrals;
+    * :meth:`statistics` and :meth:`m_step`, sums over the documents' posteriors and the M-step from
+      them;
+    * :meth:`start_latents` and :meth:`start`, initial parameters from rough proportions.
 
-    ``torch_lntm.testing.check_prior`` checks that these agree. A normal prior of eta derives from
-    :class:`~torch_lntm.models.NormalPrior`, which has most of them.
+    :func:`torch_lntm.testing.check_prior` checks their agreement. A normal prior of eta derives
+    from :class:`~torch_lntm.models.NormalPrior`, and inherits most of these methods.
 
     Attributes:
         num_topics: Number of topics K.
-        num_sources: Number of sources, which topics come and go with; 0 where there are none. A
-            prior that has them has their site, ``source``, and their ``mixing``.
+        num_sources: Number of sources of correlation between topics, 0 by default. Priors with
+            sources have the site ``source`` and the parameter ``mixing``.
+
+    Example:
+        >>> model.prior.latent, model.prior.latent_dim, type(model.prior.space(batch)).__name__
+        ('eta', 10, 'NormalSpace')
     """
 
-    #: The site that :meth:`theta` is a function of.
+    #: Name of the site with the argument of :meth:`theta`.
     latent: ClassVar[str]
-    #: Name of the guide to take where none is chosen.
+    #: Name of the default guide.
     default_posterior: ClassVar[str]
-    #: Buffers that a fit changes, as it does the parameters.
+    #: Names of buffers that fits change.
     fitted_buffers: ClassVar[frozenset[str]] = frozenset()
     num_topics: int
     num_sources: int = 0
@@ -56,38 +60,39 @@ class DocumentPrior(nn.Module):
 
     @property
     def space_type(self) -> type[LatentSpace]:
-        """The class of what :meth:`space` returns, by which guides and samplers know what fits."""
+        """Class of the result of :meth:`space`. Guides and samplers check it for what they need."""
         raise self._undefined("space_type")
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the covariates that this prior reads from its batches.
+        """The corpus with the covariates that batches carry for this prior.
 
-        A prior that derives them from the metadata does so by :meth:`Corpus.with_encoding`, once.
+        A prior derives covariates from the metadata once, by :meth:`Corpus.with_encoding`.
 
         Args:
             corpus: The documents.
 
         Returns:
-            The corpus itself if the prior reads none, or if the corpus has them already.
+            The encoded corpus. It is the object ``corpus`` for priors without covariates, and if
+            the covariates are present.
 
         Raises:
-            CorpusError: The documents lack what the covariates are made of.
+            CorpusError: The documents lack a column of the covariates.
         """
         return corpus
 
     def space(self, batch: DocumentBatch) -> LatentSpace:
-        """Whitened coordinates of the documents' latent variables at the present parameters.
+        """Whitened coordinates of the documents' latent variables at the current parameters.
 
         Args:
-            batch: The documents; a prior that depends on covariates reads ``batch.covariates``.
+            batch: The documents. Priors with covariates read ``batch.covariates``.
 
         Returns:
-            The space, without gradients.
+            The space, detached from the parameters.
         """
         raise self._undefined("space")
 
     def identified(self, batch: DocumentBatch) -> IdentifiedSpace:
-        """Coordinates of what the likelihood can see, for integrals; float64.
+        """Coordinates of the part that the likelihood identifies, for integrals; float64.
 
         Args:
             batch: As for :meth:`space`.
@@ -114,14 +119,14 @@ class DocumentPrior(nn.Module):
         return torch.zeros((), dtype=torch.float64)
 
     def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
-        """What :meth:`m_step` needs of some documents, as sums over them.
+        """Sums over documents for :meth:`m_step`.
 
         Args:
-            moments: Expectations of their latent variables, from a posterior or from draws.
+            moments: Expectations of the latent variables, from a posterior or from draws.
             batch: The documents.
 
         Returns:
-            Float64 tensors by names of the prior's choice; sums of disjoint sets add up.
+            Float64 tensors, by names of the prior's choice. Sums of disjoint sets add up.
         """
         raise self._undefined("statistics")
 
@@ -129,13 +134,13 @@ class DocumentPrior(nn.Module):
         """Set the parameters to their maximisers.
 
         Args:
-            num_docs: Number of documents summed over (not counting empty ones).
-            **sums: What :meth:`statistics` gave, added over documents.
+            num_docs: Number of documents in the sums, except for empty documents.
+            **sums: Results of :meth:`statistics`, added over documents.
         """
         raise self._undefined("m_step")
 
     def start_latents(self, theta: Tensor) -> Tensor:
-        """The latent variables ``(num_docs, latent_dim)`` that rough proportions belong to.
+        """Latent variables ``(num_docs, latent_dim)`` of rough proportions.
 
         Args:
             theta: ``(num_docs, num_topics)`` positive proportions.
@@ -143,82 +148,83 @@ class DocumentPrior(nn.Module):
         raise self._undefined("start_latents")
 
     def start(self, num_docs: float, **sums: Tensor) -> None:
-        """Set the parameters from rough latent variables; by default as :meth:`m_step` does.
+        """Set the parameters from rough latent variables. Defaults to :meth:`m_step`.
 
         Args:
-            num_docs: Number of documents summed over.
-            **sums: What :meth:`statistics` made of :meth:`start_latents`, taken for certain.
+            num_docs: Number of documents in the sums.
+            **sums: Results of :meth:`statistics` for :meth:`start_latents`, taken as exact.
         """
         self.m_step(num_docs, **sums)
 
     def inflate_covariance(self) -> None:
-        """Let theta vary more than rough proportions of a start say, for chains to start under.
+        """Increase the variance of theta after a start, for chains.
 
-        The proportions are too sure. From their variance EM would take hundreds of transitions to
-        find that of short documents, and blur the topics meanwhile (``docs/decisions.md``). By
-        default the prior stays as it is.
+        Rough proportions vary too little. From their variance, EM would need hundreds of
+        transitions to find the variance of short documents, and blur the topics meanwhile
+        (``docs/decisions.md``). The default implementation does nothing.
         """
 
     def expect_draws(self) -> dict[str, float]:
-        """Choose what was left open for a fit whose M-steps see draws of the latents, not modes.
+        """Choose default settings for fits with M-steps from draws instead of modes.
 
         Returns:
-            The settings chosen, by their names in the constructor; none by default.
+            The chosen settings, by their names in the constructor. Empty by default.
         """
         return {}
 
     def contrast_covariance(self) -> Tensor:
         """Covariance ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        Centring removes the shift that softmax ignores, so this is identified. Its rows sum to 0.
-        Where the prior mean depends on the document, this is the covariance around it.
+        Centring removes the shift that softmax ignores, so the covariance is identified. Its rows
+        sum to 0. A prior mean that depends on the document is subtracted.
         """
         raise self._undefined("contrast_covariance")
 
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
-        """What the prior mean of a normal eta is linear in, with coefficients that a fit learns.
+        """Regressors of a normal eta's prior mean, if fits learn its coefficients.
 
         Args:
             batch: As for :meth:`space`.
 
         Returns:
-            Rows ``(num_docs, num_rows)``, float64, and the penalties ``(num_rows,)`` of their
-            coefficients, the precisions of these relative to the covariance; None where there is no
-            such mean.
+            Regressors ``(num_docs, num_rows)``, float64, and penalties ``(num_rows,)``. A penalty
+            is the prior precision of a row of coefficients, relative to the covariance. ``None``
+            for priors without regressors.
         """
         return None
 
-    def _undefined(self, what: str) -> NotImplementedError:
-        """The error of a part of the contract that a subclass has left out."""
+    def _undefined(self, method: str) -> NotImplementedError:
+        """The error for a method of the contract that a subclass lacks."""
         return NotImplementedError(
-            f"{type(self).__name__} does not define {what}; the docstrings of DocumentPrior and "
+            f"{type(self).__name__} does not define {method}; the docstrings of DocumentPrior and "
             "NormalPrior say what it is, and docs/own_prior.md has examples"
         )
 
     def canonicalise_(self) -> dict[str, Tensor]:
-        """Choose, among parameters that mean the same, those that are stated as the convention.
+        """Replace the parameters by the conventional choice among equivalent parameters.
 
         Returns:
-            What follows for the documents' latent variables: by the names of the sites that change,
-            the matrix ``(dim, dim)`` that rows of their values are to be multiplied by.
+            Matrices ``(dim, dim)``, by the names of the sites that change. Multiply rows of the
+            sites' values by them to obtain the values under the new parameters.
         """
         return {}
 
 
 def is_up_to_date(part: object, method: str, *others: str) -> bool:
-    """Whether a part of a model has a method that is no older than others that it must agree with.
+    """Whether a part of a model defines a method at least as recently as related methods.
 
-    A class that has, say, another mean than its base must not draw its parameters as the base does.
+    A class that overrides the mean of its base must not inherit the base's draw of parameters.
+    "Recent" means late in the line of subclasses.
 
     Args:
         part: A prior, topics or words.
-        method: The method.
-        *others: Those that it has to agree with.
+        method: Name of the method.
+        *others: Names of the related methods.
     """
     classes = type(part).__mro__
 
     def defined_at(name: str) -> int:
-        return next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
+        return next((i for i, cls in enumerate(classes) if name in vars(cls)), len(classes))
 
     return defined_at(method) < len(classes) and all(
         defined_at(method) <= defined_at(other) for other in others
@@ -226,7 +232,7 @@ def is_up_to_date(part: object, method: str, *others: str) -> bool:
 
 
 def centred_logits(theta: Tensor) -> Tensor:
-    """Log proportions with mean 0, ``(..., num_topics)``, of proportions of at least 1e-4."""
+    """Log proportions ``(..., num_topics)`` with mean 0. Proportions below 1e-4 count as 1e-4."""
     logits = theta.clamp_min(MIN_PROPORTION).log()
     return logits - logits.mean(-1, keepdim=True)
 
@@ -234,27 +240,33 @@ def centred_logits(theta: Tensor) -> Tensor:
 def inflation_factor(covariance: Tensor) -> float:
     """Factor of at least 1 by which a start inflates a covariance of centred logits.
 
-    The average variance becomes at least 10. The factor is 1 if it is larger, or if there is a
-    single topic, whose variance is 0.
+    The average variance becomes at least 10. The factor is 1 for a larger variance, and for a
+    single topic, which has variance 0.
 
     Args:
         covariance: ``(num_topics, num_topics)``.
     """
-    narrow = float(covariance.diagonal().mean())
-    return max(1.0, WIDE_VARIANCE / narrow) if narrow > 0.0 else 1.0
+    variance = float(covariance.diagonal().mean())
+    return max(1.0, WIDE_VARIANCE / variance) if variance > 0.0 else 1.0
 
 
-def check_tensor(value: Tensor, what: str, *shape: int, positive: bool = False) -> Tensor:
-    """A tensor that was given for a parameter.
+def check_tensor(value: Tensor, name: str, *shape: int, positive: bool = False) -> Tensor:
+    """Check the value of a parameter and return it as a tensor.
+
+    Args:
+        value: The value.
+        name: Name of the parameter, for the error.
+        *shape: Expected shape.
+        positive: Whether the entries must be positive.
 
     Raises:
-        ConfigError: Another shape, or an entry that is not finite, or not positive where it must.
+        ConfigError: The shape is different, or an entry is not finite, or not positive.
     """
     tensor = torch.as_tensor(value)
     fits = tuple(tensor.shape) == shape and bool(torch.isfinite(tensor).all())
     if not fits or (positive and not (tensor > 0).all()):
         raise ConfigError(
-            f"{what}: got shape {tuple(tensor.shape)}; expected {shape} "
+            f"{name}: got shape {tuple(tensor.shape)}; expected {shape} "
             f"{'positive ' if positive else ''}finite numbers"
         )
     return tensor

@@ -1,4 +1,4 @@
-"""The prior of a normal prior's own parameters, written as documents that were never seen."""
+"""PseudoDocuments: a prior of the parameters, written as imaginary documents."""
 
 from __future__ import annotations
 
@@ -7,53 +7,60 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 from torch_lntm.models.priors.prior import WIDE_VARIANCE
 
-#: Variance of independent logits that the prior stands for until chains are to fit the model.
+#: Default variance of the imaginary logits, except in fits by chains.
 NARROW_VARIANCE = 1.0
 
 
 class PseudoDocuments:
-    """``pseudo_documents`` documents of independent logits of the variance ``pseudo_variance``.
+    """Prior of a document prior's parameters, as imaginary documents of independent logits.
 
-    Where the variance is not given it is 1, until chains are to fit the model: modes of the
-    documents' logits vary about as much, draws ten times as much, and a prior of variance 1 would
-    blur the topics of short documents (``docs/decisions.md``).
+    There are ``pseudo_documents`` documents, and their logits have variance ``pseudo_variance``.
+    The variance defaults to 1, and to 10 in fits by chains. Posterior modes of logits vary about as
+    much as 1, draws ten times as much. For draws, a prior variance of 1 would blur the topics of
+    short documents (``docs/decisions.md``).
 
     Attributes:
-        pseudo_documents: The prior's weight, in documents.
-        pseudo_variance: The variance that it stands for.
+        pseudo_documents: Weight of the prior, in documents.
+        pseudo_variance: Variance of the imaginary logits.
     """
 
     pseudo_documents: float
     pseudo_variance: float
-    _variance_is_given: bool
+    _has_default_variance: bool
 
-    def _set_pseudo_documents(self, what: str, documents: float, variance: float | None) -> None:
-        """Set both.
+    def _set_pseudo_documents(self, name: str, documents: float, variance: float | None) -> None:
+        """Set number and variance.
+
+        Args:
+            name: Name of the parameters, for the error.
+            documents: The number.
+            variance: The variance, or ``None`` for the default.
 
         Raises:
-            ConfigError: A number that cannot be used; calls the prior that of ``what``.
+            ConfigError: The number is negative, or the variance is not positive.
         """
-        self._variance_is_given = variance is not None
+        self._has_default_variance = variance is None
         self.pseudo_documents = float(documents)
         self.pseudo_variance = NARROW_VARIANCE if variance is None else float(variance)
         if not self.pseudo_documents >= 0 or not self.pseudo_variance > 0:
             raise ConfigError(
-                f"the prior of {what} has pseudo_documents={self.pseudo_documents} and "
+                f"the prior of {name} has pseudo_documents={self.pseudo_documents} and "
                 f"pseudo_variance={self.pseudo_variance}; expected >= 0 and > 0"
             )
 
     def _should_check(self, info: Tensor) -> bool:
-        """Whether to ask what a factorisation in the M-step came to.
+        """Whether to check the success of a factorisation in the M-step.
 
-        With a prior of some weight it succeeds unless the sums are not finite, or beyond all
-        reason, and then parameters are not finite either: not worth waiting for a GPU.
+        Under a prior of some weight it succeeds for finite sums, unless they are absurdly large.
+        Parameters then become infinite or NaN, and fits report it. The check would make the host
+        wait for a GPU.
         """
         return self.pseudo_documents * self.pseudo_variance < 1.0 or not info.is_cuda
 
     def expect_draws(self) -> dict[str, float]:
-        """See :meth:`DocumentPrior.expect_draws`; a wide ``pseudo_variance``."""
-        # It may have been set since the prior was made, which is a choice too.
-        if self._variance_is_given or self.pseudo_variance != NARROW_VARIANCE:
+        """See :meth:`DocumentPrior.expect_draws`. Chooses a ``pseudo_variance`` of 10."""
+        # An attribute set after construction is a choice of the caller too.
+        if not self._has_default_variance or self.pseudo_variance != NARROW_VARIANCE:
             return {}
         self.pseudo_variance = WIDE_VARIANCE
         return {"pseudo_variance": WIDE_VARIANCE}

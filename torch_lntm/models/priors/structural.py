@@ -1,4 +1,4 @@
-"""The logistic-normal prior whose mean is linear in the documents' covariates."""
+"""StructuralPrior: a normal prior of eta with a mean linear in the documents' covariates."""
 
 from __future__ import annotations
 
@@ -15,45 +15,50 @@ from torch_lntm.models.priors.logistic_normal import LogisticNormalPrior
 from torch_lntm.models.priors.prior import check_tensor
 from torch_lntm.posteriors import Moments
 
-#: Bounds of the penalty that the evidence chooses; within them a coefficient is free, or 0.
+#: Bounds of an estimated penalty: coefficients are free at the lower bound, and 0 at the upper.
 MIN_PENALTY, MAX_PENALTY = 1e-6, 1e8
-#: Updates of the penalty at an M-step: they converge linearly, and the next M-step goes on.
+#: Updates of the penalty in an M-step. They converge linearly, and the next M-step continues.
 EVIDENCE_STEPS = 20
 
 
 class StructuralPrior(LogisticNormalPrior):
     """eta_d ~ Normal(Γᵀ(1, x_d), covariance), theta = softmax(eta).
 
-    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*). x_d are the document's
-    covariates, ``batch.covariates["prevalence"]``. They are standardised here by the training
-    documents' means and standard deviations, u = (x − means) / scales, so that eta's mean is
-    ``loc`` + ``slopes``ᵀu: ``loc`` is that of a document with average covariates.
+    The prior of structural topic models (*Roberts, Stewart & Airoldi 2016*). x_d are the covariates
+    of a document, ``batch.covariates["prevalence"]``. Here they are standardised by the training
+    documents' means and standard deviations, u = (x − means) / scales. The mean of eta is ``loc`` +
+    ``slopes``ᵀu, so ``loc`` is the mean of a document with average covariates.
 
-    The slopes have a prior of their own: each row is Normal(0, covariance / ``penalty``). The
-    intercept's is flat. Given the documents' eta, the coefficients are matrix-normal, with
-    :attr:`coefficients` for mean, :meth:`coefficient_covariance` between rows and ``covariance``
+    Each row of slopes has the prior Normal(0, covariance / ``penalty``). The prior of the intercept
+    is flat. Given the documents' eta, the coefficients are matrix-normal, with mean
+    :attr:`coefficients`, covariance :meth:`coefficient_covariance` between rows, and ``covariance``
     between topics.
 
     Args:
         num_topics: Number of topics K.
-        covariates: The covariates' names, means and scales, and their formula if there is one.
+        covariates: Names, means and scales of the covariates, and their formula if any.
         anchored: Fix the last topic's component at 0.
         loc: ``(latent_dim,)`` prior mean of a document with average covariates.
-        slopes: ``(num_covariates, latent_dim)`` change of the prior mean with one standard
-            deviation of each covariate; zero by default.
+        slopes: ``(num_covariates, latent_dim)`` change of the prior mean per standard deviation of
+            each covariate. Defaults to 0.
         covariance: ``(latent_dim, latent_dim)`` prior covariance.
-        penalty: Precision of the slopes' prior, relative to ``covariance``; by default the M-step
-            finds it by the evidence, from 1 on (*MacKay 1992*).
+        penalty: Precision of the slopes' prior, relative to ``covariance``. By default M-steps
+            estimate it by the evidence, from 1 on (*MacKay 1992*).
         pseudo_documents: As for :class:`LogisticNormalPrior`.
         pseudo_variance: As for :class:`LogisticNormalPrior`.
         dtype: Floating-point type.
 
     Attributes:
-        covariates: As given.
-        learn_penalty: Whether the M-step finds the penalty.
+        covariates: The covariates.
+        learn_penalty: Whether M-steps estimate the penalty.
 
     Raises:
-        ConfigError: A shape or value that cannot be used.
+        ConfigError: A shape or value is out of range.
+
+    Example:
+        >>> by_year = lntm.models.Covariates.of(posts, "~ year")
+        >>> lntm.models.StructuralPrior(3, by_year).coefficients.tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
 
     fitted_buffers = frozenset({"penalty", "gram"})
@@ -99,7 +104,7 @@ class StructuralPrior(LogisticNormalPrior):
         self.slopes = nn.Parameter(slopes.detach().clone().to(dtype))
         start = 1.0 if penalty is None else penalty
         self.register_buffer("penalty", torch.tensor(start, dtype=torch.float64))
-        # On the model's device, and in no file: the covariates have them.
+        # Buffers follow the model to its device. Files hold the covariates instead.
         for name in ("means", "scales"):
             values = torch.tensor(getattr(covariates, name), dtype=torch.float64)
             self.register_buffer(name, values, persistent=False)
@@ -108,7 +113,7 @@ class StructuralPrior(LogisticNormalPrior):
 
     @property
     def num_covariates(self) -> int:
-        """Number of covariates, without the intercept."""
+        """Number of covariates, excluding the intercept."""
         return len(self.covariates.names)
 
     @property
@@ -118,59 +123,59 @@ class StructuralPrior(LogisticNormalPrior):
 
     @property
     def coefficients(self) -> Tensor:
-        """Γ ``(1 + num_covariates, latent_dim)`` in the covariates' own units, float64."""
+        """Γ ``(1 + num_covariates, latent_dim)`` in the units of the covariates, float64."""
         rows = torch.cat([self.loc[None], self.slopes]).detach().double()
         return self._to_units() @ rows
 
     def coefficient_covariance(self) -> Tensor:
         """Covariance between the rows of Γ given the documents' eta, float64.
 
-        ``(1 + num_covariates, 1 + num_covariates)``; entries p, k and q, j of Γ have the covariance
-        ``coefficient_covariance()[p, q] * covariance[k, j]``. It is (XᵀX + R)⁻¹ in
-        standard symbols. What the documents' eta themselves leave open is not in it.
+        ``(1 + num_covariates, 1 + num_covariates)``. Entries (p, k) and (q, j) of Γ have the
+        covariance ``coefficient_covariance()[p, q] * covariance[k, j]``. In standard symbols the
+        matrix is (XᵀX + R)⁻¹. The uncertainty of the documents' eta comes on top of it.
 
         Raises:
-            NotFittedError: No M-step has been made.
+            NotFittedError: There was no M-step yet.
         """
         units = self._to_units()
         return units @ torch.linalg.inv(self._row_precision()) @ units.mT
 
     def _row_precision(self) -> Tensor:
-        """UᵀU + R, of the coefficients of (1, u) given the documents' eta, float64."""
+        """UᵀU + R, precision of the coefficients of (1, u) given the documents' eta, float64."""
         if float(self.gram[0, 0]) == 0:
             raise NotFittedError("the model has not been fitted; VariationalEM(model, guide).fit")
         return self.gram + self._penalties().diag()
 
     def _penalties(self) -> Tensor:
-        """The penalties of the intercept, none, and of the slopes ``(1 + num_covariates,)``."""
+        """Penalties ``(1 + num_covariates,)``: 0 for the intercept, and those of the slopes."""
         slopes = self.penalty.expand(self.num_covariates)
         return torch.cat([slopes.new_zeros(1), slopes])
 
     def regressors(self, batch: DocumentBatch) -> tuple[Tensor, Tensor] | None:
-        """See :meth:`DocumentPrior.regressors`; an intercept and the standardised covariates."""
+        """See :meth:`DocumentPrior.regressors`. An intercept and the standardised covariates."""
         u = self.standardised(batch)
         return torch.cat([u.new_ones(batch.num_docs, 1), u], 1), self._penalties()
 
     def _to_units(self) -> Tensor:
-        """The matrix that takes the coefficients of (1, u) to those of (1, x), float64."""
+        """Matrix from coefficients of (1, u) to coefficients of (1, x), float64."""
         units = torch.eye(1 + self.num_covariates).to(self.gram)
         units[1:, 1:] = (1 / self.scales).diag()
         units[0, 1:] = -self.means / self.scales
         return units
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """See :meth:`DocumentPrior.encode`; derives the array ``"prevalence"``.
+        """See :meth:`DocumentPrior.encode`. Derives the array ``"prevalence"``.
 
-        Documents without the columns keep the array that they have; without one they get the
-        training documents' mean, with a warning.
+        Documents that lack the columns keep an array they carry. Otherwise they get the mean of the
+        training documents, with a warning.
         """
         return self.covariates.encode(corpus) if self.num_covariates else corpus
 
     def standardised(self, batch: DocumentBatch) -> Tensor:
-        """The batch's covariates in standard units ``(num_docs, num_covariates)``, float64.
+        """Covariates of a batch in standard units ``(num_docs, num_covariates)``, float64.
 
         Raises:
-            ConfigError: The batch carries none, or another number of them.
+            ConfigError: The batch lacks covariates, or carries another number of them.
         """
         if self.num_covariates == 0:
             return self.means.new_zeros(batch.num_docs, 0)
@@ -188,14 +193,14 @@ class StructuralPrior(LogisticNormalPrior):
         return (x - self.means) / self.scales
 
     def location(self, batch: DocumentBatch) -> Tensor:
-        """See :meth:`NormalPrior.location`; ``(num_docs, latent_dim)``."""
+        """See :meth:`NormalPrior.location`. The mean is ``(num_docs, latent_dim)``."""
         return self.loc + self.standardised(batch).to(self.slopes.dtype) @ self.slopes
 
     def statistics(self, moments: Moments, batch: DocumentBatch) -> dict[str, Tensor]:
         """See :meth:`NormalPrior.statistics`.
 
         Returns:
-            Its sums, and with u the standardised covariates ``covariate_sum`` Σ_d u,
+            Its sums, and for the standardised covariates u: ``covariate_sum`` Σ_d u,
             ``covariate_outer`` Σ_d uuᵀ and ``covariate_latent`` Σ_d u E etaᵀ.
         """
         u, mean = self.standardised(batch), moments.mean.double()
@@ -209,11 +214,11 @@ class StructuralPrior(LogisticNormalPrior):
     def _fit_mean(
         self, num_docs: float, sums: Mapping[str, Tensor], learn: bool = True
     ) -> tuple[Tensor, Tensor, float]:
-        """See :meth:`LogisticNormalPrior._fit_mean`; sets the slopes, and learns the penalty.
+        """See :meth:`LogisticNormalPrior._fit_mean`. Sets the slopes, and learns the penalty.
 
-        With the intercept's flat prior integrated out, everything is in terms of the covariates
-        about their mean: slopes = (UᵀU + penalty I)⁻¹ UᵀM. Each penalised row of slopes counts as
-        one more vector in the covariance.
+        The intercept's flat prior is integrated out, so covariates are centred at their mean:
+        slopes = (UᵀU + penalty I)⁻¹ UᵀM. Each penalised row of slopes adds a vector to the
+        covariance's scatter.
         """
         mean, scatter, _ = super()._fit_mean(num_docs, sums)
         centre = sums["covariate_sum"] / num_docs
@@ -232,7 +237,7 @@ class StructuralPrior(LogisticNormalPrior):
         return location, scatter - slopes.mT @ crossed, num_docs + self.num_covariates
 
     def _mean_covariance(self, num_docs: float) -> Tensor:
-        """See :meth:`LogisticNormalPrior._mean_covariance`; of intercept and slopes."""
+        """See :meth:`LogisticNormalPrior._mean_covariance`. Rows are intercept and slopes."""
         return torch.linalg.inv(self._row_precision())
 
     def _move_mean(self, change: Tensor) -> None:
@@ -242,10 +247,10 @@ class StructuralPrior(LogisticNormalPrior):
 
     @torch.no_grad()
     def draw_(self, num_docs: float, rng: np.random.Generator, **sums: Tensor) -> None:
-        """See :meth:`LogisticNormalPrior.draw_`; coefficients are matrix-normal.
+        """See :meth:`LogisticNormalPrior.draw_`. The coefficients are matrix-normal.
 
-        Where the penalty is not given it is drawn too, under the prior Gamma(½, ½), by which a
-        slope in units of eta's standard deviation is a standard Cauchy.
+        A learned penalty is drawn too, from the prior Gamma(½, ½). A slope in units of eta's
+        standard deviation is then standard Cauchy.
         """
         super().draw_(num_docs, rng, **sums)
         if self.learn_penalty and self.num_covariates:
@@ -256,14 +261,14 @@ class StructuralPrior(LogisticNormalPrior):
             self.penalty.fill_(min(max(drawn, MIN_PENALTY), MAX_PENALTY))
 
     def _by_evidence(self, values: Tensor, rotated: Tensor) -> Tensor:
-        """The penalty r at which the evidence is stationary (*MacKay 1992, eq. 27*).
+        """Penalty r at a stationary point of the evidence (*MacKay 1992, eq. 27*).
 
-        r = dim γ / tr(Σ⁻¹ΓᵀΓ), γ = Σ_i λ_i/(λ_i + r) the number of determined coefficients of each
-        of dim outcomes, Γ the slopes and Σ the present covariance.
+        r = dim γ / tr(Σ⁻¹ΓᵀΓ), with γ = Σ_i λ_i/(λ_i + r) the number of determined coefficients of
+        each of dim outcomes, Γ the slopes and Σ the current covariance.
 
         Args:
             values: ``(num_covariates,)`` eigenvalues λ of UᵀU.
-            rotated: ``(num_covariates, latent_dim)`` UᵀM in their coordinates.
+            rotated: ``(num_covariates, latent_dim)`` UᵀM in the basis of the eigenvectors.
         """
         tril = self.scale_tril.detach().double()
         whitened = torch.linalg.solve_triangular(tril.mT, rotated, upper=True, left=False)
@@ -277,7 +282,7 @@ class StructuralPrior(LogisticNormalPrior):
         return penalty
 
     def log_prior(self) -> Tensor:
-        """See :meth:`LogisticNormalPrior.log_prior`; with that of the slopes."""
+        """See :meth:`LogisticNormalPrior.log_prior`. The slopes' prior is added."""
         tril = self.scale_tril.double()
         whitened = torch.linalg.solve_triangular(
             tril.mT, self.slopes.double(), upper=True, left=False
@@ -289,17 +294,17 @@ class StructuralPrior(LogisticNormalPrior):
         )
 
     def averaged(self) -> LogisticNormalPrior:
-        """The prior of documents whose covariates are not known, averaged over the training ones'.
+        """Prior of documents with unknown covariates, averaged over the training documents.
 
-        It is normal with the mean and the covariance of the prior means of all training documents:
-        the spread of these adds to the covariance.
+        It is normal. Its mean is the average of the training documents' prior means, and their
+        spread is added to the covariance.
 
         Returns:
-            A plain prior, which reads no covariates; ``model.with_parts(model.prior.averaged())``
-            takes any documents.
+            A plain prior that reads no covariates. ``model.with_parts(model.prior.averaged())``
+            accepts any documents.
 
         Raises:
-            NotFittedError: No M-step has been made.
+            NotFittedError: There was no M-step yet.
         """
         self._row_precision()
         num_docs, total = self.gram[0, 0], self.gram[0, 1:]

@@ -124,7 +124,7 @@ class NormalTopics(LogitTopics):
         level = self.logits.double()[:, has_tokens].logsumexp(0)
         for count in range(STEPS):
             x = wright_omega(centre - level)
-            # Two equal expressions. Each cancels in the range of the second.
+            # Two equal expressions. Each loses precision where the other is exact.
             logits = torch.where(x > 1.0, x.log() - total.log() + level, pull - x)
             step = -logits.sum(0) / (x / (1.0 + x)).sum(0)
             # Later steps down are rounding errors.
