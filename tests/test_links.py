@@ -12,7 +12,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "studies/README.md")),
+    *(
+        ROOT / name
+        for name in (
+            *("README.md", "CHANGELOG.md", "SECURITY.md"),
+            "studies/README.md",
+        )
+    ),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]

@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "torch_lntm"
@@ -156,3 +157,35 @@ def test_the_least_python_is_the_same_everywhere(metadata: configparser.ConfigPa
     classifiers = metadata["metadata"]["classifiers"]
     versions = re.findall(r"Python :: (3\.\d+)$", classifiers, re.MULTILINE)
     assert min(versions, key=lambda version: int(version.partition(".")[2])) == least
+
+
+def test_the_version_is_the_same_everywhere(metadata: configparser.ConfigParser) -> None:
+    version = metadata["metadata"]["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (\S+)$", citation, re.MULTILINE) == [version]
+
+
+def test_the_hooks_have_the_pinned_version_of_ruff() -> None:
+    pinned = re.search(
+        r"^ruff==(\S+)$",
+        (REPOSITORY / "constraints.txt").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (ruff,) = (repo for repo in hooks["repos"] if "ruff" in repo["repo"])
+    assert ruff["rev"] == f"v{pinned[1]}"
+    assert {hook["id"] for hook in ruff["hooks"]} == {"ruff-check", "ruff-format"}
+
+
+def test_the_forms_for_issues_are_complete() -> None:
+    forms = sorted((REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert [form.name for form in forms] == ["bug.yml", "config.yml", "feature.yml"]
+    for form in (forms[0], forms[2]):
+        fields = yaml.safe_load(form.read_text(encoding="utf-8"))
+        assert fields["name"]
+        assert fields["description"]
+        for field in fields["body"]:
+            assert field["type"] in ("input", "textarea")
+            assert field["id"]
+            assert field["attributes"]["label"]

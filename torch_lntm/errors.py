@@ -6,13 +6,14 @@ error, for example a ValueError.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "ConfigError",
@@ -21,6 +22,7 @@ __all__ = [
     "CorpusWarning",
     "FileError",
     "IncompatibleGuideError",
+    "LNTMDeprecationWarning",
     "LNTMError",
     "LNTMWarning",
     "MissingColumnError",
@@ -31,10 +33,15 @@ __all__ = [
     "TooFewDocumentsError",
     "UnreliableEstimateWarning",
     "import_extra",
+    "renamed_arguments",
     "require",
     "require_whole",
     "warn",
+    "warn_deprecated",
 ]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 class LNTMError(Exception):
@@ -151,6 +158,10 @@ class SavingWarning(LNTMWarning):
     """Failure to write a file, for example a checkpoint. The computation continues."""
 
 
+class LNTMDeprecationWarning(LNTMWarning, FutureWarning):
+    """Use of a deprecated name; names the replacement and the version of the removal."""
+
+
 def warn(message: str, category: type[LNTMWarning]) -> None:
     """Issue a warning at the first caller outside of this package, torch and pyro.
 
@@ -163,6 +174,62 @@ def warn(message: str, category: type[LNTMWarning]) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def warn_deprecated(old: str, new: str, removed_in: str) -> None:
+    """Warn that a name is deprecated; see ``docs/stability.md``.
+
+    Args:
+        old: The deprecated name, such as ``"torch_lntm.reports.old_name"``.
+        new: The name to use instead.
+        removed_in: First version without the deprecated name.
+    """
+    warn(
+        f"{old} is deprecated and will be removed in version {removed_in}; use {new}",
+        LNTMDeprecationWarning,
+    )
+
+
+def renamed_arguments(
+    removed_in: str, **names: str
+) -> Callable[[Callable[Arguments, Result]], Callable[..., Result]]:
+    """Decorator for a function with renamed arguments. The old names still work, with a warning.
+
+    Args:
+        removed_in: First version without the old names.
+        **names: New name of each old name, such as ``own_words="cache_weight"``.
+
+    Returns:
+        The decorator. A call with both names of an argument raises TypeError.
+
+    Example:
+        >>> import warnings
+        >>> @lntm.errors.renamed_arguments("0.4.0", size="num_words")
+        ... def f(num_words):
+        ...     return num_words
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     f(size=3)
+        3
+        >>> print(caught[0].message)
+        the argument size of f is deprecated and will be removed in version 0.4.0; use num_words
+    """
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def renamed(*args: Any, **kwargs: Any) -> Result:
+            for old in names.keys() & kwargs.keys():
+                new = names[old]
+                if new in kwargs:
+                    raise TypeError(f"{function.__name__}() got both {new} and its old name {old}")
+                place = f"the argument {old} of {function.__name__}"
+                warn_deprecated(place, new, removed_in)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return renamed
+
+    return decorate
 
 
 def require(least: float, **settings: Any) -> None:
