@@ -1,4 +1,4 @@
-"""Arrays in files that are mapped into memory: written piece by piece, read where they are used."""
+"""Memory-mapped arrays: written to files in pieces, read from the files on use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch_lntm.errors import FileError
 from torch_lntm.files import open_to_read, path_errors, read_header
 
-#: Entries that are read, checked or written at once.
+#: Entries per piece of reading, checking and writing.
 PART = 1 << 20
 
 
@@ -39,11 +39,12 @@ class Rows(NamedTuple):
 def parts(
     row_offsets: NDArray[np.integer], max_entries: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Yields ranges ``first, last`` of documents with bounded entries, or of a single document.
+    """Yields ranges ``(first, last)`` of documents with a bounded number of entries.
 
     Args:
-        row_offsets: ``(num_docs + 1,)`` non-descending offsets of the documents' entries.
-        max_entries: The most entries of several documents; ``PART`` if not given.
+        row_offsets: ``(num_docs + 1,)`` ascending offsets of the documents' entries.
+        max_entries: Maximum number of entries in a range. A document with more entries is a range
+            alone. Defaults to ``PART``.
     """
     first, num_docs = 0, row_offsets.size - 1
     max_entries = PART if max_entries is None else max_entries
@@ -58,19 +59,21 @@ def parts(
 
 
 def map_array(path: Path, dtype: Any) -> NDArray[Any]:
-    """The array of one dimension in an ``.npy`` file, mapped into memory and read-only.
+    """Read-only, memory-mapped array of the one-dimensional ``.npy`` file.
 
     Raises:
-        FileError: The file is missing or damaged, or holds something else.
+        FileError: The file is missing or damaged, or the array has another type or shape.
     """
     expected = np.dtype(dtype)
     with open_to_read(path) as file:
         try:
-            shape, found = read_header(file)
+            shape, announced = read_header(file)
         except (ValueError, OSError) as error:
             raise FileError(f"{path}: not a complete .npy file ({error})") from error
-        if found != expected or len(shape) != 1:
-            raise FileError(f"{path}: expected {expected} numbers in a row, got {shape} of {found}")
+        if announced != expected or len(shape) != 1:
+            raise FileError(
+                f"{path}: expected {expected} numbers in a row, got {shape} of {announced}"
+            )
         start = file.tell()
         size = os.fstat(file.fileno()).st_size - start
         if size != shape[0] * expected.itemsize:
@@ -82,7 +85,7 @@ def map_array(path: Path, dtype: Any) -> NDArray[Any]:
 
 
 def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]:
-    if not size:  # nothing can be mapped
+    if not size:  # an empty range cannot be mapped
         return np.empty(0, dtype)
     array = np.memmap(file, dtype, "r", start, (size,))
     if hasattr(os, "preadv"):
@@ -93,12 +96,12 @@ def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]
     return array
 
 
-#: For what is mapped, the file's descriptor, and a position in the file less its address.
+#: By mapping: the file's descriptor, and the difference of file position and memory address.
 _FILES: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 
 
 def _base(array: NDArray[Any]) -> Any:
-    """What an array lies in: of a mapped one the object that maps the file."""
+    """Owner of an array's memory. The owner of a mapped array is the mapping of the file."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -108,15 +111,15 @@ def _base(array: NDArray[Any]) -> Any:
 def take(
     array: NDArray[Any], starts: NDArray[np.integer], sizes: NDArray[np.integer]
 ) -> NDArray[Any]:
-    """Ranges of an array, one after the other in a new one.
+    """Copies ranges of an array into a new array.
 
-    Of a mapped array they are read from the file: to touch a range that is mapped may take in
-    megabytes around it.
+    The ranges of a mapped array are read from the file by system calls. Access through the mapping
+    may load megabytes around each range.
 
     Args:
-        array: ``(size,)`` an array, or a slice of one.
-        starts: ``(num_ranges,)`` where each range starts.
-        sizes: ``(num_ranges,)`` numbers in each.
+        array: ``(size,)`` array or slice of an array.
+        starts: ``(num_ranges,)`` start of each range.
+        sizes: ``(num_ranges,)`` size of each range.
 
     Raises:
         FileError: The file has become shorter.
@@ -125,32 +128,32 @@ def take(
         before = np.cumsum(sizes) - sizes
         return np.asarray(array[np.arange(sizes.sum()) + np.repeat(starts - before, sizes)])
     descriptor, shift = source
-    found = np.empty(int(sizes.sum()), array.dtype)
-    buffer, stop = found.view(np.uint8).data, 0
+    copy = np.empty(int(sizes.sum()), array.dtype)
+    buffer, stop = copy.view(np.uint8).data, 0
     positions = (array.ctypes.data + shift + starts * array.itemsize).tolist()
     for position, size in zip(positions, (sizes * array.itemsize).tolist(), strict=True):
         start, stop = stop, stop + size
         if size and os.preadv(descriptor, [buffer[start:stop]], position) != size:
             raise FileError("a file of the corpus has been cut short; read the corpus again")
-    return found
+    return copy
 
 
 def pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yields an array of one dimension in pieces; what is mapped does not stay in memory."""
+    """Yields a one-dimensional array in pieces. Mapped pieces leave memory after use."""
     for start in range(0, array.size, PART):
         yield array[start : start + PART]
         release(array)
 
 
 def is_mapped(array: NDArray[Any]) -> bool:
-    """Whether an array is, or is a part of, a file that is mapped into memory."""
+    """Whether an array is a memory-mapped file or a part of it."""
     return isinstance(array, np.memmap)
 
 
 def release(*arrays: NDArray[Any]) -> None:
-    """Takes what was read of mapped arrays out of this process's memory.
+    """Removes the pages of mapped arrays from this process's memory.
 
-    The system keeps it as long as it has memory to spare, and gives it back at the next use.
+    The system caches the pages as long as it has free memory, and returns them on the next use.
     """
     for base in map(_base, arrays):
         if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -161,7 +164,7 @@ def release(*arrays: NDArray[Any]) -> None:
 
 
 class ArrayWriter:
-    """An array of one dimension that is written to a file piece by piece.
+    """Writes a one-dimensional array to a file in pieces.
 
     Args:
         file: The file, open for writing.
@@ -173,25 +176,25 @@ class ArrayWriter:
         self.dtype = np.dtype(dtype)
         self.size = 0
         self.checksum = 0
-        self._write_header(2**62)  # as long as that of any other size
+        self._write_header(2**62)  # the header has this length for every size
         self._start = file.tell()
 
     def add(self, numbers: NDArray[Any]) -> None:
-        """Writes further numbers."""
+        """Appends numbers."""
         data = np.ascontiguousarray(numbers, self.dtype).data
         self.checksum = zlib.crc32(data, self.checksum)
         self.file.write(data)
         self.size += numbers.size
 
     def finish(self) -> None:
-        """Writes the size, with which the file is an ``.npy`` file."""
+        """Writes the size into the header, which completes the ``.npy`` file."""
         self.file.seek(0)
         self._write_header(self.size)
         assert self.file.tell() == self._start
         self.file.flush()
 
     def map(self) -> NDArray[Any]:
-        """The array, mapped into memory; once it is finished."""
+        """Memory-mapped array of the finished file."""
         return _map(self.file, self.dtype, self._start, self.size)
 
     def _write_header(self, size: int) -> None:
@@ -200,7 +203,7 @@ class ArrayWriter:
 
 
 class RowsWriter:
-    """The arrays of documents in compressed sparse rows, each in its file.
+    """Writes documents in compressed sparse rows, each array to a file.
 
     Args:
         offsets: File of the row offsets, int64.
@@ -216,33 +219,33 @@ class RowsWriter:
 
     @property
     def num_docs(self) -> int:
-        """Number of documents so far."""
+        """Number of documents written so far."""
         return self.offsets.size - 1
 
     @property
     def nnz(self) -> int:
-        """Number of entries so far."""
+        """Number of entries written so far."""
         return self.words.size
 
     def add(self, rows: Rows) -> None:
-        """Writes further documents."""
+        """Appends documents."""
         self.offsets.add(self.nnz + np.cumsum(rows.sizes, dtype=np.int64))
         self.words.add(rows.word_index)
         self.counts.add(rows.counts)
 
     def finish(self) -> None:
-        """Writes the sizes."""
+        """Completes the three files."""
         for array in (self.offsets, self.words, self.counts):
             array.finish()
 
 
 def collect(pieces: Iterable[Rows], in_files: bool) -> tuple[NDArray[Any], ...]:
-    """Puts documents together: the arrays ``row_offsets``, ``word_index`` and ``counts``.
+    """Joins documents to the arrays ``row_offsets``, ``word_index`` and ``counts``.
 
     Args:
-        pieces: Some of the documents after the other.
-        in_files: Whether to map the arrays from temporary files, which go with the arrays, and not
-            to hold them in memory. They are in the folder that the variable ``TMPDIR`` names.
+        pieces: Consecutive documents.
+        in_files: Map the arrays from temporary files instead of memory. The files are in the folder
+            of the environment variable ``TMPDIR`` and disappear with the arrays.
 
     Raises:
         FileError: A temporary file cannot be written.
@@ -264,7 +267,7 @@ def collect(pieces: Iterable[Rows], in_files: bool) -> tuple[NDArray[Any], ...]:
 
 
 def collect_array(pieces: Iterable[NDArray[Any]], dtype: Any, in_files: bool) -> NDArray[Any]:
-    """Puts the pieces of one array together; see ``collect``."""
+    """Joins the pieces of an array; see ``collect``."""
     if not in_files:
         return np.concatenate([np.asarray(piece, dtype) for piece in pieces])
     with _temporary_files(1) as files:
@@ -277,7 +280,7 @@ def collect_array(pieces: Iterable[NDArray[Any]], dtype: Any, in_files: bool) ->
 
 @contextmanager
 def _temporary_files(number: int) -> Iterator[list[IO[bytes]]]:
-    """Files without a name, which last as long as they are open or mapped."""
+    """Unnamed files. They exist as long as they are open or mapped."""
     folder = Path(tempfile.gettempdir())
     with path_errors(folder), ExitStack() as stack:
         yield [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(number)]

@@ -1,4 +1,4 @@
-"""Frozen splits: documents into training and test sets, tokens of a document into two halves."""
+"""Fixed splits: documents into training and test sets, tokens into observed and held-out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch_lntm.corpus.mapped import collect_array
 from torch_lntm.errors import CorpusError
 from torch_lntm.files import read_arrays, write_arrays
 
-_DRAWN_AT_ONCE = 1 << 24  # entries; another number gives other draws of larger corpora
-_MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers below this
+_DRAWN_AT_ONCE = 1 << 24  # entries per draw; a new value changes the draws of larger corpora
+_MAX_COLOUR = 10**9  # numpy draws hypergeometric numbers of fewer tokens per colour
 
 
 @dataclass(frozen=True, eq=False)
 class Split(Generic[D]):
-    """A corpus's documents in two disjoint sets.
+    """Split of a corpus's documents into two disjoint sets.
 
     Attributes:
         corpus: The corpus that was split.
@@ -50,10 +50,10 @@ class Split(Generic[D]):
         return iter((self.train, self.test))
 
     def save(self, path: str | Path) -> None:
-        """Writes the two index arrays and the corpus's fingerprint, atomically.
+        """Writes the two index arrays and the corpus's fingerprint atomically.
 
         Args:
-            path: An ``.npz`` file, read back by ``load_split``.
+            path: The ``.npz`` file, for ``load_split``.
         """
         write_arrays(
             Path(path),
@@ -65,11 +65,11 @@ class Split(Generic[D]):
 
 @dataclass(frozen=True, eq=False)
 class WordHoldOut(Generic[D]):
-    """Every document's tokens in two parts: observed, and held out for prediction.
+    """Split of every document's tokens into observed tokens and held-out tokens.
 
     Attributes:
-        corpus: The corpus whose tokens were divided.
-        observed_counts: ``(nnz,)`` int64, how many of each entry's tokens are observed.
+        corpus: The corpus with all tokens.
+        observed_counts: ``(nnz,)`` int64 number of observed tokens of each entry.
     """
 
     corpus: D
@@ -77,12 +77,12 @@ class WordHoldOut(Generic[D]):
 
     @cached_property
     def observed(self) -> D:
-        """The observed tokens; the same documents in the same order."""
+        """Corpus of the observed tokens, with all documents in order."""
         return self.corpus.with_counts(self.observed_counts)
 
     @cached_property
     def held_out(self) -> D:
-        """The held-out tokens; the same documents in the same order."""
+        """Corpus of the held-out tokens, with all documents in order."""
         return self.corpus.without_counts(self.observed_counts)
 
     def __iter__(self) -> Iterator[D]:
@@ -90,7 +90,7 @@ class WordHoldOut(Generic[D]):
         return iter((self.observed, self.held_out))
 
     def of(self, corpus: D) -> WordHoldOut[D]:
-        """The same hold-out of the same documents with other metadata or covariates.
+        """This hold-out for a copy of its corpus with new metadata or covariates.
 
         Args:
             corpus: The documents, with the counts of this hold-out's corpus.
@@ -98,37 +98,37 @@ class WordHoldOut(Generic[D]):
         return self if corpus is self.corpus else replace(self, corpus=corpus)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the corpus's counts and words and of what is observed, in hexadecimal.
+        """SHA-256 of the corpus's counts and words and of the observed counts, in hexadecimal.
 
-        Whoever has the same one observes and scores the same tokens.
+        Equal fingerprints mean equal observed tokens and equal held-out tokens.
         """
         digest = hashlib.sha256(self.corpus.fingerprint().encode())
         digest.update(self.observed_counts.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def check_fingerprint(self, expected: str) -> str:
-        """The fingerprint, which has to be the expected one.
+        """Returns the fingerprint after a comparison with the expected fingerprint.
 
         Args:
-            expected: The fingerprint of the hold-out that this one is to be.
+            expected: Fingerprint of the intended hold-out.
 
         Raises:
-            CorpusError: It is another.
+            CorpusError: The two differ.
         """
-        found = self.fingerprint()
-        if found != expected:
+        fingerprint = self.fingerprint()
+        if fingerprint != expected:
             raise CorpusError(
-                f"the hold-out of {self.corpus!r} has the fingerprint {found[:12]}…, expected "
-                f"{expected[:12]}…: its documents, words or observed tokens differ from those that "
-                "were frozen; make it of the same corpus, with the same seeds and fractions"
+                f"the hold-out of {self.corpus!r} has the fingerprint {fingerprint[:12]}…, "
+                f"expected {expected[:12]}…: its documents, words or observed tokens "
+                "differ; make it from the same corpus, with the same seeds and fractions"
             )
-        return found
+        return fingerprint
 
     def save(self, path: str | Path) -> None:
-        """Writes the observed counts and the corpus's fingerprint, atomically.
+        """Writes the observed counts and the corpus's fingerprint atomically.
 
         Args:
-            path: An ``.npz`` file, read back by ``load_word_hold_out``.
+            path: The ``.npz`` file, for ``load_word_hold_out``.
         """
         write_arrays(
             Path(path),
@@ -143,7 +143,7 @@ def _check_seed(seed: int) -> None:
 
 
 def split_documents(corpus: D, test_fraction: float, seed: int) -> Split[D]:
-    """Draws ``round(test_fraction * num_docs)`` test documents, at least one on either side."""
+    """Draws ``round(test_fraction * num_docs)`` test documents. Both sets have at least 1."""
     if not 0 < test_fraction < 1:
         raise CorpusError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
     _check_seed(seed)
@@ -183,19 +183,19 @@ def _draw_tokens(
     row_offsets: NDArray[np.int64],
     num_drawn: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Draws tokens of every document without replacement: ``(nnz,)`` numbers by entry.
+    """Draws tokens of every document without replacement: ``(nnz,)`` drawn tokens per entry.
 
     The numbers of a document have a multivariate hypergeometric distribution. They are drawn by
-    halving: the number of drawn tokens in the first half of the document's entries is
-    hypergeometric, and given this number the two halves are independent. All documents are halved
-    at once. Time and memory depend on the number of entries, not on the number of tokens.
+    halving. The number of drawn tokens in the first half of the document's entries is
+    hypergeometric. Given this number, the two halves are independent. All documents are halved at
+    once. Time and memory depend on the number of entries, and not on the number of tokens.
     """
     tokens_before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     drawn = np.zeros(counts.size, np.int64)
     starts, stops = row_offsets[:-1], row_offsets[1:]
     while starts.size:
-        some = num_drawn > 0
-        starts, stops, num_drawn = starts[some], stops[some], num_drawn[some]
+        any_drawn = num_drawn > 0
+        starts, stops, num_drawn = starts[any_drawn], stops[any_drawn], num_drawn[any_drawn]
         single = stops - starts == 1
         drawn[starts[single]] = num_drawn[single]
         starts, stops, num_drawn = starts[~single], stops[~single], num_drawn[~single]
@@ -217,40 +217,40 @@ def _hypergeometric(
     bad: NDArray[np.int64],
     num_drawn: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Draws how many of ``num_drawn`` tokens out of ``good + bad`` are good, elementwise.
+    """Number of good tokens among ``num_drawn`` tokens out of ``good + bad``, elementwise.
 
-    Numpy can do this for numbers below 10^9. Larger numbers are drawn in rounds. In a round, every
-    token that is left is drawn with the probability that makes the total right on average. If too
-    many have been drawn, every drawn token is put back with such a probability. The rounds end when
-    the total is right. All sets of this many tokens are then equally probable, because no round
-    treats one token differently from another. Few rounds are needed, because the error of the total
-    falls to about its square root in each.
+    NumPy draws these numbers if ``good`` and ``bad`` are below 10^9. Larger numbers are drawn in
+    rounds. A round draws every remaining token with the probability that makes the total right on
+    average. If the total is too large, a round puts back every drawn token with a probability
+    chosen in this way. The rounds end when the total is right. Every round treats all tokens alike,
+    so all sets of ``num_drawn`` tokens are equally probable. The error of the total falls to about
+    its square root in every round, so few rounds are needed.
     """
     small = (good < _MAX_COLOUR) & (bad < _MAX_COLOUR)
-    found = np.zeros_like(good)
-    found[small] = rng.hypergeometric(good[small], bad[small], num_drawn[small])
+    num_good = np.zeros_like(good)
+    num_good[small] = rng.hypergeometric(good[small], bad[small], num_drawn[small])
     for i in np.flatnonzero(~small):
         tokens = np.array([good[i], bad[i]])
-        taken = np.zeros_like(tokens)
-        while lacking := int(num_drawn[i] - taken.sum()):
-            pool = tokens - taken if lacking > 0 else taken
-            taken = taken + np.sign(lacking) * rng.binomial(pool, abs(lacking) / pool.sum())
-        found[i] = taken[0]
-    return found
+        drawn = np.zeros_like(tokens)
+        while shortfall := int(num_drawn[i] - drawn.sum()):
+            pool = tokens - drawn if shortfall > 0 else drawn
+            drawn = drawn + np.sign(shortfall) * rng.binomial(pool, abs(shortfall) / pool.sum())
+        num_good[i] = drawn[0]
+    return num_good
 
 
 def load_split(path: str | Path, corpus: D) -> Split[D]:
-    """Reads a saved split of the same corpus.
+    """Reads a split saved by ``Split.save``.
 
     Args:
-        path: The ``.npz`` file that ``Split.save`` wrote.
-        corpus: The corpus that was split; its counts and vocabulary must be unchanged.
+        path: The ``.npz`` file.
+        corpus: The corpus of the split, with unchanged counts and vocabulary.
 
     Returns:
         The split, with the documents of ``corpus``.
 
     Raises:
-        CorpusError: The file is damaged, belongs to another corpus, or is no split.
+        CorpusError: The file is damaged, belongs to another corpus, or holds something else.
     """
     path = Path(path)
     arrays = _arrays_of(path, corpus, "train_index", "test_index")
@@ -268,17 +268,17 @@ def load_split(path: str | Path, corpus: D) -> Split[D]:
 
 
 def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
-    """Reads a saved within-document hold-out of the same corpus.
+    """Reads a hold-out saved by ``WordHoldOut.save``.
 
     Args:
-        path: The ``.npz`` file that ``WordHoldOut.save`` wrote.
-        corpus: The corpus it was drawn from; its counts and vocabulary must be unchanged.
+        path: The ``.npz`` file.
+        corpus: The corpus of the hold-out, with unchanged counts and vocabulary.
 
     Returns:
         The hold-out, with the documents of ``corpus``.
 
     Raises:
-        CorpusError: The file is damaged, belongs to another corpus, or is no hold-out.
+        CorpusError: The file is damaged, belongs to another corpus, or holds something else.
     """
     path = Path(path)
     observed = _arrays_of(path, corpus, "observed_counts")["observed_counts"]
@@ -294,7 +294,7 @@ def load_word_hold_out(path: str | Path, corpus: D) -> WordHoldOut[D]:
 
 
 def _arrays_of(path: Path, corpus: Documents, *names: str) -> dict[str, np.ndarray]:
-    """The arrays of a saved split, checked to belong to this corpus."""
+    """Arrays of a saved split, after a check of the corpus's fingerprint."""
     arrays = read_arrays(path, "fingerprint", *names)
     if str(arrays["fingerprint"]) != corpus.fingerprint():
         raise CorpusError(

@@ -1,8 +1,8 @@
-"""Corpora in folders, whose counts are mapped into memory and may be larger than it.
+"""Corpora in folders. The counts are memory-mapped and may be larger than the memory.
 
-A folder holds ``corpus.json`` (sizes and checksums), the arrays ``row_offsets.npy``,
-``word_index.npy`` and ``counts.npy`` of all documents in compressed sparse rows, and, where there
-are any, ``vocabulary.txt`` (a word per line) and ``documents.npz`` (metadata and covariates).
+A folder holds ``corpus.json`` (sizes and checksums) and the arrays ``row_offsets.npy``,
+``word_index.npy`` and ``counts.npy`` of all documents in compressed sparse rows. Optional files are
+``vocabulary.txt`` (a word per line) and ``documents.npz`` (metadata and covariates).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_WORDS = 2**31
 
 
 class Store(NamedTuple):
-    """What a folder holds of a corpus; the attributes are those of ``Documents``."""
+    """Contents of a corpus's folder. The attributes are described at ``Documents``."""
 
     row_offsets: NDArray[np.int64]
     word_index: NDArray[np.integer]
@@ -59,10 +59,10 @@ def is_store(path: Path) -> bool:
 
 
 class StoreWriter(RowsWriter):
-    """Writes a corpus to a folder: first the documents by ``add``, then the rest by ``close``.
+    """Writes a corpus to a folder: the documents by ``add``, then everything else by ``close``.
 
     Args:
-        folder: The folder, which is there.
+        folder: An existing folder.
         files: Files of the row offsets, the word indices and the counts.
     """
 
@@ -78,17 +78,17 @@ class StoreWriter(RowsWriter):
         covariates: Arrays | None = None,
         preparation: str | None = None,
     ) -> None:
-        """Writes what is known of the documents as a whole.
+        """Completes the folder: writes the vocabulary, the columns and ``corpus.json``.
 
         Args:
             num_words: Size of the vocabulary.
             vocabulary: The words.
-            metadata: Columns of one value a document.
-            covariates: Numeric arrays with an entry a document.
-            preparation: A sentence on the words that were left out.
+            metadata: Columns with a value for each document.
+            covariates: Numeric arrays with a row for each document.
+            preparation: Sentence about the words left out.
 
         Raises:
-            CorpusError: There is no document, or there are too many words.
+            CorpusError: The corpus has no documents, or too many words.
         """
         if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
             raise CorpusError(
@@ -119,10 +119,12 @@ class StoreWriter(RowsWriter):
 
 @contextmanager
 def new_store(path: Path) -> Iterator[StoreWriter]:
-    """What writes a corpus's folder, which appears when it is complete, in place of an older one.
+    """Context with a writer of a corpus's folder.
+
+    The complete folder appears at the end of the context and replaces an older corpus.
 
     Raises:
-        CorpusError: The path is a file, or a folder that holds something else.
+        CorpusError: The path is a file, or a folder with other contents.
         FileError: The folder cannot be written.
     """
     if not path.name:
@@ -140,15 +142,15 @@ def new_store(path: Path) -> Iterator[StoreWriter]:
 
 
 def read_store(path: Path, max_bytes: float | None = None) -> Store:
-    """Reads a folder. The counts are checked and mapped into memory, all else is read.
+    """Reads a corpus's folder. The counts are checked and memory-mapped.
 
     Args:
         path: The folder.
-        max_bytes: The most bytes to read of the vocabulary, and of the metadata and covariates.
+        max_bytes: Maximum number of bytes of the vocabulary, the metadata and the covariates.
 
     Raises:
-        FileError: A file is missing, damaged or truncated, does not belong to the others, or is
-            too large.
+        FileError: A file is missing, damaged, truncated or too large, or the files belong to
+            different corpora.
     """
     return read_consistent(path, lambda folder: _read(folder, max_bytes))
 
@@ -193,7 +195,7 @@ def _read(path: Path, max_bytes: float | None) -> Store:
 
 
 def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:
-    """What ``corpus.json`` says, of the right types."""
+    """Contents of ``corpus.json``, with checked types."""
     file = path / ABOUT
     try:
         about = json.loads(read_text(file, max_bytes=max_bytes))
@@ -202,9 +204,9 @@ def _about(path: Path, max_bytes: float | None) -> dict[str, Any]:
             raise
         raise FileError(f"{file}: not complete JSON ({error}); make the folder again") from error
     if not isinstance(about, dict) or about.get("format_version") != FORMAT_VERSION:
-        found = about.get("format_version") if isinstance(about, dict) else None
+        version = about.get("format_version") if isinstance(about, dict) else None
         raise FileError(
-            f"{file}: format_version is {found!r}; this version of torch_lntm reads "
+            f"{file}: format_version is {version!r}; this version of torch_lntm reads "
             f"{FORMAT_VERSION}"
         )
     kinds: dict[str, Any] = {
@@ -233,7 +235,7 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], num_words: int, nnz: 
             f"{file}: expected offsets from 0 to the {nnz} entries, got {offsets[0]} to "
             f"{offsets[-1]}"
         )
-    last = 0  # of the piece before
+    last = 0  # last offset of the previous piece
     for piece in pieces(offsets):
         sizes = np.diff(piece, prepend=last)
         bad = (piece < 0) | (piece > nnz) | (sizes < 0) | (sizes > num_words)
@@ -247,7 +249,7 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], num_words: int, nnz: 
 
 
 def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) -> None:
-    """Checks that words are there, and ascend within each document, and that counts are."""
+    """Checks that words are in range and ascend within a document, and that counts are positive."""
     offsets, words, counts = (arrays[name] for name in _ARRAYS)
     for first, last in parts(offsets):
         start, stop = int(offsets[first]), int(offsets[last])
@@ -274,10 +276,15 @@ def _check_entries(path: Path, arrays: dict[str, NDArray[Any]], num_words: int) 
 def read_vocabulary(
     path: Path, num_words: int, max_bytes: float | None = None
 ) -> tuple[str, ...] | None:
-    """Reads a file with a word per line; the words, if there are as many as expected.
+    """Reads a file with a word per line.
+
+    Args:
+        path: The file.
+        num_words: Expected number of words.
+        max_bytes: Maximum size of the file in bytes.
 
     Raises:
-        FileError: The file is missing or damaged, or holds other words than a vocabulary.
+        FileError: The file is missing or damaged, or the words are no vocabulary of this size.
     """
     text = read_text(path, max_bytes=max_bytes)
     if not text.endswith("\n"):

@@ -1,4 +1,4 @@
-"""Words of texts: scikit-learn's CountVectorizer, and which words are left out by default."""
+"""Counting words of texts by scikit-learn's CountVectorizer, and the default choice of words."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from torch_lntm.corpus.checks import counting_code
 from torch_lntm.corpus.frames import is_table
 from torch_lntm.errors import CorpusError, CorpusWarning, warn
 
-#: Options that choose words by how frequent they are.
+#: Options that choose words by frequency.
 PRUNING_OPTIONS = ("min_df", "max_df", "max_features")
-#: Texts are taken to be English if at least this share of their tokens are English stop words.
+#: Texts count as English if at least this share of their tokens are English stop words.
 _ENGLISH_SHARE = 0.1
-#: Characters of the texts that are counted at once.
+#: Characters of texts per counting step.
 _CHARACTERS = 1 << 22
 
 
 class NoWordsError(CorpusError):
-    """Texts without a word that counts."""
+    """The texts contain no word to count."""
 
 
 def check_texts(texts: Iterable[str]) -> Sequence[str]:
     """Returns the texts as a list.
 
     Raises:
-        CorpusError: They are a single text, or one of them is not a string.
+        CorpusError: The texts are a single string, a table, or contain another type.
     """
     if isinstance(texts, (str, bytes)):
         raise CorpusError(
             "texts must be an iterable of strings, got a single text; wrap it: [text]"
         )
-    how = counting_code(texts)
+    code = counting_code(texts)
     if is_table(texts) or isinstance(texts, Mapping):  # iterating would yield the names
         named = "frame(frame, text=name)" if is_table(texts) else "texts(table[name])"
         raise CorpusError(
             f"texts must be an iterable of strings, got a {type(texts).__name__} of columns; name "
-            f"the column with the texts: {how or f'Corpus.from_{named}'}"
+            f"the column with the texts: {code or f'Corpus.from_{named}'}"
         )
     texts = list(texts)
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise CorpusError(
                 f"text {i} must be a string, got {type(text).__name__}"
-                + (f"; use {how}" if how else "")
+                + (f"; use {code}" if code else "")
             )
     return texts
 
@@ -62,41 +62,41 @@ def count_words(
     min_df: int | float | str = "auto",
     **options: Any,
 ) -> tuple[sp.csr_matrix, NDArray[Any], str | None]:
-    """Counts the words of some texts and leaves out those that say little about topics.
+    """Counts the words of texts and leaves out words without information about topics.
 
     Args:
         texts: The documents.
         stop_words: As for ``Corpus.from_texts``.
         min_df: As for ``Corpus.from_texts``.
-        **options: Other options of ``CountVectorizer``.
+        **options: Further options of ``CountVectorizer``.
 
     Returns:
-        ``(num_docs, num_words)`` counts, the words, and a sentence on what the automatic choices
-        left out; ``None`` where they left out nothing.
+        ``(num_docs, num_words)`` counts, the words, and a sentence about the words left out
+        automatically; ``None`` if there are no such words.
 
     Raises:
-        CorpusError: An option is not valid, or no word remains.
+        CorpusError: An option is invalid, or no word remains.
     """
-    # Here and not above: it takes longer to import than to count most corpora.
+    # Imported on use, because the import takes longer than counting most corpora.
     from sklearn.feature_extraction.text import CountVectorizer
 
     if not any(text.strip() for text in texts):
         what = f"all {len(texts)} of them are blank" if texts else "there are none"
         raise NoWordsError(f"the texts cannot be counted: {what}; give at least one with a word")
-    stop_words, given = _given(stop_words, min_df, options)
+    stop_words, settings = _vectorizer_settings(stop_words, min_df, options)
     try:
-        vectorizer = CountVectorizer(**given)
+        vectorizer = CountVectorizer(**settings)
         counts = sp.csr_matrix(vectorizer.fit_transform(texts))
     except (ValueError, TypeError, re.error) as error:
         kind = NoWordsError if "empty vocabulary" in str(error) else CorpusError
-        reason = _reason(error, len(texts), given)
+        reason = _reason(error, len(texts), settings)
         raise kind(f"the texts cannot be counted: {reason}") from error
     words = vectorizer.get_feature_names_out()
     num_docs = np.bincount(counts.indices, minlength=words.size)
     num_tokens = np.asarray(counts.sum(0)).ravel()
     keep, note = _choose(
         vectorizer,
-        "max_features" in given,
+        "max_features" in settings,
         words,
         num_docs,
         num_tokens,
@@ -114,87 +114,87 @@ def stream_words(
     min_df: int | float | str = "auto",
     **options: Any,
 ) -> tuple[Iterator[sp.csr_matrix], Sequence[str], str | None]:
-    """As ``count_words``, of texts that need not fit into memory.
+    """Counts the words of texts that may be larger than the memory; see ``count_words``.
 
-    The texts are gone through twice: first to find the words, then to count them. In memory are
-    all different words, and some texts at a time.
+    Two passes over the texts find the words and count them. Memory holds the distinct words and a
+    part of the texts.
 
     Args:
-        texts: The documents; every pass gives the same.
-        vocabulary: The words to count, all others being dropped with a warning.
+        texts: The documents. Every pass must give the same texts.
+        vocabulary: Words to count. Further words are dropped with a warning.
         stop_words: As for ``Corpus.from_texts``.
         min_df: As for ``Corpus.from_texts``.
-        **options: Other options of ``CountVectorizer``.
+        **options: Further options of ``CountVectorizer``.
 
     Returns:
-        Counts of some texts after the other, the words, and the sentence of ``count_words``.
+        Counts in parts, the words, and the sentence of ``count_words``.
 
     Raises:
-        CorpusError: An option is not valid, or no word remains.
+        CorpusError: An option is invalid, or no word remains.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 
     if vocabulary is not None:
         refuse_pruning([*options, *(["min_df"] if min_df != "auto" else [])])
         stop_words, min_df = None if stop_words == "auto" else stop_words, 1
-    stop_words, given = _given(stop_words, min_df, options)
-    # Pruning options choose among the words of all texts, the others say what a word is.
-    pruning = {name: given.pop(name) for name in PRUNING_OPTIONS if name in given}
+    stop_words, settings = _vectorizer_settings(stop_words, min_df, options)
+    # Pruning needs the words of all texts. The remaining options define words.
+    pruning = {name: settings.pop(name) for name in PRUNING_OPTIONS if name in settings}
     num_docs: Counter[str] = Counter()
     num_tokens: Counter[str] = Counter()
     num_texts = 0
     try:
-        _check_options(CountVectorizer(**given, **pruning))
-        vectorizer = CountVectorizer(**given)
+        _check_options(CountVectorizer(**settings, **pruning))
+        vectorizer = CountVectorizer(**settings)
         analyse = vectorizer.build_analyzer()
         for text in texts:
             num_texts += 1
             tokens = list(analyse(text))
             num_tokens.update(tokens)
             num_docs.update(set(tokens))
-        found = np.array(sorted(num_docs), dtype=object)
-        docs = np.array([num_docs[word] for word in found], np.int64)
-        tokens_of = np.array([num_tokens[word] for word in found], np.int64)
-        if not found.size:
+        distinct = np.array(sorted(num_docs), dtype=object)
+        docs = np.array([num_docs[word] for word in distinct], np.int64)
+        word_tokens = np.array([num_tokens[word] for word in distinct], np.int64)
+        if not distinct.size:
             raise ValueError("empty vocabulary")
         if vocabulary is None:
-            kept = _prune(docs, tokens_of, num_texts, **pruning)
-            found, docs, tokens_of = found[kept], docs[kept], tokens_of[kept]
+            kept = _prune(docs, word_tokens, num_texts, **pruning)
+            distinct, docs, word_tokens = distinct[kept], docs[kept], word_tokens[kept]
     except (ValueError, TypeError, re.error) as error:
         if isinstance(error, CorpusError):
             raise
-        reason = _reason(error, num_texts, given | pruning)
+        reason = _reason(error, num_texts, settings | pruning)
         raise CorpusError(f"the texts cannot be counted: {reason}") from error
     note = None
     if vocabulary is None:
         kept, note = _choose(
             vectorizer,
             "max_features" in pruning,
-            found,
+            distinct,
             docs,
-            tokens_of,
+            word_tokens,
             num_texts,
             stop_words,
             min_df,
         )
-        words: Sequence[str] = found[kept].tolist()
+        words: Sequence[str] = distinct[kept].tolist()
     else:
         words = vocabulary
-        _warn_of_lost(found, tokens_of, set(words))
-    counter = CountVectorizer(**given, vocabulary=words)
-    return (counter.transform(some) for some in _some(texts)), words, note
+        _warn_of_lost(distinct, word_tokens, set(words))
+    counter = CountVectorizer(**settings, vocabulary=words)
+    return (counter.transform(part) for part in _parts(texts)), words, note
 
 
-def refuse_pruning(given: Iterable[str]) -> None:
-    """Refuses options that choose words where a vocabulary does.
+def refuse_pruning(options: Iterable[str]) -> None:
+    """Refuses options that prune words, for use beside a vocabulary.
 
     Args:
-        given: Names of the options that were given.
+        options: Names of the user's options.
 
     Raises:
-        CorpusError: Some are of that kind.
+        CorpusError: An option prunes words.
     """
-    pruning = [option for option in given if option in PRUNING_OPTIONS]
+    pruning = [option for option in options if option in PRUNING_OPTIONS]
     if pruning:
         raise CorpusError(
             f"{', '.join(pruning)} choose words, and so does the given vocabulary; give one"
@@ -204,7 +204,7 @@ def refuse_pruning(given: Iterable[str]) -> None:
 def _warn_of_lost(
     words: NDArray[Any], num_tokens: NDArray[np.int64], vocabulary: Container[str]
 ) -> None:
-    """Warns of words that are dropped, each with its tokens, for the vocabulary lacks them."""
+    """Warns of words, with ``num_tokens`` tokens each, that the vocabulary lacks."""
     lost = np.array([word not in vocabulary for word in words])
     if lost.any():
         warn(
@@ -215,11 +215,11 @@ def _warn_of_lost(
 
 
 def english_stop_words(words: Iterable[str], num_tokens: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which words are English stop words; none where too few are for the texts to be English.
+    """Mask of the English stop words. It is empty if their share is too low for English texts.
 
     Args:
         words: ``num_words`` words.
-        num_tokens: ``(num_words,)`` tokens of each.
+        num_tokens: ``(num_words,)`` tokens of each word.
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -231,27 +231,27 @@ def _check_options(vectorizer: Any) -> None:
     """Lets scikit-learn check the types of its options.
 
     Raises:
-        TypeError: One has another.
+        TypeError: An option has a wrong type.
     """
     try:
         vectorizer.fit(["text"])
     except ValueError as error:
         if isinstance(error, TypeError):
-            raise  # all others are about the text
+            raise  # further ValueErrors are about the short text
 
 
-def _some(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of texts, each with about ``_CHARACTERS`` together."""
-    some: list[str] = []
+def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of texts of about ``_CHARACTERS`` characters in total."""
+    part: list[str] = []
     size = 0
     for text in texts:
-        some.append(text)
-        size += len(text) + 100
+        part.append(text)
+        size += len(text) + 100  # bounds the number of short texts too
         if size > _CHARACTERS:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _prune(
@@ -262,7 +262,7 @@ def _prune(
     max_df: Any = 1.0,
     max_features: int | None = None,
 ) -> NDArray[np.bool_]:
-    """Which words ``CountVectorizer`` keeps by how frequent they are."""
+    """Mask of the words that ``CountVectorizer`` keeps by frequency."""
     least: Any = min_df if isinstance(min_df, Integral) else min_df * num_texts
     most: Any = max_df if isinstance(max_df, Integral) else max_df * num_texts
     if most < least:
@@ -277,11 +277,11 @@ def _prune(
     return kept
 
 
-def _given(
+def _vectorizer_settings(
     stop_words: str | Sequence[str] | None, min_df: int | float | str, options: Mapping[str, Any]
 ) -> tuple[str | Sequence[str] | None, dict[str, Any]]:
-    """The stop words, and what of the options is one of ``CountVectorizer``."""
-    given = dict(options)
+    """The checked stop words, and the settings of ``CountVectorizer``."""
+    settings = dict(options)
     if isinstance(stop_words, str) and stop_words == "none":
         stop_words = None
     if isinstance(stop_words, str) and stop_words not in ("auto", "english"):
@@ -289,10 +289,10 @@ def _given(
             f"stop_words must be 'auto', 'english', 'none' or a list of words, got {stop_words!r}"
         )
     if stop_words is not None and stop_words != "auto":
-        given["stop_words"] = stop_words if isinstance(stop_words, str) else list(stop_words)
+        settings["stop_words"] = stop_words if isinstance(stop_words, str) else list(stop_words)
     if min_df != "auto":
-        given["min_df"] = min_df
-    return stop_words, given
+        settings["min_df"] = min_df
+    return stop_words, settings
 
 
 def _choose(
@@ -308,17 +308,17 @@ def _choose(
     """Makes the automatic choices.
 
     Args:
-        vectorizer: What found the words.
-        limited: Whether an option says how many words there are.
-        words: ``(num_words,)`` the words.
-        num_docs: ``(num_words,)`` texts that each is in.
-        num_tokens: ``(num_words,)`` tokens of each.
+        vectorizer: The vectorizer of the words.
+        limited: Whether an option limits the number of words.
+        words: ``(num_words,)`` words.
+        num_docs: ``(num_words,)`` texts with each word.
+        num_tokens: ``(num_words,)`` tokens of each word.
         num_texts: Number of texts.
         stop_words: As for ``Corpus.from_texts``.
         min_df: As for ``Corpus.from_texts``.
 
     Returns:
-        Which words to keep, and a sentence on the others, if any.
+        Mask of the words to keep, and a sentence about the words left out, if any.
 
     Raises:
         CorpusError: No word remains.
@@ -348,10 +348,10 @@ def _choose(
 
 
 def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matrix, NDArray[Any]]:
-    """Counts the words of some texts by a fitted vectorizer; returns the counts and the words.
+    """Counts the words of texts by a fitted vectorizer. Returns the counts and the words.
 
     Raises:
-        CorpusError: The vectorizer is not fitted, or is no ``CountVectorizer``.
+        CorpusError: The vectorizer is unfitted, or of another class than ``CountVectorizer``.
     """
     from sklearn.exceptions import NotFittedError
 
@@ -368,28 +368,28 @@ def transform_texts(vectorizer: Any, texts: Sequence[str]) -> tuple[sp.csr_matri
 
 
 def automatic_min_df(num_docs: int) -> int:
-    """Returns the fewest documents that a word must be in by default.
+    """Default minimum number of documents with a word.
 
-    It is 1 for fewer than 50 documents, 2 from 50 on, 3 from 500 on, and so forth.
+    1 for fewer than 50 documents, 2 from 50, 3 from 500, 4 from 5,000, and so forth.
     """
     return 1 if num_docs < 50 else 2 + int(math.log10(num_docs / 50))
 
 
-def _number(chosen: NDArray[np.bool_], what: str) -> str:
-    number = int(chosen.sum())
+def _number(mask: NDArray[np.bool_], what: str) -> str:
+    number = int(mask.sum())
     return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
-def _reason(error: Exception, num_texts: int, given: dict[str, Any]) -> str:
-    """What scikit-learn refused, in terms of what was given."""
-    pruned = {name: given[name] for name in PRUNING_OPTIONS if name in given}
+def _reason(error: Exception, num_texts: int, settings: dict[str, Any]) -> str:
+    """scikit-learn's reason, in terms of the user's options."""
+    pruning = {name: settings[name] for name in PRUNING_OPTIONS if name in settings}
     no_word = any(
         sign in str(error) for sign in ("no terms remain", "max_df corresponds", "empty vocabulary")
     )
     if not no_word:
         return str(error)
-    options = [f"{name}={value!r}" for name, value in pruned.items()]
-    if given.get("stop_words") is not None:
+    options = [f"{name}={value!r}" for name, value in pruning.items()]
+    if settings.get("stop_words") is not None:
         options.append("stop_words")
     if not options:
         return (

@@ -36,14 +36,15 @@ SUFFIXES = {
     ".csv": "csv",
     ".tsv": "csv",
 }
-#: How to make a readable file of some that are not.
+#: Advice for formats that cannot be read.
 _CONVERTED = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV, a document a row"),
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pdf"), "save it as plain text (.txt)"),
 }
-#: Streams of counts by format: of a path, the number of words where known, and the most bytes.
+#: Functions by format that make a stream of counts from a path, the number of words (``None`` if
+#: unknown) and the maximum number of bytes.
 STREAMS = {**COUNT_STREAMS, **TABLE_STREAMS}
-#: Formats of counts whose words are looked for beside them.
+#: Formats of counts with the words in a separate file.
 WITH_WORDS_BESIDE = ("npz", "ldac", "uci", "mtx")
 #: Readers of whole corpora by format, which :func:`register_reader` adds.
 CORPUS_READERS: dict[str, Callable[[Path, TextOptions], Corpus]] = {}
@@ -67,55 +68,71 @@ def read_corpus(
     max_bytes: int | None = None,
     **options: Any,
 ) -> Corpus:
-    """Reads a corpus from a file, which may be gzipped (``.gz``), or from a folder.
+    r"""Reads a corpus from a file or a folder. Files may be gzipped (``.gz``).
 
-    Word counts: ``npz`` (the CSR arrays data, indices, indptr and shape, and the metadata that
-    ``Corpus.save`` writes with them), ``ldac`` (``.ldac``, ``.dat``: ``M word:count ...`` per line,
-    words from 0), ``uci`` (``docword*.txt``) and ``mtx`` (``.mtx``, ``.mm``: Matrix Market
-    coordinates, documents in rows). Their words are looked for beside them, one per line, in
-    ``NAME.vocab.txt``, ``vocab.NAME.txt`` and ``vocab.txt``. ``h5ad`` (AnnData: the whole numbers
-    ``X``, the columns of ``obs`` as metadata, its index as ``id``, the names of ``var`` as words)
-    and ``parquet`` (a row for each document, with a list ``words`` of strings or columns, a list
-    ``counts`` if words are not repeated, and columns of metadata) have their words with them. They
-    need h5py and pyarrow: ``pip install 'torch-lntm[files]'``.
+    Formats of word counts:
 
-    ``store``: the folder that ``Corpus.save`` and ``convert_corpus`` write. Its counts are mapped
-    into memory and not read, so that a corpus may be larger than the memory.
+    * ``npz``: the CSR arrays data, indices, indptr and shape, and the metadata of ``Corpus.save``.
+    * ``ldac`` (``.ldac``, ``.dat``): ``M word:count ...`` per line, words from 0.
+    * ``uci``: ``docword*.txt``.
+    * ``mtx`` (``.mtx``, ``.mm``): Matrix Market coordinates, documents in rows.
+    * ``h5ad``: AnnData, with whole numbers in ``X``. The columns of ``obs`` become metadata, its
+      index becomes ``id``, and the names of ``var`` are the words. Needs h5py.
+    * ``parquet``: a row per document, with a list ``words`` of strings or of columns. A list
+      ``counts`` is optional if words are repeated. Further columns become metadata. Needs pyarrow.
+    * ``store``: a folder of ``Corpus.save`` or ``convert_corpus``. The counts are memory-mapped,
+      so the corpus may be larger than the memory.
 
-    Texts: ``txt`` (a document per line), ``jsonl`` (an object per line), ``json`` (an array of
-    objects), ``csv`` (``.csv``, ``.tsv``: records under a header), ``parquet`` (a row for each
-    document, if ``text_field`` is given or there are no lists ``words``) and ``folder`` (a document
-    per ``.txt`` file below it, labelled by the subfolder it is in).
+    The words of ``npz``, ``ldac``, ``uci`` and ``mtx`` are read from a file beside the counts, a
+    word per line: ``NAME.vocab.txt``, ``vocab.NAME.txt`` or ``vocab.txt``. h5py and pyarrow are
+    installed by ``pip install 'torch-lntm[files]'``.
 
-    Labels come from ``NAME.labels.txt`` beside the file, one line per document, or with the texts.
-    The other fields of records become columns of the corpus's ``metadata``; the columns of ``csv``
-    that hold nothing but numbers become numbers. The files of a folder have their names, relative
-    to the folder, in the column ``id``.
+    Formats of texts:
+
+    * ``txt``: a document per line.
+    * ``jsonl``: a JSON object per line.
+    * ``json``: an array of JSON objects.
+    * ``csv`` (``.csv``, ``.tsv``): records under a header.
+    * ``parquet``: a row per document. Chosen if ``text_field`` is given or the file has no lists
+      ``words``.
+    * ``folder``: a document per ``.txt`` file. The subfolder is the label, and the path relative to
+      the folder is the column ``id``.
+
+    Labels are read from ``NAME.labels.txt`` beside the file, a line per document, or from the
+    records. Further fields of records become columns of the metadata. Columns of numbers in ``csv``
+    become numbers.
 
     Args:
         path: The file or folder.
-        vocabulary: Words, or a file with one per line. For counts they name the columns; of texts
-            they are the words to count, all others being dropped with a warning.
-        format: One of the names above, where the file's name does not tell.
-        labels: Labels, or a file with one per line, instead of those found.
-        text_field: Field of ``jsonl`` and ``json``, or column of ``csv`` and ``parquet``, with the
-            text. Defaults to ``text``, or to the only column of ``parquet``.
-        label_field: Field or column with the label. If not given, ``label``, where there is one.
+        vocabulary: Words, or a file with a word per line. They name the columns of counts. For
+            texts they are the words to count, and further words are dropped with a warning.
+        format: A name from the lists above. Defaults to the format of the file's name.
+        labels: Labels, or a file with a label per line. Defaults to the labels beside the file or
+            in the records.
+        text_field: Field or column with the text. Defaults to ``text``, or to the only column of
+            ``parquet``.
+        label_field: Field or column with the label. Defaults to ``label``, if present.
         encoding: Encoding of all text in files.
-        delimiter: Character between the fields of ``csv``. If not given, it is the comma,
-            semicolon, tab or bar under which the header has the column of the text.
-        max_bytes: The most bytes to read, after decompression. Defaults to a third of the
-            available memory. Compressed files are then also bounded by their size: up to 10 MiB on
-            disk may unpack to 128 MiB, and each further byte to 100.
-        **options: For texts, options of ``Corpus.from_texts``: ``stop_words``, ``min_df``,
-            ``vectorizer`` and those of ``CountVectorizer``.
+        delimiter: Character between the fields of ``csv``. Defaults to the first of comma,
+            semicolon, tab and bar that gives the header a column of the text.
+        max_bytes: Maximum number of bytes to read, after decompression. Defaults to a third of the
+            available memory. The default also bounds compressed files by their size: 10 MiB on disk
+            may unpack to 128 MiB, and each further byte to 100 bytes.
+        **options: Options of ``Corpus.from_texts`` for texts: ``stop_words``, ``min_df``,
+            ``vectorizer`` and options of ``CountVectorizer``.
 
     Returns:
         The corpus, named after the file.
 
     Raises:
-        CorpusError: A file is missing, malformed, truncated, too large or does not fit. The message
-            names the file and the 1-based line, or the document and word.
+        CorpusError: A file is missing, malformed, truncated or too large, or two files contradict.
+            The message names the file and the 1-based line, or the document and word.
+
+    Example:
+        >>> from pathlib import Path
+        >>> size = Path("posts.csv").write_text("text,year\nwood and stone,1990\nwater,2000\n")
+        >>> lntm.read_corpus("posts.csv")
+        Corpus('posts', num_docs=2, num_words=3, num_tokens=3, columns: year)
     """
     source = open_source(
         path,
@@ -135,16 +152,16 @@ def read_corpus(
 
 @dataclass
 class Source:
-    """A file or folder of documents, with what comes with it.
+    """File or folder of documents, with its vocabulary, labels and options.
 
     Attributes:
         path: The file or folder.
         format: Its format.
-        is_text: Whether it holds texts, and not counts.
-        options: How it is read.
-        vocabulary: The words that were given, or found beside it.
-        labels: The labels that were given, or found beside it.
-        files: The file, and those of the vocabulary and the labels.
+        is_text: Whether it holds texts rather than counts.
+        options: Options of reading.
+        vocabulary: The words, from the caller or from the file beside it.
+        labels: The labels, from the caller or from the file beside it.
+        files: The file, and the files of the vocabulary and the labels.
     """
 
     path: Path
@@ -157,16 +174,16 @@ class Source:
 
     @property
     def name(self) -> str:
-        """A name for the corpus."""
+        """Name of the corpus."""
         return _name(self.path)
 
     @property
     def num_words(self) -> int | None:
-        """Size of the vocabulary, where it is known."""
+        """Size of the vocabulary; ``None`` if unknown."""
         return None if self.vocabulary is None else len(self.vocabulary)
 
     def read(self, options: Mapping[str, Any]) -> Corpus:
-        """The corpus; options are those of ``Corpus.from_texts``."""
+        """Reads the corpus, with options of ``Corpus.from_texts``."""
         about = {"vocabulary": self.vocabulary, "labels": self.labels, "name": self.name}
         if self.format == "store":
             return self._read_store()
@@ -202,9 +219,9 @@ class Source:
         words = store.vocabulary
         if self.vocabulary is not None:
             words = check_vocabulary(self.vocabulary, store.num_words)
-        known = None if words is None else len(words)
+        vocabulary_size = None if words is None else len(words)
         num_docs = store.row_offsets.size - 1
-        check_size(self.path, num_docs, store.num_words, store.counts.size, known)
+        check_size(self.path, num_docs, store.num_words, store.counts.size, vocabulary_size)
         corpus = Corpus(**{**store._asdict(), "vocabulary": words}, name=self.name)
         if self.labels is None:
             return corpus
@@ -217,28 +234,28 @@ def open_source(
     format: str | None,
     labels: str | Path | Iterable[object] | None,
     options: TextOptions,
-    of_texts: Iterable[str] = (),
+    text_options: Iterable[str] = (),
 ) -> Source:
-    """Finds out how a file or folder is to be read, and reads what lies beside it.
+    """Finds the format of a file or folder, and reads the vocabulary and labels beside it.
 
     Args:
         path: As for ``read_corpus``.
         vocabulary: As for ``read_corpus``.
         format: As for ``read_corpus``.
         labels: As for ``read_corpus``.
-        options: How to read the file.
-        of_texts: Names of the options that choose words of texts.
+        options: Options of reading.
+        text_options: Names of the user's options of ``Corpus.from_texts``.
 
     Raises:
-        CorpusError: There is no such file, or something that was given does not apply to it.
+        CorpusError: The file is missing, or an option does not apply to its format.
     """
     try:
         path = Path(path)
     except TypeError as error:
-        how = counting_code(path) or "Corpus.from_texts(texts) or Corpus.from_matrix(counts)"
+        code = counting_code(path) or "Corpus.from_texts(texts) or Corpus.from_matrix(counts)"
         raise CorpusError(
             f"expected the path of a file or folder, got a {type(path).__name__}; documents in "
-            f"memory go to {how}"
+            f"memory go to {code}"
         ) from error
     if not path.exists():
         raise CorpusError(f"{path}: no such file or folder; check the path")
@@ -247,7 +264,7 @@ def open_source(
         known = ", ".join(known_formats())
         raise CorpusError(f"{path}: unknown format {format!r}; give one of {known}")
     is_text = holds_texts(path, format, options.text_field)
-    if not is_text and (names := ", ".join(of_texts)):
+    if not is_text and (names := ", ".join(text_options)):
         raise CorpusError(
             f"{path}: {names} would choose the words of texts, but the format {format} holds "
             "counts; leave them out"
@@ -268,13 +285,13 @@ def open_source(
 
 
 def _check_applicable(path: Path, format: str, is_text: bool, options: TextOptions) -> None:
-    """Refuses options that the format cannot follow, which a user would think it does."""
-    given = {
+    """Refuses options without an effect on the format."""
+    formats_by_option = {
         "text_field": (options.text_field, WITH_FIELDS),
         "label_field": (options.label_field, WITH_FIELDS),
         "delimiter": (options.delimiter, ("csv",)),
     }
-    for name, (value, formats) in given.items():
+    for name, (value, formats) in formats_by_option.items():
         if value is not None and not (is_text and format in formats):
             raise CorpusError(
                 f"{path}: {name} is an option of {', '.join(formats)}; leave it out, the format is "
@@ -283,9 +300,9 @@ def _check_applicable(path: Path, format: str, is_text: bool, options: TextOptio
 
 
 def _name(path: Path) -> str:
-    """A corpus's name: its file's without ``docword.`` and the format's endings."""
-    named = Path(os.path.abspath(path)).name  # that of . and .. is their folder's
-    return Path(_unzipped(named)).stem.removeprefix("docword.")
+    """Name of a corpus: the file's name without ``docword.`` and the format's suffixes."""
+    name = Path(os.path.abspath(path)).name  # abspath gives . and .. the names of folders
+    return Path(_unzipped(name)).stem.removeprefix("docword.")
 
 
 def _unzipped(name: str) -> str:
@@ -293,10 +310,10 @@ def _unzipped(name: str) -> str:
 
 
 def find_format(path: Path) -> str:
-    """The format that a path's name tells, as :func:`read_corpus` names it.
+    """Format of a path by its name; see :func:`read_corpus`.
 
     Raises:
-        CorpusError: The name tells none.
+        CorpusError: The name does not belong to a format.
     """
     if path.is_dir():
         return "store" if is_store(path) else "folder"
@@ -315,12 +332,12 @@ def find_format(path: Path) -> str:
 
 
 def holds_texts(path: Path, format: str, text_field: str | None) -> bool:
-    """Whether a file or folder holds texts, whose words are chosen in reading, and not counts.
+    """Whether a file or folder holds texts rather than counts.
 
     Args:
         path: The file or folder.
-        format: Its format. ``parquet`` may be of both kinds.
-        text_field: The column of the texts, where it was named.
+        format: Its format. ``parquet`` may hold texts or counts.
+        text_field: The user's column of the texts, if any.
 
     Raises:
         CorpusError: A Parquet file is damaged.
@@ -331,27 +348,27 @@ def holds_texts(path: Path, format: str, text_field: str | None) -> bool:
 
 
 def _find_vocabulary(path: Path, format: str) -> Path | None:
-    """The file of words beside a file of counts."""
+    """File of words beside a file of counts; ``None`` if missing."""
     name = _name(path)
     names = [f"{path.stem}.vocab.txt", f"{name}.vocab.txt"]
-    if format != "npz":  # Corpus.save's format: another corpus's vocab.txt is not this one's
+    if format != "npz":  # Corpus.save writes other names
         names += [f"vocab.{name}.txt", "vocab.txt"]
     return _find_beside(path, names)
 
 
 def _find_labels(path: Path) -> Path | None:
-    """The file of labels beside a corpus."""
+    """File of labels beside a corpus; ``None`` if missing."""
     return _find_beside(path, [f"{path.stem}.labels.txt", f"{_name(path)}.labels.txt"])
 
 
 def _find_beside(path: Path, names: list[str]) -> Path | None:
-    """The first file of some names in a path's folder."""
+    """First existing file with one of the names in the folder of ``path``."""
     beside = Path(os.path.abspath(path)).parent if path.name in ("", "..") else path.parent
     return next(filter(Path.is_file, (beside / name for name in names)), None)
 
 
 def _read_vocabulary(path: Path, encoding: str) -> list[str]:
-    """One word per line, none blank, none twice."""
+    """Reads a word per line. Blank lines and repeated words are errors."""
     words = read_lines(path, encoding)
     first_line: dict[str, int] = {}
     for line, word in enumerate(words, 1):

@@ -1,4 +1,4 @@
-"""From any format to a corpus's folder, in memory that the size of the corpus does not bound."""
+"""Conversion of any format to a corpus's folder, in bounded memory."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ def convert_corpus(
     delimiter: str | None = None,
     **options: Any,
 ) -> Path:
-    """Writes the corpus in a file or folder to a folder that ``read_corpus`` maps into memory.
+    r"""Converts a file or folder to a corpus's folder for memory-mapping by ``read_corpus``.
 
-    The source need not fit into memory. Held there are a part of the documents at a time, the
-    different words, and the metadata. Only the format ``npz`` is read whole, because nothing tells
-    where in it a document is. Texts are gone through twice: for the words, and for
-    the counts. In files of coordinates (``uci`` and ``mtx``) the documents must be in order.
+    The source may be larger than the memory. Memory holds a part of the documents, the distinct
+    words and the metadata. ``npz`` files are the exception and are read completely, because their
+    arrays are compressed. Texts are read twice: for the words and for the counts. In files of
+    coordinates (``uci`` and ``mtx``) the documents must be in order.
 
     Args:
         source: The file or folder, as for ``read_corpus``.
-        folder: The folder to write, which appears complete or not at all. A corpus that is there
-            is replaced.
+        folder: The folder to write. It is written atomically and replaces an older corpus.
         vocabulary: As for ``read_corpus``.
         format: As for ``read_corpus``.
         labels: As for ``read_corpus``.
@@ -52,26 +51,33 @@ def convert_corpus(
         label_field: As for ``read_corpus``.
         encoding: As for ``read_corpus``.
         delimiter: As for ``read_corpus``.
-        **options: For texts, options of ``Corpus.from_texts`` but ``vectorizer``.
+        **options: Options of ``Corpus.from_texts`` for texts, except ``vectorizer``.
 
     Returns:
         The folder.
 
     Raises:
-        CorpusError: As for ``read_corpus`` and ``Corpus.save``; or the documents are not in order.
+        CorpusError: As for ``read_corpus`` and ``Corpus.save``. Documents are out of order.
+
+    Example:
+        >>> from pathlib import Path
+        >>> size = Path("texts.txt").write_text("wood and stone\nwater\n")
+        >>> folder = lntm.corpus.convert_corpus("texts.txt", "texts")
+        >>> lntm.read_corpus(folder)
+        Corpus('texts', num_docs=2, num_words=3, num_tokens=3)
     """
     folder = Path(folder)
-    how = TextOptions(text_field, label_field, encoding, delimiter, math.inf)
-    found = open_source(source, vocabulary, format, labels, how, options)
+    text_options = TextOptions(text_field, label_field, encoding, delimiter, math.inf)
+    documents = open_source(source, vocabulary, format, labels, text_options, options)
     if "vectorizer" in options:
         raise CorpusError("vectorizer cannot be given here; give its options and vocabulary")
     with new_store(folder) as writer:
         try:
-            _convert(found, writer, options)
+            _convert(documents, writer, options)
         except FileError:
             raise
         except CorpusError as error:
-            raise CorpusError(f"{' with '.join(map(str, found.files))}: {error}") from error
+            raise CorpusError(f"{' with '.join(map(str, documents.files))}: {error}") from error
     return folder
 
 
@@ -110,10 +116,10 @@ def _convert(source: Source, writer: StoreWriter, options: Mapping[str, Any]) ->
 
 
 def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
-    """Writes counts whose documents are in order; returns the number of words.
+    """Writes a stream of counts with ordered documents. Returns the number of words.
 
     Raises:
-        FileError: They are not in order, or a size is out of proportion to the file.
+        FileError: The documents are out of order, or a size is out of proportion to the file.
     """
     num_words = 0 if stream.num_words is None else stream.num_words
     for piece in _complete(path, stream):
@@ -130,11 +136,11 @@ def write_stream(path: Path, stream: CountStream, writer: StoreWriter) -> int:
 
 
 def _complete(path: Path, stream: CountStream) -> Iterator[Entries]:
-    """The entries in pieces of complete documents, all of which come in order."""
-    first, held = 0, None
+    """Joins the pieces of a stream to pieces of complete documents in order."""
+    first, incomplete = 0, None
     for piece in stream.pieces:
-        if held is not None:
-            arrays = (np.concatenate(pair) for pair in zip(held[1:], piece[1:], strict=True))
+        if incomplete is not None:
+            arrays = (np.concatenate(pair) for pair in zip(incomplete[1:], piece[1:], strict=True))
             piece = Entries(piece.num_docs, *arrays)
         rows = piece.rows
         if rows.size and (rows[0] < first or (rows[1:] < rows[:-1]).any()):
@@ -143,17 +149,17 @@ def _complete(path: Path, stream: CountStream) -> Iterator[Entries]:
                 "file by read_corpus, which takes more memory, and save the corpus"
             )
         done = int(np.searchsorted(rows, piece.num_docs))
-        held = Entries(piece.num_docs, rows[done:], piece.words[done:], piece.counts[done:])
+        incomplete = Entries(piece.num_docs, rows[done:], piece.words[done:], piece.counts[done:])
         if piece.num_docs > first:
             yield Entries(piece.num_docs, rows[:done], piece.words[:done], piece.counts[:done])
             first = piece.num_docs
-    if held is not None and (held.rows.size or (stream.num_docs or 0) > first):
-        last = int(held.rows[-1]) + 1 if held.rows.size else first
-        yield held._replace(num_docs=last if stream.num_docs is None else stream.num_docs)
+    if incomplete is not None and (incomplete.rows.size or (stream.num_docs or 0) > first):
+        last = int(incomplete.rows[-1]) + 1 if incomplete.rows.size else first
+        yield incomplete._replace(num_docs=last if stream.num_docs is None else stream.num_docs)
 
 
 def _rows(matrix: Any) -> Rows:
-    """The counts of some documents as they are stored."""
+    """Checked rows of a matrix of counts."""
     if not matrix.shape[0] or not matrix.shape[1]:
         none = np.empty(0, np.int64)
         return Rows(np.zeros(matrix.shape[0], np.int64), none, none)

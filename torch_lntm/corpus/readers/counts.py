@@ -1,4 +1,4 @@
-"""Readers of word counts in lines: LDA-C, UCI bag of words, Matrix Market."""
+"""Readers of word counts in text files: LDA-C, UCI bag of words, Matrix Market."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch_lntm.files import at_line, check_proportion, excerpt, read_pieces, re
 
 _NATURAL = rb"\d{1,18}"  # fits an int64
 _LDAC_HEAD = re.compile(rb"\s*%s" % _NATURAL)
-# Some pairs at a time: a repetition without end takes 200 bytes of memory for each.
+# At most 4096 pairs per match, because each repetition takes 200 bytes of memory.
 _LDAC_PAIRS = re.compile(rb"(?:\s+%s:%s){1,4096}" % (_NATURAL, _NATURAL))
 _COORDINATES = rb"\s*%s\s+%s" % (_NATURAL, _NATURAL)
 _COORDINATE_LINES = {
@@ -31,30 +31,33 @@ _COORDINATE_LINES = {
 _MATRIX_MARKET_BANNER = re.compile(
     rb"%%MatrixMarket\s+matrix\s+coordinate\s+(pattern|integer|real)\s+general\s*", re.IGNORECASE
 )
-#: Lines that are read at once.
+#: Lines per reading step.
 _LINES = 1 << 15
-# Any file may announce _FREE_SIZE documents or words, a large one _SIZE_PER_ENTRY for each entry.
+# Any file may announce _FREE_SIZE documents or words, larger files _SIZE_PER_ENTRY per entry.
 _FREE_SIZE, _SIZE_PER_ENTRY = 1 << 20, 100
 
 
 def check_size(
-    path: Path, num_docs: int, num_words: int, num_entries: int, num_known: int | None
+    path: Path, num_docs: int, num_words: int, num_entries: int, vocabulary_size: int | None
 ) -> None:
-    """Refuses sizes for which a damaged file would take all memory.
+    """Refuses announced sizes far larger than the file.
+
+    A damaged file could otherwise take all memory.
 
     Args:
         path: The file.
-        num_docs: Documents that it announces.
-        num_words: Words that it announces.
-        num_entries: Entries that it holds.
-        num_known: Words of the vocabulary that comes with it, if any.
+        num_docs: Announced number of documents.
+        num_words: Announced number of words.
+        num_entries: Number of entries in the file.
+        vocabulary_size: Size of the file's vocabulary, if any.
 
     Raises:
-        FileError: A size is out of proportion to the entries, or is not the vocabulary's.
+        FileError: A size is out of proportion to the entries and differs from the vocabulary's.
     """
     most = max(_FREE_SIZE, _SIZE_PER_ENTRY * num_entries)
-    for what, size, known in (("documents", num_docs, None), ("words", num_words, num_known)):
-        if size > most and size != known:
+    sizes = (("documents", num_docs, None), ("words", num_words, vocabulary_size))
+    for what, size, trusted_size in sizes:
+        if size > most and size != trusted_size:
             raise FileError(
                 f"{path}: {size} {what} are out of proportion to its {num_entries} entries; check "
                 "the file" + (", or give its vocabulary" if what == "words" else "")
@@ -62,12 +65,12 @@ def check_size(
 
 
 class Entries(NamedTuple):
-    """Some entries of a file, and how many documents it has told completely up to them.
+    """Consecutive entries of a file.
 
     Attributes:
-        num_docs: Documents that no later entry belongs to.
-        rows: ``(num_entries,)`` document of each entry, from 0.
-        words: ``(num_entries,)`` word of each entry, from 0.
+        num_docs: Number of documents completed by these entries.
+        rows: ``(num_entries,)`` document of each entry, counted from 0.
+        words: ``(num_entries,)`` word of each entry, counted from 0.
         counts: ``(num_entries,)`` tokens of each entry.
     """
 
@@ -79,14 +82,14 @@ class Entries(NamedTuple):
 
 @dataclass
 class CountStream:
-    """Counts that are read piece by piece.
+    """Stream of word counts in pieces.
 
     Attributes:
-        pieces: The entries, to be gone through once.
-        num_docs: Number of documents; None for those that the pieces tell.
-        num_words: Number of words; None for one more than the largest.
+        pieces: The entries. The iterator can be used once.
+        num_docs: Number of documents; ``None`` to take it from the last piece.
+        num_words: Number of words; ``None`` to take the largest word plus 1.
         vocabulary: The words, if the file has them.
-        metadata: What the file says of the documents; complete after the last piece.
+        metadata: Columns of the file by name, complete after the last piece.
     """
 
     pieces: Iterator[Entries]
@@ -97,7 +100,7 @@ class CountStream:
 
 
 def assemble(path: Path, stream: CountStream) -> Archive:
-    """All counts of a stream as one matrix, with what is known of the documents."""
+    """Reads all counts of a stream into a matrix, with the metadata."""
     pieces = list(stream.pieces)
     rows, words, counts = (
         np.concatenate([piece[i] for piece in pieces]) if pieces else np.empty(0, np.int64)
@@ -115,7 +118,7 @@ def assemble(path: Path, stream: CountStream) -> Archive:
 
 
 def stream_ldac(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
-    """LDA-C: each line has the number of distinct words, then ``word:count`` pairs."""
+    """Stream of an LDA-C file. A line has the number of distinct words and ``word:count`` pairs."""
     return CountStream(_ldac(path, num_words, max_bytes), None, num_words)
 
 
@@ -146,7 +149,7 @@ def _ldac(path: Path, num_words: int | None, max_bytes: float | None) -> Iterato
 
 
 def _is_ldac(line: bytes) -> bool:
-    """Whether a line is a number and pairs of numbers."""
+    """Whether a line is a number followed by pairs of numbers."""
     end, match = 0, _LDAC_HEAD.match(line)
     while match:
         end = match.end()
@@ -155,7 +158,7 @@ def _is_ldac(line: bytes) -> bool:
 
 
 def stream_uci(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
-    """UCI: lines with D, W and the number of entries, then ``document word count`` from 1."""
+    """Stream of a UCI file: lines with D, W and NNZ, then ``document word count`` from 1."""
     lines = _lines(path, max_bytes)
     sizes = []
     for line, what in enumerate(("D", "W", "NNZ"), 1):
@@ -167,10 +170,10 @@ def stream_uci(path: Path, num_words: int | None, max_bytes: float | None) -> Co
 
 
 def stream_matrix_market(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
-    """Matrix Market coordinates.
+    """Stream of a Matrix Market file of coordinates.
 
-    Scipy's reader is not used here. It takes ``2.5`` for 2 in a file of integers, and overlooks
-    what follows the count on a line.
+    scipy's reader is too lenient: it reads ``2.5`` as 2 in a file of integers, and ignores text
+    after the count.
     """
     lines = _lines(path, max_bytes)
     first = next(lines, b"")
@@ -183,7 +186,7 @@ def stream_matrix_market(path: Path, num_words: int | None, max_bytes: float | N
             f"got {excerpt(first)}",
         )
     line, text = 1, b"%"
-    for line, text in enumerate(lines, 2):  # noqa: B007 - the first that says something
+    for line, text in enumerate(lines, 2):  # noqa: B007 - up to the first line of content
         if text.strip() and not text.startswith(b"%"):
             break
     else:
@@ -202,20 +205,20 @@ def _coordinates(
     first_line: int,
     kind: str,
     sizes: list[int],
-    num_known: int | None,
+    vocabulary_size: int | None,
 ) -> CountStream:
-    """The entries of lines ``row column count`` (of a pattern, ``row column``), counted from 1."""
+    """Stream of lines ``row column count`` from 1. Lines of a pattern are ``row column``."""
     num_rows, num_columns, num_entries = sizes
-    check_size(path, num_rows, num_columns, num_entries, num_known)
+    check_size(path, num_rows, num_columns, num_entries, vocabulary_size)
 
     def pieces() -> Iterator[Entries]:
-        found = 0
+        num_lines = 0
         for line, lines in blocks:
             yield _entries(path, lines, line, kind, num_rows, num_columns)
-            found += len(lines)
-        if found != num_entries:
-            message = f"ends after {found} of {num_entries} announced entries"
-            raise at_line(path, first_line + found - 1, f"{message}; is it truncated?")
+            num_lines += len(lines)
+        if num_lines != num_entries:
+            message = f"ends after {num_lines} of {num_entries} announced entries"
+            raise at_line(path, first_line + num_lines - 1, f"{message}; is it truncated?")
 
     return CountStream(pieces(), num_rows, num_columns)
 
@@ -223,7 +226,7 @@ def _coordinates(
 def _entries(
     path: Path, lines: list[bytes], first_line: int, kind: str, num_rows: int, num_columns: int
 ) -> Entries:
-    """The entries of some lines of coordinates."""
+    """Entries of lines of coordinates."""
     expected = "expected 'document word count' with whole numbers from 0 up"
     _check_lines(path, lines, _COORDINATE_LINES[kind].fullmatch, expected, first_line)
     dtype = np.float64 if kind == "real" else np.int64
@@ -241,12 +244,12 @@ def _entries(
     if fractional.size:
         i = int(fractional[0])
         raise at_line(path, first_line + i, f"expected a whole count, got {counts[i]}")
-    # The last document may go on in the next lines.
+    # The last document may continue in the next lines.
     return Entries(int(rows[-1]) - 1, rows - 1, columns - 1, counts)
 
 
 def _lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
-    """The lines of a file without blank ones at its end; lines may end as on old Macs."""
+    """Lines of a file without blank lines at the end. Line ends of old Macs are accepted."""
     blank = 0
     for line in _raw_lines(path, max_bytes):
         if not line.strip():
@@ -258,7 +261,7 @@ def _lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
 
 
 def _raw_lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
-    """The lines of a file, and what follows its last line end."""
+    """Lines of a file, including an unfinished last line."""
     limit, end = readable_bytes(), b""
     pending: list[bytes] = []
     size = num_lines = 0
@@ -280,7 +283,7 @@ def _raw_lines(path: Path, max_bytes: float | None) -> Iterator[bytes]:
 
 
 def _blocks(lines: Iterator[bytes], first_line: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Some lines at a time, with the number of the first."""
+    """Blocks of lines, each with the number of its first line."""
     while block := list(itertools.islice(lines, _LINES)):
         yield first_line, block
         first_line += len(block)
@@ -293,18 +296,19 @@ def _line_blocks(path: Path, max_bytes: float | None) -> Iterator[tuple[int, lis
 def _check_lines(
     path: Path,
     lines: list[bytes],
-    is_right: Callable[[bytes], object],
+    is_valid: Callable[[bytes], object],
     expected: str,
     first_line: int,
 ) -> None:
-    """Raises for the first line that is not right."""
-    if not all(map(is_right, lines)):
+    """Raises an error for the first invalid line."""
+    if not all(map(is_valid, lines)):
         for line, text in enumerate(lines, first_line):
-            if not is_right(text):
+            if not is_valid(text):
                 raise at_line(path, line, f"{expected}, got {excerpt(text)}")
 
 
-#: Streams by format: of a path, the number of words where known, and the most bytes to read.
+#: Functions by format that make a stream from a path, the number of words (``None`` if unknown) and
+#: the maximum number of bytes.
 COUNT_STREAMS: dict[str, Callable[[Path, int | None, float | None], CountStream]] = {
     "ldac": stream_ldac,
     "uci": stream_uci,

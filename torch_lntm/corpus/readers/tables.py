@@ -1,4 +1,4 @@
-"""Readers of binary tables: AnnData of word counts, Parquet of word counts or of texts."""
+"""Readers of binary tables: AnnData of word counts, Parquet of word counts or texts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from torch_lntm.corpus.readers.counts import CountStream, Entries, check_size
 from torch_lntm.errors import FileError, import_extra
 from torch_lntm.files import check_proportion, open_to_read, readable_bytes, unpacked_bytes
 
-#: Entries, or numbers of a dense matrix, that are read at once.
+#: Entries of a sparse matrix, or numbers of a dense matrix, per reading step.
 _ENTRIES = 1 << 20
 _ROWS = 1 << 14
-#: Bytes of a Parquet file that are read ahead; without it whole row groups are.
+#: Bytes of a Parquet file read ahead. By default pyarrow reads whole row groups ahead.
 _BUFFER = 1 << 20
-#: Bytes of texts that are read at once, about.
+#: Approximate bytes of texts per reading step.
 _TEXT_BYTES = 32 << 20
 
-#: The most bytes of a chunk of HDF5, which is unpacked as a whole.
+#: Maximum bytes of an HDF5 chunk, because HDF5 unpacks complete chunks.
 _CHUNK = 128 << 20
-#: Texts that are read at once at least: HDF5 tells the length of a text only by reading it.
+#: Minimum number of texts per reading step. HDF5 knows the length of a text only after reading.
 _TEXTS = 64
 
 
 class _Budget:
-    """How much of a file may be read, which may say that it holds far more than it does.
+    """Remaining number of bytes to read from a file.
+
+    A hostile file can announce or unpack to far more than its size.
 
     Args:
         path: The file.
-        max_bytes: The most bytes of metadata; if not given, or infinite, what a file of this size
-            may unpack to.
-        held: Whether what is read stays in memory, which then bounds it too.
+        max_bytes: Maximum number of bytes of metadata. Defaults to the bound for unpacking a file
+            of this size. The bound also replaces infinity.
+        held: The content stays in memory, so the available memory is a further bound.
     """
 
     def __init__(self, path: Path, max_bytes: float | None, *, held: bool = True) -> None:
@@ -46,16 +48,20 @@ class _Budget:
         self.on_disk = path.stat().st_size
         unpacked = unpacked_bytes(self.on_disk)
         self.num_entries = unpacked // 6  # an entry takes many bytes in use
-        given = max_bytes not in (None, math.inf)
-        self.left = max_bytes if given and max_bytes else unpacked
+        is_finite = max_bytes not in (None, math.inf)
+        self.left = max_bytes if is_finite and max_bytes else unpacked
         if held:
             self.left = min(self.left, readable_bytes())
 
     def take(self, size: int, what: str) -> None:
-        """Refuses what does not fit into the rest.
+        """Subtracts the size of a part.
+
+        Args:
+            size: Number of bytes.
+            what: Name of the part for errors, in the plural.
 
         Raises:
-            FileError: It takes more bytes than are left.
+            FileError: The part exceeds the remaining bytes.
         """
         self.left -= size
         if self.left < 0:
@@ -64,10 +70,10 @@ class _Budget:
             )
 
     def check(self, num_docs: int, num_entries: int) -> None:
-        """Refuses more documents or entries than a file of this size holds.
+        """Compares numbers of documents and entries with the size of the file.
 
         Raises:
-            FileError: There are more.
+            FileError: A number is out of proportion.
         """
         check_proportion(self.path, num_docs, "documents", 4)
         if num_entries > self.num_entries:
@@ -81,9 +87,12 @@ class _Budget:
 
 
 def stream_h5ad(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
-    """AnnData: the counts ``X``, sparse by rows or dense, columns of ``obs``, names of ``var``."""
+    """Stream of an AnnData file: counts ``X``, metadata ``obs``, words ``var``.
+
+    ``X`` is sparse by rows or dense.
+    """
     h5py = import_extra("h5py", "files", "the format h5ad")
-    open_to_read(path).close()  # says what is wrong with a path
+    open_to_read(path).close()  # raises clear errors for a wrong path
     try:
         file = h5py.File(path, "r", rdcc_nbytes=_CHUNK)
         return _AnnData(path, file, h5py.HardLink, _Budget(path, max_bytes)).stream(num_words)
@@ -94,23 +103,25 @@ def stream_h5ad(path: Path, num_words: int | None, max_bytes: float | None) -> C
 
 
 class _AnnData:
-    """An open file.
+    """Open AnnData file.
 
     Args:
-        path: The file.
-        file: The same, open.
-        hard_link: The class of links to what the file itself holds.
-        budget: How much of it may be read.
+        path: Path of the file.
+        file: The open ``h5py.File``.
+        hard_link: ``h5py.HardLink``, the class of links within the file.
+        budget: Bytes left to read.
     """
 
     def __init__(self, path: Path, file: Any, hard_link: type, budget: _Budget) -> None:
         self.path, self.file, self.hard_link, self.budget = path, file, hard_link, budget
 
     def _get(self, group: Any, name: str) -> Any:
-        """A part of a group, which must be in this file: HDF5 can refer to any file there is.
+        """Member of a group, after a check that the data are in this file.
+
+        HDF5 links can refer to any file of the machine.
 
         Raises:
-            FileError: It is elsewhere, or its chunks are too large.
+            FileError: The data are in another file, or the chunks are too large.
         """
         for part in name.split("/"):
             link = group.get(part, getlink=True)
@@ -131,7 +142,7 @@ class _AnnData:
         return group
 
     def stream(self, num_words: int | None) -> CountStream:
-        """The counts, and what is known of them."""
+        """Stream of the counts, with words and metadata."""
         x = self._get(self.file, "X")
         kind = _text(x.attrs.get("encoding-type", "array"))
         sparse = hasattr(x, "keys")
@@ -143,18 +154,18 @@ class _AnnData:
         shape = x.attrs["shape"] if sparse else x.shape
         if len(shape) != 2:
             raise FileError(f"{self.path}: X has {len(shape)} dimensions; expected 2")
-        num_docs, found_words = (int(size) for size in shape)
-        nnz = int(self._get(x, "data").shape[0]) if sparse else num_docs * found_words
-        if num_words is not None and num_words != found_words:
+        num_docs, num_columns = (int(size) for size in shape)
+        nnz = int(self._get(x, "data").shape[0]) if sparse else num_docs * num_columns
+        if num_words is not None and num_words != num_columns:
             raise FileError(
-                f"{self.path}: X has {found_words} columns, the vocabulary {num_words} words"
+                f"{self.path}: X has {num_columns} columns, the vocabulary {num_words} words"
             )
         vocabulary = self._index("var")
-        check_size(self.path, num_docs, found_words, nnz, len(vocabulary or ()))
+        check_size(self.path, num_docs, num_columns, nnz, len(vocabulary or ()))
         self.budget.check(num_docs, nnz)
-        pieces = self._sparse(x, num_docs, found_words) if sparse else self._dense(x)
+        pieces = self._sparse(x, num_docs, num_columns) if sparse else self._dense(x)
         metadata = self._columns("obs", num_docs)
-        return CountStream(pieces, num_docs, found_words, vocabulary, metadata)
+        return CountStream(pieces, num_docs, num_columns, vocabulary, metadata)
 
     def _sparse(self, x: Any, num_docs: int, num_words: int) -> Iterator[Entries]:
         offsets = self._array(self._get(x, "indptr")).astype(np.int64)
@@ -178,7 +189,7 @@ class _AnnData:
                 raise FileError(f"{self.path}: X has indices that are not below {num_words}")
             rows = np.searchsorted(offsets, np.arange(start, stop), "right") - 1
             counts = self._part(data, start, stop)
-            # The last document may go on in the next part.
+            # The last document may continue in the next part.
             yield Entries(int(rows[-1]), rows, words, counts)
 
     def _dense(self, x: Any) -> Iterator[Entries]:
@@ -198,14 +209,14 @@ class _AnnData:
             raise FileError(f"{self.path}: cannot be read, is it complete? ({error})") from error
 
     def _array(self, dataset: Any) -> NDArray[Any]:
-        """All of an array, texts as strings."""
+        """Complete array, with texts as strings."""
         size, what = dataset.size * max(dataset.dtype.itemsize, 1), f"the values of {dataset.name}"
         self.budget.take(size, what)
         if dataset.dtype.kind not in "OS" or dataset.ndim != 1:
             array: NDArray[Any] = dataset[()]
             return array
         texts = np.empty(dataset.shape, object)
-        step = max(_TEXTS, _CHUNK // self.budget.on_disk)  # a text is at most the file
+        step = max(_TEXTS, _CHUNK // self.budget.on_disk)  # a text is at most as long as the file
         for start in range(0, dataset.size, step):
             part = dataset.asstr()[start : start + step]
             self.budget.take(sum(map(len, part)), what)
@@ -213,7 +224,7 @@ class _AnnData:
         return texts
 
     def _index(self, table: str) -> list[str] | None:
-        """The names of the rows of a table."""
+        """Names of the rows of a table; ``None`` if the table has no index."""
         group = self._get(self.file, table)
         name = _text(group.attrs.get("_index", "_index"))
         if name not in group:
@@ -221,7 +232,7 @@ class _AnnData:
         return [str(value) for value in self._values(group, name)]
 
     def _columns(self, table: str, num_docs: int) -> dict[str, Any]:
-        """The columns of a table, and its index as ``id``."""
+        """Columns of a table, with the index as ``id``."""
         group = self._get(self.file, table)
         columns: dict[str, Any] = {}
         index = self._index(table)
@@ -245,11 +256,11 @@ class _AnnData:
             if codes.dtype.kind not in "iu" or (codes >= len(names)).any():
                 raise FileError(f"{self.path}: {column.name} has codes without a category")
             return [names[code] if code >= 0 else None for code in codes.tolist()]
-        values, missing = self._values(column, "values"), self._values(column, "mask")
-        if values.shape != missing.shape:
+        values, mask = self._values(column, "values"), self._values(column, "mask")
+        if values.shape != mask.shape:
             raise FileError(f"{self.path}: {column.name} has a mask of another length")
-        pairs = zip(values.tolist(), missing.tolist(), strict=True)
-        return [None if absent else value for value, absent in pairs]
+        pairs = zip(values.tolist(), mask.tolist(), strict=True)
+        return [None if is_missing else value for value, is_missing in pairs]
 
     def _values(self, group: Any, name: str) -> NDArray[Any]:
         return self._array(self._get(group, name))
@@ -263,10 +274,11 @@ def _text(value: Any) -> str:
 
 
 def stream_parquet(path: Path, num_words: int | None, max_bytes: float | None) -> CountStream:
-    """Parquet: a document a row, with a list ``words`` and a list ``counts`` as long.
+    """Stream of a Parquet file with a row per document.
 
-    The words are strings, or columns from 0. Without ``counts`` every word counts once for each
-    time that it is listed. All other columns are metadata.
+    The column ``words`` holds lists of strings, or of column numbers from 0. The column ``counts``
+    holds lists of equal length; without it, every listed word counts once. Further columns are
+    metadata.
     """
     with _opened(path, max_bytes) as file:
         return file.stream(num_words)
@@ -279,31 +291,31 @@ def iterate_parquet(
 
     Args:
         path: The file.
-        text_field: The column of the texts. Defaults to ``text``, or to the only column, which is
-            then called ``text``.
+        text_field: Column of the texts. Defaults to ``text``. A single column of another name is
+            yielded as ``text``.
         max_bytes: As for ``read_corpus``.
 
     Raises:
-        FileError: The file is damaged, too large, or has no such column.
+        FileError: The file is damaged or too large, or lacks the column.
     """
     with _opened(path, max_bytes) as file:
         yield from file.records(text_field, max_bytes)
 
 
 def has_counts(path: Path) -> bool:
-    """Whether a Parquet file holds counted words, in a column ``words``, and not texts."""
+    """Whether a Parquet file holds counts, in a column ``words``, rather than texts."""
     with _opened(path, None) as file:
         return file.has_counts
 
 
 @contextmanager
 def _opened(path: Path, max_bytes: float | None) -> Iterator[_Parquet]:
-    """An open Parquet file, whose damages are told as errors of the file."""
+    """Context with an open Parquet file. Errors of pyarrow become ``FileError``."""
     parquet = import_extra("pyarrow.parquet", "files", "the format parquet")
     arrow = import_extra("pyarrow", "files", "the format parquet")
-    open_to_read(path).close()  # says what is wrong with a path
+    open_to_read(path).close()  # raises clear errors for a wrong path
     try:
-        # Texts that repeat are read once: a short file may repeat a long one a million times.
+        # Dictionaries hold a repeated text once. A short file can repeat a long text very often.
         schema = parquet.ParquetFile(path).schema
         columns = (schema.column(i) for i in range(len(schema.names)))
         texts = [c.path for c in columns if c.physical_type == "BYTE_ARRAY"]
@@ -319,22 +331,22 @@ def _opened(path: Path, max_bytes: float | None) -> Iterator[_Parquet]:
 
 
 class _Parquet:
-    """An open file.
+    """Open Parquet file.
 
     Args:
-        path: The file.
-        file: The same, open.
-        arrow: The module of its reader.
-        budget: How much of it may be read.
+        path: Path of the file.
+        file: The open ``pyarrow.parquet.ParquetFile``.
+        arrow: The module ``pyarrow``.
+        budget: Bytes left to read.
     """
 
     def __init__(self, path: Path, file: Any, arrow: Any, budget: _Budget) -> None:
         self.path, self.file, self.arrow, self.budget = path, file, arrow, budget
         self.names = list(file.schema_arrow.names)
-        if twice := [name for name, times in Counter(self.names).items() if times > 1]:
+        if repeated := [name for name, times in Counter(self.names).items() if times > 1]:
             raise FileError(
-                f"{path}: columns must have different names, got {listed(twice)} twice; rename or "
-                "remove one"
+                f"{path}: columns must have different names, got {listed(repeated)} twice; rename "
+                "or remove one"
             )
         self.metadata: dict[str, list[Any]] = {
             name: [] for name in self.names if name not in ("words", "counts")
@@ -342,7 +354,7 @@ class _Parquet:
 
     @property
     def has_counts(self) -> bool:
-        """Whether there are lists ``words``, or ``words`` of another type but no ``text``."""
+        """Whether ``words`` holds lists. Its type is irrelevant without a column ``text``."""
         if "words" not in self.names:
             return False
         kind = self.file.schema_arrow.field("words").type
@@ -354,7 +366,7 @@ class _Parquet:
     def records(
         self, text_field: str | None, max_bytes: float | None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The rows, each with its place; see ``iterate_parquet``."""
+        """Rows with their places; see ``iterate_parquet``."""
         names = list(self.names)
         text = "text" if text_field is None else text_field
         if text not in names:
@@ -366,7 +378,7 @@ class _Parquet:
                 )
             names = [text]
         texts = self.budget
-        if max_bytes == math.inf:  # they are read twice, and not held
+        if max_bytes == math.inf:  # conversion reads the texts twice and does not hold them
             texts = _Budget(self.path, max_bytes, held=False)
         announced = self._check_sizes(self.names[names.index(text)], texts)
         size = announced // max(1, self.file.metadata.num_rows)
@@ -374,19 +386,19 @@ class _Parquet:
         for i, row in enumerate(self._rows(names.index(text), num_rows), 1):
             record = dict(zip(names, row, strict=True))
             announced -= len(record[text]) if isinstance(record[text], str) else 0
-            if announced < 0:  # repetitions, of which the file holds one
+            if announced < 0:  # texts that the file holds once and repeats
                 texts.take(-announced, "the texts")
                 announced = 0
             yield f"row {i}", record
 
     def _rows(self, text: int, num_rows: int) -> Iterator[tuple[Any, ...]]:
-        """The values of each row, of which all but the text stay in memory."""
+        """Values of each row. All values except the text stay in memory."""
         for batch in self._batches(self.names, num_rows):
             columns = [self._texts(column, i != text) for i, column in enumerate(batch.columns)]
             yield from zip(*columns, strict=True)
 
     def stream(self, num_words: int | None) -> CountStream:
-        """The counts, and what is known of them."""
+        """Stream of the counts, with words and metadata."""
         self._check_sizes()
         kind = self.file.schema_arrow.field("words").type
         types = self.arrow.types
@@ -408,14 +420,17 @@ class _Parquet:
         return CountStream(pieces, num_docs, num_words, vocabulary, self.metadata)
 
     def _check_sizes(self, text: str | None = None, texts: _Budget | None = None) -> int:
-        """Refuses a file that would take all memory or time.
+        """Compares the announced sizes with the budget and the size of the file.
 
         Args:
-            text: Name of the column of texts, if any.
-            texts: How much of them may be read.
+            text: Column of the texts, if any.
+            texts: Budget of the texts.
 
         Returns:
-            The bytes of the texts.
+            Announced number of bytes of the texts.
+
+        Raises:
+            FileError: A size is too large.
         """
         about = self.file.metadata
         entries = values = size = 0
@@ -441,22 +456,22 @@ class _Parquet:
             raise FileError(f"{self.path}: cannot be read, is it complete? ({error})") from error
 
     def _texts(self, column: Any, held: bool = True) -> list[Any]:
-        """The values of a column, of which those that repeat are the same objects.
+        """Values of a column. Repeated texts are a single Python object.
 
         Args:
             column: The column.
-            held: Whether they stay in memory.
+            held: Whether the values stay in memory.
         """
         indices = values = column
         if self.arrow.types.is_dictionary(column.type):
             indices = column.indices
-            different = indices.unique()
-            values = column.dictionary.take(different)
+            distinct = indices.unique()
+            values = column.dictionary.take(distinct)
         if held:
             self.budget.take(values.nbytes, "the values")
         if values is column:
             return list(column.to_pylist())
-        texts = dict(zip(different.to_pylist(), values.to_pylist(), strict=True))
+        texts = dict(zip(distinct.to_pylist(), values.to_pylist(), strict=True))
         return [texts[i] for i in indices.to_pylist()]
 
     def _pieces(self, vocabulary: list[str] | None, num_words: int | None) -> Iterator[Entries]:
@@ -471,8 +486,10 @@ class _Parquet:
             if vocabulary is None and flat.null_count:
                 raise FileError(f"{self.path}: a word of 'words' is missing")
             if vocabulary is not None:
-                place = np.array([column.get(w, -1) for w in flat.dictionary.to_pylist()], np.int64)
-                words = place[flat.indices.to_numpy(zero_copy_only=False)]
+                columns = np.array(
+                    [column.get(word, -1) for word in flat.dictionary.to_pylist()], np.int64
+                )
+                words = columns[flat.indices.to_numpy(zero_copy_only=False)]
             else:
                 words = flat.to_numpy(zero_copy_only=False).astype(np.int64)
             if words.size and (words.min() < 0 or words.max() >= (num_words or np.inf)):
@@ -487,9 +504,9 @@ class _Parquet:
         lists = batch.column("counts")
         if not hasattr(lists, "value_lengths"):
             raise FileError(f"{self.path}: 'counts' must be lists, got {lists.type}")
-        theirs = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        num_counts = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         flat = lists.flatten()
-        if (theirs != sizes).any() or flat.null_count:
+        if (num_counts != sizes).any() or flat.null_count:
             raise FileError(f"{self.path}: 'counts' must be as many as 'words' in each document")
         if not (self.arrow.types.is_integer(flat.type) or self.arrow.types.is_floating(flat.type)):
             raise FileError(f"{self.path}: 'counts' must be numbers, got {flat.type}")
@@ -497,5 +514,5 @@ class _Parquet:
         return counts
 
 
-#: Streams by format, as ``COUNT_STREAMS``.
+#: Functions by format; see ``COUNT_STREAMS``.
 TABLE_STREAMS = {"h5ad": stream_h5ad, "parquet": stream_parquet}

@@ -1,4 +1,4 @@
-"""Readers of texts: lines, JSON, delimited fields, folders, and rows of Parquet."""
+"""Readers of texts: lines, JSON, delimited fields, folders and rows of Parquet."""
 
 from __future__ import annotations
 
@@ -36,32 +36,34 @@ _DELIMITERS = ",;\t|"
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _DECIMAL = re.compile(r"-?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MISSING_NUMBERS = ("NA", "NaN", "nan")
-# A table of few values may have this many cells, any table so many a value.
+# Any table may have _FREE_CELLS cells, larger tables _CELLS_PER_VALUE cells per value.
 _FREE_CELLS, _CELLS_PER_VALUE = 10**6, 100
-#: Documents after which their number is checked again.
+#: The number of documents is checked at multiples of this number.
 _DOCUMENTS = 1 << 16
-#: The most fields of records, and characters of a JSON object: both cost far more than their bytes.
+#: Maximum number of fields of a record, and of characters of a JSON object. Both take far more
+#: memory than their bytes on disk.
 _MOST_FIELDS, _MOST_CHARACTERS = 10_000, 32 << 20
 _TOO_LONG = f"an object of more than {_MOST_CHARACTERS} characters"
 _JSON = json.JSONDecoder()
-#: Characters of a JSON number or constant at least; where fewer are left, the rest may be missing.
+#: Maximum length of a JSON number or constant. An error this close to the end of the text in memory
+#: may be due to a cut value.
 _LONGEST_SIGN = 32
-#: Held where Python's limit on the fields of CSV is lifted.
+#: Lock of Python's limit on the length of CSV fields.
 _CSV_LIMIT = threading.RLock()
-#: Lines in which the header of delimited records ends.
+#: Maximum number of lines of a CSV header.
 _HEADER_LINES = 1000
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How to read texts; see ``read_corpus``.
+    """Options of reading texts; see ``read_corpus``.
 
     Attributes:
-        text_field: Field with the text; "text" if not given.
-        label_field: Field with the label, which there must be; "label" if not given.
+        text_field: Field with the text. Defaults to "text".
+        label_field: Required field with the label. Defaults to an optional field "label".
         encoding: Encoding of the file.
-        delimiter: Character between the fields of ``csv``; found by the header if not given.
-        max_bytes: The most bytes to read.
+        delimiter: Character between the fields of ``csv``. Defaults to a choice by the header.
+        max_bytes: Maximum number of bytes to read.
     """
 
     text_field: str | None = None
@@ -71,20 +73,20 @@ class TextOptions:
     max_bytes: float | None = None
 
 
-#: A document's place in its file, for messages, and its fields.
+#: A document's place in the file, for messages, and its fields.
 Record = tuple[str, dict[str, Any]]
 
 
 class TextStream:
-    """Texts that are read one after the other, and columns of what comes with them.
+    """Stream of texts, with columns of metadata.
 
     Args:
         path: The file or folder.
-        format: Its format, of ``TEXT_READERS``.
-        options: How to read it.
+        format: A format of ``TEXT_READERS``.
+        options: Options of reading.
 
     Attributes:
-        metadata: Columns of one value a text, by name; complete after the first pass.
+        metadata: Columns by name with a value for each text, complete after the first pass.
     """
 
     def __init__(self, path: Path, format: str, options: TextOptions) -> None:
@@ -93,10 +95,10 @@ class TextStream:
         self._complete = False
 
     def __iter__(self) -> Iterator[str]:
-        """Reads the file from the start, which must be the same at every pass.
+        """Reads the file from the start. Every pass must give the same texts.
 
         Raises:
-            FileError: The file is missing, malformed, truncated, too large, or without a text.
+            FileError: The file is missing, malformed, truncated or too large, or holds no text.
         """
         text_field = self.options.text_field or "text"
         columns = _Columns(self.path, self.options)
@@ -107,7 +109,7 @@ class TextStream:
                 check_proportion(self.path, num_docs, "documents", 4)
             text = record.get(text_field)
             if text is None and text_field in record:
-                text = ""  # as an empty field of csv
+                text = ""  # like an empty field of csv
             if not isinstance(text, str):
                 raise FileError(
                     f"{self.path}, {place}: expected a text in the field {text_field!r}, got "
@@ -137,7 +139,7 @@ class TextStream:
 
 
 def read_txt(path: Path, options: TextOptions) -> Iterator[Record]:
-    """A document per line."""
+    """Yields a document per line."""
     line = 0
     for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
         yield f"line {line}", {"text": text}
@@ -146,22 +148,25 @@ def read_txt(path: Path, options: TextOptions) -> Iterator[Record]:
 
 
 def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
-    """A document per ``.txt`` file; its name becomes the id, its subfolder the label.
+    """Yields a document per ``.txt`` file, with the file's name as id and its subfolder as label.
 
-    Folders behind symbolic links are entered, each folder once.
+    Folders behind symbolic links are included. Each folder is read once.
     """
     files: list[Path] = []
     skipped: Counter[str] = Counter()
     for file in _files_below(path):
         if file.suffix.lower() == ".txt" and file.is_file():
             files.append(file)
-        elif not file.name.startswith("."):
-            other = file.suffix.lower() != ".txt"
-            skipped["do not end in .txt" if other else "are broken links or no regular files"] += 1
+        elif file.name.startswith("."):
+            continue
+        elif file.suffix.lower() == ".txt":
+            skipped["are broken links or no regular files"] += 1
+        else:
+            skipped["do not end in .txt"] += 1
     reasons = " and ".join(f"{number} that {reason}" for reason, number in skipped.items())
     if not files:
-        found = f"found files: {reasons}" if skipped else "found none"
-        raise FileError(f"{path}: expected a folder of .txt files, {found}")
+        content = f"found files: {reasons}" if skipped else "found none"
+        raise FileError(f"{path}: expected a folder of .txt files, {content}")
     if skipped:
         warn(f"{path}: skipped files: {reasons}", CorpusWarning)
     files.sort()
@@ -175,12 +180,12 @@ def read_folder(path: Path, options: TextOptions) -> Iterator[Record]:
 
 
 def _files_below(path: Path) -> Iterator[Path]:
-    """All files of a folder and its subfolders, each folder once."""
+    """All files in a folder and its subfolders. Each folder is visited once."""
     seen: set[tuple[int, int]] = set()
     for name, folders, names in os.walk(path, followlinks=True):
         about = os.stat(name)
         if (about.st_dev, about.st_ino) in seen:
-            folders.clear()  # a link back, or a second link
+            folders.clear()  # reached again by a link
             continue
         seen.add((about.st_dev, about.st_ino))
         folders.sort()
@@ -191,14 +196,14 @@ def _files_below(path: Path) -> Iterator[Path]:
 
 
 def read_jsonl(path: Path, options: TextOptions) -> Iterator[Record]:
-    """A JSON object per line; blank lines are skipped."""
+    """Yields a JSON object per line. Blank lines are skipped."""
     for line, text in enumerate(iterate_lines(path, options.encoding, options.max_bytes), 1):
         if text.strip():
             yield f"line {line}", _object(path, f"line {line}", _parse(path, line, text))
 
 
 def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
-    """An array of JSON objects, of which a part is in memory at a time."""
+    """Yields the objects of a JSON array. Memory holds a part of the array."""
     text = _JsonText(path, read_text_pieces(path, options.encoding, options.max_bytes))
     if (sign := text.next_sign()) != "[":
         got = "a dict" if sign == "{" else excerpt(text.rest)
@@ -221,11 +226,11 @@ def read_json(path: Path, options: TextOptions) -> Iterator[Record]:
 
 
 class _JsonText:
-    """A JSON text that is read value by value.
+    """JSON text for reading value by value.
 
     Args:
-        path: Its file.
-        pieces: The text, piece by piece.
+        path: The file.
+        pieces: The text in pieces.
     """
 
     def __init__(self, path: Path, pieces: Iterator[str]) -> None:
@@ -234,15 +239,15 @@ class _JsonText:
 
     @property
     def rest(self) -> str:
-        """The text in memory that was not read yet."""
+        """Unread text in memory."""
         return self._held[self._at :]
 
     def skip(self) -> None:
-        """Moves behind the next character."""
+        """Skips the next character."""
         self._at += 1
 
     def next_sign(self) -> str:
-        """Moves to the next character that is not blank; empty at the end."""
+        """Moves to the next non-blank character and returns it; an empty string at the end."""
         while True:
             while self._at < len(self._held):
                 if (sign := self._held[self._at]) not in " \t\n\r":
@@ -252,7 +257,7 @@ class _JsonText:
                 return ""
 
     def next_value(self) -> Any:
-        """The next value, read from memory as soon as it is there as a whole."""
+        """Next value. Reads on until the complete value is in memory."""
         self.next_sign()
         while True:
             try:
@@ -264,19 +269,19 @@ class _JsonText:
                 return value
 
     def error(self, error: Exception | str) -> FileError:
-        """The error for a place in the text."""
+        """Error with the current line of the text."""
         at = getattr(error, "pos", self._at)
         line = self._line + self._held.count("\n", 0, at)
         return _no_json(self._path, line, getattr(error, "msg", error), self.rest)
 
     def _is_cut(self, error: Exception) -> bool:
-        """Whether more of the text may mend an error."""
+        """Whether the value may be cut at the end of the text in memory."""
         if not isinstance(error, json.JSONDecodeError):
             return False
         return error.pos > len(self._held) - _LONGEST_SIGN or error.msg.startswith("Unterminated")
 
     def _grow(self) -> bool:
-        """Reads on, twice as far as now; returns whether there was anything."""
+        """Doubles the unread text in memory. Returns ``False`` at the end of the file."""
         rest = self.rest
         if len(rest) > _MOST_CHARACTERS:
             raise self.error(_TOO_LONG)
@@ -310,7 +315,7 @@ def _object(path: Path, place: str, record: Any) -> dict[str, Any]:
 
 
 def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
-    """Delimited records under a header; a quoted field may go over several lines."""
+    """Yields delimited records under a header. Quoted fields may contain line breaks."""
     lines = _csv_lines(path, options)
     first = list(itertools.islice(lines, _HEADER_LINES))
     try:
@@ -321,10 +326,10 @@ def read_csv(path: Path, options: TextOptions) -> Iterator[Record]:
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next record, whose fields may be as long as documents are; None at the end.
+    """Next record, with fields of any length; ``None`` at the end.
 
-    Python has one limit for the whole process. It is lifted for this row alone, so that nobody else
-    meets another limit than their own.
+    Python's limit on the length of fields holds for the whole process. It is raised for a single
+    row and restored, so the rest of the process keeps its limit.
     """
     with _CSV_LIMIT:
         limit = csv.field_size_limit(2**31 - 1)
@@ -335,14 +340,14 @@ def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def _csv_lines(path: Path, options: TextOptions) -> Iterator[str]:
-    """The lines, each with its end, as Python's reader of CSV wants them."""
+    """Lines with their ends, for Python's ``csv.reader``."""
     for line in iterate_lines(path, options.encoding, options.max_bytes):
-        # A carriage return alone ends a line here, unless it is quoted.
+        # An unquoted carriage return ends a line.
         yield from io.StringIO(f"{line}\n", newline="") if "\r" in line else (f"{line}\n",)
 
 
 def _find_delimiter(lines: list[str], text_field: str) -> str:
-    """The character under which the header has the field of the text; a comma if none does."""
+    """First delimiter that gives the header the field of the text. Defaults to a comma."""
     for delimiter in _DELIMITERS:
         try:
             header = _next_row(csv.reader(lines, delimiter=delimiter)) or []
@@ -382,10 +387,10 @@ def _csv_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[R
 
 
 def _check_header(path: Path, line: int, header: list[str]) -> None:
-    """Refuses names that occur twice, and more columns than documents have."""
-    twice = sorted(name for name, times in Counter(header).items() if times > 1)
-    if twice:
-        message = f"columns must have different names, got {listed(twice)} twice"
+    """Checks for repeated names and for a plausible number of columns."""
+    repeated = sorted(name for name, times in Counter(header).items() if times > 1)
+    if repeated:
+        message = f"columns must have different names, got {listed(repeated)} twice"
         raise at_line(path, line, f"{message}; rename or remove one")
     _check_fields(path, f"line {line}", header)
 
@@ -394,14 +399,14 @@ def _check_fields(path: Path, place: str, fields: Sized) -> None:
     if len(fields) > _MOST_FIELDS:
         raise FileError(
             f"{path}, {place}: expected at most {_MOST_FIELDS} fields, got {len(fields)}; leave "
-            "out those that say nothing of documents"
+            "out fields without information about documents"
         )
 
 
 class _Columns:
-    """A column for every field but the text.
+    """Columns of all fields except the text.
 
-    The label is text, also where the file has numbers. It is left out where all are missing.
+    Labels are text, even if the file has numbers. The column is omitted if all labels are missing.
     """
 
     def __init__(self, path: Path, options: TextOptions) -> None:
@@ -412,7 +417,7 @@ class _Columns:
         self._num_values = 0
 
     def add(self, place: str, record: dict[str, Any], text_field: str) -> None:
-        """Adds a document's fields."""
+        """Appends the fields of a document."""
         num_docs = len(self._labels)
         for name in record:
             if name not in self._columns and name != text_field:
@@ -424,7 +429,7 @@ class _Columns:
         if len(self._columns) * num_docs > most:
             raise FileError(
                 f"{self._path}, {place}: the records have {len(self._columns)} different fields, "
-                "nearly all of them missing in most; put what varies into one field"
+                "nearly all of them missing in most; put the varying fields into a single field"
             )
         for name, values in self._columns.items():
             values.append(record.get(name))
@@ -434,11 +439,11 @@ class _Columns:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """Names of the columns."""
         return list(self._columns)
 
     def finished(self, text_field: str) -> dict[str, list[Any]]:
-        """The columns of all documents."""
+        """Columns of all documents."""
         if not self._labels:
             raise FileError(f"{self._path}: holds no document; expected a record for each")
         if self._options.label_field is not None and self._label_field not in {
@@ -456,31 +461,31 @@ class _Columns:
 
 
 def _numbers(values: list[Any]) -> Any:
-    """The fields of a column as numbers if all that are not missing are; empty ones are missing.
+    """Converts a column of strings to numbers if every present value is a number.
 
-    Numbers with leading zeros or a plus sign are codes, and stay text. ``NA`` and ``NaN`` are
-    missing among numbers, and words among texts. Beside missing ones, integers are floats, or text
-    if that would round them.
+    Empty strings are missing values. Numbers with leading zeros or a plus sign are codes and stay
+    text. ``NA`` and ``NaN`` are missing values in a column of numbers, and words in a column of
+    text. Integers with missing values become floats, or stay text if floats would round them.
     """
-    known = set(values).difference(_MISSING_NUMBERS, ("", None))
-    if not known or not all(map(_DECIMAL.fullmatch, known)):
+    present = set(values).difference(_MISSING_NUMBERS, ("", None))
+    if not present or not all(map(_DECIMAL.fullmatch, present)):
         return [value or None for value in values]
-    whole = all(map(_INTEGER.fullmatch, known))
-    numbers = {text: int(text) if whole else float(text) for text in known}
-    if whole and known.issuperset(values):
+    all_integers = all(map(_INTEGER.fullmatch, present))
+    numbers = {text: int(text) if all_integers else float(text) for text in present}
+    if all_integers and present.issuperset(values):
         return np.array([numbers[text] for text in values], np.int64)
-    if whole and max(map(abs, numbers.values())) > EXACT_IN_FLOAT:
-        return [text if text in known else None for text in values]
+    if all_integers and max(map(abs, numbers.values())) > EXACT_IN_FLOAT:
+        return [text if text in present else None for text in values]
     return np.array([numbers.get(text, math.nan) for text in values], np.float64)
 
 
 def read_parquet(path: Path, options: TextOptions) -> Iterator[Record]:
-    """A document per row of a Parquet file."""
+    """Yields a document per row of a Parquet file."""
     return iterate_parquet(path, options.text_field, options.max_bytes)
 
 
 RecordReader = Callable[[Path, TextOptions], Iterator[Record]]
-#: Readers by format: of a path and options.
+#: Functions by format that yield records from a path and options.
 TEXT_READERS: dict[str, RecordReader] = {
     "txt": read_txt,
     "jsonl": read_jsonl,
@@ -489,5 +494,5 @@ TEXT_READERS: dict[str, RecordReader] = {
     "folder": read_folder,
     "parquet": read_parquet,
 }
-#: Formats whose records have fields.
+#: Formats of records with fields.
 WITH_FIELDS = ["jsonl", "json", "csv", "parquet"]
