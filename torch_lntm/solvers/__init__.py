@@ -1,1 +1,1 @@
-"""Posterior solvers: pure tensor functions over a leading document axis, without Pyro."""
+"""Posterior solvers: pure tensor functions over a leading document axis, free of Pyro."""

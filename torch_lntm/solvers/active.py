@@ -1,7 +1,7 @@
-"""The documents that a solver still works on, and when one of them is done.
+"""Bookkeeping of a solver's documents: active, converged and failed.
 
-The documents of a batch converge at different speeds. A solver holds the tensors of the documents
-that it still works on, and drops the rows of those that have stopped, which then cost nothing.
+The documents of a batch converge at different speeds. A solver holds tensors of its active
+documents, and drops the rows of stopped documents, which then cost nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from torch import Tensor
 
 
 class ActiveSet:
-    """Which documents of a batch a solver works on, and how each of them ended.
+    """Active documents of a batch, and the outcome of each document.
 
-    Dropping rows copies the tensors of all documents that stay. A solver may therefore hold stopped
-    documents for a while and retire several together.
+    Dropping rows copies the tensors of all remaining documents. A solver may therefore hold stopped
+    documents for a while and drop several together.
 
     Args:
         num_docs: Documents of the batch.
-        device: Where their tensors are.
-        sizes: ``(num_docs,)`` cost of holding each document; 1 if not given.
-        idle_share: Largest share of the held documents' cost that stopped documents may have. With
-            0 every document is retired as soon as it stops.
+        device: Device of their tensors.
+        sizes: ``(num_docs,)`` cost of holding each document. Defaults to 1.
+        idle_share: Largest share of the held documents' cost for stopped documents. With 0, the
+            default, every document is dropped as soon as it stops.
 
     Attributes:
         rows: ``(num_held,)`` int64 positions of the held documents in the batch.
-        working: ``(num_docs,)`` bool, the document has not stopped.
-        converged: ``(num_docs,)`` bool, the document stopped because it met the tolerance.
-        iterations: ``(num_docs,)`` int64 iterations that the document was worked on.
-        finished: No document is left to work on, as the last :meth:`drop_stopped` found.
+        working: ``(num_docs,)`` bool, whether the document is active.
+        converged: ``(num_docs,)`` bool, whether the document stopped at the tolerance.
+        iterations: ``(num_docs,)`` int64 iterations of the document while active.
+        finished: Whether the last :meth:`drop_stopped` found every document stopped.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class ActiveSet:
         self._idle_share = idle_share
 
     def step(self, converged: Tensor, failed: Tensor | None = None) -> None:
-        """End an iteration of the held documents; the converged and the failed ones stop.
+        """End an iteration of the held documents; converged and failed documents stop.
 
         Args:
-            converged: ``(num_held,)`` bool, the document has met the tolerance.
-            failed: ``(num_held,)`` bool, the document cannot be improved any more.
+            converged: ``(num_held,)`` bool, whether the document has met the tolerance.
+            failed: ``(num_held,)`` bool, whether the document cannot be improved any more.
         """
         working = self.working[self.rows]
         self.iterations[self.rows] += working
@@ -64,16 +64,16 @@ class ActiveSet:
         self.working[self.rows] = working & ~stopped
 
     def drop_stopped(self, *held: Any) -> tuple[Any, ...]:
-        """Take the stopped documents out if they cost more than ``idle_share`` allows.
+        """Drop the stopped documents if they cost more than ``idle_share`` allows.
 
         Args:
-            *held: What the solver has of the held documents; see :func:`select_rows`.
+            *held: Values of the held documents, as for :func:`select_rows`.
 
         Returns:
-            The same of the documents that are held now.
+            The values of the documents held now.
         """
         working = self.working[self.rows]
-        # All that the host has to wait for, in one transfer.
+        # The host waits for these numbers once, in a single transfer.
         if self._sizes is None:
             left = size = int(working.sum())
         else:
@@ -92,8 +92,8 @@ def select_rows(part: Any, rows: Tensor) -> Any:
     """The rows of some documents.
 
     Args:
-        part: A tensor with a row for each document, a named tuple of such, an object whose
-            ``select`` takes rows, or None.
+        part: A tensor with a row for each document, a named tuple of such tensors, an object with a
+            ``select`` method for rows, or None.
         rows: int64.
     """
     if part is None:
@@ -106,7 +106,7 @@ def select_rows(part: Any, rows: Tensor) -> Any:
 
 
 def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> None:
-    """Overwrite the rows of some documents, in a tensor or a named tuple, by those of ``other``."""
+    """Overwrite rows of documents in a tensor or a named tuple by the rows of ``other``."""
     if isinstance(part, Tensor):
         part[rows] = other
         return
@@ -115,27 +115,29 @@ def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> No
 
 
 def bound_rounding(bound: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
-    """Nats by which rounding may lower bounds in a round: their own, and the logits', once a token.
+    """Largest fall of the bounds in a round by rounding, in nats.
+
+    The rounding of a bound and, for each token, of the logits counts.
 
     Args:
         bound: ``(num_docs,)`` float64.
         lengths: ``(num_docs,)`` tokens.
-        logits: ``(num_docs, num_topics)`` in the precision in which the bounds are computed.
+        logits: ``(num_docs, num_topics)`` in the precision of the bounds' computation.
     """
     size = bound.abs() + lengths * logits.abs().amax(-1)
     return 4.0 * torch.finfo(logits.dtype).eps * size
 
 
 def converged_or_failed(gain: Tensor, tolerance: float, rounding: Tensor) -> tuple[Tensor, Tensor]:
-    """Which documents have converged in an ascent on a bound, and which have failed.
+    """Converged and failed documents of an ascent on a bound.
 
     A document has converged once an iteration gains too little. In exact arithmetic no iteration
-    lowers the bound; if the bound fell by more than rounding explains, the document has failed.
+    lowers the bound. A document has failed if its bound fell by more than rounding explains.
 
     Args:
         gain: ``(num_docs,)`` float64 gain of the bound in the last iteration, nats.
         tolerance: Gain below which a document has converged.
-        rounding: ``(num_docs,)`` float64, largest change of the gain that rounding explains.
+        rounding: ``(num_docs,)`` float64 largest change of the gain by rounding.
 
     Returns:
         Converged and failed documents, both ``(num_docs,)`` bool.

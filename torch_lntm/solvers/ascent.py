@@ -1,29 +1,34 @@
-"""Batched ascent in the mean of eta: the step that all four logistic-normal posteriors share.
+"""Batched ascent in the mean of eta, the common step of all 4 logistic-normal posteriors.
 
-For every document it maximises, in whitened coordinates z with m = μ + Lz,
+For every document the ascent maximises, in whitened coordinates z with m = μ + Lz,
 
     f(z) = loglik(e^m) − N·lse(m + h) − ½|z|²
 
-where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0 this is the log joint with the
-topic assignments summed out; its maxima are Taylor's fixed points and Laplace's modes. With h half
-the posterior variance it is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function of
-the mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
+where ``loglik(e^m) = Σ_v c_v log Σ_k e^{m_k} φ_kv``. With h = 0, f is the log joint with the topic
+assignments summed out. Its maxima are Taylor's fixed points and Laplace's modes. With h half the
+posterior variance, f is the tangent bound of Blei–Lafferty and Khan–Bouchard as a function of the
+mean (*Khan & Bouchard 2009, eq. 34, with the responsibilities at their optimum*).
 
 At inverse temperature T (*Ahmed & Xing 2007, §3.2*, for the objective E_q log p + H(q)/T) the
-likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv; topics arrive already tempered.
+likelihood term becomes (1/T)·Σ_v c_v log Σ_k e^{T m_k} φ_kv. The caller passes tempered topics.
 
-Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, F the lifted L and p = softmax(m + h). That is
-Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10*), positive definite
-everywhere, so always uphill; a backtracking line search makes every accepted step raise f. That
-information is too large by what the assignments leave open, so where topics overlap such steps are
-too short. Every step after the first therefore corrects it by a BFGS update for what the gradient
-did along the last step, which keeps it positive definite. To a tight tolerance that takes two
-thirds of the steps, and a quarter in the slowest documents. Conjugate gradients solve for a step by
-a few products with the shared factor, where a Cholesky factorisation of each document's information
-would cost num_topics³. A document that has converged leaves the batch.
+Each step solves (I + N·Fᵀ(diag p − ppᵀ)F) δ = ∇f, with F the lifted L and p = softmax(m + h). This
+is Newton's step with the complete-data information (*Ahmed & Xing 2007, eqs 9–10*). The matrix is
+positive definite everywhere, so the step always goes uphill. A backtracking line search makes every
+accepted step raise f.
 
-F may have more columns than rows (the sources and noise of a factor model); the ascent then stays
-among the shortest z of each m if it starts there, because its gradients do.
+The complete-data information is larger than the true curvature, because it treats the topic
+assignments as known. Steps are therefore too short if topics overlap. From the second step on, a
+BFGS update corrects the information by the change of the gradient along the last step, and keeps it
+positive definite. To a tight tolerance the correction reduces the number of steps to two thirds,
+and to a quarter in the slowest documents.
+
+Conjugate gradients solve for a step by a few products with the shared factor. A Cholesky
+factorisation of each document's information would cost num_topics³. Converged documents leave the
+batch.
+
+F may have more columns than rows (the sources and noise of a factor model). The gradients lie among
+the shortest z of each m, so the ascent stays among them if it starts there.
 """
 
 from __future__ import annotations
@@ -38,25 +43,25 @@ from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.kernels import expected_counts
 from torch_lntm.solvers.active import ActiveSet, replace_rows, select_rows
 
-#: Share of the gain that a step promises which it has to make.
+#: Share of a step's predicted gain required for its acceptance.
 SUFFICIENT_INCREASE = 1e-4
-#: Coordinates of z up to which each document's information is factored. On a GPU it is the many
-#: small kernels of conjugate gradients that take time.
+#: Largest number of coordinates z for a direct factorisation of each document's information. On a
+#: GPU the many small kernels of conjugate gradients dominate the time.
 DENSE_DIM = {"cpu": 10, "cuda": 128}
-#: Share of the curvature expected along the last step that is found at least: by less, steps
-#: become so long that they have to be halved again.
+#: Lower limit of the measured curvature along the last step, as a share of the expected curvature.
+#: With less, steps become so long that they must be halved again.
 LEAST_CURVATURE = 0.5
-#: Nats that a round may gain for the next one to start with its secant. Longer steps from afar save
-#: rounds as well, and lead to worse optima.
+#: Largest gain of a round, in nats, after which the next round starts with its secant. Longer steps
+#: far from the optimum save rounds as well, but lead to worse optima.
 MAX_GAIN_FOR_SECANT = 3.0
-#: Largest share of the documents held by conjugate gradients that may be solved already.
+#: Largest share of solved documents among the documents in conjugate gradients.
 IDLE_SHARE = 0.35
-#: Bound on the halvings of a step.
+#: Largest number of halvings of a step.
 MAX_HALVINGS = 15
 
 
 class Coordinates(Protocol):
-    """What the ascent asks of a latent space: coordinates z in which logits are affine."""
+    """The part of a latent space for the ascent: coordinates z with affine logits."""
 
     def lift(self, eta: Tensor) -> Tensor:
         """Logits ``(..., num_topics)`` of eta ``(..., eta_dim)``."""
@@ -68,19 +73,20 @@ class Coordinates(Protocol):
         """Change of the logits ``(..., num_topics)`` with z ``(..., dim)``."""
 
     def pull(self, gradient: Tensor) -> Tensor:
-        """Gradients in z ``(..., dim)`` from those in the logits ``(..., num_topics)``."""
+        """Gradients in z ``(..., dim)`` from gradients in the logits ``(..., num_topics)``."""
 
     def select(self, rows: Tensor) -> Coordinates:
         """The coordinates of some of the documents."""
 
 
 class Words(NamedTuple):
-    """What a pass over the words finds at some logits m, whatever h is.
+    """Results of a pass over the words at logits m, independent of h.
 
     Attributes:
         logits: ``(num_docs, num_topics)`` m.
         log_likelihood: ``(num_docs,)`` float64, loglik(e^m).
-        topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic, its gradient in m.
+        topic_counts: ``(num_docs, num_topics)`` expected tokens of each topic, the gradient of
+            loglik in m.
     """
 
     logits: Tensor
@@ -89,14 +95,14 @@ class Words(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The objective at one point of each document.
+    """The objective at a point of each document.
 
     Attributes:
         z: ``(num_docs, dim)`` the points.
         value: ``(num_docs,)`` float64 f.
         gradient: ``(num_docs, dim)`` ∇f.
         p: ``(num_docs, num_topics)`` softmax(m + h), the weights of the curvature.
-        words: What the pass over the words found.
+        words: Results of the pass over the words.
     """
 
     z: Tensor
@@ -107,13 +113,13 @@ class Point(NamedTuple):
 
 
 class Secant(NamedTuple):
-    """What the last step of each document tells of the curvature.
+    """Curvature along the last step of each document.
 
     Attributes:
         step: ``(num_docs, dim)`` the step s.
-        fall: ``(num_docs, dim)`` y, by how much the gradient fell along it.
-        rho: ``(num_docs, 1)`` 1/(s·y), but no larger than by the least curvature; 0 where there
-            was no step, or f is not concave along it.
+        fall: ``(num_docs, dim)`` y, the decrease of the gradient along s.
+        rho: ``(num_docs, 1)`` 1/(s·y), limited by the least curvature. Zero if there was no step,
+            or f was convex along the step.
     """
 
     step: Tensor
@@ -125,14 +131,15 @@ class Secant(NamedTuple):
         """The secant of two points."""
         step, fall = after.z - before.z, before.gradient - after.gradient
         curvature = (step * fall).sum(-1, keepdim=True)
-        # Of the complete-data information, which step is Newton's with or a part of it.
+        # Curvature of the complete-data information along the step: the step is Newton's or a part
+        # of it.
         expected = (step * before.gradient).sum(-1, keepdim=True)
         least = (LEAST_CURVATURE * expected).clamp_min(torch.finfo(step.dtype).tiny)
         rho = torch.where(curvature > 0.0, 1.0 / torch.maximum(curvature, least), 0.0)
         return cls(step, fall, rho)
 
     def after_small_gains(self, gain: Tensor) -> Secant:
-        """Without those of the documents whose last round gained much.
+        """The secants, without documents whose last round gained more than ``MAX_GAIN_FOR_SECANT``.
 
         Args:
             gain: ``(num_docs,)`` nats.
@@ -141,11 +148,11 @@ class Secant(NamedTuple):
 
 
 class MeanAscent(NamedTuple):
-    """Where the ascent of each document ended.
+    """Result of the ascent of each document.
 
     Attributes:
         point: The last point of each document.
-        secant: That of each document's last step.
+        secant: Secant of each document's last step.
         converged: ``(num_docs,)`` bool.
         iterations: ``(num_docs,)`` int64.
     """
@@ -158,14 +165,14 @@ class MeanAscent(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """The function of the module's docstring for one batch.
+    """The function f of the module's docstring for a batch.
 
     Attributes:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        space: Coordinates in which the prior is ½|z|².
-        half_variance: ``(num_docs, num_topics)`` h, or None for 0.
-        temperature: Inverse temperature T.
+        space: Coordinates with prior ½|z|².
+        half_variance: ``(num_docs, num_topics)`` h; None means 0.
+        temperature: Inverse temperature T. Defaults to 1.
     """
 
     batch: DocumentBatch
@@ -186,7 +193,7 @@ class Objective:
 
         Args:
             z: The points.
-            words: What a pass over the words found at the logits of z, if there has been one.
+            words: Results of a pass over the words at the logits of z. Computed if None.
         """
         lengths = self.batch.lengths
         words = words or self._read(self.space.lift(self.space.unwhiten(z)))
@@ -203,7 +210,7 @@ class Objective:
     def _read(self, logits: Tensor) -> Words:
         tempered = self.temperature * logits
         counts = expected_counts(torch.softmax(tempered, -1), self.topics, self.batch)
-        # loglik is taken at softmax weights, which cannot overflow; lse gives back the rest.
+        # loglik is computed at softmax weights, which cannot overflow. lse restores their scale.
         scale = self.batch.lengths * torch.logsumexp(tempered, -1).double()
         log_likelihood = (counts.log_likelihood + scale) / self.temperature
         return Words(logits, log_likelihood, counts.topic_counts)
@@ -219,8 +226,8 @@ def _conjugate_gradients(
 ) -> Tensor:
     """Solve (I + N·Fᵀ(diag p − ppᵀ)F) x = rhs for each document, to a relative residual.
 
-    Some documents take many more steps than others. The solved ones are taken out from time to
-    time, since what takes them out copies all that stay.
+    Some documents take many more steps than others. Removing solved documents copies all remaining
+    documents, so solved documents are removed only from time to time.
     """
     solution = x = torch.zeros_like(rhs)
     rows: Tensor | None = None
@@ -262,10 +269,10 @@ def _conjugate_gradients(
 def _direction(
     objective: Objective, point: Point, secant: Secant | None, cg_tolerance: float, cg_steps: int
 ) -> Tensor:
-    """BFGS's direction from the complete-data information and one secant, if there is one.
+    """BFGS direction from the complete-data information and, if present, a secant.
 
-    Uphill for any ρ ≥ 0, and however roughly conjugate gradients solve: ∇f·δ is the product of the
-    corrected gradient and their solution, which is positive, plus ρ(s·∇f)².
+    It goes uphill for any ρ ≥ 0, and for any accuracy of conjugate gradients. ∇f·δ is the product
+    of the corrected gradient and their solution, which is positive, plus ρ(s·∇f)².
     """
     rhs = point.gradient
     if secant is not None:
@@ -283,9 +290,9 @@ def _direction(
 
 
 def _dense_solution(space: Coordinates, p: Tensor, lengths: Tensor, rhs: Tensor) -> Tensor:
-    """As :func:`_conjugate_gradients`, but exactly, in few kernels and without a wait."""
+    """Exact solution of :func:`_conjugate_gradients`' system, in few kernels and without a wait."""
     eye = torch.eye(rhs.shape[-1], dtype=rhs.dtype, device=rhs.device)
-    # Fᵀ ``(num_docs or 1, dim, num_topics)``: scales may be a document's own.
+    # Fᵀ ``(num_docs or 1, dim, num_topics)``; scales may differ between documents.
     rows = space.push(eye[:, None]).transpose(0, 1)
     mean = rows @ p[..., None]
     information = (rows * (lengths[:, None] * p)[:, None]) @ rows.mT
@@ -309,16 +316,16 @@ def maximise_mean(
     """Raise f from ``start`` until each document converges or the iterations are used up.
 
     Args:
-        objective: What to maximise.
+        objective: Function to maximise.
         start: ``(num_docs, dim)`` whitened starting points.
-        tolerance: A document has converged when its Newton decrement ∇f·δ, about twice the gain
-            left, is below this many nats, or below what rounding lets the line search see.
+        tolerance: Nats. A document has converged if its Newton decrement ∇f·δ, about twice the
+            remaining gain, is below the tolerance or below rounding in the line search.
         max_iterations: Bound on the steps of each document, at least 1.
-        words: What a pass over the words found at ``start``, if there has been one.
-        secant: Of the last steps to ``start``, on a similar function, if there have been any. The
-            ascent is one for any secants; good ones make it fast.
-        cg_tolerance: Relative residual at which a direction is good enough.
-        cg_steps: Bound on the conjugate-gradient steps of one direction.
+        words: Results of a pass over the words at ``start``. Computed if None.
+        secant: Secants of the last steps to ``start``, on a similar function. The ascent works with
+            any secants, and is fast with good secants. Defaults to none.
+        cg_tolerance: Relative residual of a direction. Defaults to 0.05.
+        cg_steps: Bound on the conjugate-gradient steps of a direction. Defaults to 30.
     """
     epsilon = torch.finfo(start.dtype).eps
     active = ActiveSet(len(start), start.device)
@@ -329,9 +336,10 @@ def maximise_mean(
         decrement = (point.gradient * delta).sum(-1).double()
         rounding = 4.0 * epsilon * point.value.abs()
         point, moved = _line_search(objective, point, delta, decrement, rounding)
-        # A converged document takes its last step as well: it is already paid for. One that cannot
-        # move has converged only if rounding hides what a step would gain. It has failed only if
-        # the secant had no part in the direction, which the next one will be without.
+        # A converged document takes its last step as well, since the step has been computed. A
+        # document without a possible step has converged only if rounding hides the gain of a step.
+        # It has failed only if its direction contained no secant, because the next direction will
+        # contain none.
         stuck = ~moved if secant is None else ~moved & (secant.rho[:, 0] == 0.0)
         active.step((decrement <= tolerance) | (~moved & (decrement <= rounding)), stuck)
         secant = Secant.between(before, point)
@@ -350,7 +358,7 @@ def maximise_mean(
 def _line_search(
     objective: Objective, start: Point, delta: Tensor, decrement: Tensor, rounding: Tensor
 ) -> tuple[Point, Tensor]:
-    """Halve the steps of the documents that do not gain enough; those that never do stay put."""
+    """Halve the steps of documents with too little gain; documents without a good step stay put."""
     point = objective.evaluate(start.z + delta)
     moved = point.value >= start.value + SUFFICIENT_INCREASE * decrement - rounding
     step = 1.0

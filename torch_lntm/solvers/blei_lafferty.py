@@ -28,26 +28,33 @@ def blei_lafferty(
 ) -> NormalPosterior:
     """Solve q(eta) = N(λ, diag ν²) by coordinate ascent on the tangent bound.
 
-    *Ahmed & Xing 2007, eqs 13–15; Khan & Bouchard 2009, eqs 33–38 with V diagonal.* Rounds of a few
-    ascent steps in λ, then ν² for the present ζ = Σ_k exp(λ_k + ν_k²/2), each coordinate exactly;
-    responsibilities and ζ are always at their optimum. No update lowers the bound.
+    *Ahmed & Xing 2007, eqs 13–15; Khan & Bouchard 2009, eqs 33–38 with V diagonal.* A round takes a
+    few ascent steps in λ, then updates each ν_k² exactly for the present ζ = Σ_k exp(λ_k + ν_k²/2).
+    Responsibilities and ζ are always at their optimum. Every update raises the bound or keeps it.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        space: The prior of eta, whitened.
+        space: Whitened prior of eta.
         start: ``(num_docs, dim)`` starting means.
-        tolerance: Gain of the bound per round, nats, at which a document has converged.
+        tolerance: Gain of the bound per round, in nats, below which a document has converged.
         max_iterations: Bound on the rounds.
-        temperature: Inverse temperature T. The variance returned is T·ν², the untempered one,
-            for ν at its tempered optimum.
+        temperature: Inverse temperature T. Defaults to 1. The returned variance is T·ν², the
+            untempered variance, for ν at its tempered optimum.
 
     Returns:
-        The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
+        The posterior. Its objective is the tangent bound on log p(w), tempered if T is not 1.
+
+    Example:
+        >>> from torch_lntm.solvers.blei_lafferty import blei_lafferty
+        >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
+        >>> options = {"start": torch.zeros(5, space.eta_dim), "tolerance": 1e-3}
+        >>> blei_lafferty(batch, topics, space, max_iterations=50, **options).std.shape
+        torch.Size([5, 10])
     """
-    # As if half of the tokens were as the starting means have it, and the others of every topic
-    # alike. The prior's own variance is a bad start where it is wide: with ζ held fixed it takes
-    # very many rounds to come down from.
+    # The starting variances are those of a document with half of its tokens distributed as in the
+    # starting means, and the other half equally over topics. The prior's own variance is a bad
+    # start if it is wide: at fixed ζ it takes very many rounds to come down.
     share = 0.5 * (torch.softmax(space.lift(start), -1) + 1.0 / topics.shape[0])
     precision = space.precision.diagonal() + (batch.lengths[:, None] * share)[:, : space.dim]
     variances = _Diagonal(space, 1.0 / precision, temperature)
@@ -74,7 +81,7 @@ def blei_lafferty(
 
 @dataclass
 class _Diagonal:
-    """``variance`` ``(num_docs, dim)`` is T·ν²."""
+    """Diagonal variances; ``variance`` ``(num_docs, dim)`` is T·ν²."""
 
     space: NormalSpace
     variance: Tensor

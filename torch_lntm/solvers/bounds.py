@@ -14,7 +14,7 @@ from torch_lntm.posteriors.normal import NormalPosterior
 def tangent_log_normaliser(logits: Tensor, variance: Tensor) -> Tensor:
     """Upper bound lse(m + diag V / 2) on E lse(eta), eta ~ N(m, V).
 
-    *Ahmed & Xing 2007, eq. 15; Khan & Bouchard 2009, eq. 14*, at its best ζ or ξ.
+    *Ahmed & Xing 2007, eq. 15; Khan & Bouchard 2009, eq. 14*, at the best ζ or ξ.
 
     Args:
         logits: ``(num_docs, num_topics)`` m.
@@ -45,16 +45,16 @@ def tilted_log_normaliser(
 ) -> Tensor:
     """Upper bound min_a [lse_k(m_k + V_kk/2 − (Va)_k) + ½aᵀVa] on E lse(eta), eta ~ N(m, V).
 
-    Every a gives a bound (a = 0 the tangent one); it is convex in a and its minimum is where
-    a = softmax(m + diag V/2 − Va), found by damped Newton steps from a = softmax(m + diag V/2) or
-    0, whichever is lower. Unlike the tangent bound it does not charge for variance along the
-    direction that all topics share, which softmax ignores.
+    Every a gives a bound (a = 0 gives the tangent bound). It is convex in a, with the minimum at a
+    = softmax(m + diag V/2 − Va). Damped Newton steps start from a = softmax(m + diag V/2) or from
+    0, whichever gives the lower bound. In contrast to the tangent bound, it does not charge for
+    variance along the common shift of all topics, to which softmax is invariant.
 
     Args:
         logits: ``(num_docs, num_topics)`` m, float64.
         covariance: ``(num_docs, num_topics, num_topics)`` V, float64.
-        tolerance: Newton decrement at which a document has converged.
-        max_iterations: Bound on the steps.
+        tolerance: Newton decrement of a converged document. Defaults to 1e-10.
+        max_iterations: Bound on the steps. Defaults to 50.
 
     Returns:
         ``(num_docs,)``.
@@ -109,13 +109,19 @@ def gaussian_bound(
         batch: Documents.
         topics: ``(num_topics, num_words)``.
         posterior: Any normal posterior of their eta.
-        kind: ``"tangent"`` or ``"tilted"``, the bound b on E lse(eta).
+        kind: Bound b on E lse(eta), ``"tangent"`` or ``"tilted"``. Defaults to ``"tilted"``.
 
     Returns:
         ``(num_docs,)`` float64 nats.
 
     Raises:
-        ConfigError: Another kind.
+        ConfigError: The kind is unknown.
+
+    Example:
+        >>> from torch_lntm.solvers.bounds import gaussian_bound
+        >>> topics, post = model.topics.probs.detach(), guide.posterior(batch)
+        >>> gaussian_bound(batch, topics, post, "tilted").shape
+        torch.Size([5])
     """
     if kind not in ("tangent", "tilted"):
         raise ConfigError(f"bound kind {kind!r}; expected 'tangent' or 'tilted'")

@@ -1,22 +1,22 @@
-"""Topics that differ sparsely between groups: the M-step of content covariates, all words at once.
+"""M-step for topics with sparse differences between groups (content covariates), all words at once.
 
 Topic k has in group g the word probabilities
 
     φ_gkv = t_kv a_gv b_gkv / Z_gk,      Z_gk = Σ_v t_kv a_gv b_gkv
 
-with t_k the topic that all groups share, a_g how group g writes about anything, and b_gk how it
-writes about topic k. Given expected counts n the M-step maximises
+with t_k the topic shared by all groups, a_g the deviation of group g for all topics, and b_gk the
+deviation of group g for topic k. Given expected counts n the M-step maximises
 
     Σ_gkv n_gkv log φ_gkv + s Σ_kv log t_kv − λ Σ_gv |log a_gv| − λ Σ_gkv |log b_gkv|
 
-with t_k on the simplex. (*Roberts, Stewart & Airoldi 2016* and *Taddy 2013* approximate it by a
-Poisson lasso for each word; R's stm solves them one by one.)
+with t_k on the simplex. (*Roberts, Stewart & Airoldi 2016* and *Taddy 2013* approximate the maximum
+by a Poisson lasso for each word; R's stm solves them in turn.)
 
-The words meet in the normalisers only. There −log Z ≥ 1 − log ξ − Z/ξ, with equality at ξ = Z:
-given ξ, what is left is Poisson regression, separate for every word, in which each of t_kv, a_gv
-and b_gkv alone has its maximum in closed form. Rounds over t, a, b and ξ, each for all words at
-once, never lower the objective. It is concave in the logarithms, and its penalty is separate for
-each of them, so that they end in its maximum.
+The normalisers are the only connection between words. For them −log Z ≥ 1 − log ξ − Z/ξ, with
+equality at ξ = Z. Given ξ the problem is Poisson regression, separate for every word. In it, t_kv,
+a_gv and b_gkv each have a maximum in closed form, given the others. Rounds over t, a, b and ξ, each
+for all words at once, never lower the objective. The objective is concave in the logarithms and its
+penalty is separate for each of them, so the rounds end in its maximum.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from torch import Tensor
 
 
 class GroupedWords(NamedTuple):
-    """The factors of topics that differ between groups.
+    """Factors of topics with differences between groups.
 
     Attributes:
-        shared: ``(num_words, num_topics)`` t, whose columns sum to 1.
+        shared: ``(num_words, num_topics)`` t, with columns of sum 1.
         groups: ``(num_groups, num_words, 1)`` a.
         cells: ``(num_groups, num_words, num_topics)`` b.
     """
@@ -41,7 +41,7 @@ class GroupedWords(NamedTuple):
     cells: Tensor
 
     def probs(self) -> Tensor:
-        """``(num_groups, num_words, num_topics)`` φ; sums over words are 1."""
+        """Word probabilities φ ``(num_groups, num_words, num_topics)``; sums over words are 1."""
         weights = self.shared * self.groups * self.cells
         return weights / weights.sum(1, keepdim=True)
 
@@ -56,21 +56,21 @@ def sparse_deviations(
     rounds: int,
     tolerance: float,
 ) -> GroupedWords:
-    """Rounds of the M-step of this module's first lines.
+    """Rounds of the M-step in the module's docstring.
 
     Args:
         counts: ``(num_groups, num_words, num_topics)`` n, expected tokens.
-        start: Where to start, in the floating-point type to compute in; a topic without counts and
-            smoothing keeps its shared words.
+        start: Starting factors, in the floating-point type of the computation. A topic without
+            counts and smoothing keeps its shared words.
         smoothing: s, pseudo-counts of every word in every shared topic.
-        penalty: λ > 0, in tokens: a factor is 1 unless the counts differ by more from what the
-            others expect.
-        floor: The least probability of a word in a shared topic, and the least expected count.
-        rounds: Rounds at most.
-        tolerance: They end when no expected count changes by more tokens.
+        penalty: λ > 0, in tokens. A factor is 1 unless the counts differ by more from the
+            expectation under the other factors.
+        floor: Least probability of a word in a shared topic, and least expected count.
+        rounds: Largest number of rounds.
+        tolerance: Rounds end once every expected count changes by at most this number of tokens.
 
     Returns:
-        The factors, where the objective is no less than at the start.
+        The factors. Their objective is at least that of the start.
     """
     counts = counts.to(start.shared.dtype)
     by_group, by_cell = counts.sum(2, keepdim=True), counts.sum(1, keepdim=True)

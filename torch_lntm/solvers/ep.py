@@ -1,23 +1,24 @@
 """Expectation propagation for the Dirichlet aspect model (Minka & Lafferty 2002, §4.2).
 
-Every term t_w(θ) = Σ_k φ_kw θ_k of a document, which enters to the power of its count n_w, has an
-approximation s_w Π_k θ_k^β_wk, so that the posterior is Dirichlet(γ), γ = α + Σ_w n_w β_w. A visit
-to a word takes one copy of its approximation out, g = γ − β_w (eq. 17), and finds the Dirichlet γ'
-with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). That product is a mixture
-of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j. With u = g + r, eqs 23–25 come to
+A document has a term t_w(θ) = Σ_k φ_kw θ_k to the power of the count n_w for every word w. The
+approximation of the term is s_w Π_k θ_k^β_wk, so the posterior is Dirichlet(γ), γ = α + Σ_w n_w
+β_w. A visit to a word takes a copy of its approximation out, g = γ − β_w (eq. 17). It then finds
+the Dirichlet γ' with the mean and the summed variance of t_w(θ) Dirichlet(g) (eqs 23–25). The
+product is a mixture of Dirichlet(g + e_k) with weights r_k = φ_kw g_k / Σ_j φ_jw g_j. With u = g +
+r, eqs 23–25 reduce to
 
     γ' = (1 − h)·u,   h = (U + 1) B / (Q + U B),   U = Σ_k u_k,
     Q = Σ_{j≠k} u_j u_k,   B = Σ_{j≠k} r_j r_k.
 
 The printed eq. 25 subtracts nearly equal numbers if theta is near a corner or γ is large. The sum
 Σ_{j≠k} x_j x_k equals 2 x_t X + X² − Σ_{k≠t} x_k² with X = Σ_{k≠t} x_k, for any topic t. If x_t is
-the largest, at most x_t X is subtracted, and nothing is lost. Here t is the topic with the largest
-γ at the start of the pass. If another topic outgrows it in that pass, the rounding error of h is
-about the machine epsilon over the share of U that is outside the largest u_k. The move
+the largest, at most x_t X is subtracted, and no digits are lost. Here t is the topic with the
+largest γ at the start of the pass. If another topic outgrows it in that pass, the rounding error of
+h is about the machine epsilon divided by the share of U outside the largest u_k. The move
 
     γ' − γ = r − β_w − h·u
 
-is computed to working precision too, so that float32 is enough.
+is computed to working precision too, so float32 is enough.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from torch_lntm.posteriors.dirichlet import (
 )
 from torch_lntm.solvers.active import ActiveSet
 
-#: Smallest share of the way to γ' that all copies of a word go together.
+#: Smallest share of the way to γ' for all copies of a word together.
 LEAST_STEP = 0.5
-#: Smallest damping of a document, and its factors after a bad and after a good pass.
+#: Smallest damping of a document, and its factors after a bad pass and after a good pass.
 LEAST_DAMPING = 1.0 / 16.0
 DAMP, UNDAMP = 0.5, 1.25
-#: What the β of a document of which a word was skipped are multiplied by.
+#: Factor of the β of a document after a pass with a skipped word.
 SHRINKAGE = 0.5
-#: Share of the held documents' stored counts that must be converged documents' before these retire.
+#: Share of converged documents in the held stored counts before they are dropped.
 IDLE_SHARE = 0.25
-#: Numbers that each table of the evidence holds at once.
+#: Numbers in each table of the evidence at a time.
 MAX_ELEMENTS = 2**20
 
 
@@ -62,41 +63,48 @@ def ep(
 ) -> DirichletPosterior:
     """Solve q(theta) = Dirichlet(γ) by *Minka & Lafferty 2002, eqs 12–25*.
 
-    An iteration is a pass over the distinct words of a document, the most frequent first and equal
-    ones in their stored order. The documents are visited together, one word of each at a time. A
-    word whose γ − β_w is not positive is skipped in that pass.
+    An iteration is a pass over the distinct words of a document, in descending order of counts.
+    Words of equal counts keep their stored order. The documents are visited together, with one word
+    of each at a time. A word is skipped in a pass if its γ − β_w is not positive.
 
-    The step of a visit is the share μ of the way that β_w goes; it does not change the fixed
-    points. For counts up to 2 it is the paper's safest 1/n_w, with which γ becomes γ'; below 1 it
-    is 1. For larger counts 1/n_w would take n_w passes. The step is then 1/2, or as much less as
-    keeps each γ_k above half of what it was, but no less than 1/n_w. That keeps γ positive, so that
-    the paper's second reason to skip a word does not arise.
+    The step of a visit is the share μ of the way that β_w goes. It does not change the fixed
+    points. For counts up to 2 the step is the paper's safest 1/n_w, with which γ becomes γ'; below
+    a count of 1 it is 1. For larger counts 1/n_w would take n_w passes. The step is then 1/2,
+    shortened as needed to keep each γ_k above half of its value, but at least 1/n_w. γ stays
+    positive, so the paper's second reason to skip a word does not arise.
 
-    Each document has a damping that multiplies its steps. It is halved after a pass in which γ
-    travelled further than in the one before or a word was skipped; otherwise it recovers. If a word
-    was skipped, the document's β are halved as well: without this, some documents with small α skip
-    the same words forever. With many topics and short documents this can go on without end; such
-    documents do not converge.
+    Each document has a damping factor for its steps. It is halved if γ travelled further than in
+    the pass before, or a word was skipped. Otherwise it recovers. After a skipped word, the
+    document's β are halved as well. Without this, some documents with small α skip the same words
+    forever. With many topics and short documents the skips may go on forever, and such documents do
+    not converge.
 
     Args:
         batch: Documents.
-        topics: ``(num_topics, num_words)`` φ in the dtype of the counts; the visits compute in it.
+        topics: ``(num_topics, num_words)`` φ in the dtype of the counts. The visits compute in this
+            dtype.
         concentration: ``(num_topics,)`` positive α.
-        init: ``(nnz, num_topics)`` β to start from, those of an earlier call with these documents;
-            zeros if not given. A document whose γ they make nonpositive starts from zeros.
-        tolerance: Distance that γ travels in a pass, Σ_w Σ_k |Δγ_k| / Σ_k γ_k, undamped, at which a
-            document has converged if no word was skipped; β stands still too. At least 64
+        init: ``(nnz, num_topics)`` starting β from an earlier call with these documents. Defaults
+            to zeros. A document starts from zeros if its γ would not be positive.
+        tolerance: Distance Σ_w Σ_k |Δγ_k| / Σ_k γ_k of γ in a pass, undamped. A document has
+            converged at this distance if no word was skipped; β stands still too. At least 64
             roundings of the dtype of ``topics``.
         max_iterations: Bound on the passes over each document.
 
     Returns:
-        The posterior with its ``sites`` β in the dtype of ``topics``. Its objective is the estimate
-        of log p(w), which is not a bound. A word whose γ − β_w is not positive at the end enters it
-        with variational Bayes' term, log Σ_k φ_kw exp(E log θ_k) − Σ_k β_wk E log θ_k; such a
-        document has not converged. The posterior of an empty document is the prior.
+        The posterior with its ``sites`` β in the dtype of ``topics``. Its objective is an estimate
+        of log p(w) rather than a bound. A document with a nonpositive γ − β_w at the end counts as
+        not converged. The word contributes variational Bayes' term, log Σ_k φ_kw exp(E log θ_k) −
+        Σ_k β_wk E log θ_k. The posterior of an empty document is the prior.
 
     Raises:
         NumericalError: A document's γ or evidence is not finite; names documents.
+
+    Example:
+        >>> from torch_lntm.solvers.ep import ep
+        >>> topics, alpha = model.topics.probs.detach(), torch.full((10,), 0.5)
+        >>> ep(batch, topics, alpha, tolerance=1e-3, max_iterations=100).theta_mean().shape
+        torch.Size([5, 10])
     """
     words = topics.mT.clamp_min(probability_floor(topics.dtype)).contiguous()
     alpha = concentration.double()
@@ -108,11 +116,12 @@ def ep(
     damping = words.new_ones(batch.num_docs)
     travelled = torch.full_like(damping, torch.inf)
 
-    # A visit needs ratios of probabilities only; those of the likeliest topic are then 1.
+    # A visit needs only ratios of probabilities. The probability of the likeliest topic is scaled
+    # to 1.
     relative = words / words.amax(-1, keepdim=True)
     schedule = Schedule(batch, sites)
     for _ in range(max_iterations if batch.num_docs else 0):
-        # A converged document that is still held has no damping left, and stays as it is.
+        # A converged document that is still held has damping 0 and stays constant.
         distance, skipped = schedule.sweep(gamma, relative, damping * active.working)
         distance /= (damping * gamma.sum(-1)).to(words)
         skipped &= active.working
@@ -127,7 +136,8 @@ def ep(
         schedule.keep(active.rows)
     schedule.finish()
 
-    # Summed afresh, γ is free of the passes' rounding, which may have put a γ near 0 below it.
+    # A new sum frees γ of the rounding errors of the passes, which may have made a γ near 0
+    # negative.
     gamma = _from_sites(batch, alpha, sites)
     positive = (gamma > 0).all(-1)
     gamma = torch.maximum(gamma, torch.finfo(words.dtype).eps * alpha)
@@ -154,7 +164,7 @@ def ep(
 def _start(
     batch: DocumentBatch, topics: Tensor, alpha: Tensor, init: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """β ``(nnz, num_topics)`` to start from, a new tensor, and their γ."""
+    """Starting β ``(nnz, num_topics)``, a new tensor, and their γ."""
     if init is None:
         sites = topics.new_zeros(batch.nnz, len(alpha))
         return sites, alpha.repeat(batch.num_docs, 1)
@@ -186,19 +196,19 @@ class Workspace:
         tables: ``(4, num_docs, num_topics)`` memory.
         columns: ``(10, num_docs, 1)`` memory, zeros at first.
         top: ``(num_docs, 1)`` int64 topic t.
-        n: How many documents.
+        n: Number of documents.
 
     Attributes:
         start, change: ``(n, num_topics)`` γ at the start of the pass, and its change.
-        u, r: ``(n, num_topics)``; ``both`` are these two, ``(2, n, num_topics)``.
+        u, r: ``(n, num_topics)``, also together as ``both`` ``(2, n, num_topics)``.
         damping: ``(n, 1)`` of the documents.
         travelled: ``(n, 1)`` Σ_w Σ_k |Δγ_k|.
-        intact: ``(n, 1)`` 1 where no word was skipped, else 0.
-        positive: ``(n, 1)`` the same of the current word.
-        top: ``(2, n, 1)`` topic t, in the same column for u and r.
+        intact: ``(n, 1)`` 0 if a word was skipped, else 1.
+        positive: ``(n, 1)`` 0 if the current word is skipped, else 1.
+        top: ``(2, n, 1)`` topic t, for u and r.
         zero: ``(2, n, 1)`` zeros.
         rest: ``(2, n, 1)`` sums of u and r without topic t, then of all u (``total``) and r.
-        pairs: ``(2, n, 1)`` Q and B, which ``q`` and ``b`` are by themselves.
+        pairs: ``(2, n, 1)`` Q and B, also separately as ``q`` and ``b``.
     """
 
     def __init__(self, tables: Tensor, columns: Tensor, top: Tensor, n: int) -> None:
@@ -212,14 +222,14 @@ class Workspace:
 
 
 class WordVisit(NamedTuple):
-    """One word of each of the first ``n`` documents of a sweep.
+    """Visit to a word of each of the first ``n`` documents of a sweep.
 
     Attributes:
-        words: ``(n,)`` which.
+        words: ``(n,)`` words.
         site: ``(n, num_topics)`` their β.
         portion: ``(n, 1)`` 1/n_w.
-        step: ``(n, 1)`` share of the way to γ' that all copies go, undamped and unlimited.
-        work: Where γ is, and what is computed.
+        step: ``(n, 1)`` share of the way to γ' for all copies, before damping and limits.
+        work: Memory of γ and of intermediate results.
     """
 
     words: Tensor
@@ -230,16 +240,16 @@ class WordVisit(NamedTuple):
 
 
 class Sweep:
-    """Part of the words of every document: those with steps of at most γ' − γ, or the others.
+    """Part of the words of every document: the words with steps of at most γ' − γ, or the others.
 
-    Documents with more of these words come first, so that those with a j-th one are the first n;
-    β is stored visit by visit. A visit then reads and writes slices.
+    Documents come in descending order of their number of these words. Documents with a j-th word
+    are then the first n. β is stored visit by visit, so a visit reads and writes slices.
 
     Args:
         batch: Documents.
-        sites: ``(nnz, num_topics)`` β to start from.
-        entries: Which of the stored counts, document by document in the order of the visits.
-        long: The steps are longer than γ' − γ and have to be limited.
+        sites: ``(nnz, num_topics)`` starting β.
+        entries: Stored counts of the sweep, document by document in the order of the visits.
+        long: Whether the steps are longer than γ' − γ and need a limit.
     """
 
     def __init__(self, batch: DocumentBatch, sites: Tensor, entries: Tensor, long: bool) -> None:
@@ -247,7 +257,7 @@ class Sweep:
         docs = batch.row_index[entries]
         sizes = torch.bincount(docs, minlength=batch.num_docs)
         rows = sizes.argsort(descending=True, stable=True)
-        # Every entry has a visit, and a document in that visit.
+        # Every entry has a visit, and a document in the visit.
         visit = torch.arange(len(entries), device=rows.device) - (sizes.cumsum(0) - sizes)[docs]
         order = (visit * batch.num_docs + rows.argsort()[docs]).argsort()
         self.rows = rows[: int((sizes > 0).sum())]
@@ -256,7 +266,7 @@ class Sweep:
         self._prepare()
 
     def _prepare(self) -> None:
-        """The views of all visits, which take longer to make than some visits."""
+        """Make the views of all visits once, since making them takes longer than some visits."""
         counts = self.batch.counts[self.entries][:, None]
         self.tables = self.sites.new_zeros(4, len(self.rows), self.sites.shape[-1])
         self.columns = self.sites.new_zeros(10, len(self.rows), 1)
@@ -271,7 +281,7 @@ class Sweep:
         ]
 
     def run(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-        """Visit each of these words once; as :meth:`Schedule.sweep`, of the documents ``rows``."""
+        """Visit each word of the sweep once; see :meth:`Schedule.sweep`."""
         start, change = self.tables[:2]
         start.copy_(gamma[self.rows])
         change.zero_()
@@ -287,12 +297,12 @@ class Sweep:
 
     def shrink_to_prior(self, documents: Tensor) -> None:
         """Scale the β of the ``documents`` ``(num_docs,)`` bool."""
-        # All β are multiplied, since picking some of many takes far longer.
+        # Multiplying all β is far faster than picking a few of many.
         factors = torch.where(documents, SHRINKAGE, 1.0).to(self.sites)
         self.sites *= factors[self.batch.row_index[self.entries], None]
 
     def keep(self, held: Tensor, sites: Tensor) -> None:
-        """Write the β of documents not in ``held`` ``(num_docs,)`` bool to ``sites``; drop them."""
+        """Keep the documents ``held`` ``(num_docs,)`` bool; write β of all others to ``sites``."""
         stay = held[self.batch.row_index[self.entries]]
         leave = (~stay).nonzero().squeeze(-1)
         stay = stay.nonzero().squeeze(-1)
@@ -304,11 +314,11 @@ class Sweep:
 
 
 class Schedule:
-    """The β of the documents at work, in the order in which they are visited.
+    """The β of the held documents, in the order of their visits.
 
     Args:
         batch: Documents.
-        sites: ``(nnz, num_topics)`` β to start from; overwritten by those found.
+        sites: ``(nnz, num_topics)`` starting β, overwritten by the result.
     """
 
     def __init__(self, batch: DocumentBatch, sites: Tensor) -> None:
@@ -321,15 +331,15 @@ class Schedule:
         self.sweeps = [Sweep(batch, sites, *part) for part in parts if len(part[0])]
 
     def sweep(self, gamma: Tensor, words: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-        """Visit every word of the documents at work once.
+        """Visit every word of the held documents once.
 
         Args:
             gamma: ``(num_docs, num_topics)`` float64 γ, updated in place.
-            words: ``(num_words, num_topics)`` φ, each row to its own scale.
+            words: ``(num_words, num_topics)`` φ, with a scale of its own for each row.
             damping: ``(num_docs,)`` factors of the steps.
 
         Returns:
-            ``(num_docs,)`` Σ_w Σ_k |Δγ_k|, and where a word was skipped.
+            ``(num_docs,)`` Σ_w Σ_k |Δγ_k|, and ``(num_docs,)`` bool, whether a word was skipped.
         """
         distance = torch.zeros_like(damping)
         skipped = torch.zeros_like(damping, dtype=torch.bool)
@@ -358,23 +368,23 @@ class Schedule:
             sweep.keep(held, self.sites)
 
     def finish(self) -> None:
-        """Write the β of the documents still at work."""
+        """Write the β of the remaining documents."""
         for sweep in self.sweeps:
             self.sites.index_copy_(0, sweep.entries, sweep.sites)
 
 
 def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
-    """Visit a word of each document, in few operations: most visits are of few documents."""
+    """Visit a word of each document, in few operations, because most visits have few documents."""
     site, work = visit.site, visit.work
     u, r, positive = work.u, work.r, work.positive
     tiny = torch.finfo(words.dtype).tiny
     torch.add(work.start, work.change, out=u).sub_(site)
-    # Sums of equal powers of 2 are exact, and faster than a minimum.
+    # tiny is a power of 2, so a sum of equal values is exact. The sum is faster than a minimum.
     torch.clamp_max(u, tiny, out=r)
     torch.eq(r.sum(-1, True), tiny * words.shape[1], out=positive)
     work.intact.mul_(positive)
 
-    # If a word is skipped, r is 0, and everything that follows is finite.
+    # For a skipped word r is 0, and all later results are finite.
     torch.index_select(words, 0, visit.words, out=r).mul_(u)
     r.mul_(positive / r.sum(-1, True).clamp_min_(tiny))
     u.add_(r)
@@ -383,7 +393,7 @@ def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
     share = positive if long else positive.mul_(visit.step).mul_(work.damping)
     move = r.sub_(site).addcmul_(u, shrink, value=-1.0).mul_(share)
     if long:
-        # γ' > 0, so that moves of γ by the proper of it or less are safe.
+        # γ' > 0, so a move of γ by at most γ' − γ is safe.
         gamma = torch.add(work.start, work.change, out=u)
         deepest = torch.div(move, gamma, out=u).amin(-1, keepdim=True)
         longest = torch.where(deepest < 0, -0.5 / deepest, torch.inf).clamp_min_(1.0)
@@ -394,7 +404,7 @@ def _visit(visit: WordVisit, words: Tensor, long: bool) -> None:
 
 
 def _shrink(work: Workspace, tiny: float) -> Tensor:
-    """Factor h ``(n, 1)``; what is the same for u and r is done to both in one operation."""
+    """Factors h ``(n, 1)``, with a single operation for u and r wherever possible."""
     both, rest, pairs = work.both, work.rest, work.pairs
     largest = both.gather(-1, work.top)
     both.scatter_(-1, work.top, work.zero)
@@ -404,7 +414,7 @@ def _shrink(work: Workspace, tiny: float) -> Tensor:
     torch.sub(rest, norm, out=pairs)
     pairs.mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
     rest.add_(largest)
-    # Now Q + U B and B + U B. One topic has no variance to match: 0 / tiny.
+    # pairs becomes Q + U B and B + U B. A single topic has no variance to match: 0 / tiny.
     pairs.add_(work.total.mul_(work.b))
     return work.b.div_(work.q.clamp_min_(tiny)).clamp_(0.0, 1.0)
 
@@ -412,10 +422,10 @@ def _shrink(work: Workspace, tiny: float) -> Tensor:
 def _evidence(
     batch: DocumentBatch, words: Tensor, alpha: Tensor, gamma: Tensor, sites: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The estimate of log p(w) (*eqs 19–22*), and where every word had a positive γ − β_w.
+    """Estimate of log p(w) (*eqs 19–22*), and whether every word had a positive γ − β_w.
 
     log 𝔅(γ) − log 𝔅(α) + Σ_w n_w [log Z_w(γ − β_w) + log 𝔅(γ − β_w) − log 𝔅(γ)]. The β are the
-    stored ones; eq. 20 as printed has γ' in the place of γ, the same at convergence only.
+    stored ones. Eq. 20 as printed has γ' in place of γ, which is equal only at convergence.
 
     Returns:
         ``(num_docs,)`` float64 nats and ``(num_docs,)`` bool.

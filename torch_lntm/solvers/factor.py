@@ -1,12 +1,13 @@
 """Posteriors under independent factor models (Putthividhya, Attias & Nagarajan 2009).
 
 The prior and its coordinates z = (s, e) are those of :mod:`torch_lntm.latents.factor`. The
-posterior is q(s) q(eta), q(s) = N(s̄, B⁻¹) and q(eta_k) = N(x̄_k, ν_k²), on the tangent bound
+posterior is q(s) q(eta), with q(s) = N(s̄, B⁻¹) and q(eta_k) = N(x̄_k, ν_k²). It maximises the
+tangent bound
 
     loglik(e^x̄) − N·lse(x̄ + ν²/2) + E log p(eta | s) + E log p(s) + H(q)
 
-with Laplace sources replaced by their dual, −|s| ≥ −|η|/2 − s²/(2|η|) (*eqs 2–3 and 11*), |η| at
-its optimum.
+with Laplace sources replaced by their dual, −|s| ≥ −|η|/2 − s²/(2|η|) (*eqs 2–3 and 11*), at the
+best |η|.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ MEAN_STEPS = 1
 
 @dataclass(eq=False)
 class _Sources:
-    """q(s) of all documents, and the whitened coordinates (s/|η|^½, e) that it makes.
+    """q(s) of all documents, and its whitened coordinates (s/|η|^½, e).
 
-    In these the dual's quadratic is ½|z|², so that for fixed |η| and B the bound as a function of
-    means and sources is :class:`~torch_lntm.solvers.ascent.Objective`. Gaussian sources have |η| =
-    1, and one B for all documents.
+    In these coordinates the dual's quadratic is ½|z|². For fixed |η| and B, the bound as a function
+    of means and sources is therefore :class:`~torch_lntm.solvers.ascent.Objective`. Gaussian
+    sources have |η| = 1, and a common B for all documents.
 
     Attributes:
         space: The prior of eta and its sources.
-        scale: ``(num_docs, num_sources)`` float64 |η|^½; one row if all documents share it.
-        variance: ``(num_docs, num_sources)`` float64 diag B⁻¹, or one row.
-        log_volume: ``(num_docs,)`` float64 ½ log|B⁻¹|, or one.
+        scale: ``(num_docs, num_sources)`` float64 |η|^½; a single row if all documents share it.
+        variance: ``(num_docs, num_sources)`` float64 diag B⁻¹, or a single row.
+        log_volume: ``(num_docs,)`` float64 ½ log|B⁻¹|, or a single number.
     """
 
     space: FactorSpace
@@ -50,7 +51,7 @@ class _Sources:
 
     @classmethod
     def start(cls, space: FactorSpace) -> _Sources:
-        """At |η| = 1, the optimum without data, which all documents share."""
+        """Sources at |η| = 1, the optimum without data, shared by all documents."""
         variance = space.source_tril.square().sum(-1)
         return cls(
             space, torch.ones_like(variance)[None], variance[None], space.source_log_volume[None]
@@ -67,7 +68,7 @@ class _Sources:
         return torch.cat([source, noise.expand(*source.shape[:-1], -1)], -1)
 
     def source_mean(self, z: Tensor) -> Tensor:
-        """s̄ ``(num_docs, num_sources)``, float64."""
+        """Source means s̄ ``(num_docs, num_sources)``, float64."""
         return z[:, : self.space.num_sources].double() * self.scale
 
     def whiten(self, eta: Tensor, source: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class _Sources:
         return self.source_mean(z).square() + self.variance
 
     def bound_terms(self, z: Tensor) -> Tensor:
-        """The bound's terms in q(s) beyond −½|z|² ``(num_docs,)``, float64.
+        """Terms of the bound in q(s) beyond −½|z|² ``(num_docs,)``, float64.
 
         ½|s̄|²_{1/|η|} − ½ tr AᵀΛAB⁻¹ − KL(q(s) ‖ p(s)); tr AᵀΛAB⁻¹ = L − tr diag(1/|η|)B⁻¹.
         """
@@ -108,10 +109,10 @@ class _Sources:
         return 0.5 * (shortest - trace) - divergence
 
     def updated(self, z: Tensor, eta: Tensor, index: Tensor) -> tuple[_Sources, Tensor]:
-        """With |η|, then B and s̄ at their optimum given eta (*eqs 12–14*), and z there.
+        """Sources with |η|, then B and s̄ at their optimum given eta (*eqs 12–14*), and z there.
 
         Args:
-            z: ``(num_docs, dim)`` where |η| is found.
+            z: ``(num_docs, dim)`` point of the second moments for |η|.
             eta: ``(num_docs, num_topics)``.
             index: ``(num_docs,)`` corpus positions.
         """
@@ -133,9 +134,9 @@ def update_mean(
 ) -> Tensor:
     """The x̄ that maximises the bound at fixed responsibilities, ξ, ν² and sources (*eqs 7–8*).
 
-    t = n/λ + c − x̄ is ω(log u), log u = log N − log ξ − log λ + n/λ + c + ν²/2. (u itself, and the
-    paper's start t = log u where that is negative, are no use.) Where t > 1, x̄ follows from log t,
-    in which n/λ does not cancel.
+    t = n/λ + c − x̄ is ω(log u), with log u = log N − log ξ − log λ + n/λ + c + ν²/2. u itself can
+    overflow, and the paper's start t = log u is useless for negative log u. For t > 1, x̄ follows
+    from log t, because n/λ would cancel in n/λ + c − t.
 
     Args:
         topic_counts: ``(num_docs, num_topics)`` n, expected tokens of each topic.
@@ -179,7 +180,7 @@ def _updated_variance(
 
 
 def _noise_divergence(space: FactorSpace, variance: Tensor) -> Tensor:
-    """Σ_k ½(λν² − 1 − log λν²) ``(num_docs,)`` float64, KL of the variances of eta given s."""
+    """KL of the variances of eta given s, Σ_k ½(λν² − 1 − log λν²) ``(num_docs,)`` float64."""
     ratio = variance.double() * space.noise_precision.double()
     return 0.5 * (ratio - 1.0 - ratio.log()).sum(-1)
 
@@ -196,28 +197,29 @@ def factor(
 ) -> FactorPosterior:
     """Solve q(s) q(eta) by coordinate ascent on the tangent bound.
 
-    *Putthividhya et al. 2009, §2.2–2.3.1.* First the paper's round (the Wright omega update of x̄
-    between those of ξ, the responsibilities and s̄), which leads to better optima than Newton's
-    steps from afar. Then rounds of a Newton step in x̄ and s̄ together, then |η|, B and s̄ of
-    Laplace sources, then each ν_k² with ξ held (*eq. 6*, of which the print is twice the
-    derivative). No update lowers the bound. The Newton steps make it fast: ξ ties all x̄_k together
-    and s̄ to them, and the paper's rounds alone take ten times as many.
+    *Putthividhya et al. 2009, §2.2–2.3.1.* The first round is the paper's: the Wright omega update
+    of x̄ between the updates of ξ, the responsibilities and s̄. Far from the optimum it leads to
+    better optima than Newton's steps. Later rounds take a Newton step in x̄ and s̄ together, then
+    update |η|, B and s̄ of Laplace sources, then each ν_k² at fixed ξ (*eq. 6*; the print is twice
+    the derivative). Every update raises the bound or keeps it. The Newton steps make the method
+    fast. ξ ties all x̄_k together and s̄ to them, and the paper's rounds alone take 10 times as
+    many.
 
-    With A = 0 this is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). Its bound is then theirs
-    if the sources are Gaussian; with Laplace sources the dual costs log 2 + ½ − ½ log 2π = 0.274
-    nats a source.
+    With A = 0 the result is Blei–Lafferty's posterior of eta under N(μ, Λ⁻¹). The bound then equals
+    theirs if the sources are Gaussian. With Laplace sources the dual costs log 2 + ½ − ½ log 2π =
+    0.274 nats per source.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``.
         space: The prior of eta and its sources.
         start: ``(num_docs, num_topics)`` starting means.
-        tolerance: Gain of the bound per round, nats, at which a document has converged.
+        tolerance: Gain of the bound per round, in nats, below which a document has converged.
         max_iterations: Bound on the rounds.
 
     Returns:
-        The posterior; its objective is the bound on log p(w). An empty document has x̄ = μ, s̄ = 0
-        and ν² = 1/λ; its bound is below 0 too, since q(s) q(eta) is the prior only if A = 0 and the
+        The posterior. Its objective is the bound on log p(w). An empty document has x̄ = μ, s̄ = 0
+        and ν² = 1/λ. Its bound is below 0 too, since q(s) q(eta) is the prior only if A = 0 and the
         sources are Gaussian.
 
     Raises:
@@ -225,8 +227,8 @@ def factor(
     """
     sources, z, variance, bound = _first_round(batch, topics, space, start)
     active, current = ActiveSet(batch.num_docs, z.device), batch
-    # What the words say at the means of a round holds at the start of the next, and what its step
-    # tells of the curvature nearly does, also where the sources' coordinates change.
+    # The pass over the words at the end of a round also serves the start of the next round. The
+    # secant stays nearly valid, even if the sources' coordinates change.
     words: Words | None = None
     secant: Secant | None = None
     for iteration in range(max_iterations):
@@ -251,10 +253,10 @@ def factor(
         current, part, position, half, words, secant = active.drop_stopped(
             current, part, point.z, half, point.words, secant.after_small_gains(gain)
         )
-        # The last round ends with the means: the bound is then that of the posterior.
+        # The last round ends with the means, so the bound is the bound of the returned posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
-        # Gaussian sources have nothing to update, and z is the shortest already.
+        # Gaussian sources need no update, and z is the shortest already.
         if not space.shares_source_covariance:
             part, z[active.rows] = part.updated(position, words.logits, current.index)
             sources.assign(active.rows, part)
@@ -281,11 +283,11 @@ def _first_round(
     """The paper's round, from starting means.
 
     Returns:
-        The sources, z, the variances of eta and the bound of every document.
+        Sources, z, variances of eta and bound of every document.
     """
-    # The variances start as blei_lafferty's. They are then fitted to the starting means, without a
-    # pass over the words. The second update counts as part of the first round, so that documents
-    # whose start is as good as their posterior are done with one.
+    # The variances start as in blei_lafferty. They are then fitted to the starting means, without a
+    # pass over the words. The second fit counts as part of the first round. Documents with a start
+    # as good as their posterior are then done after a single round.
     share = 0.5 * (torch.softmax(start, -1) + 1.0 / space.num_topics)
     variance = 1.0 / (space.noise_precision + batch.lengths[:, None] * share)
     variance = _updated_variance(space, start, 0.5 * variance, batch.lengths)

@@ -16,13 +16,13 @@ from torch_lntm.posteriors.normal import NormalPosterior
 from torch_lntm.solvers.precision import in_sufficient_precision
 from torch_lntm.solvers.tangent import maximise_tangent_bound
 
-#: Newton steps of an update of V at most; from a distant start it takes about ten.
+#: Bound on the Newton steps of an update of V. From a distant start it takes about 10.
 MAX_NEWTON_STEPS = 30
-#: Largest change of log p in a step, and largest exponent that is not infinite in float32.
+#: Largest change of log p in a step, and largest exponent with a finite exponential in float32.
 LARGEST_CHANGE, LARGEST_EXPONENT = 10.0, 80.0
-#: Units of rounding that log p is off by at its best.
+#: Least error of log p, in units of rounding.
 ROUNDED_UNITS = 100.0
-#: Nats that V may leave of the bound, of those at which a round counts as converged.
+#: Largest distance of V's bound from its maximum, as a share of the tolerance of a round.
 SHARE_OF_TOLERANCE = 0.1
 
 
@@ -40,21 +40,22 @@ def khan_bouchard(
     """Solve q(eta) = N(m, V), V full, by coordinate ascent on the tangent bound.
 
     *Khan & Bouchard 2009, eqs 33–38* (34 prints μ_d for m_d; in 35 and 37 the exponential is a
-    vector). At the optimum V⁻¹ = Σ⁻¹ + N diag p with p = softmax(m + diag V / 2): num_topics
-    unknowns. For given m they minimise the convex dual of the bound,
+    vector). At the optimum V⁻¹ = Σ⁻¹ + N diag p with p = softmax(m + diag V / 2), so V has only
+    num_topics unknowns. For given m they minimise the convex dual of the bound,
 
-        −½ log|Σ⁻¹ + N diag p| + N Σ_k p_k (log p_k − m_k)   over Σ_k p_k = 1,
+        −½ log|Σ⁻¹ + N diag p| + N Σ_k p_k (log p_k − m_k)   over Σ_k p_k = 1.
 
-    which Newton's method finds in a few steps from anywhere, ξ included. The plain fixed point in p
-    diverges on wide priors; one coordinate at a time, as in the paper, is num_topics updates of V.
+    Newton's method finds the minimum, including ξ, in a few steps from anywhere. The plain fixed
+    point in p diverges for wide priors. The paper's updates of single coordinates cost num_topics
+    updates of V.
 
-    Arguments as for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`; the covariance
-    returned is T·V, the untempered one, for V at its tempered optimum.
+    Arguments as for :func:`~torch_lntm.solvers.blei_lafferty.blei_lafferty`. The returned
+    covariance is T·V, the untempered covariance, for V at its tempered optimum.
 
     Returns:
-        The posterior; its objective is the tangent bound on log p(w) (tempered if T is not 1).
+        The posterior. Its objective is the tangent bound on log p(w), tempered if T is not 1.
     """
-    # As if every topic were equally likely.
+    # Start with equally likely topics.
     share = torch.full_like(space.lift(start), -math.log(topics.shape[0]))
     whitened = _inverse_root(space, batch.lengths, batch.index, share)
     variances = _Full(space, share, whitened, temperature, SHARE_OF_TOLERANCE * tolerance)
@@ -81,14 +82,14 @@ def khan_bouchard(
 
 @dataclass
 class _Full:
-    """T·V = (Σ⁻¹ + N diag p)⁻¹.
+    """Full covariances T·V = (Σ⁻¹ + N diag p)⁻¹.
 
     Attributes:
         space: The prior.
         log_p: ``(num_docs, num_topics)`` log p, normalised.
-        whitened: As the posterior's.
+        whitened: Whitened factors, as in :class:`~torch_lntm.posteriors.NormalPosterior`.
         temperature: T.
-        tolerance: Nats that the bound may be below its maximum over V after an update.
+        tolerance: Largest distance of the bound from its maximum over V after an update, nats.
     """
 
     space: NormalSpace
@@ -115,7 +116,7 @@ class _Full:
 
 
 class _Point(NamedTuple):
-    """The dual at some p: its ``value`` (float64) and what belongs to it, document by document."""
+    """The dual at some p: its ``value`` (float64) and the quantities of each document there."""
 
     log_p: Tensor
     whitened: Tensor
@@ -127,10 +128,11 @@ class _Point(NamedTuple):
 
 @dataclass
 class _Dual:
-    """The dual of the bound of some documents in V, for given means; ``half`` is ½/T.
+    """The dual of the bound in V of some documents, for given means; ``half`` is ½/T.
 
-    Its minimum is where p = softmax(m + half · diag T·V), the target. By how much the bound at V is
-    below its maximum, the gap, is at most N times the Kullback–Leibler divergence of p from it.
+    Its minimum is at p = softmax(m + half · diag T·V), the target. The gap is an upper bound on the
+    distance of the bound at V from its maximum: N times the Kullback–Leibler divergence of p from
+    the target.
     """
 
     space: NormalSpace
@@ -145,7 +147,7 @@ class _Dual:
         return _Dual(self.space, *parts, self.half)
 
     def at(self, log_p: Tensor, whitened: Tensor | None = None) -> _Point:
-        """The dual at some p, whose posterior factor may be known."""
+        """The dual at p, with the posterior's whitened factor computed if None."""
         if whitened is None:
             whitened = _inverse_root(self.space, self.lengths, self.index, log_p)
         root = _root(self.space, whitened)
@@ -153,7 +155,7 @@ class _Dual:
         variance = self.space.lift(covariance.diagonal(dim1=-2, dim2=-1))
         target = torch.log_softmax(self.logits + self.half * variance, -1)
         p, log_ratio = log_p.exp(), target - log_p
-        # No term is negative, so that rounding does not hide a small sum.
+        # No term is negative, so rounding does not hide a small sum.
         surplus = torch.expm1(log_ratio.clamp_max(LARGEST_EXPONENT)) - log_ratio
         gap = self.lengths * (p * surplus).sum(-1)
         value = self.lengths.double() * (p * (log_p - self.logits)).sum(-1, dtype=torch.float64)
@@ -161,8 +163,8 @@ class _Dual:
         return _Point(log_p, whitened, covariance, target, gap, value)
 
     def minimise_(self, point: _Point, tolerance: float) -> None:
-        """Move ``point`` by Newton steps until no document's gap is above ``tolerance`` nats."""
-        # What rounding of log p leaves of the gap.
+        """Move ``point`` by Newton steps until no gap exceeds ``tolerance`` nats."""
+        # Part of the gap due to the rounding of log p.
         rounding = (ROUNDED_UNITS * torch.finfo(point.gap.dtype).eps) ** 2 * self.lengths
         enough = rounding.clamp_min(tolerance)
         step = torch.ones_like(self.logits[:, :1])
@@ -181,10 +183,11 @@ class _Dual:
                 mine[rows] = torch.where(better.view(-1, *(1,) * (new.dim() - 1)), new, old)
 
     def _newton(self, point: _Point) -> Tensor:
-        """Newton's step over p ``(num_docs, num_topics)``, to be taken as one of log p.
+        """Newton's step over p ``(num_docs, num_topics)``, to be applied to log p.
 
-        Of the Lagrangian: (half N (T·V)∘(T·V) + diag 1/p) δ = target − log p + λ, Σ δ_k = 0. Where
-        variances are small p becomes the target, which only the exponential reaches in one step.
+        The step solves the Lagrangian's equations (half N (T·V)∘(T·V) + diag 1/p) δ = target − log
+        p + λ, Σ δ_k = 0. For small variances p becomes the target. Only a step in log p gets there
+        at once.
         """
         p = point.log_p.exp()
         root = p.sqrt()
@@ -194,7 +197,7 @@ class _Dual:
         scaled.diagonal(dim1=-2, dim2=-1).add_(1.0)
         chol = torch.linalg.cholesky_ex(scaled).L
         right_hand_side = torch.stack([point.target - point.log_p, torch.ones_like(p)], -1)
-        # Without 1/p, which may be infinite.
+        # The products avoid 1/p, which may be infinite.
         solved = torch.cholesky_solve(root[:, :dim, None] * right_hand_side[:, :dim], chol)
         solution = right_hand_side.clone()
         solution[:, :dim] -= curvature @ (root[:, :dim, None] * solved)
@@ -203,7 +206,7 @@ class _Dual:
 
 
 def _root(space: NormalSpace, whitened: Tensor) -> Tensor:
-    """A root C of T·V = CCᵀ ``(num_docs, dim, dim)``, from the posterior's whitened factors."""
+    """Roots C of T·V = CCᵀ ``(num_docs, dim, dim)``, from the posterior's whitened factors."""
     return space.scale.flip(1) @ whitened.mT
 
 

@@ -1,4 +1,4 @@
-"""The Laplace posterior: the same mode as Taylor's, with the observed information."""
+"""The Laplace posterior: Taylor's mode with the observed information."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def observed_information(
     """Whitened negative Hessians of log p(w, eta), in float64.
 
     I + Cᵀ(N·diag θ − Σ_v c_v(diag ρ_v − ρ_vρ_vᵀ))C, where C = F − 1(θᵀF) is centred as in
-    :func:`~torch_lntm.solvers.taylor.complete_information`. The second part ignores a shift that
-    all topics share anyway, but only up to rounding. Coordinates are reversed.
+    :func:`~torch_lntm.solvers.taylor.complete_information`. The second part ignores a common shift
+    of all topics even without centring, but only up to rounding. Coordinates are reversed.
 
-    The result is semi-definite at a local maximum and indefinite at most other points.
+    The result is positive semi-definite at a local maximum and indefinite at most other points.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``.
-        space: The prior of eta, whitened.
-        theta: ``(num_docs, num_topics)`` proportions at which to take it.
+        space: Whitened prior of eta.
+        theta: ``(num_docs, num_topics)`` proportions at the point of the Hessian.
 
     Returns:
         ``(num_docs, dim, dim)`` float64.
@@ -58,15 +58,22 @@ def laplace(
 ) -> NormalPosterior:
     """Solve the Laplace posterior of each document (*Roberts et al. 2016*, R's stm).
 
-    Arguments as for :func:`torch_lntm.solvers.taylor.taylor`. Where the observed information is
-    not positive definite (the ascent stopped short of a maximum), the document keeps Taylor's
+    Arguments as for :func:`torch_lntm.solvers.taylor.taylor`. If the ascent stops before a maximum,
+    the observed information may not be positive definite. The document then keeps Taylor's
     precision and is marked in ``fallback``.
 
     Under a factor prior the mode costs less, but the observed information has no low-rank form. The
-    covariance is dense, and the posterior's space is that of eta's marginal prior.
+    covariance is dense, and the posterior's space is the marginal prior of eta.
 
     Returns:
-        The posterior; its objective is Laplace's approximation of log p(w).
+        The posterior. Its objective is Laplace's approximation of log p(w).
+
+    Example:
+        >>> from torch_lntm.solvers.laplace import laplace
+        >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
+        >>> start = torch.zeros(batch.num_docs, space.eta_dim)
+        >>> laplace(batch, topics, space, start=start, tolerance=1e-3, max_iterations=50).mean.shape
+        torch.Size([5, 10])
     """
     dense = space.marginal()
     mode = find_mode(

@@ -1,4 +1,4 @@
-"""The mode of each document's posterior, which Taylor's and Laplace's posteriors are built on."""
+"""The mode of each document's posterior, the centre of Taylor's and Laplace's posteriors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def find_mode(
     max_iterations: int,
     temperature: float = 1.0,
 ) -> ModePosterior:
-    """A local mode of log p(w, eta) of each document, the topic assignments summed out.
+    """A local mode of log p(w, eta) of each document, with the topic assignments summed out.
 
-    These are the fixed points of *Ahmed & Xing 2007, eqs 10 and 12*, reached by ascent instead of
-    the paper's undamped iteration, which does not converge on some documents.
+    The modes are the fixed points of *Ahmed & Xing 2007, eqs 10 and 12*. They are reached by
+    ascent, because the paper's undamped iteration fails to converge on some documents.
 
     Arguments as for :func:`torch_lntm.solvers.taylor.taylor`.
 
     Returns:
-        The modes; the objective is log p(w, eta) there, less the prior's normalising constant.
+        The modes. The objective is log p(w, eta) at the mode, without the prior's normalising
+        constant.
     """
     ascent = maximise_mean(
         Objective(batch, topics, space, None, temperature),
@@ -47,5 +48,5 @@ def find_mode(
     )
 
 
-#: As :func:`find_mode`, in float64 for the documents that need it.
+#: :func:`find_mode`, in float64 for the documents that need it.
 mode = in_sufficient_precision(find_mode)

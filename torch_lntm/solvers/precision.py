@@ -1,18 +1,18 @@
-"""Documents of a float32 model that have to be solved in float64.
+"""Documents of a float32 model that need float64.
 
 Float32 is too coarse for a document for one of three reasons:
 
-* Rounding of its log likelihood grows with its length. Where rounding reaches the tolerance, no
-  solver can see whether it still gains anything.
+* The rounding error of its log likelihood grows with its length. If the error reaches the
+  tolerance, a solver cannot see further gains.
 * Its whitened precision has eigenvalues between 1 and about its length times the prior variance of
-  a logit. Where their ratio nears the reciprocal of the machine epsilon, the small eigenvalues,
-  which are the large posterior variances, are lost.
-* Mixture probabilities are floored near the smallest number (see
-  :mod:`torch_lntm.kernels.mixture`). A topic that is less probable than that has no gradient, even
-  if no other topic has some word of the document.
+  a logit. If their ratio is near the reciprocal of the machine epsilon, the small eigenvalues are
+  lost. They are the large posterior variances.
+* Mixture probabilities have a floor near the smallest number (see
+  :mod:`torch_lntm.kernels.mixture`). A topic below the floor has no gradient, even if it alone has
+  some word of the document.
 
-The first two are known before a document is solved. The third shows in the posterior: the document
-is then solved again.
+The first two are known before the solve. The third shows in the posterior, and the document is then
+solved again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from torch_lntm.kernels import expected_topic_counts, probability_floor
 from torch_lntm.posteriors.mode import ModePosterior
 from torch_lntm.posteriors.normal import NormalPosterior
 
-#: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
-#: number of tokens times the dtype's machine epsilon; the solver's tolerance, if that is larger.
+#: Largest acceptable rounding error of a document's log likelihood, in nats. The estimate is its
+#: number of tokens times the machine epsilon. A larger solver tolerance takes the place of the
+#: limit.
 MAX_ROUNDING_ERROR = 1e-3
 #: Largest acceptable condition number of a whitened precision times the machine epsilon.
 MAX_CONDITION = 0.1
-#: Tokens by which expected topic counts may fall short of a document's length.
+#: Largest acceptable shortfall of expected topic counts from a document's length, in tokens.
 MAX_LOST_TOKENS = 0.1
 
-#: What a solver returns.
+#: Return type of a solver.
 Solved = NormalPosterior | ModePosterior
 Solver = TypeVar("Solver", bound=Callable[..., Solved])
 
@@ -46,12 +47,12 @@ Solver = TypeVar("Solver", bound=Callable[..., Solved])
 def in_sufficient_precision(solver: Solver) -> Solver:
     """Decorate a solver of normal posteriors to use float64 for the documents that need it.
 
-    The posteriors keep the dtype of the model. A document that has lost words even in float64 has
-    not converged; see :func:`has_lost_words`.
+    The posteriors keep the dtype of the model. A document that loses words even in float64 counts
+    as not converged; see :func:`has_lost_words`.
 
     Args:
-        solver: A function of a batch, topics, a latent space and keywords, among them ``start`` and
-            ``tolerance``.
+        solver: A function of a batch, topics and a latent space, with keywords including ``start``
+            and ``tolerance``.
     """
 
     @wraps(solver)
@@ -89,7 +90,7 @@ def in_sufficient_precision(solver: Solver) -> Solver:
             start[rows].to(exact),
         )
         double = replace(double, converged=double.converged & ~lost)
-        # The float64 ones come last, and replace those that were solved in float32 before.
+        # The float64 posteriors come last. They replace float32 posteriors of the same documents.
         order = torch.empty_like(batch.index)
         order[fine] = torch.arange(len(fine), device=order.device)
         order[rows] = torch.arange(len(fine), len(fine) + len(rows), device=order.device)
@@ -101,12 +102,12 @@ def in_sufficient_precision(solver: Solver) -> Solver:
 
 
 def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
-    """Where the dtype of a batch is too coarse for a document, ``(num_docs,)`` bool.
+    """Whether the dtype of the batch is too coarse for a document, ``(num_docs,)`` bool.
 
     Args:
         batch: Documents.
         space: Their latent space, an ``EtaSpace`` or a ``FactorSpace``.
-        tolerance: Nats that a solver means to be sure of.
+        tolerance: Tolerance of the solver, nats.
     """
     rounding = torch.finfo(batch.dtype).eps
     longest = (MAX_CONDITION / space.eta_variance.amax()).clamp_max(
@@ -116,7 +117,7 @@ def needs_float64(batch: DocumentBatch, space: Any, tolerance: float) -> Tensor:
 
 
 def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Tensor:
-    """Where the probability of a word that some topic has is floored, ``(num_docs,)`` bool.
+    """Whether a word is at the floor although some topic has it, ``(num_docs,)`` bool.
 
     Args:
         batch: Documents.
@@ -124,14 +125,15 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
         weights: ``(num_docs, num_topics)`` normalised topic weights.
     """
     lost = torch.zeros_like(batch.index, dtype=torch.bool)
-    # Where all weights are above this, only words that every topic nearly excludes are floored.
+    # If all weights are above this limit, a word at the floor has almost no probability in any
+    # topic.
     suspects = weights.amin(-1) < probability_floor(topics.dtype) ** 0.5
     rows = suspects.nonzero().squeeze(-1)
     if len(rows):
         part, weights = batch.select(rows), weights[rows]
         topics = torch.where(_is_zero(topics), 0.0, topics)
         explained = expected_topic_counts(weights, topics, part).sum(-1)
-        # Words that no topic has are floored with any weights.
+        # Words without any topic are at the floor for every choice of weights.
         equal = torch.full_like(weights, 1.0 / weights.shape[-1])
         lost[rows] = (
             expected_topic_counts(equal, topics, part).sum(-1) - explained > MAX_LOST_TOKENS
@@ -140,15 +142,15 @@ def has_lost_words(batch: DocumentBatch, topics: Tensor, weights: Tensor) -> Ten
 
 
 def _is_zero(topics: Tensor) -> Tensor:
-    """Where a probability stands for zero, of the shape of ``topics``: it is at the floor."""
+    """Whether a probability stands for zero because it is at the floor, shape of ``topics``."""
     return topics <= 2.0 * probability_floor(topics.dtype)
 
 
 def _exact(topics: Tensor) -> Tensor:
-    """The topics in float64, with zeros at the floor of that dtype.
+    """The topics in float64, with zeros at the floor of float64.
 
-    At the old floor they would still explain a word better than an improbable topic that has it. A
-    word that no topic has keeps its probabilities, and the document's objective with them.
+    At the float32 floor, zeros would explain a word better than an improbable topic that has the
+    word. A word without any topic keeps its probabilities, and with them the document's objective.
     """
     zero = _is_zero(topics)
     zero = zero & ~zero.all(0)
@@ -156,12 +158,12 @@ def _exact(topics: Tensor) -> Tensor:
 
 
 def _joined(first: Solved, second: Solved, order: Tensor, space: Any) -> Solved:
-    """The posteriors ``order`` of both together, in the dtypes of the first.
+    """Posteriors of all documents, in the dtypes of the first part.
 
     Args:
         first: Posteriors of some documents.
         second: Posteriors of the other documents.
-        order: ``(num_docs,)`` positions among those of the first followed by those of the second.
+        order: ``(num_docs,)`` positions in the two parts, joined in this order.
         space: Latent space of the posteriors of all documents.
     """
     joined: dict[str, Any] = {

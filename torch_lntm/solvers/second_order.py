@@ -14,22 +14,23 @@ def second_order_word_counts(
 ) -> Tensor:
     """Expected tokens of each word under each topic, to second order in theta's spread.
 
-    The responsibility of a token is φ_a theta_a / Σ_b φ_b theta_b; its expectation under
-    Dirichlet(γ) is (φ_a γ_a / γ_0) E[1 / Σ_b φ_b theta_b] under γ with one more token of topic a
-    (*Minka & Lafferty 2002, eqs 31 and 36–38*), and 1/x is expanded to second order about the mean
-    there (*eqs 32–34, 39–42*). With s = Σ_b φ_b γ_b and q = Σ_b φ_b² γ_b the sums of eq. 33 are
-    Σ_b φ_b m_ab = (s + φ_a)/(γ_0 + 1) and Σ_b φ_b² m_ab = (q + φ_a²)/(γ_0 + 1), so a token costs
-    O(K), not O(K²). S of eq. 33 depends on the word too, which its printed indices leave out.
+    The responsibility of a token is φ_a theta_a / Σ_b φ_b theta_b. Its expectation under
+    Dirichlet(γ) is (φ_a γ_a / γ_0) E[1 / Σ_b φ_b theta_b], where γ has an additional token of topic
+    a (*Minka & Lafferty 2002, eqs 31 and 36–38*). 1/x is expanded to second order about the mean
+    there (*eqs 32–34, 39–42*). With s = Σ_b φ_b γ_b and q = Σ_b φ_b² γ_b the sums of eq. 33 are Σ_b
+    φ_b m_ab = (s + φ_a)/(γ_0 + 1) and Σ_b φ_b² m_ab = (q + φ_a²)/(γ_0 + 1). A token therefore costs
+    O(K) rather than O(K²). S of eq. 33 depends on the word too, although its printed indices leave
+    out the word.
 
-    The expansion does not keep the responsibilities of one token at a sum of 1, so the counts of a
-    word do not sum to its tokens; normalising topics over words does not undo that, since the
-    excess differs between words and documents. It vanishes as 1/γ_0².
+    Under the expansion, the responsibilities of a token do not sum exactly to 1, so the counts of a
+    word do not sum to its tokens. The excess differs between words and documents, and normalising
+    topics over words does not remove it. It vanishes as 1/γ_0².
 
     Args:
         gamma: ``(num_docs, num_topics)`` γ, by any method.
-        topics: ``(num_topics, num_words)`` the φ that γ was solved with.
+        topics: ``(num_topics, num_words)`` φ of the posterior γ.
         batch: The counts.
-        max_elements: Bound on the numbers held at once for the stored counts' topics.
+        max_elements: Bound on the numbers held at once for the topics of stored counts.
 
     Returns:
         ``(num_topics, num_words)`` float64.
@@ -42,16 +43,16 @@ def second_order_word_counts(
     word_index, counts = batch.word_index[order], batch.counts[order].double()
     gamma, words = gamma.double(), topics.mT.double()
     tiny = torch.finfo(torch.float64).tiny
-    # Only ratios of a word's probabilities count; scaled, their squares do not underflow.
+    # Only ratios of a word's probabilities count. After scaling, their squares do not underflow.
     words = words / words.amax(-1, keepdim=True).clamp_min(tiny)
-    # Four tables of a chunk's counts × topics are alive at a time.
+    # A chunk needs 4 tables of counts × topics at a time.
     size = max(1, max_elements // (4 * num_topics))
     starts = torch.arange(0, batch.nnz, size, device=order.device)
     stops = (starts + size).clamp_max(batch.nnz)
     spans = torch.stack([starts, stops, word_index[starts], word_index[stops - 1] + 1], 1)
     for start, stop, first, last in spans.tolist():
         part = _responsibilities(gamma[doc_index[start:stop]], words[word_index[start:stop]])
-        # A word that the chunk's edge divides is added up over two of them.
+        # A word at a chunk's edge adds up over two chunks.
         result[first:last] += F.embedding_bag(
             torch.arange(stop - start, device=order.device),
             part,
@@ -64,11 +65,11 @@ def second_order_word_counts(
 
 
 def _responsibilities(gamma: Tensor, word: Tensor) -> Tensor:
-    """Eqs 32–34 of single tokens: γ and φ of the token's word, each ``(tokens, num_topics)``."""
+    """Eqs 32–34 for single tokens: γ and φ of the token's word, each ``(tokens, num_topics)``."""
     total = gamma.sum(-1, keepdim=True)
     joint = word * gamma
     mean = (joint.sum(-1, keepdim=True) + word) / (total + 1.0)
-    mean.clamp_min_(torch.finfo(mean.dtype).tiny)  # where no topic has the word
+    mean.clamp_min_(torch.finfo(mean.dtype).tiny)  # for a word without any topic
     square = ((joint * word).sum(-1, keepdim=True) + word.square()) / (total + 1.0)
     spread = square / mean / mean - 1.0
     return joint / total / mean * (1.0 + spread / (total + 2.0))

@@ -1,4 +1,4 @@
-"""Special functions that torch lacks."""
+"""Special functions that PyTorch lacks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Halley's steps of :func:`inverse_mean_root`.
+#: Steps of Halley's method in :func:`inverse_mean_root`.
 ROOT_STEPS = 4
-#: Fritsch–Shafer–Crowley steps of :func:`wright_omega`; they take errors of 0.2 to rounding.
+#: Fritsch–Shafer–Crowley steps, which reduce errors of 0.2 to rounding.
 OMEGA_STEPS = 2
-#: Arguments above which three terms of ω's expansion at infinity are exact to working precision.
+#: Arguments above this limit use 3 terms of ω's expansion at infinity, exact to working precision.
 OMEGA_LARGE = 1e6
 
 
 class _WrightOmega(torch.autograd.Function):
-    """ω with its derivative ω/(1 + ω), instead of that of the steps that find it."""
+    """ω with the derivative ω/(1 + ω), so that autograd skips the steps of the solution."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -27,15 +27,15 @@ class _WrightOmega(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        # The saved output is itself differentiable, and with it this expression.
+        # The saved output is differentiable, so this expression is differentiable again.
         (omega,) = ctx.saved_tensors
-        omega = omega.clamp_max(torch.finfo(omega.dtype).max)  # where it is infinite
+        omega = omega.clamp_max(torch.finfo(omega.dtype).max)  # for infinite ω
         return grad * (omega / (1.0 + omega))
 
 
 def _solve_omega(x: Tensor) -> Tensor:
-    """Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order four."""
-    # Below, eˣ underflows long before; the limit itself would make the residual ∞ − ∞.
+    """Piecewise start, then Fritsch–Shafer–Crowley steps, which converge with order 4."""
+    # eˣ underflows far above the lower limit. Clamping keeps the residual from being ∞ − ∞.
     y = x.clamp(0.25 * torch.finfo(x.dtype).min, OMEGA_LARGE)
     large = y.clamp_min(1.0)
     log_large = large.log()
@@ -54,7 +54,7 @@ def _solve_omega(x: Tensor) -> Tensor:
                 -1.0 + torch.finfo(x.dtype).eps
             )
         )
-    # ω − x is next to nothing where x is infinite.
+    # ω − x is negligible for infinite x.
     log_x = x.clamp(OMEGA_LARGE, torch.finfo(x.dtype).max).log()
     return torch.where(x > OMEGA_LARGE, x - log_x + log_x / x, log_omega.exp())
 
@@ -62,14 +62,19 @@ def _solve_omega(x: Tensor) -> Tensor:
 def wright_omega(x: Tensor) -> Tensor:
     """The Wright omega function of real arguments: the ω > 0 with ω + log ω = x.
 
-    Relative error at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never
-    formed. Differentiable any number of times, dω/dx = ω/(1 + ω).
+    The relative error is at the level of rounding for every finite x. ω(x) = W(eˣ), but eˣ is never
+    formed. Differentiable any number of times, with dω/dx = ω/(1 + ω).
 
     Args:
-        x: Any shape, floating point; -inf gives 0 and inf gives inf.
+        x: Any shape, floating point. -inf gives 0 and inf gives inf.
 
     Returns:
-        Same shape; ω underflows to 0 only where eˣ does.
+        Tensor in the shape of ``x``. ω underflows to 0 only if eˣ does.
+
+    Example:
+        >>> from torch_lntm.solvers.special import wright_omega
+        >>> wright_omega(torch.tensor([1.0, 1.0 + torch.e]))
+        tensor([1.0000, 2.7183])
     """
     omega: Tensor = _WrightOmega.apply(x)
     return omega
@@ -78,20 +83,19 @@ def wright_omega(x: Tensor) -> Tensor:
 def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> Tensor:
     """The x > 0 with 1/x = precision + rate × exp(exponent × x), elementwise; without gradient.
 
-    The variance updates of Blei–Lafferty and Khan–Bouchard with the bound's ζ or ξ held fixed
-    (*Khan & Bouchard 2009, eq. 36 with one unknown*). Halley's steps to the root of
+    The root gives the variance updates of Blei–Lafferty and Khan–Bouchard at fixed ζ or ξ (*Khan &
+    Bouchard 2009, eq. 36 with one unknown*). Halley's method finds the root of
 
         h(y) = log(precision × x + rate × x exp(exponent × x)),      y = log x
 
-    which bends only as far as the exponential grows. They start from the smaller of upper bounds on
-    the roots without that growth and without the precision. The latter root is ω(t)/exponent,
-    t = log(exponent/rate); ω(t) is at most eᵗ, and where t > 1 at most t − log t + 1.59 log t / t
-    (*Hoorfar & Hassani 2008, theorem 2.7*).
+    which bends only as far as the exponential grows. The start is the smaller of two upper bounds,
+    the roots without the growth of the exponential and without the precision. The latter root is
+    ω(t)/exponent, t = log(exponent/rate). ω(t) is at most eᵗ, and for t > 1 at most t − log t +
+    1.59 log t / t (*Hoorfar & Hassani 2008, theorem 2.7*).
 
     Args:
-        precision: Positive; of a shape that broadcasts to that of ``log_rate``.
-        log_rate: Log of the rate; -inf where there is none. (The rate itself
-            underflows where it meets a wide x.)
+        precision: Positive, broadcastable to the shape of ``log_rate``.
+        log_rate: Log of the rate; -inf for a rate of 0. (The rate itself underflows for wide x.)
         exponent: Positive.
 
     Returns:
@@ -108,7 +112,7 @@ def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> T
         growth = exponent * x
         exponential = (growth + log_rate).add_(y).exp_()
         total = exponential.addcmul(precision, x)
-        # h, h' − 1 and h''; then h'.
+        # First h, h' − 1 and h'', then h'.
         value = total.log()
         rise = exponential.div_(total).mul_(growth)
         bend = growth.sub_(rise).add_(1.0).mul_(rise)
@@ -118,7 +122,7 @@ def inverse_mean_root(precision: Tensor, log_rate: Tensor, exponent: float) -> T
 
 
 def log_mean_rate(logits: Tensor, half_variance: Tensor, lengths: Tensor) -> Tensor:
-    """Log of (N/ξ) exp(m_k), ξ = Σ_k exp(m_k + V_kk/2), of each document and topic.
+    """Log of (N/ξ) exp(m_k), ξ = Σ_k exp(m_k + V_kk/2), for each document and topic.
 
     Args:
         logits: ``(num_docs, num_topics)`` m.

@@ -1,16 +1,17 @@
-"""Coordinate ascent on the tangent bound, which Blei–Lafferty and Khan–Bouchard share.
+"""Coordinate ascent on the tangent bound, shared by Blei–Lafferty and Khan–Bouchard.
 
-The bound of a normal q(eta) = N(m, V) with its responsibilities and its ζ or ξ at their optimum is
+The bound of a normal q(eta) = N(m, V), with its responsibilities and its ζ or ξ at their optimum,
+is
 
     loglik(e^m) − N·lse(m + diag V / 2) − KL(q ‖ prior)
 
 (*Ahmed & Xing 2007, eqs 14–15; Khan & Bouchard 2009, eqs 20 and 33–34*). A round takes a few ascent
-steps in m and then updates the variances; neither lowers the bound. The next round's steps go on
-from the secant of the last one, since the curvature in m hardly changes with the variances. The
-caller decides whether the variances are a diagonal or a matrix, and how they are updated.
+steps in m and then updates the variances. Neither lowers the bound. The next round starts with the
+secant of the last round, since the curvature in m hardly changes with the variances. The caller
+chooses diagonal or full variances, and their update.
 
-At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered ones that
-annealing's M-step uses; V itself enters the bound.
+At inverse temperature T the entropy counts 1/T. Variances are held as T·V, the untempered variances
+of annealing's M-step. V itself enters the bound.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from torch_lntm.latents.normal import NormalSpace
 from torch_lntm.solvers.active import ActiveSet, bound_rounding, converged_or_failed
 from torch_lntm.solvers.ascent import Objective, maximise_mean
 
-#: Ascent steps in the mean, in the first round and in every other. From afar a few of them before
-#: the variances change lead to better optima.
+#: Ascent steps in the mean, in the first round and in every later round. Far from the optimum, a
+#: few steps before the variances change lead to better optima.
 FIRST_STEPS, MEAN_STEPS = 4, 2
 
 
 class Variances(Protocol):
-    """The variances of the posteriors of all documents, which rounds of some of them update."""
+    """Variances of the posteriors of all documents, updated for some documents in each round."""
 
     def marginal(self, rows: Tensor) -> Tensor:
         """T·diag V of the documents ``rows``, ``(len(rows), dim)``."""
 
     def bound_terms(self, rows: Tensor) -> Tensor:
-        """The bound's terms in V beyond the mean's objective, ``(len(rows),)`` float64."""
+        """Terms of the bound in V beyond the mean's objective, ``(len(rows),)`` float64."""
 
     def update(self, rows: Tensor, batch: DocumentBatch, logits: Tensor) -> None:
         """Raise the bound in V.
 
         Args:
             rows: Documents.
-            batch: The same.
+            batch: The documents ``rows`` as a batch.
             logits: ``(len(rows), num_topics)`` their mean logits.
         """
 
 
 class TangentAscent(NamedTuple):
-    """Where the ascent ended: ``z`` the whitened means, ``bound`` in nats, per document."""
+    """Result of the ascent: ``z`` the whitened means, ``bound`` in nats, for each document."""
 
     z: Tensor
     bound: Tensor
@@ -68,15 +69,15 @@ def maximise_tangent_bound(
     max_iterations: int,
     temperature: float,
 ) -> TangentAscent:
-    """Rounds of mean and variances until each document's bound settles.
+    """Alternate mean and variances until each document's bound converges.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        space: The prior of eta, whitened.
-        variances: Those to start from; updated in place.
+        space: Whitened prior of eta.
+        variances: Starting variances, updated in place.
         start: ``(num_docs, dim)`` starting means.
-        tolerance: Gain of the bound per round, nats, at which a document has converged.
+        tolerance: Gain of the bound per round, in nats, below which a document has converged.
         max_iterations: Bound on the rounds.
         temperature: Inverse temperature T.
     """
@@ -88,9 +89,9 @@ def maximise_tangent_bound(
         half = current_space.lift(variances.marginal(active.rows) / (2.0 * temperature))
         return Objective(current, topics, current_space, half, temperature)
 
-    # Variances are first fitted to the starting means, which costs no pass over the words. The
-    # second time counts as part of the first round, so that documents whose start is as good as
-    # their posterior are done with one.
+    # Variances are first fitted to the starting means, without a pass over the words. The second
+    # fit counts as part of the first round. Documents with a start as good as their posterior are
+    # then done after a single round.
     logits = space.lift(start)
     variances.update(active.rows, batch, logits)
     point = objective().evaluate(z)
@@ -116,7 +117,7 @@ def maximise_tangent_bound(
         current, current_space, words, secant = active.drop_stopped(
             current, current_space, point.words, secant.after_small_gains(gain)
         )
-        # The last round ends with the mean: the bound is then that of the posterior.
+        # The last round ends with the mean, so the bound is the bound of the returned posterior.
         if active.finished or iteration + 1 == max_iterations:
             break
         variances.update(active.rows, current, words.logits)

@@ -20,13 +20,13 @@ from torch_lntm.solvers.precision import in_sufficient_precision
 def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
     """Whitened precisions B = I + N·Cᵀ diag(p) C, C = F − 1(pᵀF), F the lifted factor.
 
-    That is I + N·Fᵀ(diag p − ppᵀ)F without its cancellation: a variance that all topics share
-    drops out of C before anything is squared. Coordinates are reversed (see
+    B equals I + N·Fᵀ(diag p − ppᵀ)F without the cancellation: a common shift of all topics drops
+    out of C before the squares. Coordinates are reversed (see
     :class:`~torch_lntm.posteriors.NormalPosterior`).
 
     Args:
-        space: The prior of eta, whitened.
-        p: ``(num_docs, num_topics)`` weights that sum to 1.
+        space: Whitened prior of eta.
+        p: ``(num_docs, num_topics)`` weights with sum 1.
         lengths: ``(num_docs,)`` tokens.
 
     Returns:
@@ -40,9 +40,10 @@ def complete_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tens
 
 
 def exact_information(space: NormalSpace, p: Tensor, lengths: Tensor) -> Tensor:
-    """As :func:`complete_information`, formed in float64 from arguments of any dtype."""
+    """:func:`complete_information`, formed in float64 from arguments of any dtype."""
     p = p.double()
-    # Weights of lower precision sum to 1 up to their own rounding, which the centring would feel.
+    # Weights of lower precision sum to 1 up to their rounding, and the centring would feel the
+    # error.
     p = p / p.sum(-1, keepdim=True)
     return complete_information(space.to(torch.float64), p, lengths.double())
 
@@ -52,11 +53,11 @@ def low_rank_covariance(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The inverse of (AAᵀ + Λ⁻¹)⁻¹ + diag w − wwᵀ/N as diag(d) + WWᵀ.
 
-    By way of the sources s: given them, eta has precision Λ + diag w − wwᵀ/N and so covariance
-    diag 1/(λ+w) + uuᵀ/Σr, with u = w/(λ+w) and r = λw/(λ+w); it changes with s by
-    T_k = (1−u_k) a_k + u_k ā, ā = Σ r_k a_k / Σr; and they have precision
-    B = I + Σ_k r_k (a_k−ā)(a_k−ā)ᵀ, in which nothing cancels. So W = [T R, u/(Σr)^½], RRᵀ = B⁻¹.
-    The determinants multiply: log|B| + Σ log(1+w/λ) + log(Σr/N).
+    The derivation conditions on the sources s. Given s, eta has precision Λ + diag w − wwᵀ/N, hence
+    covariance diag 1/(λ+w) + uuᵀ/Σr with u = w/(λ+w) and r = λw/(λ+w). Its mean changes with s by
+    T_k = (1−u_k) a_k + u_k ā, ā = Σ r_k a_k / Σr. The sources have precision B = I + Σ_k r_k
+    (a_k−ā)(a_k−ā)ᵀ, a sum of positive terms free of cancellation. Hence d = 1/(λ+w) and W = [T R,
+    u/(Σr)^½] with RRᵀ = B⁻¹. The log determinant is log|B| + Σ log(1+w/λ) + log(Σr/N).
 
     Args:
         space: A and Λ.
@@ -72,7 +73,7 @@ def low_rank_covariance(
     diagonal = 1.0 / (precision + w)
     u = w * diagonal
     r = precision * u
-    # 0 only for an empty document, for which u is 0 too.
+    # The sum is 0 only for an empty document, with u = 0 too.
     total = torch.where(lengths > 0, r.sum(-1), 1.0)
     average = (r @ mixing / total[:, None])[:, None, :]
     centred = mixing - average
@@ -101,26 +102,38 @@ def taylor(
 ) -> NormalPosterior:
     """Solve the Taylor posterior of each document (*Ahmed & Xing 2007, eqs 8–12*).
 
-    The mean is a local mode of log p(w, eta) with the topic assignments summed out: the fixed
-    points of eqs 10 and 12, reached by ascent instead of the paper's undamped iteration, which
-    does not converge on some documents. The precision is eq. 9, Σ⁻¹ + N(diag θ − θθᵀ): it leaves
-    out that the assignments are uncertain too, so the posterior is narrower than Laplace's.
+    The mean is a local mode of log p(w, eta) with the topic assignments summed out, a fixed point
+    of eqs 10 and 12. It is reached by ascent, because the paper's undamped iteration fails to
+    converge on some documents. The precision is eq. 9, Σ⁻¹ + N(diag θ − θθᵀ). It leaves out the
+    uncertainty of the assignments, so the posterior is narrower than Laplace's.
 
-    Under a factor prior everything costs num_topics × num_sources² a document instead of
-    num_topics³; the posterior is the same.
+    Under a factor prior everything costs num_topics × num_sources² per document rather than
+    num_topics³, with an equal result.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)``, tempered if ``temperature`` is not 1.
-        space: The prior of eta, whitened.
+        space: Whitened prior of eta.
         start: ``(num_docs, eta_dim)`` starting means.
-        tolerance: Nats of Newton decrement at which a document has converged.
+        tolerance: Newton decrement of a converged document, nats.
         max_iterations: Bound on the steps of each document.
-        temperature: Inverse temperature; the covariance returned is not divided by it.
+        temperature: Inverse temperature. Defaults to 1. The returned covariance is not divided by
+            it.
 
     Returns:
-        The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior;
-        its objective is Laplace's approximation of log p(w) with this precision.
+        The posterior, a :class:`~torch_lntm.posteriors.LowRankPosterior` under a factor prior. Its
+        objective is Laplace's approximation of log p(w) with this precision.
+
+    Raises:
+        NumericalError: A precision is not positive definite; names documents.
+
+    Example:
+        >>> from torch_lntm.solvers.taylor import taylor
+        >>> space, topics = model.prior.space(batch), model.topics.probs.detach()
+        >>> start = torch.zeros(batch.num_docs, space.eta_dim)
+        >>> post = taylor(batch, topics, space, start=start, tolerance=1e-3, max_iterations=50)
+        >>> post.mean.shape, bool(post.converged.all())
+        (torch.Size([5, 10]), True)
     """
     mode = find_mode(
         batch,

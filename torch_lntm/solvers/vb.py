@@ -15,16 +15,15 @@ from torch_lntm.posteriors.dirichlet import (
 )
 from torch_lntm.solvers.active import ActiveSet
 
-#: Factor of every second step, once a document moves less than ``LONG_BELOW`` and the plain step
-#: before it left more than half the way to go.
+#: Factor of every second step, for a document that moves less than ``LONG_BELOW`` and more than
+#: half as far as in the step before.
 LONG_STEP = 3.0
 LONG_BELOW = 0.01
-#: Smallest mean of theta to start from, the same for every dtype.
+#: Smallest mean of theta at the start, for every dtype.
 LOWEST_START = 1e-7
-#: Smallest log weight of a topic relative to the document's largest, still far above what
-#: underflows in float32.
+#: Smallest log weight of a topic relative to the document's largest, far above float32 underflow.
 LOWEST_LOG_WEIGHT = -40.0
-#: Share of the held documents that must have converged before they are taken out together.
+#: Share of converged documents among the held documents before they are dropped together.
 IDLE_SHARE = 0.125
 
 
@@ -39,30 +38,41 @@ def vb(
 ) -> DirichletPosterior:
     """Solve q(theta) = Dirichlet(γ) by the fixed point of *Minka & Lafferty 2002, eqs 10–11*.
 
-    γ ← α + (expected tokens of each topic under responsibilities ∝ exp(Ψ(γ_k)) φ_kv), which are
-    never formed. This is EM: it never lowers the bound, but it is slow on some documents. Near the
-    fixed point the eigenvalues λ of its Jacobian lie in [0, 1). Once a document is near and slow,
-    every second step goes three times as far. A pair of steps then scales an error by λ(3λ − 2)
-    instead of λ². Its size is below 1 for every λ, and for λ close to 1 the pair gains as much as
-    four plain steps. Long steps from the start, and Anderson's, led to worse local optima.
+    The update is γ ← α + (expected tokens of each topic under responsibilities ∝ exp(Ψ(γ_k)) φ_kv).
+    The responsibilities are never formed. The iteration is EM. It never lowers the bound, but is
+    slow on some documents.
+
+    Near the fixed point the eigenvalues λ of its Jacobian lie in [0, 1). Once a document is near
+    and slow, every second step goes 3 times as far. A pair of steps then scales an error by λ(3λ −
+    2) rather than λ². The size of this factor is below 1 for every λ, and for λ close to 1 the pair
+    gains as much as 4 plain steps. Long steps from the start, and Anderson's, led to worse local
+    optima.
 
     Args:
         batch: Documents.
         topics: ``(num_topics, num_words)`` φ in the dtype of the counts.
         concentration: ``(num_topics,)`` positive α.
-        start: ``(num_docs, num_topics)`` nonnegative mean theta to start from, scaled to
-            γ = start·(Σα + N). The start matters: a topic with α below 1 that starts with next to
-            nothing hardly ever returns. Equal proportions favour no topic.
-        tolerance: Largest Σ_k |Δγ_k| / Σ_k γ_k of one update of eq. 10 at which a document has
-            converged. It is the total change of the mean of theta; what is left to go is this times
-            1 / (1 − λ). At least 8 times the machine epsilon of ``topics``.
+        start: ``(num_docs, num_topics)`` nonnegative mean theta, scaled to γ = start·(Σα + N). The
+            start matters: a topic with α below 1 and nearly no weight at the start hardly ever
+            returns. Equal proportions favour no topic.
+        tolerance: Largest Σ_k |Δγ_k| / Σ_k γ_k of an update of eq. 10 for a converged document. It
+            is the total change of the mean of theta. The remaining distance is this change times 1
+            / (1 − λ). At least 8 times the machine epsilon of ``topics``.
         max_iterations: Bound on the updates of each document.
 
     Returns:
-        The posterior; its objective is :func:`dirichlet_bound`. An empty document's is the prior.
+        The posterior. Its objective is :func:`dirichlet_bound`. The posterior of an empty document
+        is the prior.
 
     Raises:
         NumericalError: A document's γ or bound is not finite; names documents.
+
+    Example:
+        >>> from torch_lntm.solvers.vb import vb
+        >>> options = {"start": torch.full((5, 10), 0.1), "tolerance": 1e-4, "max_iterations": 100}
+        >>> post = vb(batch, model.topics.probs.detach(), torch.full((10,), 0.1), **options)
+        >>> post.gamma.shape
+        torch.Size([5, 10])
     """
     topics = topics.mT.contiguous().mT
     alpha = concentration.double()
@@ -79,12 +89,12 @@ def vb(
         update = alpha + expected_topic_counts(weights, topics, current).double()
         step = update - position
         change = step.abs().sum(-1) / total[rows]
-        # A document that has converged but is still held keeps what it had.
+        # A converged document that is still held keeps its values.
         gamma[rows] = torch.where(active.working[rows, None], update, gamma[rows])
         active.step(change <= tolerance)
         position = update
         if iteration % 2 == 1:
-            # Never closer to the prior than half way, from where a topic hardly returns.
+            # A step goes at most half way to the prior. A topic at the prior hardly ever returns.
             far = torch.maximum(update + (LONG_STEP - 1.0) * step, 0.5 * (update + alpha))
             slow = (change < LONG_BELOW) & (change > 0.5 * last_change)
             position = torch.where(slow[:, None], far, update)
@@ -114,11 +124,11 @@ def vb(
 def dirichlet_bound(
     batch: DocumentBatch, topics: Tensor, concentration: Tensor, gamma: Tensor
 ) -> Tensor:
-    """Lower bound on log p(w) at q(theta) = Dirichlet(γ), responsibilities at their optimum.
+    """Lower bound on log p(w) at q(theta) = Dirichlet(γ), with responsibilities at their optimum.
 
     loglik(e^E) + Σ_k (α_k − γ_k) E_k + log 𝔅(γ) − log 𝔅(α), E = E log theta. At a fixed point of
-    eqs 10–11 it is *Minka & Lafferty 2002, eqs 8–9*, where eq. 8 as printed lacks the exponent
-    n_w q(a|w) of p(w|a) / q(a|w). It is a bound for every γ, solved or not.
+    eqs 10–11 it is *Minka & Lafferty 2002, eqs 8–9*. Eq. 8 as printed lacks the exponent n_w q(a|w)
+    of p(w|a) / q(a|w). The value is a bound for every γ.
 
     Args:
         batch: Documents.
@@ -142,8 +152,9 @@ def dirichlet_bound(
 
 
 def _log_weights(expectation: Tensor) -> Tensor:
-    """Log weights of the topics, the document's largest 0 and none so low that it vanishes.
+    """Log weights of the topics, 0 for the document's largest and bounded below.
 
-    A weight of zero would leave a word that only this topic explains without any.
+    A weight that underflows to 0 would leave a word without any topic if only this topic explains
+    it.
     """
     return (expectation - expectation.amax(-1, keepdim=True)).clamp_min(LOWEST_LOG_WEIGHT)
