@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from torch_lntm.estimators import CorrelatedTopicModel as CorrelatedTopicModel
     from torch_lntm.estimators import IndependentFactorTopicModel as IndependentFactorTopicModel
     from torch_lntm.estimators import LogisticNormalTopicModel as LogisticNormalTopicModel
+    from torch_lntm.estimators import StructuralTopicModel as StructuralTopicModel
     from torch_lntm.io import load_model as load_model
     from torch_lntm.io import load_run as load_run
     from torch_lntm.io import save_model as save_model
@@ -77,6 +78,7 @@ _NAMES = {
     "CorrelatedTopicModel": "estimators",
     "IndependentFactorTopicModel": "estimators",
     "LogisticNormalTopicModel": "estimators",
+    "StructuralTopicModel": "estimators",
     "load_model": "io",
     "load_run": "io",
     "save_model": "io",

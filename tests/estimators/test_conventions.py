@@ -23,6 +23,7 @@ def test_conventions(estimator, check):
         lntm.LogisticNormalTopicModel(max_iter=1),
         lntm.IndependentFactorTopicModel(posterior="factor", max_iter=1, options=FAST),
         lntm.AspectModel(posterior="vb", max_iter=1, options=FAST),
+        lntm.StructuralTopicModel(posterior="taylor", max_iter=1, options=FAST),
     ]
 )
 def test_conventions_of_every_estimator(estimator, check):

@@ -1,6 +1,7 @@
 """Topic models as scikit-learn estimators."""
 
 from torch_lntm.estimators.base import TopicModelEstimator
+from torch_lntm.estimators.structural import StructuralTopicModel
 from torch_lntm.estimators.topic_models import (
     AspectModel,
     CorrelatedTopicModel,
@@ -13,5 +14,6 @@ __all__ = [
     "CorrelatedTopicModel",
     "IndependentFactorTopicModel",
     "LogisticNormalTopicModel",
+    "StructuralTopicModel",
     "TopicModelEstimator",
 ]

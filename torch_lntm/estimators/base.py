@@ -132,7 +132,10 @@ class TopicModelEstimator(
             CorpusError: An entry is not a count, or there is not a single token.
             ConfigError: A parameter that cannot be used.
         """
-        corpus = self._corpus(X, "fit", reset=True)
+        return self._fit(self._corpus(X, "fit", reset=True))
+
+    def _fit(self: E, corpus: Corpus) -> E:
+        """See :meth:`fit`."""
         seed = self._seed()
         # Tensors of inference mode could not be updated by partial_fit outside of it.
         with (
@@ -218,7 +221,7 @@ class TopicModelEstimator(
         own: dict[str, Any] = {
             "num_topics": self.n_components,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
-            **self._model_options(),
+            **self._model_options(corpus),
         }
         own = {name: value for name, value in own.items() if value is not None}
         given = {**chosen.options, **own, **(self.options or {})}
@@ -235,8 +238,8 @@ class TopicModelEstimator(
     def _posterior_name(self) -> str:
         return self._posterior if self.posterior is None else self.posterior
 
-    def _model_options(self) -> dict[str, Any]:
-        """The parameters that only this estimator has, as options of its model."""
+    def _model_options(self, corpus: Corpus) -> dict[str, Any]:
+        """Options of the model by the parameters that only this estimator has."""
         return {}
 
     def _seed(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_lntm.corpus import Corpus
 from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
 from torch_lntm.inference import source_prior
 from torch_lntm.models.priors.factor import Source
@@ -112,7 +113,7 @@ class IndependentFactorTopicModel(TopicModelEstimator):
         self.n_sources = n_sources
         self.source = source
 
-    def _model_options(self) -> dict[str, Any]:
+    def _model_options(self, corpus: Corpus) -> dict[str, Any]:
         return {"num_sources": self.n_sources, "source": self.source}
 
     @property

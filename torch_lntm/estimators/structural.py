@@ -1,0 +1,275 @@
+"""StructuralTopicModel: the estimator whose topics depend on the documents' metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from torch_lntm.corpus import Corpus
+from torch_lntm.errors import ConfigError
+from torch_lntm.estimators.base import ScoreMethod, TopicModelEstimator
+from torch_lntm.evaluation import CompletionResult, LikelihoodEstimate
+from torch_lntm.models import Covariates, Groups, StructuralPrior, TopicTable
+from torch_lntm.models.priors.covariates import PREVALENCE
+from torch_lntm.posteriors import Posterior
+
+S = TypeVar("S", bound="StructuralTopicModel")
+
+#: The metadata that a method requests from scikit-learn's metadata routing by default.
+_REQUEST = {"metadata": True}
+
+
+class StructuralTopicModel(TopicModelEstimator):
+    """The structural topic model (:func:`~torch_lntm.models.stm`) as an estimator.
+
+    The proportions of topics depend on the documents' metadata by a formula, ``prevalence``. The
+    words of topics may differ between groups of documents, ``content``. The methods take the
+    metadata beside ``X``: a data frame or a mapping of column names to values, with a row for each
+    document. A :class:`~torch_lntm.Corpus` as ``X`` brings its own metadata.
+
+    scikit-learn routes ``metadata`` through pipelines and searches after
+    ``sklearn.set_config(enable_metadata_routing=True)``. ``fit``, ``partial_fit``, ``transform``
+    and ``score`` request it by default.
+
+    Args:
+        n_components: Number of topics.
+        prevalence: Formula of the columns that the proportions of topics depend on, such as
+            ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` of the
+            corpus's covariates, or a constant mean, as in :class:`CorrelatedTopicModel`.
+        content: Column of the groups of documents between which the words of topics differ.
+            Defaults to None: the same words in all documents.
+        posterior: As for :class:`CorrelatedTopicModel`.
+        max_iter: As for :class:`CorrelatedTopicModel`.
+        vocabulary: As for :class:`CorrelatedTopicModel`.
+        score_method: As for :class:`CorrelatedTopicModel`.
+        device: As for :class:`CorrelatedTopicModel`.
+        random_state: As for :class:`CorrelatedTopicModel`.
+        verbose: As for :class:`CorrelatedTopicModel`.
+        options: As for :class:`CorrelatedTopicModel`, such as ``{"penalty": 1.0}``.
+
+    Example:
+        >>> party = {"party": ["left", "right"] * 135}
+        >>> stm = lntm.StructuralTopicModel(3, prevalence="~ party", max_iter=1, random_state=0)
+        >>> stm.fit_transform(train.to_scipy(), metadata=party).shape
+        (270, 3)
+        >>> stm.coefficient_names_, stm.coefficients_.shape
+        (('Intercept', 'party[T.right]'), (2, 3))
+    """
+
+    _model = "stm"
+    __metadata_request__fit = _REQUEST
+    __metadata_request__partial_fit = _REQUEST
+    __metadata_request__transform = _REQUEST
+    __metadata_request__score = _REQUEST
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        prevalence: str | None = None,
+        content: str | None = None,
+        posterior: str | None = None,
+        max_iter: int | None = None,
+        vocabulary: Any = None,
+        score_method: ScoreMethod = "completion",
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            n_components,
+            posterior=posterior,
+            max_iter=max_iter,
+            vocabulary=vocabulary,
+            score_method=score_method,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+            options=options,
+        )
+        self.prevalence = prevalence
+        self.content = content
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
+        """Fit the model to documents; see :meth:`TopicModelEstimator.fit`.
+
+        The levels and knots of the formula and the groups are learned from these documents.
+
+        Args:
+            X: The documents.
+            y: Not used.
+            metadata: Columns with a value for each document.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            CorpusError: An entry is not a count, there is no token, or a column is missing or lacks
+                values.
+            ConfigError: A parameter or the formula cannot be used, or there are no metadata.
+        """
+        return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
+
+    def partial_fit(self: S, X: Any, y: Any = None, metadata: Any = None) -> S:
+        """Learn from more documents; see :meth:`TopicModelEstimator.partial_fit`.
+
+        The first documents must have all levels of the columns.
+
+        Args:
+            X: The documents, over the same words as the documents before.
+            y: Not used.
+            metadata: Columns with a value for each document.
+
+        Returns:
+            The estimator.
+
+        Raises:
+            CorpusError: As for :meth:`fit`, or a level is new.
+            ConfigError: As for :meth:`fit`, or the model has been loaded from a file.
+        """
+        if not hasattr(self, "model_"):
+            return self.fit(X, metadata=metadata)
+        return super().partial_fit(self._documents(X, "partial_fit", metadata))
+
+    def fit_transform(
+        self, X: Any, y: Any = None, metadata: Any = None
+    ) -> NDArray[np.floating[Any]]:
+        """Fit the model to documents, and return their topic proportions.
+
+        Args:
+            X: The documents.
+            y: Not used.
+            metadata: Columns with a value for each document.
+
+        Returns:
+            ``(n_samples, n_components)`` in the model's dtype. Rows sum to 1.
+
+        Raises:
+            CorpusError: As for :meth:`fit`.
+            ConfigError: As for :meth:`fit`.
+        """
+        return self.fit(X, metadata=metadata).transform(X, metadata=metadata)
+
+    # -- documents -------------------------------------------------------------------------------
+
+    def transform(self, X: Any, metadata: Any = None) -> NDArray[np.floating[Any]]:
+        """Topic proportions of documents; see :meth:`TopicModelEstimator.transform`.
+
+        Args:
+            X: The documents.
+            metadata: Columns with a value for each document. Documents without the columns of
+                ``prevalence`` get the mean prior of the training documents, with a warning.
+
+        Returns:
+            ``(n_samples, n_components)`` in the model's dtype. Rows sum to 1.
+
+        Raises:
+            CorpusError: A column of ``prevalence`` or ``content`` is missing or lacks values, or a
+                level is new.
+        """
+        return super().transform(self._documents(X, "transform", metadata))
+
+    def posteriors(self, X: Any, metadata: Any = None) -> Posterior:
+        """Posterior distributions of documents; see :meth:`TopicModelEstimator.posteriors`.
+
+        Args:
+            X: The documents.
+            metadata: As for :meth:`transform`.
+        """
+        return super().posteriors(self._documents(X, "posteriors", metadata))
+
+    def score(self, X: Any, y: Any = None, metadata: Any = None) -> float:
+        """Held-out log likelihood in nats per token; see :meth:`TopicModelEstimator.score`.
+
+        Args:
+            X: The documents.
+            y: Not used.
+            metadata: As for :meth:`transform`.
+        """
+        return super().score(self._documents(X, "score", metadata))
+
+    def perplexity(self, X: Any, metadata: Any = None) -> float:
+        """exp(−:meth:`score`).
+
+        Args:
+            X: The documents.
+            metadata: As for :meth:`transform`.
+        """
+        return super().perplexity(self._documents(X, "score", metadata))
+
+    def held_out(self, X: Any, metadata: Any = None) -> CompletionResult | LikelihoodEstimate:
+        """The estimate behind :meth:`score`; see :meth:`TopicModelEstimator.held_out`.
+
+        Args:
+            X: The documents.
+            metadata: As for :meth:`transform`.
+        """
+        return super().held_out(self._documents(X, "score", metadata))
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def topics(
+        self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None, metadata: Any = None
+    ) -> TopicTable:
+        """The topics in words; see :meth:`TopicModelEstimator.topics`.
+
+        Args:
+            X: Documents whose shares the topics have. Defaults to the documents of :meth:`fit`.
+            n_words: Words of each topic.
+            vocabulary: The words of the columns, if the model does not know them.
+            metadata: As for :meth:`transform`.
+        """
+        documents = None if X is None else self._documents(X, "topics", metadata)
+        return super().topics(documents, n_words=n_words, vocabulary=vocabulary)
+
+    @property
+    def coefficients_(self) -> NDArray[np.floating[Any]]:
+        """Coefficients of the logits' mean ``(1 + n_columns, n_components)``, intercept first."""
+        return self._prior.coefficients.detach().cpu().numpy()
+
+    @property
+    def coefficient_names_(self) -> tuple[str, ...]:
+        """Names of the rows of :attr:`coefficients_`."""
+        return self._prior.names
+
+    @property
+    def _prior(self) -> StructuralPrior:
+        prior = self.model_.prior
+        assert isinstance(prior, StructuralPrior)
+        return prior
+
+    # -- input -----------------------------------------------------------------------------------
+
+    def _documents(self, X: Any, method: str, metadata: Any) -> Corpus:
+        """Documents for a fitted model, with their metadata."""
+        check_is_fitted(self, "model_")
+        if not isinstance(X, Corpus):
+            X = self._corpus(X, method, reset=False)
+        return _described(X, metadata)
+
+    def _model_options(self, corpus: Corpus) -> dict[str, Any]:
+        """The formula and the groups, as learned from the documents."""
+        for name in ("prevalence", "content"):
+            if getattr(self, name) is not None and not corpus.metadata:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r} and the documents have no metadata; pass "
+                    "the columns: fit(X, metadata=frame)"
+                )
+        options: dict[str, Any] = {}
+        if self.prevalence is not None or PREVALENCE in corpus.covariates:
+            options["prevalence"] = Covariates.of(corpus, self.prevalence)
+        if self.content is not None:
+            options["content"] = Groups.of(corpus, self.content)
+        return options
+
+
+def _described(corpus: Corpus, metadata: Any) -> Corpus:
+    """Documents with further metadata, if there are any."""
+    return corpus if metadata is None else corpus.with_metadata(metadata)
