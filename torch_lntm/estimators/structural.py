@@ -41,7 +41,7 @@ class StructuralTopicModel(TopicModelEstimator):
             ``"~ party + bs(date, df=6)"``. Defaults to None: the array ``"prevalence"`` of the
             corpus's covariates, or a constant mean, as in :class:`CorrelatedTopicModel`.
         content: Column of the groups of documents between which the words of topics differ.
-            Defaults to None: the same words in all documents.
+            Defaults to None: topics have the same words in all documents.
         posterior: As for :class:`CorrelatedTopicModel`.
         max_iter: As for :class:`CorrelatedTopicModel`.
         vocabulary: As for :class:`CorrelatedTopicModel`.
@@ -53,7 +53,7 @@ class StructuralTopicModel(TopicModelEstimator):
 
     Example:
         >>> party = {"party": ["left", "right"] * 135}
-        >>> stm = lntm.StructuralTopicModel(3, prevalence="~ party", max_iter=1, random_state=0)
+        >>> stm = lntm.StructuralTopicModel(3, prevalence="~ party", posterior="taylor", max_iter=1)
         >>> stm.fit_transform(train.to_scipy(), metadata=party).shape
         (270, 3)
         >>> stm.coefficient_names_, stm.coefficients_.shape
@@ -104,16 +104,15 @@ class StructuralTopicModel(TopicModelEstimator):
 
         Args:
             X: The documents.
-            y: Not used.
+            y: Ignored.
             metadata: Columns with a value for each document.
 
         Returns:
             The estimator.
 
         Raises:
-            CorpusError: An entry is not a count, there is no token, or a column is missing or lacks
-                values.
-            ConfigError: A parameter or the formula cannot be used, or there are no metadata.
+            CorpusError: The counts are refused, or a column is missing or lacks values.
+            ConfigError: A parameter or the formula is refused, or the documents lack metadata.
         """
         return self._fit(_described(self._corpus(X, "fit", reset=True), metadata))
 
@@ -124,7 +123,7 @@ class StructuralTopicModel(TopicModelEstimator):
 
         Args:
             X: The documents, over the same words as the documents before.
-            y: Not used.
+            y: Ignored.
             metadata: Columns with a value for each document.
 
         Returns:
@@ -145,7 +144,7 @@ class StructuralTopicModel(TopicModelEstimator):
 
         Args:
             X: The documents.
-            y: Not used.
+            y: Ignored.
             metadata: Columns with a value for each document.
 
         Returns:
@@ -190,7 +189,7 @@ class StructuralTopicModel(TopicModelEstimator):
 
         Args:
             X: The documents.
-            y: Not used.
+            y: Ignored.
             metadata: As for :meth:`transform`.
         """
         return super().score(self._documents(X, "score", metadata))
