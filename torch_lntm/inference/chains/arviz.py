@@ -1,4 +1,4 @@
-"""Samples in the form that ArviZ reads: pip install 'torch-lntm[arviz]'."""
+"""Samples for ArviZ: pip install 'torch-lntm[arviz]'."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from torch_lntm.inference.chains.samples import DocumentSamples
 
 
 def to_arviz(samples: DocumentSamples) -> Any:
-    """The draws, and what is known of their chains, for ArviZ's summaries, diagnostics and plots.
+    """Draws and diagnostics of chains for ArviZ's summaries, diagnostics and plots.
 
-    The group ``posterior`` has ``theta`` and the program's sites, as ``eta`` and ``source``, each
-    with the dimensions ``chain``, ``draw``, ``document`` and one of its own: ``topic`` for theta
-    and for a main site of that many components, else the site's name with ``_dim``. The group
-    ``sample_stats`` has ``acceptance_rate`` and ``step_size`` by ``chain`` and ``document``,
-    ``divergences`` by ``document``, and ``moved``, false for chains that never did: ArviZ averages
-    over those too. Documents are labelled by their positions in the corpus.
+    The group ``posterior`` has ``theta`` and the program's sites (``eta``, ``source``). Their
+    dimensions are ``chain``, ``draw``, ``document``, and a last dimension. The last dimension is
+    ``topic`` for theta, and for a main site with a component for each topic. It is the site's name
+    with ``_dim`` otherwise. The group ``sample_stats`` has ``acceptance_rate``, ``step_size`` and
+    ``moved`` by ``chain`` and ``document``, and ``divergences`` by ``document``. ``moved`` is false
+    for stuck chains, and the averages of ArviZ include stuck chains. Documents are labelled by
+    their positions in the corpus.
 
-    Chains that Pyro ran, ``mcmc = MCMC(DocumentHMC(model), num_samples=500, num_chains=4)``, need
-    no function: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes, and in ArviZ 0.x
-    ``arviz.from_dict(posterior=...)`` takes its values as NumPy arrays.
+    Chains of Pyro, ``mcmc = MCMC(DocumentHMC(model), num_samples=500, num_chains=4)``, need no
+    conversion: ``mcmc.get_samples(group_by_chain=True)`` has ArviZ's axes. In ArviZ 0.x
+    ``arviz.from_dict(posterior=...)`` reads its values as NumPy arrays.
 
     Args:
         samples: The draws.
 
     Returns:
-        ``arviz.InferenceData``, or from ArviZ 1.0 on, which has no such class, the
-        ``xarray.DataTree`` that took its place.
+        ``arviz.InferenceData``, or its successor ``xarray.DataTree`` from ArviZ 1.0 on.
 
     Raises:
         ConfigError: ArviZ is missing.

@@ -1,4 +1,4 @@
-"""Chains: the Hamiltonian chains of the documents of one batch, on their way."""
+"""Chains: running Hamiltonian chains of the documents of one batch."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 from torch_lntm.sampling.step_sizes import DualAveraging, find_step_size
 
-#: What is folded into a chain's key for its start, its search for a step size, its transitions.
+#: Numbers folded into a chain's key: for its start, its search of a step size, its transitions.
 _START, _SEARCH, _TRANSITIONS = 0, 1, 2
-#: Upper bound on step size × number of steps, before jitter. For a unit normal the dynamics have
-#: period 2π; beyond a third of it, trajectories start to return to where they came from.
+#: Upper bound on step size × number of steps, before jitter. The dynamics of a unit normal have
+#: period 2π. Trajectories longer than 1/3 of the period begin to return to their start.
 MAX_TRAJECTORY_LENGTH = 2.0 * math.pi / 3.0
-#: Mass matrices in which a posterior is hardly wider than a unit normal, so that the bound applies.
-#: In other metrics it may be much wider, as in that of Taylor's posterior, which is too narrow.
+#: Mass matrices with the bound. A posterior is hardly wider than a unit normal in them. It may be
+#: much wider in the metric of Taylor's posterior, because this posterior is too narrow.
 _BOUNDED = ("prior", "laplace")
-#: Transitions without a move of a chain that is stuck; after fewer it may be unlucky.
+#: Fewest transitions after which a chain without a move counts as stuck. Earlier it may be unlucky.
 FEWEST_TRANSITIONS = 10
-#: Momenta of several transitions are drawn at once as long as they have at most so many numbers.
+#: Most numbers of momenta drawn at once, for several transitions.
 DRAWN_AHEAD = 2**16
-#: Largest acceptable rounding error of a document's log likelihood, in nats, estimated as its
-#: number of tokens times the dtype's machine epsilon. Above it, acceptance probabilities are
-#: unreliable.
+#: Largest acceptable rounding error of a document's log likelihood in nats, estimated as its number
+#: of tokens times the dtype's machine epsilon. Larger errors make acceptance unreliable.
 MAX_ENERGY_ROUNDING = 0.05
 
 
 class Progress(NamedTuple):
-    """What a later visit of the same chains continues from, besides their positions.
+    """State of chains besides their positions, from which a later visit continues.
 
     Attributes:
-        num_transitions: Transitions made.
-        adaptation: State of the adaptation of their step sizes.
+        num_transitions: Number of past transitions.
+        adaptation: State of the step sizes' adaptation.
     """
 
     num_transitions: int
@@ -56,36 +55,38 @@ class Progress(NamedTuple):
 
 
 class Chains:
-    """The chains of one batch on their way.
+    """Running chains of one batch.
 
     Args:
-        model: The model, whose parameters are read once.
-        settings: How the chains move.
+        model: The model. Its parameters are read once.
+        settings: Settings of the chains.
         batch: The documents.
         seed: Seed of all noise.
-        warmup_steps: Transitions in which step sizes adapt.
-        initial: ``(num_chains, num_docs, dim)`` latent variables to start from, by the names of the
-            sites; without the first axis for one chain. None for prior draws.
-        progress: Where the same chains ended an earlier visit, from whose latent variables
-            ``initial`` they go on. They continue its adaptation, and nothing is checked again.
-        means: ``(num_docs, latent_dim)`` where the solver of the mass matrices starts; its own
-            choice by default.
+        warmup_steps: Transitions with adapting step sizes.
+        initial: ``(num_chains, num_docs, dim)`` initial latent variables by the names of the sites.
+            The first axis may be missing for one chain. Defaults to prior draws.
+        progress: Progress of an earlier visit of the same chains, to continue its adaptation from
+            the latent variables ``initial``. Checks are then skipped. Defaults to new chains.
+        means: ``(num_docs, latent_dim)`` starting points for the solver of the mass matrices.
+            Defaults to the solver's choice.
 
     Attributes:
-        target: The density of the documents.
-        state: Where the chains are.
-        means: Posterior means that the mass matrices' solver ended at, if there was one.
-        step_size: ``(num_chains, num_docs)`` float64, of the next transition before jitter.
-        num_transitions: Transitions made.
-        last: What the last transition did, or None.
+        target: Density of the documents.
+        state: Positions of the chains, with their densities and gradients.
+        means: Posterior means from the solver of the mass matrices, if there is one.
+        step_size: ``(num_chains, num_docs)`` float64 step size of the next transition, before
+            jitter.
+        num_transitions: Number of past transitions.
+        last: Outcome of the last transition, or ``None`` before it.
         divergences: ``(num_chains, num_docs)`` int64 divergent transitions after warm-up.
-        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal after warm-up.
+        moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after warm-up.
 
     Raises:
-        ConfigError: The batch has another vocabulary size than the model, there is no such mass
-            matrix, or a shape is wrong.
-        NumericalError: The model's parameters, or a density where the chains start, are not
-            finite; names the parameter or the documents. Not looked at where chains go on.
+        ConfigError: The vocabulary sizes of batch and model differ, the mass matrix is unknown, or
+            a shape is wrong.
+        NumericalError: A parameter of the model, or a density at the start of the chains, is not
+            finite. The message names the parameter or the documents. Continued chains skip this
+            check.
 
     Warns:
         UnreliableEstimateWarning: Documents are too long for the model's dtype.
@@ -112,18 +113,18 @@ class Chains:
         keys = noise.document_keys(seed, self.target.batch.index, settings.num_chains)
         self._keys = noise.fold_in(keys, _TRANSITIONS)
         start_keys = noise.fold_in(keys, _START)
-        # What the latents leave open is drawn, anew at every visit.
+        # Coordinates without a value in the latents are drawn, with new keys at every visit.
         visit = 0 if progress is None else progress.num_transitions
         if initial is None:
             position = self.target.draw_prior(start_keys)
         else:
             position = self._locate(initial, noise.fold_in(start_keys, visit))
         self.state = hmc.evaluate(self.target, position)
-        # Asked where chains begin, not at every visit, since the host waits for a GPU.
+        # The check makes the host wait for a GPU, so only new chains are checked.
         if progress is None:
             device = self.target.batch.device
-            given = [torch.as_tensor(value).to(device) for value in (initial or {}).values()]
-            if not bool(hmc.are_finite([*model.parameters(), *given, *self.state])):
+            latents = [torch.as_tensor(value).to(device) for value in (initial or {}).values()]
+            if not bool(hmc.are_finite([*model.parameters(), *latents, *self.state])):
                 model.check_parameters()
                 self._require_finite(initial or {})
                 hmc.require_finite(self.target, self.state)
@@ -133,15 +134,15 @@ class Chains:
             self.num_transitions, self._adaptation = progress
             self.step_size = self._adapted(self._adaptation)
         elif settings.step_size is not None:
-            self.step_size = self._given_step_size(settings.step_size)
+            self.step_size = self._constant_step_size(settings.step_size)
         else:
-            search = noise.fold_in(keys, _SEARCH)
-            found = find_step_size(search, self.target, self.state, self._metric)
-            self.step_size = found.clamp_max(self._longest_step)
+            search_keys = noise.fold_in(keys, _SEARCH)
+            step_size = find_step_size(search_keys, self.target, self.state, self._metric)
+            self.step_size = step_size.clamp_max(self._longest_step)
             if warmup_steps:
                 self._adaptation = DualAveraging.start(self.step_size)
         self.last: hmc.HMCInfo | None = None
-        #: What the next transitions draw.
+        #: Random numbers of the next transitions.
         self._drawn: list[hmc.Randomness] = []
         self._acceptance = torch.zeros_like(self.state.log_prior)
         self.divergences = torch.zeros_like(self._acceptance, dtype=torch.int64)
@@ -166,32 +167,35 @@ class Chains:
         return posterior.metric(batch.lengths)
 
     def _locate(self, latents: Mapping[str, Tensor], keys: Tensor) -> Tensor:
-        """The z of given latent variables, checked."""
+        """Coordinates z of latent variables, after a check of their names and shapes."""
         space = self.target.space
-        like = space.latents(self.target.topics.new_zeros(*keys.shape, space.dim))
-        if set(latents) != set(like):
+        template = space.latents(self.target.topics.new_zeros(*keys.shape, space.dim))
+        if set(latents) != set(template):
             raise ConfigError(
                 f"initial_params has {', '.join(sorted(latents))}; expected "
-                f"{', '.join(sorted(like))}"
+                f"{', '.join(sorted(template))}"
             )
         values = {}
-        for site, expected in like.items():
-            given = torch.as_tensor(latents[site])
-            value = given.to(expected)
+        for site, expected in template.items():
+            value = torch.as_tensor(latents[site]).to(expected)
             if len(keys) == 1 and value.dim() == 2:
                 value = value[None]
             if value.shape != expected.shape:
                 raise ConfigError(
-                    f"initial {site} of shape {tuple(given.shape)}; expected "
-                    f"{tuple(expected.shape)}"
+                    f"initial {site} of shape {tuple(torch.as_tensor(latents[site]).shape)}; "
+                    f"expected {tuple(expected.shape)}"
                 )
             values[site] = value
         return space.locate(values, keys).to(self.target.topics.dtype)
 
     def _require_finite(self, latents: Mapping[str, Tensor]) -> None:
-        """Name the documents of which a given latent variable is not finite, if there are any."""
-        for site, given in latents.items():
-            finite = torch.as_tensor(given).isfinite().all(-1).view(-1, self.target.batch.num_docs)
+        """Check that initial latent variables are finite.
+
+        Raises:
+            NumericalError: A value is not finite. The message names the documents.
+        """
+        for site, value in latents.items():
+            finite = torch.as_tensor(value).isfinite().all(-1).view(-1, self.target.batch.num_docs)
             if bad := self.target.batch.positions[~finite.all(0).cpu()].tolist():
                 raise NumericalError(
                     f"initial {site} of {len(bad)} document(s) is not finite, first at position "
@@ -199,32 +203,32 @@ class Chains:
                     bad,
                 )
 
-    def _given_step_size(self, step_size: float | Tensor) -> Tensor:
-        given = torch.as_tensor(step_size).to(self.state.log_prior)
+    def _constant_step_size(self, step_size: float | Tensor) -> Tensor:
+        value = torch.as_tensor(step_size).to(self.state.log_prior)
         try:
-            return given.expand_as(self.state.log_prior)
+            return value.expand_as(self.state.log_prior)
         except RuntimeError:
             raise ConfigError(
-                f"step_size of shape {tuple(given.shape)}; expected a number or "
+                f"step_size of shape {tuple(value.shape)}; expected a number or "
                 f"{tuple(self.state.log_prior.shape)}"
             ) from None
 
     @property
     def latents(self) -> dict[str, Tensor]:
-        """Where the chains are, ``(num_chains, num_docs, dim)`` by the names of the sites."""
+        """Latent variables of the chains ``(num_chains, num_docs, dim)`` by the sites' names."""
         return self.target.space.latents(self.state.position)
 
     @property
     def logits(self) -> Tensor:
-        """Logits of theta there, ``(num_chains, num_docs, num_topics)``."""
+        """Logits of theta at the chains' positions ``(num_chains, num_docs, num_topics)``."""
         return self.target.space.logits(self.state.position)
 
     def move(self, remaining: int = 1) -> None:
-        """Make one transition; in warm-up, adapt the step sizes to it.
+        """Make one transition, and adapt the step sizes during warm-up.
 
         Args:
-            remaining: Transitions that will be made, this one among them: what they draw is drawn
-                for some of them at once, which takes hardly longer.
+            remaining: Number of coming transitions, including this transition. Their random numbers
+                are drawn together, because a larger draw takes hardly longer.
         """
         if not self._drawn:
             ahead = max(1, min(remaining, DRAWN_AHEAD // max(1, self.state.position.numel())))
@@ -266,23 +270,23 @@ class Chains:
 
     @property
     def progress(self) -> Progress:
-        """What a later visit of these chains continues from."""
+        """State for a later visit of the same chains."""
         assert self._adaptation is not None
         return Progress(self.num_transitions, self._adaptation)
 
     @property
     def num_samples(self) -> int:
-        """Transitions after warm-up."""
+        """Number of transitions after warm-up."""
         return max(0, self.num_transitions - self.warmup_steps)
 
     @property
     def mean_acceptance(self) -> Tensor:
-        """Mean acceptance probability after warm-up ``(num_chains, num_docs)``; NaN before."""
+        """Mean acceptance probability after warm-up ``(num_chains, num_docs)``; NaN during it."""
         return self._acceptance / self.num_samples if self.num_samples else self._acceptance / 0.0
 
     @property
     def summary(self) -> dict[str, str]:
-        """Mean step size, and mean acceptance probability of the last transition."""
+        """Mean step size and mean acceptance probability of the last transition, as text."""
         acceptance = self._acceptance if self.last is None else self.last.acceptance
         return {
             "step size": f"{float(self.step_size.mean()):.2e}",
@@ -290,13 +294,13 @@ class Chains:
         }
 
     def warn_of_stuck(self, advice: str) -> None:
-        """Name the documents that have a chain which never moved after warm-up.
+        """Warn of documents with a chain stuck since warm-up.
 
         Args:
-            advice: What follows from it, and what to do about it.
+            advice: Consequence of stuck chains and remedy, in words.
 
         Warns:
-            ConvergenceWarning: There are such documents.
+            ConvergenceWarning: A chain never moved. The message names its document.
         """
         if self.num_samples:
             warn_of_stuck(self.moved, self.target.batch.index, self.num_samples, advice)
@@ -305,12 +309,12 @@ class Chains:
 def initial_latents(
     model: TopicModel, batch: DocumentBatch, means: Tensor, num_chains: int, seed: int
 ) -> dict[str, Tensor]:
-    """Latent variables for chains to start from that have given means; the rest of them is drawn.
+    """Initial latent variables of chains at given means. Further coordinates are drawn.
 
     Args:
         model: The model.
         batch: The documents.
-        means: ``(num_docs, latent_dim)`` of the prior's latent variable.
+        means: ``(num_docs, latent_dim)`` values of the prior's main latent variable.
         num_chains: Chains of each document.
         seed: Seed of the draws.
 
@@ -323,10 +327,15 @@ def initial_latents(
 
 
 def _warn_of_rounding(batch: DocumentBatch) -> None:
-    """Name documents so long that rounding spoils their acceptance probabilities."""
+    """Warn of documents too long for the dtype: rounding spoils their acceptance.
+
+    Warns:
+        UnreliableEstimateWarning: A document is too long. The message names its position.
+    """
     longest = MAX_ENERGY_ROUNDING / torch.finfo(batch.dtype).eps
+    # The total length bounds every length. The host usually knows it without waiting for a GPU.
     if batch.num_tokens <= longest:
-        return  # as none is longer than all together: most often the host knows, and need not wait
+        return
     long = batch.lengths > longest
     if bool(long.any()):
         documents = batch.index[long].tolist()
@@ -339,16 +348,16 @@ def _warn_of_rounding(batch: DocumentBatch) -> None:
 
 
 def warn_of_stuck(moved: Tensor, index: Tensor, num_transitions: int, advice: str) -> None:
-    """Warn of chains that never moved.
+    """Warn of stuck chains.
 
     Args:
-        moved: ``(num_chains, num_docs)`` bool.
+        moved: ``(num_chains, num_docs)`` bool: the chain moved.
         index: ``(num_docs,)`` positions of the documents.
-        num_transitions: Number of transitions in which they did not move.
-        advice: What follows from it, and what to do about it.
+        num_transitions: Number of observed transitions.
+        advice: Consequence of stuck chains and remedy, in words.
 
     Warns:
-        ConvergenceWarning: There are such chains.
+        ConvergenceWarning: A chain never moved. The message names its document.
     """
     stuck = (~moved).any(0)
     if bool(stuck.any()):

@@ -16,7 +16,7 @@ def split_rhat(draws: Tensor) -> Tensor:
         draws: ``(num_chains, num_samples, ...)``, at least 4 samples.
 
     Returns:
-        ``(...)``; 1 where all draws are the same within rounding.
+        ``(...)``. It is 1 if all draws are equal within rounding.
     """
     half = draws.shape[1] // 2
     split = torch.cat([draws[:, :half], draws[:, -half:]])
@@ -30,15 +30,15 @@ def split_rhat(draws: Tensor) -> Tensor:
 def effective_sample_size(draws: Tensor) -> Tensor:
     """Effective sample size of split chains, by Geyer's initial monotone sequence.
 
-    This is the estimate of Pyro and Stan (*Vehtari et al. 2021, §3.2*) for chains cut in two. Its
-    memory is linear in the number of draws, where that of Pyro's is quadratic, and it stays
-    positive for chains that alternate, where Pyro's can be negative.
+    The estimate is the one of Pyro and Stan (*Vehtari et al. 2021, §3.2*) for chains cut in two.
+    Memory is linear in the number of draws, and quadratic in Pyro. The estimate stays positive for
+    alternating chains, and can be negative in Pyro.
 
     Args:
         draws: ``(num_chains, num_samples, ...)``, at least 4 samples.
 
     Returns:
-        ``(...)``; at most n·log₁₀ n for n draws, and n if all draws are the same.
+        ``(...)``. It is at most n·log₁₀ n for n draws, and n if all draws are equal.
     """
     half = draws.shape[1] // 2
     split = torch.cat([draws[:, :half], draws[:, -half:]])
@@ -56,20 +56,20 @@ def effective_sample_size(draws: Tensor) -> Tensor:
 
 
 def normal_scores(draws: Tensor) -> Tensor:
-    """Normal scores of the ranks of draws among those of all chains.
+    """Normal scores of the draws' ranks among all chains (*Vehtari et al. 2021, eq. 14*).
 
     Args:
         draws: ``(num_chains, num_samples, ...)``.
 
     Returns:
-        Of the same shape (*Vehtari et al. 2021, eq. 14*).
+        Scores in the shape of the draws.
     """
     flat = draws.flatten(0, 1)
-    # Rejections repeat draws. Ranked from both ends, equal draws have the same average rank.
+    # Rejections repeat draws. Equal draws have equal average ranks if ranked from both ends.
     average = 0.5 * (_ranks(flat) + _ranks(flat.flip(0)).flip(0)).double()
     return torch.special.ndtri((average + 0.625) / (len(flat) + 0.25)).view_as(draws)
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Ranks from 0 along the first axis, equal values in order of appearance."""
+    """Ranks from 0 on along the first axis. Equal values rank in order of appearance."""
     return values.argsort(dim=0, stable=True).argsort(0)

@@ -1,4 +1,4 @@
-"""chains_for: chains of a batch's documents, by the sampler that fits their model."""
+"""chains_for: chains of a batch's documents, by the sampler for their model."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _SWEEPS = 5
 
 
 class DocumentChains(ABC):
-    """Chains of the documents of one batch, whose draws converge to the posterior of theta.
+    """Chains of the documents of one batch. Their draws converge to the posterior of theta.
 
     Args:
         model: The model.
         batch: The documents.
         num_chains: Chains of each document.
         warmup_steps: Transitions before the first draw of :meth:`sample`. Hamiltonian chains adapt
-            their step sizes in them, also those of :meth:`move`.
+            their step sizes during warm-up, for :meth:`move` as well.
         seed: Seed of all noise.
     """
 
-    #: The sampler, as an adjective of "chains".
+    #: Name of the sampler, as an adjective of "chains".
     name: ClassVar[str]
 
     def __init__(
@@ -45,20 +45,20 @@ class DocumentChains(ABC):
     @property
     @abstractmethod
     def method(self) -> str:
-        """The sampler and its settings, in words."""
+        """Description of the sampler and its settings."""
 
     @abstractmethod
     def move(self) -> Tensor:
-        """Make one transition of every chain, from where the last one ended.
+        """Make one transition of every chain. Chains continue from their last state.
 
         Returns:
-            ``(num_chains, num_docs, num_topics)`` float64. Their averages over transitions, warm-up
-            left out, converge to the posterior mean of theta.
+            ``(num_chains, num_docs, num_topics)`` float64 proportions. Averages over the
+            transitions after warm-up converge to the posterior mean of theta.
         """
 
     @abstractmethod
     def sample(self, num_samples: int) -> DocumentSamples:
-        """Draw from the posteriors by new chains, warm-up left out.
+        """Draw from the posteriors by new chains. Draws during warm-up are left out.
 
         Args:
             num_samples: Draws of each chain.
@@ -153,7 +153,7 @@ def chains_for(
     mass_matrix: str | None = None,
     num_steps: int | None = None,
 ) -> DocumentChains:
-    """Chains of a batch's documents: Gibbs sampling if the model is conjugate, else Hamiltonian.
+    """Chains of a batch's documents: Gibbs sampling for conjugate models, otherwise Hamiltonian.
 
     Args:
         model: The model.
@@ -161,12 +161,12 @@ def chains_for(
         num_chains: Chains of each document.
         warmup_steps: Transitions of warm-up; see :class:`DocumentChains`.
         seed: Seed of all noise.
-        mass_matrix: As for :class:`DocumentHMC`; Gibbs sampling has none.
-        num_steps: As for :class:`DocumentHMC`; Gibbs sampling has none.
+        mass_matrix: As for :class:`DocumentHMC`. Gibbs sampling ignores it.
+        num_steps: As for :class:`DocumentHMC`. Gibbs sampling ignores it.
 
     Raises:
         IncompatibleGuideError: The model's prior has no latent space.
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is invalid.
     """
     if model.is_conjugate:
         return _GibbsChains(model, batch, num_chains, warmup_steps, seed)

@@ -1,4 +1,4 @@
-"""DocumentHMC: Hamiltonian Monte Carlo with chains of its own for every document."""
+"""DocumentHMC: Hamiltonian Monte Carlo with separate chains for every document."""
 
 from __future__ import annotations
 
@@ -20,57 +20,64 @@ from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: What to do about chains that never move.
-_CURE = "use more warmup_steps or a smaller step_size"
+#: Advice about stuck chains.
+_ADVICE = "use more warmup_steps or a smaller step_size"
 
 
 class DocumentHMC(MCMCKernel):
-    """Hamiltonian Monte Carlo for the latent variables of documents, each with chains of its own.
+    """Hamiltonian Monte Carlo for the latent variables of documents, with separate chains for each.
 
-    It is a kernel for ``pyro.infer.MCMC(DocumentHMC(model), num_samples=500).run(batch)``, and
-    :meth:`run` does without Pyro. Each document has its own mass matrix, and each of its chains its
-    own acceptance and step size. All documents and chains move in one tensor, and gradients are in
-    closed form. A document's draws are a function of the model, the document, its position in the
-    corpus and the seed; the other documents of its batch change them by rounding only.
+    Use :meth:`run`, or the object as a kernel of Pyro:
+    ``pyro.infer.MCMC(DocumentHMC(model), num_samples=500).run(batch)``. Each document has its own
+    mass matrix, and each chain its own acceptance and step size. All documents and chains move in
+    one tensor, with gradients in closed form. The draws of a document depend on the model, the
+    document, its position in the corpus and the seed. Its batch changes the draws by rounding only.
 
-    Inside ``pyro.infer.MCMC`` a sample has the shape that stock kernels give it,
-    ``(num_docs, dim)``, with one chain, and ``(num_chains, num_docs, dim)`` with more. There, as
-    with stock kernels, chains also depend on ``pyro.set_rng_seed``, so that Pyro's own
-    ``num_chains`` run different ones.
+    A sample inside ``pyro.infer.MCMC`` has the shape ``(num_docs, dim)`` for one chain, as with
+    Pyro's kernels, and ``(num_chains, num_docs, dim)`` for several chains. Chains inside of Pyro
+    also depend on ``pyro.set_rng_seed``, so that the ``num_chains`` of Pyro differ.
 
-    Chains start from prior draws, which are wider than the posterior: where R-hat is 1, documents
-    with several modes have been explored. Step sizes adapt to each chain's acceptance by dual
-    averaging in warm-up and are frozen after it. With the mass matrices ``"prior"`` and
-    ``"laplace"`` a trajectory is at most a third of a period long, so acceptance may be higher than
-    aimed at. Mass matrices do not change.
+    Chains start from prior draws, and the prior is wider than the posterior. An R-hat of 1
+    therefore shows that chains have explored all modes of a document. Step sizes adapt to each
+    chain's acceptance by dual averaging during warm-up, and are frozen afterwards. Trajectories
+    with the mass matrices ``"prior"`` and ``"laplace"`` are limited to 1/3 of a period, so
+    acceptance may exceed its target. Mass matrices are constant.
 
     Args:
-        model: A model whose prior has a latent space, as all of :mod:`torch_lntm.models` have.
+        model: A model with a latent space, like all of :mod:`torch_lntm.models`.
         num_chains: Chains of each document.
-        mass_matrix: What has unit mass. ``"prior"``: the coordinates of the latent space.
-            ``"identity"``: the sites themselves, where the space can say so. Others come from the
-            document's own posterior, by the space's ``posterior_metrics``: ``"laplace"`` for ctm
-            and lntm; ``"taylor"`` for these and for iftm, where it is that of eta and sources
-            together. The default is ``"laplace"`` for ctm and lntm and ``"prior"`` for iftm and
-            lda: the space's ``default_metric``.
-        num_steps: Leapfrog steps of a transition; by default 5 with the document's own mass matrix
-            and 30 otherwise.
-        step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.
-        target_accept: Mean acceptance probability that adaptation aims at.
-        jitter: Largest relative change of a step size from transition to transition. Trajectories
-            that vary in length do not keep returning to where they started.
+        mass_matrix: Coordinates with unit mass. ``"prior"``: the coordinates of the latent space.
+            ``"identity"``: the sites themselves, if the space supports it. ``"laplace"`` (for ctm
+            and lntm) and ``"taylor"`` (also for iftm, jointly for eta and sources) whiten the
+            document's own posterior; see the space's ``posterior_metrics``. Defaults to the space's
+            ``default_metric``: ``"laplace"`` for ctm and lntm, ``"prior"`` for iftm and lda.
+        num_steps: Leapfrog steps of a transition. Defaults to 5 with the document's own mass
+            matrix, and to 30 otherwise.
+        step_size: Constant step size, as a number or ``(num_chains, num_docs)``. Defaults to a
+            search with adaptation.
+        target_accept: Target of the adaptation: mean acceptance probability.
+        jitter: Largest relative change of a step size between transitions. Variable lengths keep
+            trajectories from returning to their start.
         seed: Seed of all noise.
 
     Attributes:
         model: The model.
-        settings: The settings, with the defaults filled in.
+        settings: The settings, including defaults.
 
     Raises:
         IncompatibleGuideError: The model's prior has no latent space.
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is invalid.
+
+    Example:
+        >>> sampler = lntm.inference.DocumentHMC(model, num_chains=2, seed=0)
+        >>> samples = sampler.run(batch, num_samples=5, warmup_steps=5, progress=False)
+        >>> samples.theta().shape  # chains, samples, documents, topics
+        torch.Size([2, 5, 5, 10])
+        >>> samples.mean().shape
+        torch.Size([5, 10])
     """
 
-    #: Pyro's ``MCMC`` applies these to the samples: none.
+    #: Transforms of the samples by Pyro's ``MCMC``.
     transforms: Mapping[str, Any] = {}
     #: Draws that exist already: chains have none.
     existing_draws: ClassVar[None] = None
@@ -100,12 +107,12 @@ class DocumentHMC(MCMCKernel):
         self.model = model
         self._initial: Mapping[str, Tensor] | None = None
         self._chains: Chains | None = None
-        #: Whether each transition had a divergent chain: one scalar each, on the chains' device.
+        #: One bool scalar for each transition: a chain diverged. On the chains' device.
         self._divergent: list[Tensor] = []
 
     @property
     def kept_chains(self) -> KeptChains:
-        """Chains of these settings to draw from documents by; all of them begin anew."""
+        """Kept chains of no document, with these settings: all chains start anew."""
         return KeptChains.empty(self.model, self.settings)
 
     @torch.no_grad()
@@ -125,19 +132,19 @@ class DocumentHMC(MCMCKernel):
         Args:
             batch: The documents, over the model's vocabulary.
             num_samples: Draws of each chain.
-            warmup_steps: Transitions before them, in which step sizes adapt.
-            initial_params: Where to start: ``(num_chains, num_docs, dim)`` values by the names of
-                the sites, or without the first axis for one chain; prior draws by default.
-            progress: Show a progress bar on standard error.
+            warmup_steps: Transitions before the first draw, with adapting step sizes.
+            initial_params: ``(num_chains, num_docs, dim)`` initial values by the names of the
+                sites. The first axis may be missing for one chain. Defaults to prior draws.
+            progress: Whether to show a progress bar on standard error.
 
         Returns:
             The draws, their acceptance and diagnostics.
 
         Raises:
-            ConfigError: The batch has another vocabulary size than the model, or a number or shape
-                is wrong.
-            NumericalError: The model's parameters, a start, or a density where the chains start,
-                are not finite; names the parameter or the documents.
+            ConfigError: The vocabulary sizes of batch and model differ, or a number or shape is
+                wrong.
+            NumericalError: A parameter of the model, an initial value or its density is not finite.
+                The message names the parameter or the documents.
 
         Warns:
             ConvergenceWarning: Some chains never moved after warm-up.
@@ -151,7 +158,7 @@ class DocumentHMC(MCMCKernel):
             site: torch.empty(settings.num_chains, num_samples, *value.shape[1:], dtype=value.dtype)
             for site, value in chains.latents.items()
         }
-        drawn, interrupted = 0, False
+        num_drawn, interrupted = 0, False
         with tqdm(total=warmup_steps + num_samples, unit="it", disable=not progress) as bar:
             try:
                 for count in range(-warmup_steps, num_samples):
@@ -160,7 +167,7 @@ class DocumentHMC(MCMCKernel):
                     if count >= 0:
                         for site, value in chains.latents.items():
                             store[site][:, count] = value
-                        drawn = count + 1
+                        num_drawn = count + 1
                     if progress:
                         bar.set_postfix(chains.summary, refresh=False)
                     bar.update()
@@ -168,8 +175,8 @@ class DocumentHMC(MCMCKernel):
                 if not stops_on_interrupt():
                     raise
                 interrupted = True
-        store = {site: draws[:, :drawn] for site, draws in store.items()}
-        chains.warn_of_stuck(f"means leave them out. {_CURE}")
+        store = {site: draws[:, :num_drawn] for site, draws in store.items()}
+        chains.warn_of_stuck(f"means leave them out. {_ADVICE}")
         return DocumentSamples(
             model=self.model,
             latents=store,
@@ -181,11 +188,16 @@ class DocumentHMC(MCMCKernel):
             interrupted=interrupted,
         )
 
-    # -- what pyro.infer.MCMC calls ---------------------------------------------------------------
+    # -- interface of pyro.infer.MCMC -------------------------------------------------------------
 
     @torch.no_grad()
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """Prepare the chains of a batch, the only argument.
+        """Prepare the chains of a batch.
+
+        Args:
+            warmup_steps: Transitions with adapting step sizes.
+            *args: The batch, and no further argument.
+            **kwargs: Must be empty.
 
         Raises:
             ConfigError: See :meth:`run`.
@@ -196,14 +208,14 @@ class DocumentHMC(MCMCKernel):
                 f"DocumentHMC takes a batch and nothing else; got {len(args)} arguments"
                 + (f" and {', '.join(kwargs)}" if kwargs else "")
             )
-        # Pyro's chains differ by the global generator's state alone.
+        # Chains of Pyro differ in the state of its global generator only.
         seed = self.settings.seed + int(torch.randint(2**62, ()))
         self._chains = Chains(self.model, self.settings, args[0], seed, warmup_steps, self._initial)
         self._initial, self._divergent = None, []
 
     @property
     def initial_params(self) -> dict[str, Tensor]:
-        """Where the chains are after :meth:`setup`, by the names of the sites."""
+        """Latent variables of the chains after :meth:`setup`, by the names of the sites."""
         return self._params()
 
     @initial_params.setter
@@ -212,7 +224,7 @@ class DocumentHMC(MCMCKernel):
 
     @torch.no_grad()
     def sample(self, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One transition of every chain, from where the last one ended."""
+        """Make one transition of every chain. Chains continue from their last state."""
         chains = self._running()
         chains.move()
         assert chains.last is not None
@@ -220,24 +232,23 @@ class DocumentHMC(MCMCKernel):
         return self._params()
 
     def logging(self) -> OrderedDict[str, str]:
-        """Mean step size, and mean acceptance probability of the last transition."""
+        """Mean step size and mean acceptance probability of the last transition, as text."""
         return OrderedDict(self._running().summary)
 
     def diagnostics(self) -> dict[str, Any]:
-        """What happened after warm-up.
+        """Diagnostics of the transitions after warm-up.
 
         Returns:
-            ``"divergences"``, as of Pyro's kernels the numbers of the samples whose transition was
-            divergent, here for any document; ``"divergent"``, a list with the document's position
-            for each divergent transition; ``"acceptance rate"`` and ``"step size"``, each
-            ``(num_chains, num_docs)``; and ``"stuck"``, a list with the document's position for
-            each chain that never moved.
+            ``"divergences"``: numbers of the samples with a divergent transition of any document,
+            as with Pyro's kernels. ``"divergent"``: position of the document for each divergent
+            transition. ``"acceptance rate"`` and ``"step size"``: each ``(num_chains, num_docs)``.
+            ``"stuck"``: position of the document for each stuck chain.
 
         Warns:
             ConvergenceWarning: Some chains never moved.
         """
         chains = self._running()
-        chains.warn_of_stuck(_CURE)
+        chains.warn_of_stuck(_ADVICE)
         index = chains.target.batch.index
         sampled = self._divergent[chains.warmup_steps :]
         return {
@@ -249,7 +260,7 @@ class DocumentHMC(MCMCKernel):
         }
 
     def cleanup(self) -> None:
-        """Forget the chains."""
+        """Remove the chains from memory."""
         self._chains = None
 
     def _running(self) -> Chains:

@@ -1,4 +1,4 @@
-"""JointChain: documents, topics and prior sampled together."""
+"""JointChain: one Markov chain over documents, topics and prior."""
 
 from __future__ import annotations
 
@@ -19,42 +19,50 @@ from torch_lntm.models import TopicModel
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.posteriors.draws import Draws
 
-#: Leapfrog steps of the documents' transitions, in the coordinates in which their prior is white.
+#: Leapfrog steps of the documents' transitions, in coordinates with a standard normal prior.
 NUM_STEPS = 5
-#: Numbers held at once while tokens draw their topics.
+#: Most numbers in memory at once for the draws of the tokens' topics.
 MAX_NUMBERS = 2**22
 
 
 class JointChain:
-    """One chain over everything that is not known: documents' eta, topics, and the prior.
+    """One Markov chain over all unknown quantities: eta of the documents, topics, and the prior.
 
-    It alternates draws from what is left open given all else. The documents make a Hamiltonian
-    transition each. Every token draws a topic, and given these the topics are Dirichlet
-    distributed. Given all eta, the prior's parameters are drawn by its ``draw_``. So what the
-    corpus leaves open of the topics and of the prior is in the draws, which a fit takes as known.
+    A fit takes its topics and prior as known. The chain draws them as well, so that its draws
+    contain their uncertainty too. One sweep draws each quantity given all others:
 
-    Topics are drawn by their ``draw_``, whose docstring says under which prior. In documents that
-    repeat their words the tokens that came from the topics are drawn first, by the ``draw_tokens``
-    of the words; parameters of the words are taken as known.
+    * Each document makes a Hamiltonian transition.
+    * Every token draws a topic. The topics then have a Dirichlet distribution, and are drawn by
+      their ``draw_``. Its docstring names the prior of the topics. With a likelihood of bursty
+      words, ``draw_tokens`` of the words first draws the tokens written by the topics.
+    * The prior's parameters are drawn given all eta, by the prior's ``draw_``.
 
-    The chain starts at the model given, which is not changed. One chain explores one arrangement of
-    the topics: they do not change places, but where the fit's are poor they move to better ones.
+    Parameters of the words are taken as known.
+
+    The chain starts at the fitted model and leaves it unchanged. One chain explores one order of
+    the topics. Topics keep their places, and poor topics of a fit improve.
 
     Args:
         model: A fitted model.
-        corpus: The documents that it was fitted to, with the columns that it reads.
-        warmup_steps: Sweeps in which step sizes adapt.
-        topics: Whether to draw the topics; else they are known.
+        corpus: The documents of the fit, with the model's columns of covariates.
+        warmup_steps: Sweeps with adapting step sizes.
+        topics: Whether to draw the topics. If False they are taken as known.
         seed: Seed of the chain.
 
     Attributes:
-        model: A copy of the model, at the parameters where the chain is.
+        model: Copy of the model with the chain's present parameters.
         rows: ``(num_rows,)`` positions of the documents with words.
 
     Raises:
-        ConfigError: A number that cannot be used, or a corpus over other words.
+        ConfigError: A number is out of range, or the corpus has a different vocabulary.
         IncompatibleGuideError: The prior or the topics have no posterior to draw from.
         CorpusError: No document has words.
+
+    Example:
+        >>> chain = lntm.inference.JointChain(model, train[:50], warmup_steps=2)
+        >>> theta = chain.sweep()  # proportions; chain.model has the drawn topics and prior
+        >>> theta.shape
+        torch.Size([50, 10])
     """
 
     def __init__(
@@ -66,7 +74,7 @@ class JointChain:
         topics: bool = True,
         seed: int = 0,
     ) -> None:
-        # Without warm-up there would be no step sizes to go on with.
+        # Later sweeps take the step sizes of the warm-up.
         require_whole(1, warmup_steps=warmup_steps)
         require_whole(0, seed=seed)
         corpus = model.encode(corpus)
@@ -100,12 +108,12 @@ class JointChain:
         self._progress: Progress | None = None
 
     def _observe(self, batch: DocumentBatch) -> None:
-        """Take the documents' words."""
+        """Set the documents of the chain."""
         self._batch = self.model.check_batch(batch)
 
     @torch.no_grad()
     def sweep(self) -> Tensor:
-        """Draw everything once.
+        """Draw each quantity once.
 
         Returns:
             ``(num_rows, num_topics)`` float64 proportions of the documents with words.
@@ -131,7 +139,7 @@ class JointChain:
         return theta
 
     def _draw_topics(self, theta: Tensor) -> None:
-        """Draw every token's topic, then the topics given how often each wrote each word."""
+        """Draw the topic of every token, then the topics given their counts of words."""
         topics = self.model.topics
         phi, size = topics.double_probs.mT, topics.num_topics * topics.num_words
         counts = theta.new_zeros(size, dtype=torch.int64)
@@ -144,7 +152,7 @@ class JointChain:
         topics.draw_(counts.view(topics.num_topics, topics.num_words).double().cpu(), self._rng)
 
     def _entries(self, theta: Tensor) -> Tensor:
-        """The stored counts, each repeated once for every token of it that the topics wrote."""
+        """Positions of stored counts: one for every token written by the topics."""
         batch = self._batch.to(dtype=torch.float64)
         q = word_probabilities(theta, self.model.topics.double_probs, batch)
         tokens = self.model.words.draw_tokens(q, batch, self._rng)
@@ -152,11 +160,11 @@ class JointChain:
 
 
 def _require_draws(model: TopicModel) -> None:
-    """Refuse topics and words whose draws would be of another model.
+    """Check that the draws of topics and words belong to their model.
 
     Raises:
         IncompatibleGuideError: A subclass changes the topics or the likelihood, and inherits the
-            draws.
+            draws of its base class.
     """
     topics = ("sites", "compute_probs", "forward", "log_prior", "m_step", "set_")
     for part, method, others in (

@@ -1,4 +1,4 @@
-"""KeptChains: where the chains of a fit ended, from which they continue."""
+"""KeptChains: last states of a fit's chains, to continue from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_lntm.sampling.step_sizes import DualAveraging
 if TYPE_CHECKING:
     from typing import Self
 
-#: Stored counts whose hashes are computed at once.
+#: Number of stored counts hashed at once.
 HASHED_AT_ONCE = 2**16
 
 
@@ -29,18 +29,18 @@ HASHED_AT_ONCE = 2**16
 class KeptChains:
     """Last states and step sizes of the chains of a fit's documents.
 
-    Draws continue the chains of documents that the fit had, wherever in a corpus these are.
-    Documents are recognised by their words. Chains of other documents start anew.
+    New draws continue the chains of the fit's documents, anywhere in a corpus. Documents are
+    recognised by the counts of their words. Chains of unknown documents start anew.
 
     Attributes:
         model: The fitted model.
         settings: Settings of the chains.
         latents: ``(num_chains, num_docs, dim)`` last draws by the names of the sites.
         step_size: ``(num_chains, num_docs)`` step sizes, frozen since the fit's warm-up.
-        documents: ``(num_kept,)`` ascending int64 signatures of the documents whose chains can
+        documents: ``(num_kept,)`` ascending int64 signatures of the documents with chains to
             continue; see :func:`signatures`.
-        columns: ``(num_kept,)`` places of these documents in ``latents`` and ``step_size``.
-        num_transitions: Transitions that the chains have made.
+        columns: ``(num_kept,)`` positions of these documents in ``latents`` and ``step_size``.
+        num_transitions: Number of past transitions of the chains.
     """
 
     model: TopicModel
@@ -64,7 +64,7 @@ class KeptChains:
         usable: Tensor,
         num_transitions: int,
     ) -> Self:
-        """The chains of a fit.
+        """Chains of a fit.
 
         Args:
             model: The fitted model.
@@ -72,8 +72,8 @@ class KeptChains:
             corpus: The fit's documents.
             latents: ``(num_chains, num_docs, dim)`` last draws by the names of the sites.
             step_size: ``(num_chains, num_docs)`` step sizes, frozen since the fit's warm-up.
-            usable: ``(num_docs,)`` bool, the document has words, and all of its chains moved.
-            num_transitions: Transitions that the chains have made.
+            usable: ``(num_docs,)`` bool: the document has words, and all of its chains moved.
+            num_transitions: Number of past transitions of the chains.
         """
         rows = np.flatnonzero(usable.numpy())
         documents, first = np.unique(signatures(corpus)[rows], return_index=True)
@@ -81,49 +81,49 @@ class KeptChains:
 
     @classmethod
     def empty(cls, model: TopicModel, settings: HMCSettings) -> Self:
-        """Chains of no document: all begin anew."""
-        nothing = np.zeros(0, np.int64)
-        return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), nothing, nothing, 0)
+        """Kept chains of no document: the chains of every document start anew."""
+        empty = np.zeros(0, np.int64)
+        return cls(model, settings, {}, torch.zeros(settings.num_chains, 0), empty, empty, 0)
 
     @property
     def kept_chains(self) -> Self:
-        """The chains themselves, as :attr:`DocumentHMC.kept_chains`."""
+        """The object itself, as a :class:`~torch_lntm.inference.DrawSource`."""
         return self
 
     @property
     def num_docs(self) -> int:
-        """Number of documents whose chains can continue."""
+        """Number of documents with chains to continue."""
         return len(self.documents)
 
     def find(self, corpus: Corpus) -> NDArray[np.int64]:
-        """``(num_docs,)`` places of a corpus's documents in ``latents``, -1 for others."""
+        """Positions ``(num_docs,)`` of a corpus's documents in ``latents``; -1 if unknown."""
         if not self.num_docs:
             return np.full(corpus.num_docs, -1)
-        wanted = signatures(corpus)
-        at = np.searchsorted(self.documents, wanted).clip(max=self.num_docs - 1)
-        return np.where(self.documents[at] == wanted, self.columns[at], -1)
+        documents = signatures(corpus)
+        at = np.searchsorted(self.documents, documents).clip(max=self.num_docs - 1)
+        return np.where(self.documents[at] == documents, self.columns[at], -1)
 
     def resume(self, batch: DocumentBatch, columns: NDArray[np.int64]) -> Chains:
-        """The chains of a batch, on their way again.
+        """Running chains of a batch, from their last states.
 
         Args:
-            batch: Documents whose chains can continue.
-            columns: ``(num_docs,)`` their places in ``latents``.
+            batch: Documents with chains to continue.
+            columns: ``(num_docs,)`` positions of the documents in ``latents``.
         """
         at = torch.from_numpy(columns)
-        device, done = batch.device, self.num_transitions
+        device, num_past = batch.device, self.num_transitions
         log_step = self.step_size[:, at].to(device, torch.float64).log()
         # Step sizes stay frozen: the adaptation has made all its updates.
-        adaptation = DualAveraging(log_step, log_step, 0.0 * log_step, log_step, done)
+        adaptation = DualAveraging(log_step, log_step, 0.0 * log_step, log_step, num_past)
         latents = {site: value[:, at].to(device) for site, value in self.latents.items()}
         return Chains(
             self.model,
             self.settings,
             batch,
             self.settings.seed,
-            done,
+            num_past,
             latents,
-            Progress(done, adaptation),
+            Progress(num_past, adaptation),
         )
 
     def __repr__(self) -> str:
@@ -131,14 +131,14 @@ class KeptChains:
 
 
 def signatures(corpus: Corpus) -> NDArray[np.int64]:
-    """Numbers ``(num_docs,)`` that tell documents apart by the counts of their words.
+    """Signatures ``(num_docs,)`` of documents: int64 hashes of their words' counts.
 
     Args:
         corpus: The documents.
     """
-    found = []
+    hashes = []
     for _, rows in corpus.parts():
-        # Sums of 64-bit hashes, which wrap around; a few at a time, for their temporary copies.
+        # Sums of 64-bit hashes wrap around. Few counts at a time keep temporary copies small.
         before = np.zeros(len(rows.counts) + 1, np.int64)
         for start in range(0, len(rows.counts), HASHED_AT_ONCE):
             part = slice(start, start + HASHED_AT_ONCE)
@@ -148,5 +148,5 @@ def signatures(corpus: Corpus) -> NDArray[np.int64]:
             before[1:][part] = noise.fold_in(words, counts).numpy()
         np.cumsum(before, out=before)
         offsets = np.concatenate([[0], np.cumsum(rows.sizes)])
-        found.append(np.diff(before[offsets]))
-    return np.concatenate(found)
+        hashes.append(np.diff(before[offsets]))
+    return np.concatenate(hashes)

@@ -1,4 +1,4 @@
-"""DocumentSamples: draws from the posteriors of documents, and their summaries."""
+"""DocumentSamples: draws from the posteriors of documents, with summaries and diagnostics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_lntm.models import TopicModel
 if TYPE_CHECKING:
     from typing import Self
 
-#: Numbers held at once while diagnostics are computed.
+#: Most numbers in memory at once for the diagnostics.
 _MAX_NUMBERS = 2**22
 
 
@@ -25,20 +25,20 @@ _MAX_NUMBERS = 2**22
 class DocumentSamples:
     """Draws from the posteriors of the documents of a batch, on the CPU.
 
-    Means and diagnostics leave out chains that never moved. They are NaN for a document none of
-    whose chains moved.
+    Means and diagnostics leave out stuck chains. They are NaN for a document if all of its chains
+    are stuck.
 
     Attributes:
-        model: The model that was sampled.
+        model: The sampled model.
         latents: ``(num_chains, num_samples, num_docs, dim)`` draws by the names of the program's
-            sites, as ``"eta"``; the site that theta is a function of comes last.
+            sites, such as ``"eta"``. The last site determines theta.
         index: ``(num_docs,)`` positions of the documents in their corpus.
         acceptance: ``(num_chains, num_docs)`` float64 mean acceptance probability.
-        step_size: ``(num_chains, num_docs)`` float64, as frozen after warm-up; NaN for samplers
-            that have none.
+        step_size: ``(num_chains, num_docs)`` float64 step sizes, frozen after warm-up. NaN for
+            samplers without step sizes.
         divergences: ``(num_docs,)`` int64 divergent transitions of all chains after warm-up.
-        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal after warm-up.
-        interrupted: The run was ended by Ctrl-C, and these are the draws it had.
+        moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal after warm-up.
+        interrupted: Whether Ctrl-C ended the run early.
     """
 
     model: TopicModel
@@ -54,10 +54,10 @@ class DocumentSamples:
     def without_rejections(
         cls, model: TopicModel, latents: Mapping[str, Tensor], index: Tensor
     ) -> Self:
-        """Draws of a sampler that accepts every proposal, as Gibbs sampling does.
+        """Draws of a sampler without rejections, such as Gibbs sampling.
 
         Args:
-            model: The model that was sampled.
+            model: The sampled model.
             latents: ``(num_chains, num_samples, num_docs, dim)`` draws by the names of the sites.
             index: ``(num_docs,)`` positions of the documents in their corpus.
         """
@@ -75,17 +75,17 @@ class DocumentSamples:
 
     @property
     def _main(self) -> Tensor:
-        """Draws at the site that theta is a function of."""
+        """Draws at the site that determines theta."""
         return self.latents[self.model.prior.latent]
 
     @property
     def num_chains(self) -> int:
-        """Chains of each document."""
+        """Number of chains of each document."""
         return self._main.shape[0]
 
     @property
     def num_samples(self) -> int:
-        """Draws of each chain."""
+        """Number of draws of each chain."""
         return self._main.shape[1]
 
     @property
@@ -102,10 +102,10 @@ class DocumentSamples:
         """Posterior mean ``(num_docs, dim)``, float64.
 
         Args:
-            quantity: ``"theta"``, or the name of a site, as ``"eta"`` or ``"source"``.
+            quantity: ``"theta"``, or the name of a site: ``"eta"`` or ``"source"``.
 
         Raises:
-            ConfigError: There is no such quantity.
+            ConfigError: The quantity is unknown.
         """
         return self._summarise(quantity, lambda draws: draws.mean((0, 1)))
 
@@ -116,20 +116,20 @@ class DocumentSamples:
             quantity: As for :meth:`mean`.
 
         Raises:
-            ConfigError: There is a single draw, or no such quantity.
+            ConfigError: There is a single draw, or the quantity is unknown.
         """
         if self.num_chains * self.num_samples < 2:
             raise ConfigError("there is a single draw; a standard deviation needs 2")
         return self._summarise(quantity, lambda draws: draws.flatten(0, 1).std(0))
 
     def rhat(self, quantity: str = "theta") -> Tensor:
-        """Split R-hat ``(num_docs, dim)``, which is 1 where the halves of all chains agree.
+        """Split R-hat ``(num_docs, dim)``. It is 1 if the halves of all chains agree.
 
         Args:
             quantity: As for :meth:`mean`.
 
         Raises:
-            ConfigError: There are fewer than 4 draws of a chain, or there is no such quantity.
+            ConfigError: A chain has fewer than 4 draws, or the quantity is unknown.
         """
         self._require(4)
         return self._summarise(quantity, split_gelman_rubin)
@@ -137,17 +137,16 @@ class DocumentSamples:
     def effective_sample_size(
         self, quantity: str = "theta", kind: Literal["bulk", "mean"] = "bulk"
     ) -> Tensor:
-        """Number ``(num_docs, dim)`` of independent draws that would be worth as much as these.
+        """Effective sample size ``(num_docs, dim)``: the equivalent number of independent draws.
 
         Args:
             quantity: As for :meth:`mean`.
-            kind: ``"bulk"``, of the normal scores of the ranks (*Vehtari et al. 2021, §4.1*), which
-                exists for any distribution; or ``"mean"``, of the draws themselves, which gives the
-                error of the mean. Both split the chains.
+            kind: ``"bulk"`` uses the normal scores of the ranks (*Vehtari et al. 2021, §4.1*), and
+                exists for any distribution. ``"mean"`` uses the draws themselves, for the error of
+                the mean. Both split the chains.
 
         Raises:
-            ConfigError: There are fewer than 4 draws of a chain, or there is no such quantity or
-                kind.
+            ConfigError: A chain has fewer than 4 draws, or the quantity or kind is unknown.
         """
         self._require(4)
         if kind not in ("bulk", "mean"):
@@ -163,7 +162,7 @@ class DocumentSamples:
             quantity: As for :meth:`mean`.
 
         Raises:
-            ConfigError: There are fewer than 4 draws of a chain, or there is no such quantity.
+            ConfigError: A chain has fewer than 4 draws, or the quantity is unknown.
         """
         size = self.effective_sample_size(quantity, "mean")
         return self.std(quantity) / size.sqrt()
@@ -184,15 +183,15 @@ class DocumentSamples:
 
     @torch.no_grad()
     def _summarise(self, quantity: str, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a function of draws ``(chains, samples, docs, dim)`` to the chains that moved."""
+        """Apply a function of draws ``(chains, samples, docs, dim)`` to the chains in motion."""
         if quantity != "theta" and quantity not in self.latents:
-            known = dict.fromkeys(["theta", *self.latents])
-            raise ConfigError(f"quantity {quantity!r}; expected one of {', '.join(known)}")
+            names = dict.fromkeys(["theta", *self.latents])
+            raise ConfigError(f"quantity {quantity!r}; expected one of {', '.join(names)}")
         values = self.latents.get(quantity, self._main)
         dim = self.model.num_topics if quantity == "theta" else values.shape[-1]
         result = torch.full((self.num_docs, dim), torch.nan, dtype=torch.float64)
         size = max(1, _MAX_NUMBERS // max(1, dim * self.num_chains * self.num_samples))
-        # Documents with the same chains left are summarised together.
+        # One call summarises all documents with the same pattern of stuck chains.
         for pattern in self.moved.unique(dim=1).unbind(1):
             if not bool(pattern.any()):
                 continue

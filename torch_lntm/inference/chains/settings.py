@@ -1,4 +1,4 @@
-"""HMCSettings: how the chains of documents move."""
+"""HMCSettings: settings of the documents' chains."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.latents import LatentSpace
 from torch_lntm.models import TopicModel
 
-#: Leapfrog steps with the documents' own metrics, and with those that all documents share.
+#: Default leapfrog steps with the documents' own metrics, and with metrics shared by all documents.
 _FEW_STEPS, _MANY_STEPS = 5, 30
 
 
 @dataclass(frozen=True, eq=False)
 class HMCSettings:
-    """Settings of Hamiltonian Monte Carlo; see :class:`DocumentHMC` for what they mean.
+    """Settings of Hamiltonian Monte Carlo; see :class:`DocumentHMC` for details.
 
     Attributes:
         num_chains: Chains of each document.
         mass_matrix: ``"prior"``, ``"identity"``, or a key of the space's ``posterior_metrics``.
         num_steps: Leapfrog steps of a transition.
-        step_size: A number or ``(num_chains, num_docs)`` to keep; None to search and adapt them.
-        target_accept: Mean acceptance probability that adaptation aims at.
-        jitter: Largest relative change of a step size from transition to transition.
+        step_size: Constant step size, as a number or ``(num_chains, num_docs)``. ``None`` searches
+            and adapts step sizes.
+        target_accept: Target of the adaptation: mean acceptance probability.
+        jitter: Largest relative change of a step size between transitions.
         seed: Seed of all noise.
     """
 
@@ -50,13 +51,14 @@ class HMCSettings:
         jitter: float = 0.2,
         seed: int = 0,
     ) -> HMCSettings:
-        """Settings for a model, checked, with its own choice where they are None.
+        """Checked settings for a model, with the model's defaults.
 
         Args:
             model: The model.
             num_chains: See the attributes.
-            mass_matrix: See the attributes; by default the space's ``default_metric``.
-            num_steps: See the attributes; by default 5 with the documents' own metrics, else 30.
+            mass_matrix: See the attributes. Defaults to the space's ``default_metric``.
+            num_steps: See the attributes. Defaults to 5 with the documents' own metrics, and to 30
+                otherwise.
             step_size: See the attributes.
             target_accept: See the attributes.
             jitter: See the attributes.
@@ -64,20 +66,20 @@ class HMCSettings:
 
         Raises:
             IncompatibleGuideError: The model's prior has no latent space.
-            ConfigError: A setting that cannot be used.
+            ConfigError: A setting is invalid.
         """
         space_type = space_type_of(model)
-        of_posteriors = list(space_type.posterior_metrics)
-        known = [*of_posteriors, "prior", "identity"]
+        posterior_metrics = list(space_type.posterior_metrics)
+        metrics = [*posterior_metrics, "prior", "identity"]
         if mass_matrix is None:
             mass_matrix = space_type.default_metric
-        if mass_matrix not in known:
+        if mass_matrix not in metrics:
             raise ConfigError(
-                f"mass_matrix {mass_matrix!r}; expected one of {', '.join(known)} for a "
+                f"mass_matrix {mass_matrix!r}; expected one of {', '.join(metrics)} for a "
                 f"{type(model.prior).__name__}"
             )
         if num_steps is None:
-            num_steps = _FEW_STEPS if mass_matrix in of_posteriors else _MANY_STEPS
+            num_steps = _FEW_STEPS if mass_matrix in posterior_metrics else _MANY_STEPS
         require_whole(1, num_chains=num_chains, num_steps=num_steps)
         if not 0 < target_accept < 1 or not 0 <= jitter < 1:
             raise ConfigError(
@@ -85,8 +87,8 @@ class HMCSettings:
                 "and 1"
             )
         if step_size is not None:
-            given = torch.as_tensor(step_size)
-            if not bool((given.isfinite() & (given > 0)).all()):
+            sizes = torch.as_tensor(step_size)
+            if not bool((sizes.isfinite() & (sizes > 0)).all()):
                 raise ConfigError(f"step_size is {step_size}; expected positive numbers")
         if not 0 <= seed < 2**63:
             raise ConfigError(f"seed is {seed}; expected a number from 0 to 2**63 - 1")
@@ -94,10 +96,10 @@ class HMCSettings:
 
 
 def space_type_of(model: TopicModel) -> type[LatentSpace]:
-    """The class of the latent space that the model's prior has.
+    """Class of the latent space of the model's prior.
 
     Raises:
-        IncompatibleGuideError: It has none.
+        IncompatibleGuideError: The prior has no latent space.
     """
     try:
         return model.prior.space_type
