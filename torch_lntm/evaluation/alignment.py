@@ -1,4 +1,4 @@
-"""Topics of two fits matched with each other."""
+"""Alignment of the topics of two fits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch_lntm.models import TopicModel
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
-    """Which topic of another fit belongs to which of the reference.
+    """Pairs of topics from a reference and from another fit.
 
     Attributes:
-        partner: ``(num_topics,)`` int64, for each topic of the reference its topic of the other
-            fit; −1 where the other has too few.
-        similarity: ``(num_topics,)`` float64 of the two, from 0, no word in common, to 1, the same
-            distribution; 0 where there is none.
+        partner: ``(num_topics,)`` int64, the other fit's topic for each topic of the reference; −1
+            if the other fit has too few topics.
+        similarity: ``(num_topics,)`` float64, from 0 (no word in common) to 1 (equal
+            distributions); 0 without a partner.
     """
 
     partner: NDArray[np.int64]
@@ -42,23 +42,30 @@ class Alignment:
 
 
 def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> Alignment:
-    """Match the topics of two fits one to one, so that they are as similar as can be.
+    """Match the topics of two fits one to one, with the largest total similarity.
 
-    The similarity of two topics is their Bhattacharyya coefficient Σ_v √(φ_v ψ_v), which weighs
-    rare words more than a cosine does. The sum over pairs is maximal (*Kuhn 1955*).
+    The similarity of two topics is their Bhattacharyya coefficient Σ_v √(φ_v ψ_v), which gives rare
+    words more weight than a cosine. The Hungarian method maximises the total (*Kuhn 1955*).
 
     Args:
         reference: A model, or ``(num_topics, num_words)`` probabilities.
-        other: Another over the same words, or its probabilities. It may have more or fewer topics.
+        other: Another model over the same words, or its probabilities. The number of topics may
+            differ.
 
     Returns:
-        The partner of each topic of the reference, and how alike they are.
+        The partner of each topic of the reference, and the similarity of each pair.
 
     Raises:
-        ConfigError: The two are not over the same words.
+        ConfigError: The words differ.
+
+    Example:
+        >>> reordered = model.topics.probs[torch.arange(9, -1, -1)]
+        >>> alignment = lntm.evaluation.align_topics(model, reordered)
+        >>> alignment.partner.tolist()
+        [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     """
     first, second = _probabilities(reference), _probabilities(other)
-    if first.shape[1] != second.shape[1] or _words(reference, other):
+    if first.shape[1] != second.shape[1] or _vocabularies_differ(reference, other):
         raise ConfigError(
             f"topics over {first.shape[1]} and {second.shape[1]} words; expected the same words in "
             "the same order"
@@ -67,9 +74,9 @@ def align_topics(reference: TopicModel | Tensor, other: TopicModel | Tensor) -> 
     rows, columns = linear_sum_assignment(similarity, maximize=True)
     partner = np.full(len(first), -1, np.int64)
     partner[rows] = columns
-    found = np.zeros(len(first))
-    found[rows] = np.minimum(similarity[rows, columns], 1.0)
-    return Alignment(partner, found)
+    similarities = np.zeros(len(first))
+    similarities[rows] = np.minimum(similarity[rows, columns], 1.0)
+    return Alignment(partner, similarities)
 
 
 def _probabilities(topics: Any) -> Tensor:
@@ -82,7 +89,7 @@ def _probabilities(topics: Any) -> Tensor:
     return probs / probs.sum(1, keepdim=True)
 
 
-def _words(reference: Any, other: Any) -> bool:
-    """Whether two models have vocabularies that differ."""
-    both = [getattr(one, "vocabulary", None) for one in (reference, other)]
-    return None not in both and both[0] != both[1]
+def _vocabularies_differ(reference: Any, other: Any) -> bool:
+    """Whether both arguments have a vocabulary, and these differ."""
+    vocabularies = [getattr(topics, "vocabulary", None) for topics in (reference, other)]
+    return None not in vocabularies and vocabularies[0] != vocabularies[1]

@@ -1,4 +1,4 @@
-"""What every evaluation checks of its arguments, and how it warns of documents."""
+"""Checks of arguments and warnings about documents, for every evaluation."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch_lntm.models.model import require_model
 
 
 def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Corpus:
-    """Check what all evaluations take.
+    """Check the arguments that all evaluations have in common.
 
     Args:
         model: The model.
-        corpus: Documents over its vocabulary, or a matrix of their counts.
+        corpus: Documents over the model's vocabulary, or a matrix of counts.
         seed: A seed.
         max_docs: Documents to compute together.
 
@@ -34,8 +34,8 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
         The corpus, with the covariates that the model's prior reads.
 
     Raises:
-        ConfigError: The model is none, the corpus is none or over another vocabulary, or a number
-            is too small.
+        ConfigError: An argument is not a model or not a corpus, the vocabularies differ, or a
+            number is too small.
     """
     require_model(model)
     require_whole(0, seed=seed)
@@ -44,10 +44,10 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
 
 
 def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace:
-    """The coordinates of a batch that integrals are over.
+    """Coordinates of a batch to integrate over.
 
     Raises:
-        IncompatibleGuideError: The prior does not offer any.
+        IncompatibleGuideError: The prior does not define identified coordinates.
     """
     try:
         return model.prior.identified(batch)
@@ -60,24 +60,24 @@ def identified_space(model: TopicModel, batch: DocumentBatch) -> IdentifiedSpace
 
 
 def corpus_space(model: TopicModel, corpus: Corpus) -> IdentifiedSpace:
-    """The coordinates of the corpus's first document, for what they are in general."""
+    """Coordinates of the corpus's first document, to ask for properties of the prior."""
     return identified_space(model, corpus.batch([0], model.device, model.dtype))
 
 
 def format_positions(documents: Tensor) -> str:
-    """The first few of some positions, in words."""
+    """The first five positions as text."""
     positions = documents.tolist()
     return ", ".join(map(str, positions[:5])) + (", …" if len(positions) > 5 else "")
 
 
 def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log likelihoods") -> None:
-    """One warning that counts and names the documents concerned; none if there are none.
+    """Warn of unreliable documents, once for all: their number and their first positions.
 
     Args:
-        bad: ``(num_docs,)`` bool.
-        problem: What these documents have.
-        cure: What to do.
-        what: What is not reliable.
+        bad: ``(num_docs,)`` bool, the unreliable documents. There is no warning without any.
+        problem: The reason, such as "chains that never moved".
+        cure: Advice to the user.
+        what: The unreliable quantity.
     """
     if bool(bad.any()):
         positions = bad.nonzero().flatten()
@@ -93,15 +93,15 @@ def as_probabilities(values: Any, name: str, shape: tuple[int | None, int | None
 
     Args:
         values: Nonnegative numbers, array or tensor.
-        name: What they are, for messages.
-        shape: The rows and columns that there must be; None for any number.
+        name: Name of the argument, for messages.
+        shape: Expected numbers of rows and columns; None for any number.
 
     Raises:
-        ConfigError: Another shape, numbers that are negative or not finite, or a row without mass.
+        ConfigError: The shape is different, a number is negative or not finite, or a row is 0.
     """
     rows = torch.as_tensor(values).detach().cpu().double()
     fits = rows.dim() == 2 and all(
-        size in (None, found) for size, found in zip(shape, rows.shape, strict=True)
+        expected in (None, size) for expected, size in zip(shape, rows.shape, strict=True)
     )
     if not fits:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""How well topic proportions tell documents' labels apart, by a linear classifier."""
+"""Classification of documents by their topic proportions, with a linear classifier."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.progress import tqdm
 
-#: Penalties C to choose from. Proportions are below 1, so that the good ones are large.
+#: Candidates for the penalty C. Good penalties are large because proportions are below 1.
 PENALTIES = (0.1, 1.0, 10.0, 100.0, 1000.0)
-#: Bound on the iterations of the support vector machine.
+#: Most iterations of the support vector machine.
 _MAX_ITERATIONS = 10_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classification:
-    """Test documents classified by their features, one split after the other.
+    """Result of :func:`classification`: confusion matrices of the test documents, one per split.
 
     Attributes:
         classes: The labels, in ascending order.
-        confusion: ``(num_splits, num_classes, num_classes)`` int64 test documents by their label
-            (rows) and by what they were classified as (columns).
-        penalties: ``(num_splits,)`` the penalty C that cross-validation chose.
-        train_sizes: ``(num_splits,)`` int64 training documents.
+        confusion: ``(num_splits, num_classes, num_classes)`` int64 numbers of test documents by
+            true label (rows) and predicted label (columns).
+        penalties: ``(num_splits,)`` penalties C chosen by cross-validation.
+        train_sizes: ``(num_splits,)`` int64 numbers of training documents.
     """
 
     classes: tuple[str, ...]
@@ -46,17 +46,17 @@ class Classification:
 
     @property
     def test_sizes(self) -> Tensor:
-        """``(num_splits,)`` int64 test documents."""
+        """``(num_splits,)`` int64 numbers of test documents."""
         return self.confusion.sum((1, 2))
 
     @property
     def test_ratio(self) -> float:
-        """Test documents for every training document, mean over splits."""
+        """Ratio of test to training documents, mean over splits."""
         return float((self.test_sizes / self.train_sizes).mean())
 
     @property
     def accuracies(self) -> Tensor:
-        """``(num_splits,)`` float64 share of the test documents that were classified right."""
+        """``(num_splits,)`` float64 shares of correctly classified test documents."""
         right = self.confusion.diagonal(dim1=1, dim2=2).sum(1)
         return right.double() / self.test_sizes
 
@@ -72,7 +72,7 @@ class Classification:
 
     @property
     def recalls(self) -> Tensor:
-        """``(num_classes,)`` float64 share of each class classified right, over all splits."""
+        """``(num_classes,)`` float64 correctly classified share of each class, over all splits."""
         counts = self.confusion.sum(0).double()
         return counts.diagonal() / counts.sum(1)
 
@@ -93,30 +93,37 @@ def classification(
     seed: int = 0,
     progress: bool = False,
 ) -> Classification:
-    """Classifies documents by a linear support vector machine (*Ahmed & Xing 2007, §4.3*).
+    """Accuracy of a linear support vector machine on topic proportions (*Ahmed & Xing 2007, §4.3*).
 
-    The classifier is scikit-learn's ``LinearSVC``, one class against the others. Its penalty C is
-    the one with the best accuracy in a cross-validation within the training documents, the smallest
-    of several.
+    The classifier is scikit-learn's ``LinearSVC``, one class against the rest. Cross-validation
+    within the training documents chooses the penalty C with the best accuracy, the smallest C in a
+    tie.
 
     Args:
         features: ``(num_docs, num_features)`` numbers, array or tensor, such as the posterior means
-            of theta that ``transform(guide, corpus, "mean").theta`` holds.
-        labels: One label a document.
-        splits: Pairs of the positions of training and of test documents.
-        penalties: Values of C to choose from.
-        folds: Folds of the inner cross-validation, which has every label in each; at least 2.
+            of theta in ``transform(guide, corpus, "mean").theta``.
+        labels: A label for each document.
+        splits: Pairs (positions of training documents, positions of test documents).
+        penalties: Candidates for C.
+        folds: Folds of the inner cross-validation, stratified by label; at least 2.
         seed: Seed of the folds.
         progress: Show a progress bar on standard error.
 
     Returns:
-        The classified test documents; two results over the same splits compare split by split, see
-        :func:`accuracy_difference`.
+        The classified test documents. :func:`accuracy_difference` compares two results over the
+        same splits.
 
     Raises:
-        ConfigError: Features that are not finite or not one row a document, positions that are not
-            documents' or are in both parts, no test documents, training documents with one label
-            only or with fewer than ``folds`` of a label, or a penalty that is not positive.
+        ConfigError: The features are not finite or have another number of rows. A position is
+            outside the documents or in both parts of a split. A part is empty. The training
+            documents have a single label, or fewer than ``folds`` documents of a label. A penalty
+            is not positive.
+
+    Example:
+        >>> theta = lntm.inference.transform(guide, posts).theta
+        >>> split = list(range(200)), list(range(200, 270))
+        >>> lntm.evaluation.classification(theta, posts.metadata["party"], [split])
+        Classification: accuracy ... 1 splits, 2 classes
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -129,7 +136,7 @@ def classification(
     if not grid or not 0 < grid[0] <= grid[-1] < math.inf:
         raise ConfigError(f"penalties are {list(penalties)}; expected positive numbers")
     classes, codes = np.unique(names, return_inverse=True)
-    confusions, chosen, sizes = [], [], []
+    confusions, chosen_penalties, sizes = [], [], []
     for train, test in tqdm(list(splits), disable=not progress):
         train, test = _positions(train, "training", codes), _positions(test, "test", codes)
         _check_split(train, test, codes, classes, folds)
@@ -139,39 +146,38 @@ def classification(
             cv=StratifiedKFold(folds, shuffle=True, random_state=seed),
         )
         with warnings.catch_warnings():
-            # A penalty at which the machine does not converge loses by its accuracy.
+            # Cross-validation rejects penalties without convergence by their accuracy.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            found = search.fit(rows[train], codes[train]).predict(rows[test])
-        pairs = np.ravel_multi_index((codes[test], found), (len(classes),) * 2)
+            predicted = search.fit(rows[train], codes[train]).predict(rows[test])
+        pairs = np.ravel_multi_index((codes[test], predicted), (len(classes),) * 2)
         counts = np.bincount(pairs, minlength=len(classes) ** 2)
         confusions.append(counts.reshape(len(classes), -1))
-        chosen.append(search.best_params_["C"])
+        chosen_penalties.append(search.best_params_["C"])
         sizes.append(len(train))
     if not confusions:
         raise ConfigError("there are no splits; expected pairs of training and test positions")
     return Classification(
         tuple(classes.tolist()),
         torch.from_numpy(np.stack(confusions)),
-        torch.tensor(chosen, dtype=torch.float64),
+        torch.tensor(chosen_penalties, dtype=torch.float64),
         torch.tensor(sizes),
     )
 
 
 def accuracy_difference(ours: Classification, other: Classification) -> tuple[float, float]:
-    """By how much the accuracy of one result is higher, split by split, and its standard error.
+    """Difference of two accuracies over the same splits, with its standard error.
 
-    Splits of the same documents overlap, and so depend on each other; the error allows for it, see
-    :func:`resampled_error`.
+    The standard error allows for the overlap of splits; see :func:`resampled_error`.
 
     Args:
-        ours: Documents classified by some features.
-        other: The same test documents classified by others.
+        ours: A result. The difference is positive if this result is better.
+        other: A result for the same splits and other features.
 
     Returns:
         The mean difference and its standard error, which is NaN for a single split.
 
     Raises:
-        ConfigError: The results are of other documents.
+        ConfigError: The results are for different documents.
     """
     same = ours.classes == other.classes and torch.equal(ours.train_sizes, other.train_sizes)
     if not (same and torch.equal(ours.confusion.sum(2), other.confusion.sum(2))):
@@ -184,8 +190,8 @@ def resampled_error(values: Tensor, test_ratio: float) -> float:
     """Standard error of a mean over random splits of the same documents.
 
     Args:
-        values: ``(num_splits,)`` one number a split.
-        test_ratio: Test documents for every training document.
+        values: ``(num_splits,)`` numbers, one per split.
+        test_ratio: Ratio of test to training documents.
 
     Returns:
         √((1/n + test_ratio) × variance over the n splits) (*Nadeau & Bengio 2003, eq. 11*); NaN for
@@ -199,7 +205,7 @@ def resampled_error(values: Tensor, test_ratio: float) -> float:
 def _features(
     features: Any, labels: Sequence[object]
 ) -> tuple[NDArray[np.float64], NDArray[np.str_]]:
-    """Features and labels as arrays, checked."""
+    """Checked features and labels as arrays."""
     rows = torch.as_tensor(features).detach().cpu().double().numpy()
     names = np.array([str(label) for label in labels])
     if rows.ndim != 2 or len(rows) != len(names):
@@ -212,11 +218,11 @@ def _features(
     return rows, names
 
 
-def _positions(given: Any, part: str, codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions of documents, checked."""
-    positions = np.asarray(given)
-    whole = positions.ndim == 1 and positions.dtype.kind in "iu" and len(positions) > 0
-    if not whole or positions.min() < 0 or positions.max() >= len(codes):
+def _positions(values: Any, part: str, codes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Checked positions of documents."""
+    positions = np.asarray(values)
+    valid = positions.ndim == 1 and positions.dtype.kind in "iu" and len(positions) > 0
+    if not valid or positions.min() < 0 or positions.max() >= len(codes):
         raise ConfigError(
             f"{part} positions must be whole numbers from 0 to {len(codes) - 1}, at least one"
         )
@@ -230,18 +236,18 @@ def _check_split(
     classes: NDArray[np.str_],
     folds: int,
 ) -> None:
-    """Raises ``ConfigError`` for a split that cannot be learned from, or that tells the answers."""
+    """Raises ``ConfigError`` for overlapping parts or too few training documents of a label."""
     both = np.intersect1d(train, test)
     if len(both):
         raise ConfigError(f"document {both[0]} is in both parts of a split; leave it in one")
-    found, sizes = np.unique(codes[train], return_counts=True)
-    if len(found) < 2:
+    labels, sizes = np.unique(codes[train], return_counts=True)
+    if len(labels) < 2:
         raise ConfigError(
-            f"the training documents of a split have only the label {str(classes[found[0]])!r}; "
+            f"the training documents of a split have only the label {str(classes[labels[0]])!r}; "
             "expected at least two labels"
         )
     if sizes.min() < folds:
-        rare = str(classes[found[sizes.argmin()]])
+        rare = str(classes[labels[sizes.argmin()]])
         raise ConfigError(
             f"{sizes.min()} training documents of a split have the label {rare!r}; expected at "
             f"least {folds}, one a fold: leave the label out, or take fewer folds"

@@ -1,4 +1,4 @@
-"""How well a topic's top words go together in documents, and how much topics repeat each other."""
+"""Coherence of topics (top words that occur together), and diversity of their top words."""
 
 from __future__ import annotations
 
@@ -27,27 +27,26 @@ def coherence(
     *,
     smoothing: float = 1.0,
 ) -> Tensor:
-    """Coherence of each topic's top words by the documents they occur in together.
+    """Coherence of each topic: how often its top words occur in the same documents.
 
-    With D(u, v) the number of documents that hold both words, D the number of non-empty documents
-    and p = D(·)/D, a topic's coherence is the mean over its pairs of top words of
+    A topic's coherence is the mean of a measure over pairs of its top words. D(u, v) is the number
+    of documents with both words, D the number of non-empty documents, and p = D(·)/D.
 
     * ``"npmi"`` (*Bouma 2009*): log[p(u, v) / (p(u) p(v))] / −log p(u, v), from −1 to 1. A pair
-      that never occurs together has −1, its limit, also where a word never occurs at all; a pair
-      that is in every document has 1, the value of any two words of the same documents.
-    * ``"umass"`` (*Mimno et al. 2011*): log[(D(u, v) + smoothing) / D(u)], u the word that ranks
-      higher. A u that never occurs has log(smoothing / D), the least that any pair can have.
-      (Mimno et al. sum over pairs; the mean does not grow with ``top_n``.)
+      without a common document has −1, the limit. A pair in every document has 1.
+    * ``"umass"`` (*Mimno et al. 2011*): log[(D(u, v) + smoothing) / D(u)] for the higher-ranking
+      word u. If u never occurs, the value is log(smoothing / D), the smallest possible value.
+      Mimno et al. sum over pairs; the mean used here is independent of ``top_n``.
 
-    Occurrence is by whole documents. Other tools slide a window over the text, which a bag of words
-    does not allow, so their NPMI is another number. A topic of one word has no pairs and scores 0.
+    Words count as together if they occur in the same document. Many tools slide a window over the
+    text, which needs word order, so their NPMI differs. A topic of one word scores 0.
 
     Args:
-        topics: A model; or ``(num_topics, num_words)`` floating-point weights, of which each
-            topic's ``top_n`` largest count (ties by position); or sequences of word positions, or
-            of words, one per topic, best first.
-        corpus: Reference documents, such as the training corpus, or a matrix of their counts.
-        measure: ``"npmi"`` or ``"umass"``.
+        topics: A model; or ``(num_topics, num_words)`` floating-point weights, whose ``top_n``
+            largest per topic are used (ties by position); or sequences of word positions or words,
+            one per topic, best first.
+        corpus: Reference documents, such as the training corpus, or a matrix of counts.
+        measure: ``"npmi"`` or ``"umass"``. Defaults to ``"npmi"``.
         top_n: Top words per topic, at least 2.
         smoothing: Documents added to D(u, v) in UMass, positive.
 
@@ -55,8 +54,14 @@ def coherence(
         ``(num_topics,)`` float64.
 
     Raises:
-        ConfigError: A setting that cannot be used, topics that do not fit the corpus, or a word
-            given twice in a topic.
+        ConfigError: A setting is out of range, the topics and the corpus have different words, or
+            a topic has a word twice.
+
+    Example:
+        >>> lntm.evaluation.coherence(model, corpus).shape
+        torch.Size([10])
+        >>> lntm.evaluation.coherence([["israeli", "palestinian"]], corpus) > 0.5
+        tensor([True])
     """
     if measure not in get_args(Measure):
         raise ConfigError(f"measure is {measure!r}; expected one of {', '.join(get_args(Measure))}")
@@ -66,25 +71,27 @@ def coherence(
         raise ConfigError(f"smoothing is {smoothing}; expected a positive number")
     corpus = as_corpus(corpus, allow_empty=True)
     rows = [words[:top_n] for words in _top_words(topics, top_n, corpus)]
-    used, position = np.unique(np.concatenate(rows), return_inverse=True)
-    together = sp.csr_matrix((len(used), len(used)))
+    columns, position = np.unique(np.concatenate(rows), return_inverse=True)
+    together = sp.csr_matrix((len(columns), len(columns)))
     for _, part in corpus.parts():
         offsets = np.concatenate([[0], np.cumsum(part.sizes)])
         ones = np.ones(len(part.word_index), np.int64)
         occurs = sp.csr_matrix(
             (ones, part.word_index, offsets), (len(part.sizes), corpus.num_words)
-        )[:, used]
+        )[:, columns]
         together = together + (occurs.T @ occurs).tocsr()
-    alone = together.diagonal().astype(np.float64)
+    frequency = together.diagonal().astype(np.float64)
     num_docs = max(1, int((corpus.lengths > 0).sum()))
     scores = []
     for words in np.split(position, np.cumsum([len(row) for row in rows])[:-1]):
         joint = together[words][:, words].toarray().astype(np.float64)
         first, second = np.triu_indices(len(words), 1)
         if measure == "npmi":
-            pairs = _npmi(joint[first, second], alone[words[first]], alone[words[second]], num_docs)
+            pairs = _npmi(
+                joint[first, second], frequency[words[first]], frequency[words[second]], num_docs
+            )
         else:
-            pairs = _umass(joint[first, second], alone[words[first]], num_docs, smoothing)
+            pairs = _umass(joint[first, second], frequency[words[first]], num_docs, smoothing)
         scores.append(pairs.mean() if len(pairs) else 0.0)
     return torch.tensor(scores, dtype=torch.float64)
 
@@ -95,25 +102,25 @@ def _npmi(
     second: NDArray[np.float64],
     num_docs: int,
 ) -> NDArray[np.float64]:
-    """NPMI of pairs from their document counts."""
+    """NPMI of pairs of words, from numbers of documents with both, the first, the second."""
     values = np.full(len(joint), -1.0)
     values[joint == num_docs] = 1.0
-    inside = (joint > 0) & (joint < num_docs)
-    both, u, v = joint[inside], first[inside], second[inside]
-    values[inside] = np.log(both * num_docs / (u * v)) / np.log(num_docs / both)
+    between = (joint > 0) & (joint < num_docs)
+    both, u, v = joint[between], first[between], second[between]
+    values[between] = np.log(both * num_docs / (u * v)) / np.log(num_docs / both)
     return values
 
 
 def _umass(
     joint: NDArray[np.float64], first: NDArray[np.float64], num_docs: int, smoothing: float
 ) -> NDArray[np.float64]:
-    """UMass of pairs from their document counts, ``first`` those of the higher-ranking word."""
-    # A word of no document counts as one of all: log(smoothing / num_docs), the least value.
+    """UMass of pairs, from numbers of documents with both words, and with the first."""
+    # D replaces D(u) = 0, which gives log(smoothing / D), the smallest value.
     return np.log((joint + smoothing) / np.where(first > 0, first, num_docs))
 
 
 def topic_diversity(topics: Any, top_n: int = 25) -> float:
-    """Share of different words among the top words of all topics (*Dieng et al. 2020*).
+    """Share of distinct words among the top words of all topics (*Dieng et al. 2020*).
 
     Args:
         topics: A model; or ``(num_topics, num_words)`` floating-point weights; or sequences of word
@@ -121,10 +128,14 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
         top_n: Top words per topic.
 
     Returns:
-        From 1/num_topics, all topics alike, to 1, no word shared.
+        A number from 1/num_topics (equal topics) to 1 (no shared word).
 
     Raises:
-        ConfigError: ``top_n`` below 1, or no topics.
+        ConfigError: ``top_n`` is below 1, or there are no topics.
+
+    Example:
+        >>> lntm.evaluation.topic_diversity([["tax", "vote"], ["vote", "rain"]])
+        0.75
     """
     if top_n < 1:
         raise ConfigError(f"top_n is {top_n}; expected at least 1")
@@ -133,7 +144,7 @@ def topic_diversity(topics: Any, top_n: int = 25) -> float:
 
 
 def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[Any]]:
-    """Each topic's top words as positions, checked against the corpus if there is one."""
+    """Positions of each topic's top words; checked if there is a corpus."""
     if isinstance(topics, TopicModel):
         topics = topics.topics.mean_probs
     matrix = topics.detach().cpu().numpy() if isinstance(topics, Tensor) else topics
@@ -149,7 +160,7 @@ def _top_words(topics: Any, top_n: int, corpus: Corpus | None) -> list[NDArray[A
 
 
 def _check_weights(matrix: NDArray[Any], corpus: Corpus | None) -> None:
-    """Check weights of all words, one row a topic."""
+    """Check a matrix of weights, topics by words."""
     if matrix.ndim != 2 or 0 in matrix.shape or not np.isfinite(matrix).all():
         raise ConfigError(
             f"topics of shape {matrix.shape}; expected (num_topics, num_words) finite numbers"
@@ -177,7 +188,7 @@ def _check_words(k: int, row: NDArray[Any], corpus: Corpus | None) -> None:
 
 
 def _positions(words: Sequence[Any], corpus: Corpus | None) -> Sequence[Any]:
-    """Word positions of one topic; words are looked up in the corpus's vocabulary."""
+    """Word positions of a topic; the corpus's vocabulary translates words."""
     if corpus is None or not len(words) or not isinstance(words[0], str):
         return words
     if corpus.vocabulary is None:

@@ -1,4 +1,4 @@
-"""Dispersion of the residuals: whether topics leave structure in the counts."""
+"""Dispersion of the residuals: a check for structure that the topics miss."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.guides import Guide, require_guide
 from torch_lntm.models import TopicModel
 
-#: Expected counts above which a cell counts as a degree of freedom.
+#: Smallest expected count of a cell that adds a degree of freedom.
 LEAST_COUNT = 0.01
-#: Cells of a dense block of expected counts.
+#: Most cells of a dense block of expected counts.
 BLOCK = 2**23
 
 
@@ -26,10 +26,10 @@ class Dispersion:
     """Dispersion of the residuals of a model's counts.
 
     Attributes:
-        value: The dispersion: 1 where the counts vary as much as the model says, more where there
-            are too few topics.
-        standard_error: Its standard error over documents.
-        num_docs: Documents that it was found from.
+        value: The dispersion. It is 1 if the counts vary as much as the model predicts, and larger
+            if the model has too few topics.
+        standard_error: Standard error over documents.
+        num_docs: Number of documents used.
     """
 
     value: float
@@ -46,29 +46,34 @@ class Dispersion:
 def residual_dispersion(
     model: TopicModel, guide: Guide[Any], corpus: Corpus, *, max_documents: int = 1000
 ) -> Dispersion:
-    """Dispersion of the residuals by the number of topics (*Taddy 2012, §4.2*).
+    """Dispersion of a model's residuals, to choose the number of topics (*Taddy 2012, §4.2*).
 
-    Σ_dv (c − Nq)²/(Nq(1 − q)) over its degrees of freedom, with q = θ_dᵀφ_v at the mode of θ_d: the
-    cells with Nq above 0.01, less the words, less the parameters. Of a bursty model with the
-    concentration a the variance is (N + a)/(1 + a) times as large.
+    The dispersion is Σ_dv (c − Nq)²/(Nq(1 − q)) divided by its degrees of freedom, with
+    q = θ_dᵀφ_v at the mode of θ_d. The degrees of freedom are the cells with Nq above 0.01, less
+    the words, less the parameters. A bursty model with concentration a has a variance
+    (N + a)/(1 + a) times as large.
 
-    Where expected counts are far below 1, as those of most words in a document are, every fitted
-    word probability takes two or three from the sum, of which the degrees of freedom count one.
-    So the more parameters for the counts, the lower the dispersion of a model that is right, and
-    content covariates have many (``docs/decisions.md``). Compare models of like numbers of them.
+    Compare models with similar numbers of parameters. Most expected counts in a document are far
+    below 1. Each fitted word probability then lowers the sum by two or three, but the degrees of
+    freedom by one. A correct model with more parameters therefore has a lower dispersion. Content
+    covariates add many parameters (``docs/decisions.md``).
 
     Args:
         model: The model.
-        guide: A posterior for it.
-        corpus: The documents that it was fitted to.
-        max_documents: Documents to look at, at most, evenly spaced among those with words: every
-            word of the vocabulary has an expected count in each.
+        guide: A guide of the model.
+        corpus: The documents of the fit.
+        max_documents: Most documents to use, evenly spaced among the documents with words. Each
+            document takes a row of expected counts over the whole vocabulary.
 
     Returns:
         The dispersion.
 
     Raises:
         TooFewDocumentsError: There are fewer degrees of freedom than parameters.
+
+    Example:
+        >>> lntm.evaluation.residual_dispersion(model, guide, train)
+        Dispersion(... documents)
     """
     require_whole(1, max_documents=max_documents)
     corpus = check_arguments(model, corpus, seed=0, max_docs=1)
@@ -77,26 +82,26 @@ def residual_dispersion(
     step = max(1, math.ceil(len(nonempty) / max_documents))
     rows = nonempty[::step]
     topics = model.topics.double_probs
-    at_once = max(1, BLOCK // model.num_words)
+    max_docs = max(1, BLOCK // model.num_words)
     sums: list[Tensor] = []
-    for batch in corpus.batches(at_once, order=rows, device=model.device, dtype=model.dtype):
+    for batch in corpus.batches(max_docs, order=rows, device=model.device, dtype=model.dtype):
         posterior = guide.means(batch)
         theta = posterior.theta(posterior.mean.double())
         for rows_of_group, topics_of_group in model.topics.by_group(batch, topics):
             part, q = batch.select(rows_of_group), theta[rows_of_group] @ topics_of_group
             expected = q * part.lengths.double()[:, None]
-            times = model.words.overdispersion(part.lengths.double())[:, None]
-            variance = expected * (1 - q) * times
-            # Σ (c − m)²/v = Σ m²/v + Σ (c² − 2cm)/v, the last over the counts that are not 0.
-            squares = (expected / (1 - q) / times).sum(1)
-            at = (part.row_index, part.word_index)
+            inflation = model.words.overdispersion(part.lengths.double())[:, None]
+            variance = expected * (1 - q) * inflation
+            # Σ (c − m)²/v = Σ m²/v + Σ (c² − 2cm)/v. The second sum needs the nonzero counts only.
+            squares = (expected / (1 - q) / inflation).sum(1)
+            cell = (part.row_index, part.word_index)
             counts = part.counts.double()
-            extra = (counts - 2 * expected[at]) * counts / variance[at]
+            extra = (counts - 2 * expected[cell]) * counts / variance[cell]
             squares.index_add_(0, part.row_index, extra)
             cells = (expected > LEAST_COUNT).sum(1).double()
             sums.append(torch.stack([squares, cells]).cpu())
     squares, cells = torch.cat(sums, 1)
-    # Each document has proportions of its own, and its share of what all have in common.
+    # A document uses K − 1 degrees of freedom for theta, and an equal part of the shared ones.
     shared = model.num_words + model.topics.num_free_parameters
     freedom = cells - (model.num_topics - 1) - shared / len(nonempty)
     total = float(freedom.sum())

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_lntm import noise
 from torch_lntm.posteriors import Posterior
 
-#: Numbers that the draws of some documents hold at once, at most.
+#: Most numbers that the draws of a group of documents hold at once.
 MAX_NUMBERS = 2**22
 
 
@@ -23,12 +23,11 @@ def theta_draws(
         posterior: The posteriors of a batch.
         num_samples: Draws of each document.
         seed: Seed.
-        numbers_per_draw: Numbers that the caller holds for each draw of a document; those of theta
-            itself need not be counted.
+        numbers_per_draw: Numbers that the caller keeps for each draw of a document, theta excluded.
 
     Yields:
-        Some rows of the batch ``(num_rows,)``, and draws ``(num_samples, num_rows, num_topics)`` of
-        them, float64.
+        Rows of the batch ``(num_rows,)``, and their draws ``(num_samples, num_rows, num_topics)``,
+        float64.
     """
     numbers = num_samples * max(numbers_per_draw, posterior.num_topics)
     size = max(1, MAX_NUMBERS // numbers)

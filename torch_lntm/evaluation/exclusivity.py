@@ -1,4 +1,4 @@
-"""Exclusivity of topics: whether their top words are theirs alone."""
+"""Exclusivity of topics: whether other topics share their top words."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch_lntm.models import TopicModel
 
 
 def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
-    """How exclusive each topic's most probable words are, on average.
+    """Mean exclusivity (FREX) of each topic's most probable words.
 
-    The mean over a topic's ``top_n`` words of 1/(w/E + (1 − w)/F): E and F are the ranks within the
-    topic, divided by the number of words, of a word's exclusivity φ_kv/Σ_j φ_jv and of its
-    probability φ_kv (*Bischof & Airoldi 2012*; R's stm, whose sum over words this divides by
-    ``top_n``).
+    The score of a word is 1/(w/E + (1 − w)/F). E is the rank of its exclusivity φ_kv/Σ_j φ_jv
+    within the topic, divided by the number of words; F is the rank of its probability φ_kv, divided
+    likewise (*Bischof & Airoldi 2012*). R's stm sums the scores of the ``top_n`` words instead of
+    averaging them.
 
     Args:
         topics: A model; or ``(num_topics, num_words)`` probabilities.
@@ -30,7 +30,11 @@ def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
         ``(num_topics,)`` float64, from 0 to 1.
 
     Raises:
-        ConfigError: A number or shape that cannot be used.
+        ConfigError: A number is out of range, or the topics have another shape.
+
+    Example:
+        >>> lntm.evaluation.exclusivity(torch.eye(4) + 0.01, top_n=1)
+        tensor([1., 1., 1., 1.], dtype=torch.float64)
     """
     require_whole(1, top_n=top_n)
     if not 0 <= weight <= 1:
@@ -41,8 +45,10 @@ def exclusivity(topics: Any, top_n: int = 10, weight: float = 0.7) -> Tensor:
     if probs.ndim != 2 or not np.isfinite(probs).all():
         raise ConfigError(f"topics of shape {probs.shape}; expected (num_topics, num_words)")
     num_words = probs.shape[1]
-    share = probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny)
-    exclusive, frequent = (scipy.stats.rankdata(x, axis=1) / num_words for x in (share, probs))
-    scores = 1 / (weight / exclusive + (1 - weight) / frequent)
+    shares = probs / np.maximum(probs.sum(0), np.finfo(np.float64).tiny)
+    exclusiveness, frequency = (
+        scipy.stats.rankdata(x, axis=1) / num_words for x in (shares, probs)
+    )
+    scores = 1 / (weight / exclusiveness + (1 - weight) / frequency)
     top = np.argsort(-probs, axis=1, kind="stable")[:, :top_n]
     return torch.from_numpy(np.take_along_axis(scores, top, 1).mean(1))

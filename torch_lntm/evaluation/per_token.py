@@ -10,16 +10,16 @@ from torch import Tensor
 def per_token(log_likelihood: Tensor, lengths: Tensor) -> tuple[float, float]:
     """The ratio Σ_d L_d / Σ_d N_d and its standard error over documents by the delta method.
 
-    Documents without tokens take no part. The error is that of the ratio as an estimate for the
-    population that the documents are a random sample of, √(D/(D−1) Σ_d (L_d − R·N_d)²) / Σ_d N_d;
-    numerical or Monte Carlo noise in L is part of it.
+    Documents without tokens are left out. The standard error,
+    √(D/(D−1) Σ_d (L_d − R·N_d)²) / Σ_d N_d, treats the documents as a random sample of a
+    population. It includes numerical or Monte Carlo noise in L.
 
     Args:
         log_likelihood: ``(num_docs,)`` nats.
         lengths: ``(num_docs,)`` tokens.
 
     Returns:
-        Nats per token and their standard error; the error is infinite for a single document.
+        Nats per token and the standard error, which is infinite for a single document.
     """
     used = lengths > 0
     values, tokens = log_likelihood[used].double(), lengths[used].double()

@@ -1,8 +1,8 @@
-"""How well documents of a query's label are found: similarities, rankings, precision and recall.
+"""Retrieval of documents with a query's label: similarities, rankings, precision and recall.
 
-A similarity is a function. Given the positions of some queries, it returns the score of every
-document for each of them, the higher the better. :func:`retrieval` asks it for a bounded number of
-queries at a time, so that the table of all scores is never held.
+A similarity is a function from positions of queries to scores of all documents, higher for more
+similar documents. :func:`retrieval` calls the function for a bounded number of queries at a time,
+which bounds memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch_lntm.evaluation.checks import as_probabilities
 from torch_lntm.kernels import probability_floor
 from torch_lntm.progress import tqdm
 
-#: Scores of all documents ``(num_rows, num_documents)`` for the queries at some positions.
+#: A function from a slice of the queries to the scores ``(num_rows, num_documents)``.
 Similarity = Callable[[slice], Tensor]
-#: Recalls at which precision is read off.
+#: Default recalls of a precision curve.
 RECALLS = tuple(step / 20 for step in range(21))
-#: Scores, or other numbers, held at once.
+#: Most numbers held at once.
 _MAX_NUMBERS = 2**22
 
 
@@ -36,10 +36,10 @@ class Retrieval:
 
     Attributes:
         average_precision: ``(num_queries,)`` float64 average precision of each query's ranking; NaN
-            where no document has the query's label.
-        precision: ``(num_queries, num_recalls)`` float64 interpolated precision of each query, the
-            highest precision at this recall or a higher one; NaN in the same rows.
-        recall: ``(num_recalls,)`` float64 the recalls.
+            if no document has the query's label.
+        precision: ``(num_queries, num_recalls)`` float64 interpolated precision of each query: the
+            highest precision at the recall or above. NaN in the same rows.
+        recall: ``(num_recalls,)`` float64 recalls of the columns.
     """
 
     average_precision: Tensor
@@ -48,17 +48,17 @@ class Retrieval:
 
     @property
     def mean_average_precision(self) -> float:
-        """Mean of the average precisions, over queries that have a relevant document."""
+        """Mean of the average precisions, over queries with a relevant document."""
         return float(self.average_precision.nanmean())
 
     @property
     def standard_error(self) -> float:
-        """Standard error of ``mean_average_precision`` over queries; NaN for a single one."""
+        """Standard error of ``mean_average_precision`` over queries; NaN for a single query."""
         return _error(self.average_precision)
 
     @property
     def curve(self) -> Tensor:
-        """``(num_recalls,)`` float64 mean over queries of the precision at each recall."""
+        """``(num_recalls,)`` float64 precision at each recall, mean over queries."""
         return self.precision.nanmean(0)
 
     def __repr__(self) -> str:
@@ -78,27 +78,35 @@ def retrieval(
     recalls: Sequence[float] = RECALLS,
     progress: bool = False,
 ) -> Retrieval:
-    """Ranks documents for every query; those with the query's label are relevant.
+    """Average precision and precision curve of a similarity, for every query.
 
-    Average precision is the mean, over the relevant documents, of the share of relevant documents
-    among those that rank as high or higher. Documents with the same score have the same rank, the
-    last of theirs. (*Putthividhya et al. 2009, §3.3* judge by curves of precision.)
+    A document is relevant if it has the query's label. Average precision is the mean precision at
+    the ranks of the relevant documents. Documents with equal scores share their last rank.
+    (*Putthividhya et al. 2009, §3.3* compare precision curves.)
 
     Args:
-        similarity: The scores; :func:`by_likelihood`, :func:`by_cosine`, :func:`by_hellinger` or
-            :func:`by_tfidf`, or a function of your own.
-        query_labels: One label a query.
-        document_labels: One label a document.
-        recalls: Recalls from 0 to 1 at which to read off precision.
+        similarity: The similarity: :func:`by_likelihood`, :func:`by_cosine`,
+            :func:`by_hellinger`, :func:`by_tfidf`, or a function of your own.
+        query_labels: A label for each query.
+        document_labels: A label for each document.
+        recalls: Recalls of the precision curve, from 0 to 1.
         progress: Show a progress bar on standard error.
 
     Returns:
-        Average precision and curve of every query. Two results over the same queries compare query
-        by query, see :func:`average_precision_difference`.
+        Average precision and precision curve of every query.
+        :func:`average_precision_difference` compares two results over the same queries.
 
     Raises:
-        ConfigError: Scores of another shape or that are NaN, recalls outside 0 … 1, no queries or
-            no documents, or no query that has a relevant document.
+        ConfigError: The scores are NaN or have another shape, a recall is outside 0 … 1, there are
+            no queries or no documents, or no query has a relevant document.
+
+    Example:
+        >>> theta = lntm.inference.transform(guide, posts).theta
+        >>> similarity = lntm.evaluation.by_hellinger(theta[:20], theta[20:])
+        >>> labels = posts.metadata["party"]
+        >>> result = lntm.evaluation.retrieval(similarity, labels[:20], labels[20:])
+        >>> result.precision.shape
+        torch.Size([20, 21])
     """
     levels = torch.tensor([float(level) for level in recalls], dtype=torch.float64)
     if not len(levels) or not bool(((levels >= 0) & (levels <= 1)).all()):
@@ -132,14 +140,14 @@ def retrieval(
 
 
 def average_precision_difference(ours: Retrieval, other: Retrieval) -> tuple[float, float]:
-    """By how much the mean average precision is higher, query by query, and its standard error.
+    """Difference of two mean average precisions over the same queries, with its standard error.
 
     Args:
-        ours: Rankings by some similarity.
-        other: Rankings for the same queries by another.
+        ours: A result. The difference is positive if this result is better.
+        other: A result for the same queries and another similarity.
 
     Raises:
-        ConfigError: The results are of different queries.
+        ConfigError: The results are for different queries.
     """
     a, b = ours.average_precision, other.average_precision
     if a.shape != b.shape or not torch.equal(a.isnan(), b.isnan()):
@@ -148,23 +156,22 @@ def average_precision_difference(ours: Retrieval, other: Retrieval) -> tuple[flo
 
 
 def by_likelihood(theta: Any, topics: Any, documents: Any, *, per_token: bool = True) -> Similarity:
-    """The log probability of a document's words given the query: the paper's score.
+    """Similarity: log probability of a document's words given the query.
 
-    A word w has probability Σ_k E[theta_k | query] φ_kw, theta integrated out token by token
-    (*Putthividhya et al. 2009, §3.3*).
+    A word w has probability Σ_k E[theta_k | query] φ_kw (*Putthividhya et al. 2009, §3.3*).
 
     Args:
-        theta: ``(num_queries, num_topics)`` the queries' posterior means of theta.
+        theta: ``(num_queries, num_topics)`` posterior means of theta for the queries.
         topics: ``(num_topics, num_words)`` word probabilities.
-        documents: The documents to rank, a corpus or a matrix of counts.
-        per_token: Divide by the document's tokens. Without it short documents rank before long
-            ones, whatever they are about: every token lowers the log probability.
+        documents: Documents to rank, a corpus or a matrix of counts.
+        per_token: Divide by the document's tokens. Otherwise short documents rank before long
+            documents of any subject, because every token lowers the log probability.
 
     Returns:
-        The similarity, nats or nats per token.
+        The similarity, in nats or nats per token.
 
     Raises:
-        ConfigError: Shapes that do not fit, or numbers that are no probabilities.
+        ConfigError: The shapes do not match, or a number is negative or not finite.
     """
     corpus = as_corpus(documents, allow_empty=True)
     probs = as_probabilities(topics, "topics", (None, corpus.num_words))
@@ -173,18 +180,18 @@ def by_likelihood(theta: Any, topics: Any, documents: Any, *, per_token: bool = 
     counts, floor = corpus.to_scipy().astype(np.float64), probability_floor(torch.float64)
 
     def scores(rows: slice) -> Tensor:
-        # A row of words a query: as many queries at once as there is room for.
-        found = [
+        # Each query needs a dense row of words, so the queries are split to bound memory.
+        parts = [
             torch.from_numpy(counts @ (part @ probs).clamp_min(floor).log().T.numpy()).T
             for part in proportions[rows].split(max(1, _MAX_NUMBERS // corpus.num_words))
         ]
-        return torch.cat(found) / lengths
+        return torch.cat(parts) / lengths
 
     return scores
 
 
 def by_cosine(queries: Any, documents: Any) -> Similarity:
-    """The cosine of the angle between two documents' topic proportions.
+    """Similarity: cosine of the angle between two documents' topic proportions.
 
     Args:
         queries: ``(num_queries, num_topics)`` proportions of the queries.
@@ -193,14 +200,14 @@ def by_cosine(queries: Any, documents: Any) -> Similarity:
     Raises:
         ConfigError: Shapes that do not fit, or numbers that are no proportions.
     """
-    first, second = _both(queries, documents)
+    first, second = _proportions(queries, documents)
     return _products(first / first.norm(dim=1)[:, None], second / second.norm(dim=1)[:, None])
 
 
 def by_hellinger(queries: Any, documents: Any) -> Similarity:
-    """Σ_k √(theta_k theta'_k) of two documents' topic proportions.
+    """Similarity: Σ_k √(theta_k theta'_k) of two documents' topic proportions.
 
-    The Hellinger distance is √(1 − this), so that both rank alike.
+    The Hellinger distance, √(1 − similarity), gives the same ranking.
 
     Args:
         queries: ``(num_queries, num_topics)`` proportions of the queries.
@@ -209,37 +216,37 @@ def by_hellinger(queries: Any, documents: Any) -> Similarity:
     Raises:
         ConfigError: Shapes that do not fit, or numbers that are no proportions.
     """
-    first, second = _both(queries, documents)
+    first, second = _proportions(queries, documents)
     return _products(first.sqrt(), second.sqrt())
 
 
 def by_tfidf(queries: Any, documents: Any) -> Similarity:
-    """The cosine of the angle between two documents' tf–idf weights, which need no model.
+    """Similarity: cosine of the angle between two documents' tf–idf weights. It needs no model.
 
-    The weights are those of scikit-learn's ``TfidfTransformer``: counts times
-    1 + log((1 + D) / (1 + D_w)), with D_w of the D documents to rank holding the word.
+    The weights are counts times 1 + log((1 + D) / (1 + D_w)), as in scikit-learn's
+    ``TfidfTransformer``, for D documents to rank, of which D_w contain the word.
 
     Args:
         queries: The queries, a corpus or a matrix of counts.
-        documents: The documents to rank, over the same words.
+        documents: Documents to rank over the same words, a corpus or a matrix of counts.
 
     Raises:
         ConfigError: The numbers of words differ.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 
-    asked, ranked = (as_corpus(each, allow_empty=True) for each in (queries, documents))
-    if asked.num_words != ranked.num_words:
+    queries, documents = (as_corpus(x, allow_empty=True) for x in (queries, documents))
+    if queries.num_words != documents.num_words:
         raise ConfigError(
-            f"queries over {asked.num_words} words and documents over {ranked.num_words}; "
+            f"queries over {queries.num_words} words and documents over {documents.num_words}; "
             "re-index one by corpus.with_vocabulary(other.vocabulary)"
         )
-    weights = TfidfTransformer().fit(ranked.to_scipy())
-    first, second = (weights.transform(each.to_scipy()) for each in (asked, ranked))
+    weights = TfidfTransformer().fit(documents.to_scipy())
+    first, second = (weights.transform(x.to_scipy()) for x in (queries, documents))
     return lambda rows: torch.from_numpy((first[rows] @ second.T).toarray())
 
 
-def _both(queries: Any, documents: Any) -> tuple[Tensor, Tensor]:
+def _proportions(queries: Any, documents: Any) -> tuple[Tensor, Tensor]:
     """Proportions of queries and of documents, over the same topics."""
     second = as_probabilities(documents, "documents", (None, None))
     return as_probabilities(queries, "queries", (None, second.shape[1])), second
@@ -250,7 +257,7 @@ def _products(first: Tensor, second: Tensor) -> Similarity:
 
 
 def _judge(scores: Tensor, relevant: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Average precision and interpolated precision of some rankings.
+    """Average precision and interpolated precision of each row's ranking.
 
     Args:
         scores: ``(num_rows, num_documents)``.
@@ -258,28 +265,28 @@ def _judge(scores: Tensor, relevant: Tensor, levels: Tensor) -> tuple[Tensor, Te
         levels: ``(num_recalls,)`` recalls.
 
     Returns:
-        ``(num_rows,)`` and ``(num_rows, num_recalls)``, NaN where nothing is relevant.
+        ``(num_rows,)`` and ``(num_rows, num_recalls)``; NaN in rows without a relevant document.
     """
     ranked, order = scores.sort(dim=1, descending=True)
     hits = relevant.gather(1, order)
-    found = hits.cumsum(1)
-    # Equal scores share a rank: the place at which the last of them stands.
-    places = torch.arange(scores.shape[1]).expand_as(ranked)
+    num_hits = hits.cumsum(1)
+    # Equal scores share a rank: the last rank among them.
+    ranks = torch.arange(scores.shape[1]).expand_as(ranked)
     ends = torch.ones_like(hits)
     ends[:, :-1] = ranked[:, :-1] > ranked[:, 1:]
-    last = torch.where(ends, places, scores.shape[1]).flip(1).cummin(1).values.flip(1)
-    precision = found.gather(1, last).double() / (last + 1)
-    total = found[:, -1:]
+    last = torch.where(ends, ranks, scores.shape[1]).flip(1).cummin(1).values.flip(1)
+    precision = num_hits.gather(1, last).double() / (last + 1)
+    total = num_hits[:, -1:]
     average = (precision * hits).sum(1) / total[:, 0]
     best = precision.flip(1).cummax(1).values.flip(1)
-    # Counts of documents are whole: the tolerance keeps 0.3 × 10 from needing a fourth one.
+    # The tolerance keeps the rounding of 0.3 × 10 from requiring a fourth document.
     needed = (levels * total - 1e-9).ceil().long().clamp_min(1)
-    at = torch.searchsorted(found, needed).clamp_max(scores.shape[1] - 1)
-    curve = best.gather(1, at)
+    position = torch.searchsorted(num_hits, needed).clamp_max(scores.shape[1] - 1)
+    curve = best.gather(1, position)
     return average, curve.where(total > 0, math.nan)
 
 
 def _error(values: Tensor) -> float:
-    """Standard error of the mean of the values that are not NaN; NaN for a single one."""
-    known = values[~values.isnan()]
-    return float(known.std()) / math.sqrt(len(known)) if len(known) > 1 else math.nan
+    """Standard error of the mean, NaN values left out; NaN for a single value."""
+    valid = values[~values.isnan()]
+    return float(valid.std()) / math.sqrt(len(valid)) if len(valid) > 1 else math.nan

@@ -1,4 +1,4 @@
-"""How far the posteriors of guides are from long chains of the same documents."""
+"""Accuracy of guides' posteriors: distances from long chains of the same documents."""
 
 from torch_lntm.evaluation.accuracy.accuracy import posterior_accuracy
 from torch_lntm.evaluation.accuracy.result import Accuracy, PosteriorAccuracy

@@ -1,4 +1,4 @@
-"""How far the posteriors of guides are from long chains of the same documents."""
+"""Accuracy of guides' posteriors: distances from long chains of the same documents."""
 
 from __future__ import annotations
 
@@ -38,53 +38,60 @@ def posterior_accuracy(
     max_docs: int = 32,
     progress: bool = False,
 ) -> PosteriorAccuracy:
-    """Compares guides' posteriors with long chains, on a random sample of a corpus's documents.
+    """Distances of guides' posteriors from long chains, on a random sample of documents.
 
-    The chains are Hamiltonian Monte Carlo's of each document (:class:`DocumentHMC`); under a
-    Dirichlet prior they are Gibbs sampling's of theta and the tokens' topics. They start from draws
-    of the prior, or of uniform proportions, and are drawn once for all guides. What is compared is
-    identified: see :class:`Accuracy`.
+    Each document has chains of Hamiltonian Monte Carlo (:class:`DocumentHMC`), or of Gibbs sampling
+    of theta and the tokens' topics under a Dirichlet prior. The chains start from draws of the
+    prior, or of uniform proportions. All guides are compared with the same chains, in identified
+    coordinates (see :class:`Accuracy`).
 
-    A document's chains depend on the seed and its position in the corpus, not on ``max_docs``.
+    A document's chains depend on the seed and its position in the corpus alone.
 
     Args:
-        model: The model, at whose parameters all posteriors are judged.
-        guide: A guide, or several by name.
+        model: The model. All posteriors use its present parameters.
+        guide: A guide, or several guides by name.
         corpus: Documents over the model's vocabulary.
-        num_docs: Documents to compare, drawn at random among those with tokens; all if there are
-            fewer.
+        num_docs: Documents to compare, drawn at random among the documents with tokens; all if the
+            corpus has fewer.
         num_chains: Chains of each document, at least 2.
         num_samples: Draws of each chain, at least 100.
-        warmup_steps: Transitions, or sweeps, before them.
+        warmup_steps: Transitions, or sweeps, of each chain before its draws.
         seed: Seed of the choice of documents and of all draws.
         max_docs: Documents whose chains are held at once.
         progress: Show a progress bar.
 
     Returns:
-        The distances, and what the chains' own noise makes of them.
+        The distances, and the part of them that is the chains' own noise.
 
     Raises:
-        ConfigError: A number that is too small, no guide, or a corpus over another vocabulary or
-            without tokens.
-        IncompatibleGuideError: A guide belongs to another model, or the prior does not say what is
-            identified.
+        ConfigError: A number is too small, there is no guide, or the corpus has another vocabulary
+            or no tokens.
+        IncompatibleGuideError: A guide belongs to another model, or the prior does not define
+            identified coordinates.
         NumericalError: A parameter is not finite, or a posterior could not be computed; names the
             parameter or the documents.
 
     Warns:
-        ConvergenceWarning: Documents whose chains are not to be trusted; they are left out.
+        ConvergenceWarning: Some chains are unreliable. Their documents are left out.
+
+    Example:
+        >>> quick = dict(num_docs=3, num_chains=2, num_samples=100, warmup_steps=50)
+        >>> import warnings; warnings.simplefilter("ignore")  # such short chains are unreliable
+        >>> accuracy = lntm.evaluation.posterior_accuracy(model, guide, test, **quick)
+        >>> accuracy.guides["taylor"].mean_error.shape
+        torch.Size([3])
     """
     corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
     require_whole(1, num_docs=num_docs)
     require_whole(2, num_chains=num_chains)
     require_whole(100, num_samples=num_samples)
     require_whole(0, warmup_steps=warmup_steps)
-    guides = _by_name(guide, model)
+    guides = _guides_by_name(guide, model)
     model.check_parameters()
     space = corpus_space(model, corpus)
     standardiser = space.standardiser.cpu()
     documents = _sample_documents(corpus, num_docs, seed)
-    found: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
+    accuracies: dict[str, list[Accuracy]] = {name: [] for name in (*guides, NOISE)}
     references, unconverged = [], dict.fromkeys(guides, 0)
     batches = corpus.batches(max_docs, order=documents, device=model.device, dtype=model.dtype)
     with tqdm(total=len(documents), disable=not progress, unit="doc") as bar:
@@ -98,9 +105,9 @@ def posterior_accuracy(
             for name, each in guides.items():
                 posterior = each.posterior(batch)
                 exact &= posterior.has_exact_theta_mean
-                found[name].append(reference.distance(posterior, standardiser, seed))
+                accuracies[name].append(reference.distance(posterior, standardiser, seed))
                 unconverged[name] += int((~posterior.converged).sum())
-            found[NOISE].append(reference.noise(exact))
+            accuracies[NOISE].append(reference.noise(exact))
             bar.update(batch.num_docs)
     rhat, size, reliable = (
         torch.cat([getattr(part, name) for part in references])
@@ -109,8 +116,8 @@ def posterior_accuracy(
     index = torch.from_numpy(documents)
     _warn_of_chains(index, reliable)
     return PosteriorAccuracy(
-        noise=concatenate(found[NOISE]),
-        guides={name: concatenate(found[name]) for name in guides},
+        noise=concatenate(accuracies[NOISE]),
+        guides={name: concatenate(accuracies[name]) for name in guides},
         unconverged=unconverged,
         index=index,
         lengths=torch.tensor(corpus.lengths[documents]),
@@ -123,10 +130,10 @@ def posterior_accuracy(
     )
 
 
-def _by_name(
+def _guides_by_name(
     guide: Guide[Any] | Mapping[str, Guide[Any]], model: TopicModel
 ) -> Mapping[str, Guide[Any]]:
-    """The guides by their names, checked."""
+    """Checked guides by name."""
     guides = guide if isinstance(guide, Mapping) else {require_guide(guide, model).name: guide}
     if not guides or NOISE in guides:
         raise ConfigError(f"guides are named {', '.join(guides)}; expected some, none {NOISE!r}")
@@ -136,7 +143,7 @@ def _by_name(
 
 
 def _warn_of_chains(index: Tensor, reliable: Tensor) -> None:
-    """Name the documents, of positions ``index``, whose chains are not reliable."""
+    """Warn of unreliable chains; ``index`` has the documents' positions in the corpus."""
     left_out = index[~reliable]
     if len(left_out):
         warn(
@@ -149,7 +156,7 @@ def _warn_of_chains(index: Tensor, reliable: Tensor) -> None:
 
 
 def _sample_documents(corpus: Corpus, num_docs: int, seed: int) -> np.ndarray:
-    """Positions of some documents with tokens, ascending."""
+    """Positions of randomly drawn documents with tokens, ascending."""
     documents = corpus.nonempty
     if not len(documents):
         raise ConfigError("the corpus has no document with tokens")

@@ -1,4 +1,4 @@
-"""Moments of reference chains, and how far a posterior is from them."""
+"""Moments of reference chains, and distances of posteriors from these moments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch_lntm.inference.chains import DocumentSamples
 from torch_lntm.inference.chains.diagnostics import effective_sample_size, split_rhat
 from torch_lntm.posteriors import Posterior
 
-#: What the chains of a document must reach to judge a posterior (*Vehtari et al. 2021, §4*).
+#: Requirements for reliable chains of a document (*Vehtari et al. 2021, §4*).
 LARGEST_RHAT = 1.01
 SMALLEST_EFFECTIVE_SAMPLE_SIZE = 400.0
-#: Draws of a guide's theta, of which only the mean is used.
+#: Draws behind a guide's mean of theta.
 GUIDE_DRAWS = 10_000
-#: Stretches of each chain that are compared with each other.
-_STRETCHES = 10
+#: Segments of each chain, for the error of its covariance.
+_SEGMENTS = 10
 #: E|x| of a standard normal x.
 _MEAN_ABSOLUTE = math.sqrt(2.0 / math.pi)
 
@@ -30,17 +30,19 @@ class Reference:
     """Moments of the chains of a batch's documents, float64 on the CPU.
 
     Attributes:
-        mean: ``(num_docs, num_topics)`` of x.
-        covariance: ``(num_docs, num_topics, num_topics)`` of x.
-        theta: ``(num_docs, num_topics)`` mean.
-        theta_variance: ``(num_docs, num_topics)`` of theta's draws.
+        mean: ``(num_docs, num_topics)`` means of x, the standardised variable.
+        covariance: ``(num_docs, num_topics, num_topics)`` covariances of x.
+        theta: ``(num_docs, num_topics)`` means of theta.
+        theta_variance: ``(num_docs, num_topics)`` variances of theta's draws.
         mean_error: ``(num_docs, num_topics)`` Monte-Carlo standard errors of ``mean``.
-        theta_error: ``(num_docs, num_topics)`` the same of ``theta``.
-        covariance_error: ``(num_docs,)`` root of the sum of the squared ones of ``covariance``.
-        log_std_error: ``(num_docs,)`` that of the mean over topics of log standard deviations.
-        rhat: ``(num_docs,)`` of the worst topic.
-        effective_sample_size: ``(num_docs,)`` of the slowest topic.
-        moved: ``(num_docs,)`` bool.
+        theta_error: ``(num_docs, num_topics)`` Monte-Carlo standard errors of ``theta``.
+        covariance_error: ``(num_docs,)`` Monte-Carlo standard error of ``covariance``, in the
+            Frobenius norm.
+        log_std_error: ``(num_docs,)`` Monte-Carlo standard error of the mean log standard deviation
+            over topics.
+        rhat: ``(num_docs,)`` largest split R-hat over topics.
+        effective_sample_size: ``(num_docs,)`` smallest effective sample size over topics.
+        moved: ``(num_docs,)`` bool, whether every chain moved.
     """
 
     mean: Tensor
@@ -57,28 +59,26 @@ class Reference:
 
     @classmethod
     def from_samples(cls, samples: DocumentSamples, standardiser: Tensor) -> Reference:
-        """From draws of the documents.
+        """Moments of draws of the documents.
 
         Args:
             samples: The draws.
-            standardiser: ``(latent_dim, num_topics)`` float64, on the CPU; takes the main site to
-                x.
+            standardiser: ``(latent_dim, num_topics)`` float64 on the CPU, the linear map from the
+                prior's main site to x.
         """
         latent = samples.latents[samples.model.prior.latent]
         theta = samples.theta().double()
         x = latent.double() @ standardiser
         mean, size = x.mean((0, 1)), effective_sample_size(x)
         centred = x - mean
-        # A covariance of each stretch about the common mean: how they differ is their error.
-        length = x.shape[1] // _STRETCHES
-        stretches = (
-            centred[:, : length * _STRETCHES].unflatten(1, (_STRETCHES, length)).flatten(0, 1)
-        )
-        by_stretch = torch.einsum("csdi,csdj->cdij", stretches, stretches) / length
+        # Covariances of segments about the common mean. Their spread tells the covariance's error.
+        length = x.shape[1] // _SEGMENTS
+        segments = centred[:, : length * _SEGMENTS].unflatten(1, (_SEGMENTS, length)).flatten(0, 1)
+        by_segment = torch.einsum("csdi,csdj->cdij", segments, segments) / length
         flat = centred.flatten(0, 1)
         covariance = torch.einsum("sdi,sdj->dij", flat, flat) / (len(flat) - 1)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
-        # How a draw moves the mean of log standard deviations, to first order.
+        # First-order influence of a draw on the mean log standard deviation.
         influence = 0.5 * (centred.square() / variance).mean(-1)
         theta_variance = theta.flatten(0, 1).var(0)
         return cls(
@@ -88,7 +88,7 @@ class Reference:
             theta_variance=theta_variance,
             mean_error=(variance / size).sqrt(),
             theta_error=(theta_variance / effective_sample_size(theta)).sqrt(),
-            covariance_error=(by_stretch.var(0).sum((-2, -1)) / len(by_stretch)).sqrt(),
+            covariance_error=(by_segment.var(0).sum((-2, -1)) / len(by_segment)).sqrt(),
             log_std_error=influence.flatten(0, 1).std(0) / effective_sample_size(influence).sqrt(),
             rhat=split_rhat(x).max(-1).values,
             effective_sample_size=size.min(-1).values,
@@ -102,15 +102,15 @@ class Reference:
 
     @property
     def reliable(self) -> Tensor:
-        """Documents ``(num_docs,)`` bool whose chains are long enough to judge a posterior."""
+        """``(num_docs,)`` bool, whether the chains are long enough to judge a posterior."""
         enough = self.effective_sample_size >= SMALLEST_EFFECTIVE_SAMPLE_SIZE
         return self.moved & (self.rhat <= LARGEST_RHAT) & enough
 
     def noise(self, exact_theta: bool) -> Accuracy:
-        """What :meth:`distance` would be of an exact posterior.
+        """Expected :meth:`distance` of an exact posterior, by the noise of the chains.
 
         Args:
-            exact_theta: Its mean of theta takes no draws.
+            exact_theta: Whether the posterior's mean of theta is exact, without draws.
         """
         draws = 0.0 if exact_theta else self.theta_variance / GUIDE_DRAWS
         theta_error = (self.theta_error.square() + draws).sqrt()
@@ -122,12 +122,12 @@ class Reference:
         )
 
     def distance(self, posterior: Posterior, standardiser: Tensor, seed: int) -> Accuracy:
-        """How far a guide's posteriors of the same documents are.
+        """Distances of a guide's posteriors of the same documents.
 
         Args:
             posterior: The posteriors.
             standardiser: As for :meth:`from_samples`.
-            seed: Seed of the posteriors' draws of theta, where their mean takes some.
+            seed: Seed of the posteriors' draws of theta, for posteriors without an exact mean.
         """
         mean = posterior.mean.double().cpu() @ standardiser
         covariance = standardiser.mT @ posterior.covariance.double().cpu() @ standardiser

@@ -1,4 +1,4 @@
-"""PosteriorAccuracy: distances of posteriors from long chains, as a table and as numbers."""
+"""Results of ``posterior_accuracy``: distances as numbers and as a table."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: The name under which the chains' own noise stands among the guides.
+#: Name of the chains' own noise among the names of guides.
 NOISE = "noise"
 
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
-    """Distances of posteriors from the chains' draws, of each document.
+    """Distances of a guide's posteriors from the chains' draws, for each document.
 
-    Means and covariances are compared of what the prior's identified space calls its variable, in
-    units of prior standard deviations: the K centred logits of theta, because the softmax ignores
-    their mean, or theta itself under a Dirichlet prior.
+    The compared variable is the K centred logits of theta, in prior standard deviations. (The
+    softmax ignores the mean of the logits.) Under a Dirichlet prior the variable is theta.
 
     Attributes:
         mean_error: ``(num_docs,)`` root mean square over topics of the difference of the means.
         std_ratio: ``(num_docs,)`` geometric mean over topics of the ratio of standard deviations,
-            guide to chains: below 1 the guide is too sure.
-        covariance_error: ``(num_docs,)`` Frobenius norm of the difference of the covariances, as a
-            part of that of the chains' covariance.
+            guide to chains. The guide's uncertainty is too small if the ratio is below 1.
+        covariance_error: ``(num_docs,)`` Frobenius norm of the difference of the covariances,
+            divided by the norm of the chains' covariance.
         total_variation: ``(num_docs,)`` ½ Σ_k |E_q theta_k − E_p theta_k|, the share of a
-            document's tokens that the guide gives to other topics.
+            document's tokens that the guide assigns to a different topic.
     """
 
     mean_error: Tensor
@@ -39,22 +38,22 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PosteriorAccuracy:
-    """What :func:`posterior_accuracy` found; ``print`` shows it as a table.
+    """Result of :func:`posterior_accuracy`; ``print`` shows a table.
 
     Attributes:
-        guides: The distances by the names of the guides, of all documents drawn.
-        noise: The value each distance would have for an exact posterior, because the reference
-            chains and the guide's draws of theta are finite. Its ``std_ratio`` is 1 plus one
-            standard error. Errors of the mean and covariance add to it in squares.
-        unconverged: Documents that a guide's solver did not finish, by the names of the guides.
+        guides: Distances of all documents, by name of the guide.
+        noise: Expected distances of an exact posterior. They are above 0 because the chains and
+            the guide's draws of theta are finite. ``std_ratio`` is 1 plus one standard error.
+            Squared errors of the mean and covariance add to the squared noise.
+        unconverged: Number of documents that a guide's solver did not finish, by name of the guide.
         index: ``(num_docs,)`` positions of the documents in the corpus.
-        lengths: ``(num_docs,)`` their tokens.
-        rhat: ``(num_docs,)`` split R-hat of the worst topic.
-        effective_sample_size: ``(num_docs,)`` of the slowest topic's mean.
-        reliable: ``(num_docs,)`` bool, R-hat is at most 1.01, the effective sample size at least
-            400, and all chains moved; the others are left out of the table and of all averages.
-        variable: What was compared, ``"centred logits"`` or ``"theta"``.
-        method: What drew the chains, in words.
+        lengths: ``(num_docs,)`` tokens of the documents.
+        rhat: ``(num_docs,)`` largest split R-hat over topics.
+        effective_sample_size: ``(num_docs,)`` smallest effective sample size over topics.
+        reliable: ``(num_docs,)`` bool, whether R-hat is at most 1.01, the effective sample size at
+            least 400, and every chain moved. The table and all averages use reliable documents.
+        variable: The compared variable, ``"centred logits"`` or ``"theta"``.
+        method: Sampler and length of the chains, in words.
         corpus_name: Name of the corpus.
     """
 
@@ -77,8 +76,8 @@ class PosteriorAccuracy:
             name: Name of a guide, or ``"noise"``.
 
         Returns:
-            ``(mean, standard error)`` by the names of :class:`Accuracy`; of ``std_ratio`` the
-            geometric mean, its error relative to 1. NaN where there are too few documents.
+            ``(mean, standard error)`` by the field names of :class:`Accuracy`. ``std_ratio`` has a
+            geometric mean and a relative error. NaN if there are too few documents.
         """
         result = {}
         accuracy = self.noise if name == NOISE else self.guides[name]
@@ -119,7 +118,7 @@ class PosteriorAccuracy:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON-able numbers, per document and averaged; None for a NaN average."""
+        """All numbers, per document and averaged, ready for JSON; None for a NaN average."""
         guides = {
             name: {
                 "average": {
@@ -145,11 +144,11 @@ class PosteriorAccuracy:
 
 
 def concatenate(parts: list[Accuracy]) -> Accuracy:
-    """The distances of all batches' documents."""
+    """Distances of the documents of all batches."""
     names = [field.name for field in fields(Accuracy)]
     return Accuracy(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
 
 def _or_none(value: float) -> float | None:
-    """What JSON has for NaN."""
+    """The value, or None (JSON's null) for NaN."""
     return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Document completion: how well a part of each document predicts the rest of it."""
+"""Document completion: scores of held-out tokens, given the other tokens of each document."""
 
 from torch_lntm.evaluation.completion.completion import (
     completion_of,

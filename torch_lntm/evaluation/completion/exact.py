@@ -1,4 +1,4 @@
-"""Posterior means of theta by several chains of every document, as exact as one waits for."""
+"""Scores at the exact posterior mean of theta, by several chains of every document."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch_lntm.inference.chains.diagnostics import split_rhat
 from torch_lntm.kernels import SparseWords
 from torch_lntm.models import TopicModel
 
-#: Most observed tokens of a short document, and the leapfrog steps of a Hamiltonian transition for
-#: short and for longer ones. The mass matrix is the prior's: chains with the documents' own take
-#: longer to the same error, and some of them stick where they start, in the tails of the prior.
+#: Most observed tokens of a short document, and leapfrog steps of a Hamiltonian transition for
+#: short and for longer documents. The mass matrix is the prior's. A mass matrix of each document
+#: takes longer to the same error, and leaves some chains stuck at the start, in the prior's tails.
 SHORT, SHORT_STEPS, LONG_STEPS = 150, 10, 20
 
 
@@ -33,26 +33,27 @@ def score_by_chains(
     max_samples: int,
     seed: int,
 ) -> tuple[dict[str, Tensor], str]:
-    """Scores of held-out tokens at the mean of theta, from draws that double until they suffice.
+    """Scores of held-out tokens at the posterior mean of theta, by chains of doubling length.
 
-    The first ``num_samples`` draws are discarded and as many kept. While they do not suffice, all
-    draws so far are discarded and as many are made: half of all draws are warm-up, however many.
+    The first ``num_samples`` draws are warm-up, and the next ``num_samples`` are kept. If the error
+    is too large, all draws become warm-up, and the chains draw the same number again. Warm-up is
+    always half of the draws.
 
     Args:
         model: The model.
         cache_weight: Weight a of the topics, in tokens. None for the topics alone.
-        all_tokens: Held-out tokens of all documents, of which these have a part.
-        seen: The observed tokens of documents that are all short, or all longer than ``SHORT``.
-        unseen: The held-out tokens of the same documents, float64.
-        tolerance: Monte-Carlo standard error of all documents, and bias before it is taken off, in
-            nats per token, that suffice. These documents have a share by their held-out tokens.
+        all_tokens: Held-out tokens of the whole corpus.
+        seen: Observed tokens of documents that are all short, or all longer than ``SHORT``.
+        unseen: Held-out tokens of the same documents, float64.
+        tolerance: Largest Monte-Carlo standard error over the corpus, and largest bias before its
+            removal, in nats per token. These documents have a part of it by their held-out tokens.
         num_chains: Chains of each document.
-        num_samples: Draws of each chain to start with, at least 4.
+        num_samples: First number of kept draws of each chain, at least 4.
         max_samples: Most draws of each chain to keep.
         seed: Seed of all noise.
 
     Returns:
-        The attributes of :class:`ExactCompletion` that are one value a document, and a description.
+        Per-document attributes of :class:`ExactCompletion` by name, and the method in words.
     """
     words = held_out_words(model, seen, unseen, cache_weight)
     short = bool((seen.lengths <= SHORT).all())
@@ -69,13 +70,13 @@ def score_by_chains(
     for _ in range(num_samples):
         chains.move()
     while True:
-        # One more transition, whose values are not used.
-        total, found = torch.zeros_like(chains.move()), []
+        # This transition only tells the shape.
+        total, values = torch.zeros_like(chains.move()), []
         for _ in range(num_samples):
             theta = chains.move()
             total += theta
-            found.append(words.log_likelihood(theta))
-        scores = _score(words, total / num_samples, torch.stack(found, 1))
+            values.append(words.log_likelihood(theta))
+        scores = _score(words, total / num_samples, torch.stack(values, 1))
         precise = float(scores["variance"].sum()) <= tolerance**2 * all_tokens * tokens
         unbiased = float(scores["bias"].sum().abs()) <= tolerance * tokens
         if (precise and unbiased) or 2 * num_samples > max_samples:
@@ -84,7 +85,7 @@ def score_by_chains(
 
 
 def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[str, Tensor]:
-    """Scores from the means of each chain.
+    """Scores, variances and biases from the mean of each chain.
 
     Args:
         words: The held-out tokens.
@@ -94,9 +95,10 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
     num_chains, num_docs = means.shape[:2]
     mean = means.mean(0)
     score = words.log_likelihood(mean[None])[0]
-    # To first order a chain's own mean would move the score by its gradient in theta.
+    # First-order influence of each chain's mean on the score: mean times the gradient in theta.
     gradient = words.expected_topic_counts(mean[None])[0] / mean.clamp_min(1e-300)
     influence = (means * gradient).sum(-1)
+    # The jackknife: mean of theta without each chain in turn.
     without = (mean * num_chains - means) / (num_chains - 1)
     bias = (num_chains - 1) * (words.log_likelihood(without).mean(0) - score)
     return {
@@ -109,7 +111,7 @@ def _score(words: SparseWords, means: Tensor, log_likelihood: Tensor) -> dict[st
 
 
 def checked(result: ExactCompletion) -> ExactCompletion:
-    """The result, with a warning if its error is above the tolerance."""
+    """The same result; warns if its error is above the tolerance."""
     if not result.within_tolerance:
         warn(
             f"the simulation's error is {result.simulation_error:.2g} nats per token and its bias "

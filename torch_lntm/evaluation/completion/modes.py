@@ -1,4 +1,4 @@
-"""The mode of theta on the softmax scale, for every prior: the plug-in beside the exact mean."""
+"""Modes of theta on the softmax scale, for every prior: plug-in estimates for completion."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from torch_lntm.kernels import INDEPENDENT, CountLikelihood, expected_topic_coun
 from torch_lntm.latents.gamma import GammaSpace
 from torch_lntm.models import TopicModel
 
-#: Bound on the updates of a Dirichlet's mode, and the change of a proportion that ends them.
+#: Most updates of a Dirichlet's mode, and the largest change of a proportion at convergence.
 MAX_UPDATES, UPDATE_TOLERANCE = 5000, 1e-6
-#: Tolerance and bound of the solver of a normal's mode.
+#: Options of the solver of a normal's mode.
 SOLVER = {"tolerance": 1e-6, "max_iterations": 500}
 
 
 def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
-    """Theta ``(num_docs, num_topics)`` float64 at the mode of its logits.
+    """Theta ``(num_docs, num_topics)`` float64 at the posterior mode of its logits.
 
-    Under a normal prior, that of eta; with sources, of eta and sources together, or if these are
-    Laplace the mean of the factor posterior. Under a Dirichlet that of log theta up to a shift,
-    :func:`dirichlet_modes`.
+    * Normal priors: the mode of eta.
+    * Gaussian sources: the joint mode of eta and the sources.
+    * Laplace sources: the mean of the factor posterior.
+    * Dirichlet priors: the mode of log theta up to a shift, by :func:`dirichlet_modes`.
 
     Args:
         model: The model.
@@ -32,10 +33,10 @@ def theta_modes(model: TopicModel, batch: DocumentBatch) -> Tensor:
     space = model.prior.space_type
     if space.conjugate:
         concentration = cast(GammaSpace, model.prior.space(batch)).concentration
-        placed = model.topics.assign_groups(batch)
-        return dirichlet_modes(placed, model.topics.double_probs, concentration, model.words)
+        batch = model.topics.assign_groups(batch)
+        return dirichlet_modes(batch, model.topics.double_probs, concentration, model.words)
     guides = space.posterior_metrics.values()
-    # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources have neither.
+    # Laplace's and Taylor's posteriors are centred at the mode. Laplace sources support neither.
     name = next((name for name in ("laplace", "taylor") if name in guides), "factor")
     return make_guide(name, model, **SOLVER).posterior(batch).theta_mode().double()
 
@@ -46,10 +47,10 @@ def dirichlet_modes(
     concentration: Tensor,
     likelihood: CountLikelihood = INDEPENDENT,
 ) -> Tensor:
-    """Mode of theta under a Dirichlet prior, its density taken on the softmax scale.
+    """Mode of theta under a Dirichlet prior, for the density on the softmax scale.
 
-    The fixed point theta ∝ expected topic counts + α, iterated until no proportion moves by more
-    than ``UPDATE_TOLERANCE``. On that scale the mode exists for every α > 0.
+    The mode is a fixed point: theta ∝ expected topic counts + α. Updates stop if every proportion
+    changes by at most ``UPDATE_TOLERANCE``. On the softmax scale the mode exists for every α > 0.
 
     Args:
         batch: The tokens to condition on, float64.
@@ -65,8 +66,8 @@ def dirichlet_modes(
     for _ in range(MAX_UPDATES):
         weights = expected_topic_counts(theta, topics, batch, likelihood) + alpha
         weights /= weights.sum(-1, keepdim=True)
-        moved = float((weights - theta).abs().max())
+        change = float((weights - theta).abs().max())
         theta = weights
-        if moved <= UPDATE_TOLERANCE:
+        if change <= UPDATE_TOLERANCE:
             break
     return theta

@@ -1,4 +1,4 @@
-"""Scores of held-out tokens under given proportions and topics, and under word frequencies."""
+"""Perplexity of held-out tokens for proportions from any library, and for word frequencies."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _MAX_DOCS = 512
 
 
 def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> CompletionResult:
-    """Scores held-out tokens under given topic proportions and topics, from any library.
+    """Scores of held-out tokens for topic proportions and topics from any library.
 
     Args:
         theta: ``(num_docs, num_topics)`` topic proportions, array or tensor; normalised here.
         topics: ``(num_topics, num_words)`` word probabilities, array or tensor; normalised here.
-        held_out: The held-out tokens of the same documents, in the same order: a corpus, or a
-            matrix of counts.
+        held_out: Held-out tokens of the same documents in the same order, a corpus or a matrix of
+            counts.
 
     Returns:
         The scores.
 
     Raises:
-        ConfigError: Shapes that do not fit, negative or non-finite entries, rows without mass, or
-            a held-out word that has probability zero.
-        CorpusError: There is not one held-out token.
+        ConfigError: The shapes do not match, an entry is negative or not finite, a row is 0, or a
+            held-out word has probability 0.
+        CorpusError: There is no held-out token.
     """
     held_out = as_corpus(held_out, allow_empty=True)
     proportions = as_probabilities(theta, "theta", (held_out.num_docs, None))
@@ -45,7 +45,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
     scores = []
     for batch in held_out.batches(max_docs=_MAX_DOCS, dtype=torch.float64):
         score = mixture_log_likelihood(proportions[batch.index], probs, batch)
-        # A probability of zero scores as the floor; a possible one never comes near it.
+        # Zero probability scores as the floor. Positive probabilities score far above the floor.
         if bool((score <= 0.5 * floor).any()):
             _check_possible(proportions, probs, batch.index[score <= 0.5 * floor], held_out)
         scores.append(score)
@@ -59,7 +59,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
 
 
 def _check_possible(theta: Tensor, topics: Tensor, suspects: Tensor, held_out: Corpus) -> None:
-    """Raises if a held-out word of a suspect document has probability zero."""
+    """Raises ``ConfigError`` if a held-out word of a suspect document has probability 0."""
     for d in suspects.tolist():
         entries = slice(held_out.row_offsets[d], held_out.row_offsets[d + 1])
         words = torch.tensor(held_out.word_index[entries], dtype=torch.int64)
@@ -74,19 +74,19 @@ def _check_possible(theta: Tensor, topics: Tensor, suspects: Tensor, held_out: C
 def unigram_perplexity(
     train: Corpus, held_out: Corpus, *, smoothing: float = 1.0
 ) -> CompletionResult:
-    """Scores tokens under the word frequencies of a training corpus, the baseline to beat.
+    """Scores of tokens for the word frequencies of a training corpus: the baseline of any model.
 
     Args:
         train: Training documents, a corpus or a matrix of counts.
-        held_out: The tokens to score, over the same vocabulary, in either form.
+        held_out: Tokens to score over the same vocabulary, a corpus or a matrix of counts.
         smoothing: Pseudo-count of every word of the vocabulary.
 
     Returns:
         The scores.
 
     Raises:
-        ConfigError: Negative smoothing, or none and a held-out word that training lacks.
-        CorpusError: The vocabularies differ, or there is not one token to score.
+        ConfigError: Smoothing is negative, or it is 0 and a held-out word is not in training.
+        CorpusError: The vocabularies differ, or there is no token to score.
     """
     if not 0 <= smoothing < math.inf:
         raise ConfigError(f"smoothing is {smoothing}; expected a number >= 0")

@@ -1,4 +1,4 @@
-"""Scores of held-out tokens, and how two of them compare."""
+"""Results of document completion, and the difference of two results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.per_token import per_token
 
-#: Split R-hat above which a document's chains have not met.
+#: Largest split R-hat of chains that agree.
 LARGEST_RHAT = 1.05
 
 
@@ -20,17 +20,18 @@ class CompletionResult:
     """Scores of held-out tokens.
 
     Attributes:
-        log_predictive: ``(num_docs,)`` float64 nats of each document's held-out tokens; 0 where
-            there are none.
+        log_predictive: ``(num_docs,)`` float64, log probability of each document's held-out tokens
+            in nats; 0 without held-out tokens.
         held_out_tokens: ``(num_docs,)`` int64.
         theta: ``"mode"``, ``"mean"``, ``"integrated"`` or ``"exact"`` (see
-            :func:`document_completion`), ``"given"`` for proportions given, or ``"unigram"``.
-        method: The model and guide, and how theta was taken, in words.
-        observed_fraction: Share of each document's tokens that was observed; None if not known.
-        seed: Seed of the hold-out; None if not known.
+            :func:`document_completion`); ``"given"`` for :func:`completion_perplexity`, and
+            ``"unigram"`` for :func:`unigram_perplexity`.
+        method: The model, the guide and the estimate of theta, in words.
+        observed_fraction: Share of each document's tokens that was observed; None if unknown.
+        seed: Seed of the hold-out; None if unknown.
         corpus_name: Name of the corpus.
-        fingerprint: SHA-256 of the tokens scored and observed, of :meth:`WordHoldOut.fingerprint`;
-            None if not known.
+        fingerprint: :meth:`WordHoldOut.fingerprint`, the SHA-256 of the observed and scored tokens;
+            None if unknown.
     """
 
     log_predictive: Tensor
@@ -54,17 +55,17 @@ class CompletionResult:
 
     @property
     def nats_per_token_standard_error(self) -> float:
-        """Standard error of ``nats_per_token`` over documents; infinite for a single one."""
+        """Standard error of ``nats_per_token`` over documents; infinite for a single document."""
         return per_token(self.log_predictive, self.held_out_tokens)[1]
 
     @property
     def perplexity(self) -> float:
-        """exp(−nats per token): as uncertain as a choice among so many equally likely words."""
+        """exp(−nats per token): the equivalent number of equally likely words."""
         return math.exp(-self.nats_per_token)
 
     @property
     def standard_error(self) -> float:
-        """Standard error of ``perplexity`` over documents; infinite for a single one."""
+        """Standard error of ``perplexity`` over documents; infinite for a single document."""
         return self.perplexity * self.nats_per_token_standard_error
 
     def __repr__(self) -> str:
@@ -84,18 +85,19 @@ class CompletionResult:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ExactCompletion(CompletionResult):
-    """Scores of held-out tokens at the exact posterior mean of theta, and how exact they are.
+    """Scores of held-out tokens at the exact posterior mean of theta, with the simulation's error.
 
     Attributes:
-        tolerance: Nats per token that ``simulation_error`` and ``simulation_bias`` were to reach.
+        tolerance: Largest ``simulation_error`` and ``simulation_bias`` asked for, nats per token.
         variance: ``(num_docs,)`` float64 Monte-Carlo variance of ``log_predictive``, nats², from
-            the spread of few chains. It is for sums over documents. A single document's can be far
-            too small, as chains that all missed a rare mode agree with one another.
-        bias: ``(num_docs,)`` float64 nats that the score at the chains' mean of theta is off by on
-            average, as the logarithm is concave. The jackknife over chains finds it;
-            ``log_predictive`` is without it.
+            the spread of few chains. Use it in sums over documents. The variance of a single
+            document can be far too small if all of its chains missed a rare mode.
+        bias: ``(num_docs,)`` float64 bias of the score at the chains' mean of theta, nats. It comes
+            from the concave logarithm, and is estimated by the jackknife over chains.
+            ``log_predictive`` is corrected for it.
         rhat: ``(num_docs,)`` float64 split R-hat of the held-out tokens' log probability.
-        num_samples: ``(num_docs,)`` int64 draws of each chain, after as many of warm-up.
+        num_samples: ``(num_docs,)`` int64 kept draws of each chain, after a warm-up of the same
+            length.
         num_chains: Chains of each document.
     """
 
@@ -113,12 +115,12 @@ class ExactCompletion(CompletionResult):
 
     @property
     def simulation_bias(self) -> float:
-        """Nats per token of bias that the jackknife found, and that was taken off."""
+        """Bias that was removed by the jackknife, nats per token."""
         return float(self.bias.sum() / self.held_out_tokens.sum())
 
     @property
     def within_tolerance(self) -> bool:
-        """Whether the error, and the bias taken off, are as small as asked for."""
+        """Whether the error and the removed bias are both within ``tolerance``."""
         return max(self.simulation_error, abs(self.simulation_bias)) <= self.tolerance
 
     @property
@@ -144,20 +146,20 @@ class ExactCompletion(CompletionResult):
 
 
 def paired_difference(ours: CompletionResult, other: CompletionResult) -> tuple[float, float]:
-    """Nats per held-out token that one result is better by, on the same tokens.
+    """Difference of two scores of the same hold-out, in nats per held-out token.
 
     Args:
-        ours: Scores of a hold-out.
-        other: Scores of the same.
+        ours: A result. The difference is positive if this result is better.
+        other: Another result for the same hold-out.
 
     Returns:
         The difference, and its standard error over documents.
 
     Raises:
-        ConfigError: The results are of other tokens.
+        ConfigError: The results score different tokens.
     """
-    prints = ours.fingerprint, other.fingerprint
-    different = None not in prints and prints[0] != prints[1]
+    fingerprints = ours.fingerprint, other.fingerprint
+    different = None not in fingerprints and fingerprints[0] != fingerprints[1]
     if different or not torch.equal(ours.held_out_tokens, other.held_out_tokens):
         raise ConfigError("the results are of different held-out tokens; score one hold-out")
     return per_token(ours.log_predictive - other.log_predictive, ours.held_out_tokens)
