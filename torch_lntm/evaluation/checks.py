@@ -34,8 +34,8 @@ def check_arguments(model: Any, corpus: Any, *, seed: int, max_docs: int) -> Cor
         The corpus, with the covariates that the model's prior reads.
 
     Raises:
-        ConfigError: An argument is not a model or not a corpus, the vocabularies differ, or a
-            number is too small.
+        ConfigError: The model or the corpus has another type, the vocabularies differ, or a number
+            is too small.
     """
     require_model(model)
     require_whole(0, seed=seed)
@@ -74,7 +74,7 @@ def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log lik
     """Warn of unreliable documents, once for all: their number and their first positions.
 
     Args:
-        bad: ``(num_docs,)`` bool, the unreliable documents. There is no warning without any.
+        bad: ``(num_docs,)`` bool, the unreliable documents. If all are False, the function does nothing.
         problem: The reason, such as "chains that never moved".
         cure: Advice to the user.
         what: The unreliable quantity.

@@ -114,10 +114,10 @@ def classification(
         same splits.
 
     Raises:
-        ConfigError: The features are not finite or have another number of rows. A position is
+        ConfigError: The features are infinite or NaN, or have another number of rows. A position is
             outside the documents or in both parts of a split. A part is empty. The training
             documents have a single label, or fewer than ``folds`` documents of a label. A penalty
-            is not positive.
+            is 0 or negative.
 
     Example:
         >>> theta = lntm.inference.transform(guide, posts).theta

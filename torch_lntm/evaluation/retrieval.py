@@ -97,8 +97,8 @@ def retrieval(
         :func:`average_precision_difference` compares two results over the same queries.
 
     Raises:
-        ConfigError: The scores are NaN or have another shape, a recall is outside 0 … 1, there are
-            no queries or no documents, or no query has a relevant document.
+        ConfigError: The scores are NaN or have another shape. A recall is outside 0 … 1. Queries or
+            documents are missing. Relevant documents are missing for every query.
 
     Example:
         >>> theta = lntm.inference.transform(guide, posts).theta
@@ -171,7 +171,7 @@ def by_likelihood(theta: Any, topics: Any, documents: Any, *, per_token: bool = 
         The similarity, in nats or nats per token.
 
     Raises:
-        ConfigError: The shapes do not match, or a number is negative or not finite.
+        ConfigError: The shapes differ, or a number is negative, infinite or NaN.
     """
     corpus = as_corpus(documents, allow_empty=True)
     probs = as_probabilities(topics, "topics", (None, corpus.num_words))
@@ -198,7 +198,7 @@ def by_cosine(queries: Any, documents: Any) -> Similarity:
         documents: ``(num_documents, num_topics)`` proportions of the documents to rank.
 
     Raises:
-        ConfigError: Shapes that do not fit, or numbers that are no proportions.
+        ConfigError: The shapes differ, or a number is negative, infinite or NaN.
     """
     first, second = _proportions(queries, documents)
     return _products(first / first.norm(dim=1)[:, None], second / second.norm(dim=1)[:, None])
@@ -214,7 +214,7 @@ def by_hellinger(queries: Any, documents: Any) -> Similarity:
         documents: ``(num_documents, num_topics)`` proportions of the documents to rank.
 
     Raises:
-        ConfigError: Shapes that do not fit, or numbers that are no proportions.
+        ConfigError: The shapes differ, or a number is negative, infinite or NaN.
     """
     first, second = _proportions(queries, documents)
     return _products(first.sqrt(), second.sqrt())

@@ -68,18 +68,17 @@ def posterior_accuracy(
             or no tokens.
         IncompatibleGuideError: A guide belongs to another model, or the prior does not define
             identified coordinates.
-        NumericalError: A parameter is not finite, or a posterior could not be computed; names the
-            parameter or the documents.
+        NumericalError: A parameter is infinite or NaN, or a posterior failed; names the parameter or
+            the documents.
 
     Warns:
         ConvergenceWarning: Some chains are unreliable. Their documents are left out.
 
     Example:
-        >>> quick = dict(num_docs=3, num_chains=2, num_samples=100, warmup_steps=50)
-        >>> import warnings; warnings.simplefilter("ignore")  # such short chains are unreliable
-        >>> accuracy = lntm.evaluation.posterior_accuracy(model, guide, test, **quick)
-        >>> accuracy.guides["taylor"].mean_error.shape
-        torch.Size([3])
+        >>> settings = {"num_docs": 1, "num_samples": 2000}
+        >>> accuracy = lntm.evaluation.posterior_accuracy(model, guide, test, **settings)
+        >>> accuracy.guides["taylor"].total_variation.shape
+        torch.Size([1])
     """
     corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
     require_whole(1, num_docs=num_docs)

@@ -132,7 +132,7 @@ def resolve_cache_weight(model: TopicModel, cache_weight: Any) -> float | None:
             and None for other models.
 
     Raises:
-        ConfigError: The argument is not a positive, finite number, ``"model"`` or None.
+        ConfigError: A number is negative, 0, infinite or NaN, or the argument has another type.
     """
     if cache_weight is None:
         return None

@@ -411,7 +411,7 @@ def _model_of(prior: Prior, topics: Any, concentration: float | None = None) -> 
     if concentration is not None and not 0 < concentration <= HIGHEST:
         raise ConfigError(
             f"concentration is {concentration}; expected a positive number up to {HIGHEST:g}, or "
-            "None for words that are independent draws, which they nearly are long before"
+            "None for words that are independent draws"
         )
     model = _independent_model_of(prior, topics)
     if concentration is not None:

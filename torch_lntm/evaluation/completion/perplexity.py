@@ -32,7 +32,7 @@ def completion_perplexity(theta: Any, topics: Any, held_out: Corpus) -> Completi
         The scores.
 
     Raises:
-        ConfigError: The shapes do not match, an entry is negative or not finite, a row is 0, or a
+        ConfigError: The shapes differ, an entry is negative, infinite or NaN, a row is 0, or a
             held-out word has probability 0.
         CorpusError: There is no held-out token.
     """

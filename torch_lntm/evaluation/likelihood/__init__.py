@@ -1,4 +1,4 @@
-"""Held-out log likelihood of documents with their topic proportions integrated out."""
+"""Held-out log likelihood of documents, topic proportions integrated out."""
 
 from torch_lntm.evaluation.likelihood.annealed import AIS
 from torch_lntm.evaluation.likelihood.bracket import AISBracket, ais_bracket

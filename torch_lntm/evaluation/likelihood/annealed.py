@@ -16,7 +16,7 @@ from torch_lntm import noise
 from torch_lntm.corpus import Corpus, DocumentBatch
 from torch_lntm.errors import ConfigError, IncompatibleGuideError, require_whole
 from torch_lntm.evaluation.checks import corpus_space, identified_space, warn_of_documents
-from torch_lntm.evaluation.likelihood.documents import solve, words_of
+from torch_lntm.evaluation.likelihood.documents import document_words, solve
 from torch_lntm.evaluation.likelihood.estimate import LikelihoodEstimate, LikelihoodMethod
 from torch_lntm.guides import make_guide
 from torch_lntm.latents import DocumentTarget
@@ -26,20 +26,18 @@ from torch_lntm.sampling import ais
 from torch_lntm.sampling.bridge import Bridge
 from torch_lntm.sampling.importance import summarise_weights
 
-#: Numbers that a batch's words and chains hold at most: on a CPU what its caches hold, elsewhere
-#: what keeps the device busy.
+#: Most numbers of a batch's words and chains. The limit of CPUs fits their caches; the limit of
+#: other devices keeps them busy.
 _MAX_NUMBERS_CPU, _MAX_NUMBERS_ELSEWHERE = 2**19, 2**25
-#: Numbers that a part holds before documents with less than this share of the words of its longest
-#: one are left to another.
+#: A part of at least this many numbers ends before a document with less than this share of the
+#: words of the part's longest document.
 _FEWEST_NUMBERS, _LEAST_SHARE = 2**16, 0.8
-#: Transitions after which every chain should have moved.
+#: Transitions after which a chain without a move counts as stuck.
 _FEWEST_TRANSITIONS = 10
-#: Chains that count, below which one has more than half of the weight: neither the mean weight nor
-#: its standard error is then to be trusted.
+#: Smallest reliable effective sample size, in chains. Below 2, a single chain has more than half
+#: of the weight, and the mean weight and its standard error are unreliable.
 LEAST_CHAINS = 2.0
-
-
-#: Temperatures, leapfrog steps and schedule of the paths, by where these start.
+#: Default number of temperatures, leapfrog steps and schedule, by start of the path.
 _DEFAULTS: dict[str, tuple[int, int, str]] = {
     "posterior": (64, 6, "sigmoid"),
     "prior": (500, 5, "power"),
@@ -48,7 +46,7 @@ _DEFAULTS: dict[str, tuple[int, int, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class AnnealingPath:
-    """How documents are annealed; the fields are those of :class:`AIS`, with none left open."""
+    """A resolved annealing path: the fields of :class:`AIS`, with every default filled in."""
 
     start: str
     num_chains: int
@@ -58,7 +56,7 @@ class AnnealingPath:
 
     @cached_property
     def temperatures(self) -> list[float]:
-        """The schedule, from 0 to 1."""
+        """Inverse temperatures of the schedule, from 0 to 1."""
         return ais.make_schedule(self.schedule, self.num_temperatures).tolist()
 
     def describe(self) -> str:
@@ -76,38 +74,39 @@ class AnnealingPath:
 class AIS(LikelihoodMethod):
     """Annealed importance sampling (*Neal 2001*): chains that end at the posterior.
 
-    The estimate of p(w_d) is unbiased, that of its log a stochastic lower bound;
-    :func:`ais_bracket` bounds it from the other side.
+    The estimate of p(w_d) is unbiased. The estimate of log p(w_d) is a stochastic lower bound;
+    :func:`ais_bracket` gives an upper bound.
 
-    * ``start="posterior"``: from a normal q near the posterior, along q^(1−t) p^t. A short run of
-      other chains moves Laplace's normal to where the posterior's mass is, so that q need not be
-      near in the beginning. For priors whose identified coordinates offer a normal: normal priors
-      of eta and factor priors, not Dirichlet priors.
-    * ``start="prior"``: from the prior, along p(z) p(w | z)^t. It takes many times
-      the work, but needs nothing except the prior's density.
+    * ``start="posterior"``: chains start from a normal q near the posterior, along q^(1−t) p^t. A
+      short run of other chains first moves Laplace's normal to the posterior's mass, so a poor
+      approximation suffices. Available for normal priors of eta and for factor priors.
+    * ``start="prior"``: chains start from the prior, along p(z) p(w | z)^t. It takes many times the
+      work, and needs the prior's density alone. Available for every prior.
 
-    Chains from q have to travel to what q leaves out. Where the prior is wide and few of them get
-    there, their estimates are low by more than their spread tells. The defaults are for such
-    priors; elsewhere 32 temperatures of 4 leapfrog steps, a third of the work, are still better
-    than the default from the prior.
+    Chains from q must travel to parts of the posterior that q misses. If the prior is wide and few
+    chains arrive, the estimates are lower than their spread suggests. The defaults are safe for
+    wide priors. For other priors 32 temperatures of 4 leapfrog steps take a third of the work, and
+    are still more accurate than the default from the prior.
 
-    Accuracy comes from temperatures first: with twice as many, the log weights have about half the
-    variance. Where that is above 1, more chains are a poor substitute.
+    More temperatures improve the accuracy most: twice the number halves the variance of the log
+    weights. More chains help little if this variance is above 1.
 
     Args:
-        num_chains: Chains, and so weights, of each document; at least 2.
-        num_temperatures: Inverse temperatures from 0 to 1, both included; at least 3. By default 64
-            from the posterior and 500 from the prior.
-        num_steps: Leapfrog steps of the transition at each; by default 6 and 5.
-        schedule: ``"power"``, (i/(T−1))³, which has most of them where they matter from the prior
-            on, and is the default there; ``"sigmoid"`` (*Wu et al. 2017*), which has most at both
-            ends, and is the default from the posterior; ``"linear"``; or a tensor of temperatures,
-            rising from 0 to 1.
-        start: ``"posterior"`` or ``"prior"``; by default the first that the model's prior has.
+        num_chains: Chains, and thus weights, of each document; at least 2.
+        num_temperatures: Inverse temperatures from 0 to 1, ends included; at least 3. Defaults to
+            64 from the posterior and to 500 from the prior.
+        num_steps: Leapfrog steps of the transition at each temperature. Defaults to 6 from the
+            posterior and to 5 from the prior.
+        schedule: Spacing of the temperatures: ``"power"``, (i/(T−1))³, dense at the prior;
+            ``"sigmoid"``, dense at both ends (*Wu et al. 2017*); ``"linear"``; or a tensor of
+            temperatures that rise from 0 to 1. Defaults to ``"power"`` from the prior and to
+            ``"sigmoid"`` from the posterior.
+        start: ``"posterior"`` or ``"prior"``. Defaults to ``"posterior"`` if the model's prior
+            supports it.
 
     Raises:
-        ConfigError: A number that is too small, temperatures that do not rise from 0 to 1, or no
-            such start.
+        ConfigError: A number is too small, the temperatures do not rise from 0 to 1, or the start
+            is unknown.
     """
 
     num_chains: int = 16
@@ -125,17 +124,17 @@ class AIS(LikelihoodMethod):
                 f"start is {self.start!r}; expected one of {', '.join(_DEFAULTS)}, or None for the "
                 "first that the model's prior has"
             )
-        filled = self._with_defaults(self.start or "posterior")
-        require_whole(0, num_temperatures=filled.num_temperatures)
-        require_whole(1, num_steps=filled.num_steps)
-        _ = filled.temperatures
+        path = self._with_defaults(self.start or "posterior")
+        require_whole(0, num_temperatures=path.num_temperatures)
+        require_whole(1, num_steps=path.num_steps)
+        _ = path.temperatures  # raises for an invalid schedule
 
     def path(self, model: TopicModel, corpus: Corpus) -> AnnealingPath:
-        """The path for a model's documents, with nothing left open.
+        """The annealing path for a model's documents, with defaults filled in.
 
         Raises:
-            IncompatibleGuideError: The path is to start from the posterior, and the model's prior
-                offers no normal approximation of it.
+            IncompatibleGuideError: The start is ``"posterior"``, and the model's prior has no
+                normal approximation of the posterior.
         """
         if self.start == "prior":
             return self._with_defaults("prior")
@@ -151,7 +150,7 @@ class AIS(LikelihoodMethod):
         return self._with_defaults("posterior" if has_normal else "prior")
 
     def _with_defaults(self, start: str) -> AnnealingPath:
-        """With the defaults of a start."""
+        """The path from a start, with the start's defaults."""
         num_temperatures, num_steps, schedule = _DEFAULTS[start]
         return AnnealingPath(
             start,
@@ -166,7 +165,7 @@ class AIS(LikelihoodMethod):
     ) -> LikelihoodEstimate:
         """See :meth:`LikelihoodMethod.compute`.
 
-        Ctrl-C ends it without a result: a partial sum would be of other documents.
+        Ctrl-C ends the computation without a result.
         """
         path = self.path(model, corpus)
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
@@ -196,13 +195,13 @@ class AIS(LikelihoodMethod):
 
 
 class AnnealedDocuments(NamedTuple):
-    """What the chains of some documents came to.
+    """Weights and diagnostics of the chains of some documents, on the CPU.
 
     Attributes:
-        rows: ``(num_docs,)`` positions in the corpus, on the CPU.
-        log_weights: ``(num_chains, num_docs)`` float64 nats, on the CPU, as are the others.
-        acceptance: ``(num_docs,)`` mean acceptance probability.
-        stuck: ``(num_docs,)`` bool, some chain never moved in 10 transitions or more.
+        rows: ``(num_docs,)`` positions in the corpus.
+        log_weights: ``(num_chains, num_docs)`` float64 nats.
+        acceptance: ``(num_docs,)`` mean acceptance probabilities.
+        stuck: ``(num_docs,)`` bool, whether a chain never moved in more than 10 transitions.
     """
 
     rows: Tensor
@@ -221,22 +220,22 @@ def anneal_corpus(
     progress: bool,
     latents: Mapping[str, Tensor] | None = None,
 ) -> Iterator[AnnealedDocuments]:
-    """Chains of all documents with tokens, batch by batch.
+    """Annealed chains of all documents with tokens, batch by batch.
 
     Args:
         model: The model.
         corpus: The documents.
-        path: The path, and how many chains go along it.
+        path: The path and the number of chains.
         seed: Seed of all noise.
-        max_docs: Documents annealed at once, at most.
+        max_docs: Most documents annealed at once.
         progress: Show a progress bar over temperatures.
-        latents: ``(num_docs, dim)`` the latent variables that made the documents, by the names of
-            their sites: chains go from there to the start of the path. By default they go from its
-            start on.
+        latents: ``(num_docs, dim)`` latent variables that generated the documents, by site. Chains
+            then run in reverse, from these values to the start of the path. Defaults to forward
+            chains.
 
     Raises:
-        NumericalError: A parameter, or a density where the chains start, is not finite, or a normal
-            near the posterior could not be computed; names the parameter or the documents.
+        NumericalError: A parameter or a density at the start is infinite or NaN, or the normal near
+            the posterior failed; names the parameter or the documents.
     """
     schedule = path.temperatures
     model.check_parameters()
@@ -247,18 +246,18 @@ def anneal_corpus(
     with tqdm(total=total, disable=not progress, unit="temperature") as bar:
         for first in start.targets(corpus, parts, max_docs):
             batch = first.batch
-            # Documents outermost: the layout of all products, which noise then has as well.
+            # Documents are the outermost axis in memory, as in all products with these keys.
             keys = noise.document_keys(seed, batch.index, path.num_chains).mT.contiguous().mT
             target, transitions = start.prepare(first, schedule, keys, path.num_steps)
             posterior = None
             if latents is not None:
-                of_batch = {
+                batch_latents = {
                     name: value[batch.index].expand(path.num_chains, -1, -1)
                     for name, value in latents.items()
                 }
-                posterior = target.locate(of_batch, noise.fold_in(keys, ais.POSTERIOR))
+                posterior = target.locate(batch_latents, noise.fold_in(keys, ais.POSTERIOR))
             chains = ais.anneal(target, schedule, transitions, keys, posterior, bar.update)
-            # A chain that a few transitions leave where it is has bad luck, not a bad step size.
+            # Few transitions can leave a chain in place by chance, at a good step size.
             stuck = ~chains.moved.all(0) & (len(schedule) > _FEWEST_TRANSITIONS + 2)
             yield AnnealedDocuments(
                 batch.index.cpu(),
@@ -269,21 +268,21 @@ def anneal_corpus(
 
 
 def _parts(model: TopicModel, corpus: Corpus, num_chains: int, max_docs: int) -> list[np.ndarray]:
-    """Positions of all documents with tokens, those with as many words together."""
+    """Positions of all documents with tokens, in parts with similar numbers of words."""
     sizes = np.diff(corpus.row_offsets)
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     numbers = _MAX_NUMBERS_CPU if model.device.type == "cpu" else _MAX_NUMBERS_ELSEWHERE
     sizes = sizes[order]
-    for_document = sizes * (model.num_topics + num_chains)
+    numbers_per_document = sizes * (model.num_topics + num_chains)
     parts, stop = [], len(order)
     while stop > 0:
         longest = stop - 1
-        start = max(0, stop - max(1, min(max_docs, int(numbers // for_document[longest]))))
-        # A much shorter document is worth a part of its own, if the part is worth its overhead.
-        alike = int(np.searchsorted(sizes, _LEAST_SHARE * sizes[longest]))
-        enough = stop - math.ceil(_FEWEST_NUMBERS / for_document[longest])
-        start = max(start, min(alike, enough))
+        start = max(0, stop - max(1, min(max_docs, int(numbers // numbers_per_document[longest]))))
+        # Much shorter documents start a new part if this part is large enough for its overhead.
+        similar = int(np.searchsorted(sizes, _LEAST_SHARE * sizes[longest]))
+        enough = stop - math.ceil(_FEWEST_NUMBERS / numbers_per_document[longest])
+        start = max(start, min(similar, enough))
         parts.append(order[start:stop])
         stop = start
     return parts
@@ -304,7 +303,7 @@ class _FromPrior:
     def targets(
         self, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
     ) -> Iterator[DocumentTarget]:
-        """The densities of each part's documents in float64, in as few coordinates as there are."""
+        """Densities of each part's documents, float64, in the fewest coordinates."""
         for part in parts:
             batch = corpus.batch(part, self.model.device, torch.float64)
             target = self.model.bind(batch, dtype=torch.float64, padded=True)
@@ -313,7 +312,7 @@ class _FromPrior:
     def prepare(
         self, target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
     ) -> tuple[DocumentTarget, ais.Transitions]:
-        """What chains of keys ``(num_chains, num_docs)`` go along, and how."""
+        """Target and transitions of chains with keys ``(num_chains, num_docs)``."""
         return target, ais.tune(target, schedule, keys, num_steps)
 
 
@@ -323,28 +322,28 @@ class _FromPosterior(_FromPrior):
     def targets(
         self, corpus: Corpus, parts: Sequence[np.ndarray], max_docs: int
     ) -> Iterator[Bridge]:
-        """The same, seen from the normals of the prior's own guide.
+        """Densities of each part's documents, with normals from the prior's reference guide.
 
         Posteriors are solved for several parts at once.
         """
         ends = np.cumsum([len(part) for part in parts])
         start = 0
         while start < len(parts):
-            before = ends[start] - len(parts[start])
-            stop = max(start + 1, int(np.searchsorted(ends, before + max_docs, side="right")))
+            num_before = ends[start] - len(parts[start])
+            stop = max(start + 1, int(np.searchsorted(ends, num_before + max_docs, side="right")))
             rows = np.concatenate(parts[start:stop])
             batch = corpus.batch(rows, self.model.device, torch.float64)
             batch = self.model.topics.assign_groups(batch)
-            whole = self._bridge(batch)
-            for chosen in torch.arange(len(rows), device=batch.device).split(
+            bridge = self._bridge(batch)
+            for rows_of_part in torch.arange(len(rows), device=batch.device).split(
                 [len(part) for part in parts[start:stop]]
             ):
                 yield replace(
-                    whole,
-                    space=whole.space.select(chosen),
-                    batch=batch.select(chosen),
-                    loc=whole.loc[chosen],
-                    factor=whole.factor[chosen],
+                    bridge,
+                    space=bridge.space.select(rows_of_part),
+                    batch=batch.select(rows_of_part),
+                    loc=bridge.loc[rows_of_part],
+                    factor=bridge.factor[rows_of_part],
                 )
             start = stop
 
@@ -352,7 +351,9 @@ class _FromPosterior(_FromPrior):
         guide = make_guide(identified_space(self.model, batch).reference, self.model)
         space, posterior = solve(self.model, batch.to(dtype=self.model.dtype), guide)
         drawn, _ = guide.as_independent(batch, posterior)
-        documents = ((words, cells.counts) for words, cells in words_of(drawn, self.topics.mT))
+        documents = (
+            (words, cells.counts) for words, cells in document_words(drawn, self.topics.mT)
+        )
         loc, factor = space.normal(posterior, documents)
         return Bridge(
             space=space,
@@ -367,21 +368,21 @@ class _FromPosterior(_FromPrior):
     def prepare(
         self, target: DocumentTarget, schedule: Sequence[float], keys: Tensor, num_steps: int
     ) -> tuple[DocumentTarget, ais.Transitions]:
-        """See :meth:`_FromPrior.prepare`; from normals that chains have fitted."""
+        """See :meth:`_FromPrior.prepare`. Short chains first improve the normals."""
         assert isinstance(target, Bridge)
         return ais.fit(target, schedule, keys, num_steps)
 
 
 def warn_of_chains(path: AnnealingPath, size: Tensor, stuck: Tensor, what: str) -> None:
-    """Name the documents whose annealed chains are not to be trusted.
+    """Warn of documents with unreliable annealed chains.
 
     Args:
-        path: What the chains were annealed along.
+        path: The path of the chains.
         size: ``(num_docs,)`` effective sample sizes of the documents' chains.
         stuck: ``(num_docs,)`` bool, whether a chain never moved.
-        what: What was estimated, in words.
+        what: The estimated quantity, in words.
     """
-    # Two chains that differ at all have less than two.
+    # The effective sample size of two different chains is always below 2.
     least = min(LEAST_CHAINS, path.num_chains / 2.0)
     problem = f"an effective sample size below {least:g} chains"
     cure = "raise num_temperatures, or num_chains"

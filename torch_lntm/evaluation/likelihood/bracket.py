@@ -1,4 +1,4 @@
-"""Log likelihood of simulated documents from below and from above."""
+"""Lower and upper bounds of the log likelihood of simulated documents."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from torch_lntm.sampling.importance import summarise_weights
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AISBracket:
-    """Stochastic bounds of log p(w_d) of documents that were drawn from the model itself.
+    """Stochastic bounds of log p(w_d) for documents that were drawn from the model.
 
     Attributes:
         corpus: The documents.
         lower: Estimates by chains that end at the posterior; below log p(w_d) in expectation.
-        upper: ``(num_docs,)`` float64 nats, estimates by chains back from the truth; above log
-            p(w_d) in expectation, 0 for an empty document. All reverse chains of a document start
-            from the same latent value, the one that generated it. They are therefore not
-            independent: estimate the error from the spread over documents.
-        upper_effective_sample_size: ``(num_docs,)`` chains that count in ``upper``.
+        upper: ``(num_docs,)`` float64 nats, estimates by reverse chains; above log p(w_d) in
+            expectation, 0 for an empty document. All reverse chains of a document start from the
+            latent variables that generated it, and are therefore dependent. Estimate the error from
+            the spread over documents.
+        upper_effective_sample_size: ``(num_docs,)`` effective number of reverse chains.
     """
 
     corpus: Corpus
@@ -39,17 +39,17 @@ class AISBracket:
 
     @property
     def gap(self) -> Tensor:
-        """Upper less lower bound ``(num_docs,)`` nats; by chance it can be negative."""
+        """Upper minus lower bound ``(num_docs,)`` nats; chance can make it negative."""
         return self.upper - self.lower.log_likelihood
 
     @property
     def mean_gap(self) -> float:
-        """Mean gap of documents with tokens, nats: an upper bound of the mean error of both."""
+        """Mean gap of documents with tokens, nats. It limits the mean error of both bounds."""
         return float(self.gap[self.lower.lengths > 0].mean())
 
     @property
     def mean_gap_standard_error(self) -> float:
-        """Standard error of ``mean_gap`` over documents; infinite for a single one."""
+        """Standard error of ``mean_gap`` over documents; infinite for a single document."""
         gap = self.gap[self.lower.lengths > 0]
         return float(gap.std() / math.sqrt(len(gap))) if len(gap) > 1 else math.inf
 
@@ -77,32 +77,37 @@ def ais_bracket(
     progress: bool = False,
     covariates: Mapping[str, Any] | None = None,
 ) -> AISBracket:
-    """How far annealed importance sampling is from the truth, at most, on simulated documents.
+    """Largest error of annealed importance sampling, measured on simulated documents.
 
-    The latent variables that made a document are a draw from its posterior. Chains that go from
-    there back to where the others start have E 1/weight = 1/p(w), so −log of their mean 1/weight is
-    a stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Where it meets the
-    lower bound both are right; for real documents of like lengths, under a model that fits them,
-    the lower bound then is as good.
+    The latent variables that generated a document are a draw from its posterior. Reverse chains
+    start from this draw and have E 1/weight = 1/p(w), so −log of their mean 1/weight is a
+    stochastic upper bound of log p(w) (*Grosse, Ghahramani & Adams 2015*). Forward chains give a
+    lower bound. If both bounds meet, both are right. The lower bound is then as accurate for real
+    documents of similar lengths, under a model that fits the documents.
 
     Args:
-        model: The model, from whose present parameters the documents are drawn.
+        model: The model. Documents are drawn from its present parameters.
         lengths: ``(num_docs,)`` tokens of each document.
-        settings: Chains, temperatures and transitions, the same both ways.
+        settings: Chains, temperatures and transitions in both directions. Defaults to ``AIS()``.
         seed: Seed of the documents and of all chains.
-        max_docs: Documents annealed at once, at most.
-        progress: Show progress bars, one each way.
-        covariates: ``(num_docs, ...)`` arrays by name, where the model's prior has covariates.
+        max_docs: Most documents annealed at once.
+        progress: Show a progress bar for each direction.
+        covariates: ``(num_docs, ...)`` arrays by name, for a prior with covariates.
 
     Returns:
         The documents and their bounds.
 
     Raises:
-        ConfigError: A setting that cannot be used.
-        NumericalError: A density is not finite; names documents.
+        ConfigError: A setting is out of range.
+        NumericalError: A density is infinite or NaN; names documents.
 
     Warns:
-        UnreliableEstimateWarning: See :func:`log_likelihood`; of either side.
+        UnreliableEstimateWarning: Some chains are unreliable, as for :func:`log_likelihood`.
+
+    Example:
+        >>> bracket = lntm.evaluation.ais_bracket(model, lengths=[20, 30])
+        >>> abs(bracket.mean_gap) < 1
+        True
     """
     require_model(model)
     settings = AIS() if settings is None else settings
@@ -112,7 +117,7 @@ def ais_bracket(
     upper = torch.zeros(corpus.num_docs, dtype=torch.float64)
     size = torch.full_like(upper, float(path.num_chains))
     stuck = torch.zeros_like(upper, dtype=torch.bool)
-    for of_batch in anneal_corpus(
+    for part in anneal_corpus(
         model,
         corpus,
         path,
@@ -121,9 +126,9 @@ def ais_bracket(
         progress=progress,
         latents=latents,
     ):
-        summary = summarise_weights(-of_batch.log_weights, 0)
-        upper[of_batch.rows] = -summary.log_mean
-        size[of_batch.rows] = summary.effective_sample_size
-        stuck[of_batch.rows] = of_batch.stuck
+        summary = summarise_weights(-part.log_weights, 0)
+        upper[part.rows] = -summary.log_mean
+        size[part.rows] = summary.effective_sample_size
+        stuck[part.rows] = part.stuck
     warn_of_chains(path, size, stuck, "upper bounds")
     return AISBracket(corpus, lower, upper, size)

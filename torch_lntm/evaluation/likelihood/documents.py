@@ -1,4 +1,4 @@
-"""The documents of a corpus one by one, each with a guide's posterior."""
+"""Documents of a corpus with a guide's posterior, for integration one by one."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from torch_lntm.progress import tqdm
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """One document with tokens, and where its posterior is.
+    """A document with tokens and its approximate posterior.
 
     Attributes:
-        position: Its position in the corpus.
-        space: The coordinates of its batch.
-        posterior: What the guide made of the batch.
-        row: Its place in the batch.
-        words: ``(nnz, num_topics)`` float64 probabilities of its words under each topic.
-        cells: Their counts, float64.
-        independent: ``(nnz,)`` float64 counts of independent draws that have about its posterior:
-            those counts themselves, unless it repeats its words.
+        position: Position in the corpus.
+        space: Coordinates of the document's batch.
+        posterior: The guide's posterior of the batch.
+        row: Row of the document in the batch.
+        words: ``(nnz, num_topics)`` float64 probabilities of the document's words under each topic.
+        cells: Counts of the words, float64.
+        independent: ``(nnz,)`` float64 counts of independent draws with about the same posterior.
+            They equal the counts unless the model is bursty.
     """
 
     position: int
@@ -45,10 +45,10 @@ class Document:
 
 
 def guide_for(model: TopicModel, guide: Guide[Any] | None, space: IdentifiedSpace) -> Guide[Any]:
-    """The guide, if it is one of this model; by default the one that the space refers to.
+    """The checked guide. Defaults to the space's reference guide.
 
     Raises:
-        ConfigError: It is no guide.
+        ConfigError: The argument is not a guide.
         IncompatibleGuideError: The guide belongs to another model.
     """
     return make_guide(space.reference, model) if guide is None else require_guide(guide, model)
@@ -57,7 +57,7 @@ def guide_for(model: TopicModel, guide: Guide[Any] | None, space: IdentifiedSpac
 def documents(
     model: TopicModel, corpus: Corpus, guide: Guide[Any], max_docs: int, progress: bool
 ) -> Iterator[list[Document]]:
-    """Yields the documents with tokens of each batch that has some.
+    """Yields the documents with tokens, in a list for each batch.
 
     Args:
         model: The model.
@@ -67,8 +67,7 @@ def documents(
         progress: Show a progress bar.
 
     Raises:
-        NumericalError: A posterior could not be computed, or cannot be drawn around; names
-            documents.
+        NumericalError: A posterior failed, or is improper; names documents.
     """
     words = model.topics.double_probs.mT.contiguous()
     with tqdm(total=corpus.num_docs, disable=not progress, unit="doc") as bar:
@@ -76,28 +75,29 @@ def documents(
             space, posterior = solve(model, batch, guide)
             drawn, _ = guide.as_independent(batch, posterior)
             independent = drawn.counts.double().split(drawn.row_offsets.diff().tolist())
-            found = [
-                Document(int(batch.index[row]), space, posterior, row, *of_document, counts)
-                for row, (of_document, counts) in enumerate(
+            nonempty = [
+                Document(int(batch.index[row]), space, posterior, row, *words_and_cells, counts)
+                for row, (words_and_cells, counts) in enumerate(
                     zip(
-                        words_of(model.topics.assign_groups(batch), words), independent, strict=True
+                        document_words(model.topics.assign_groups(batch), words),
+                        independent,
+                        strict=True,
                     )
                 )
                 if len(counts)
             ]
-            if found:
-                yield found
+            if nonempty:
+                yield nonempty
             bar.update(batch.num_docs)
 
 
 def solve(
     model: TopicModel, batch: DocumentBatch, guide: Guide[Any]
 ) -> tuple[IdentifiedSpace, Posterior]:
-    """The identified coordinates of a batch, and a guide's posterior that can be drawn around.
+    """Identified coordinates of a batch, and a guide's proper posterior.
 
     Raises:
-        NumericalError: A posterior could not be computed, or cannot be drawn around; names
-            documents.
+        NumericalError: A posterior failed, or is improper; names documents.
     """
     space, posterior = identified_space(model, batch), guide.posterior(batch)
     improper = ~space.proper(posterior)
@@ -112,15 +112,15 @@ def solve(
     return space, posterior
 
 
-def words_of(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Cells]]:
-    """Yields the words of each document and their counts.
+def document_words(batch: DocumentBatch, words: Tensor) -> Iterator[tuple[Tensor, Cells]]:
+    """Yields the word probabilities and the counts of each document.
 
     Args:
         batch: The documents.
         words: ``(num_words, num_topics)`` float64 probabilities of all words under each topic.
 
     Yields:
-        ``(nnz, num_topics)`` of ``words``, and the counts, float64.
+        Rows ``(nnz, num_topics)`` of ``words``, and the counts, float64.
     """
     offsets, counts = batch.row_offsets.tolist(), batch.counts.double()
     for start, stop in pairwise(offsets):

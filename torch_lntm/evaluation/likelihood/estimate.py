@@ -1,4 +1,4 @@
-"""LikelihoodEstimate, and what a method of estimating likelihoods is."""
+"""Estimates of log likelihoods, and the base class of methods."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from torch_lntm.evaluation.checks import check_arguments
 from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.models import TopicModel
 
-#: Pareto k̂ above which an importance estimate is not to be trusted.
+#: Largest Pareto k̂ of a reliable importance estimate.
 PARETO_K_LIMIT = 0.7
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LikelihoodEstimate:
-    """Estimates of log p(w_d) in nats, the probability of the tokens in a given order.
+    """Estimates of log p(w_d), the log probability of a document's tokens in a given order.
 
     Attributes:
         log_likelihood: ``(num_docs,)`` float64 nats; 0 for an empty document.
-        standard_error: ``(num_docs,)`` error of each estimate alone, nats: the standard error over
-            draws or chains, or, of quadrature, the change from half the points per axis.
+        standard_error: ``(num_docs,)`` error of each estimate, nats. It is the standard error over
+            draws or chains; for quadrature, the change from half the points per axis.
         lengths: ``(num_docs,)`` int64 tokens.
         method: Name of the method.
         description: The method and its settings, in words.
         num_samples: Draws or chains per document, or points of the grid.
-        seed: Seed of the draws; None where there are none.
+        seed: Seed of the draws; None for quadrature.
         corpus_name: Name of the corpus.
-        effective_sample_size: ``(num_docs,)`` draws or chains that count, if there are any.
-        pareto_k: ``(num_docs,)`` tail shape of the weights, ``-inf`` for an empty document; an
-            estimate is unreliable above 0.7. Importance sampling only, else None.
+        effective_sample_size: ``(num_docs,)`` effective number of draws or chains; None for
+            quadrature.
+        pareto_k: ``(num_docs,)`` tail shape of the importance weights, ``-inf`` for an empty
+            document. An estimate is unreliable above 0.7. None for other methods.
         acceptance: ``(num_docs,)`` mean acceptance probability of the chains' transitions, 1 for an
-            empty document. Annealed importance sampling only, else None.
+            empty document. None for methods other than annealed importance sampling.
     """
 
     log_likelihood: Tensor
@@ -54,7 +55,7 @@ class LikelihoodEstimate:
 
     @property
     def num_docs(self) -> int:
-        """Documents with tokens, those that per-token figures are about."""
+        """Number of documents with tokens. Per-token figures use these documents."""
         return int((self.lengths > 0).sum())
 
     @property
@@ -64,9 +65,9 @@ class LikelihoodEstimate:
 
     @property
     def total_error(self) -> float:
-        """Error of ``total`` that more draws or points would remove, nats.
+        """Numerical or Monte Carlo error of ``total``, nats.
 
-        Standard errors of independent draws add in squares; numerical errors add up.
+        Standard errors of independent draws add in squares; numerical errors add linearly.
         """
         if self.seed is None:
             return float(self.standard_error.sum())
@@ -79,7 +80,7 @@ class LikelihoodEstimate:
 
     @property
     def nats_per_token_standard_error(self) -> float:
-        """Standard error of ``nats_per_token`` over documents; infinite for a single one."""
+        """Standard error of ``nats_per_token`` over documents; infinite for a single document."""
         return per_token(self.log_likelihood, self.lengths)[1]
 
     @property
@@ -89,16 +90,16 @@ class LikelihoodEstimate:
 
     @property
     def perplexity_standard_error(self) -> float:
-        """Standard error of ``perplexity`` over documents; infinite for a single one."""
+        """Standard error of ``perplexity`` over documents; infinite for a single document."""
         return self.perplexity * self.nats_per_token_standard_error
 
     def __repr__(self) -> str:
         where = f" of {self.corpus_name}" if self.corpus_name else ""
-        how, error = self.description, "numerical"
+        method, error = self.description, "numerical"
         if self.seed is not None:
-            how, error = f"{how}, seed {self.seed}", "Monte Carlo s.e."
+            method, error = f"{method}, seed {self.seed}", "Monte Carlo s.e."
         text = (
-            f"LikelihoodEstimate: log p(w){where} by {how}\n"
+            f"LikelihoodEstimate: log p(w){where} by {method}\n"
             f"  total       {self.total:.1f} nats ± {self.total_error:.2g} ({error}), "
             f"{self.num_docs} documents, {int(self.lengths.sum())} tokens\n"
             f"  per token   {self.nats_per_token:.4f} nats ± "
@@ -110,7 +111,7 @@ class LikelihoodEstimate:
         return f"{text}\n{diagnostics}" if diagnostics else text
 
     def _diagnostics(self) -> str:
-        """A line about the draws or chains; empty where there are none."""
+        """A line about the draws or chains; empty for quadrature."""
         used, lines = self.lengths > 0, []
         if self.effective_sample_size is not None:
             size = self.effective_sample_size[used]
@@ -135,12 +136,12 @@ class LikelihoodEstimate:
 
 
 class LikelihoodMethod(ABC):
-    """A way to estimate log p(w_d); a subclass is a frozen dataclass of its settings.
+    """Base class of methods that estimate log p(w_d).
 
-    A subclass defines :meth:`compute`.
+    A subclass is a frozen dataclass of the method's settings, and defines :meth:`compute`.
     """
 
-    #: What :func:`~torch_lntm.evaluation.log_likelihood` knows the method by.
+    #: Name of the method for :func:`~torch_lntm.evaluation.log_likelihood`.
     name: ClassVar[str]
 
     @torch.no_grad()
@@ -153,23 +154,23 @@ class LikelihoodMethod(ABC):
         max_docs: int = 256,
         progress: bool = False,
     ) -> LikelihoodEstimate:
-        """Estimates log p(w_d) of every document.
+        """Estimate log p(w_d) of every document.
 
         Args:
-            model: The model; computed at its present parameters on its device, in float64.
-            corpus: Documents over the model's vocabulary, or a matrix of their counts.
+            model: The model. Its present parameters are used, on its device, in float64.
+            corpus: Documents over the model's vocabulary, or a matrix of counts.
             seed: Seed of the draws.
-            max_docs: Documents to compute together, at most.
+            max_docs: Most documents computed together.
             progress: Show a progress bar.
 
         Raises:
-            ConfigError: A setting that cannot be used, or a corpus over another vocabulary.
-            IncompatibleGuideError: The guide belongs to another model, or the model's prior does
-                not offer what the method needs.
+            ConfigError: A setting is out of range, or the corpus has another vocabulary.
+            IncompatibleGuideError: The guide belongs to another model, or the method does not
+                support the model's prior.
             NumericalError: A computation failed; names documents.
 
         Warns:
-            UnreliableEstimateWarning: Documents whose estimates are not to be trusted.
+            UnreliableEstimateWarning: Estimates of some documents are unreliable.
         """
         corpus = check_arguments(model, corpus, seed=seed, max_docs=max_docs)
         return self.compute(model, corpus, seed, max_docs, progress)
@@ -178,7 +179,7 @@ class LikelihoodMethod(ABC):
     def compute(
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
-        """The work of :meth:`estimate`, which has checked the arguments.
+        """The computation of :meth:`estimate`, with checked arguments.
 
         Args:
             model: See :meth:`estimate`.

@@ -27,33 +27,34 @@ from torch_lntm.sampling.importance import MIN_SAMPLES, log_weights, pareto_k, s
 class Importance(LikelihoodMethod):
     """Importance sampling (*Ahmed & Xing 2007, §4.2*).
 
-    The estimate of p(w_d) is unbiased, that of its log low by about half the squared standard
-    error. Compare methods of inference by this number, not by their own bounds.
+    The estimate of p(w_d) is unbiased. The estimate of log p(w_d) is low by about half the squared
+    standard error. Compare methods of inference by this number, since their bounds are not
+    comparable.
 
-    * Normal priors of eta, and factor priors with Gaussian sources: draws are of the K − 1
-      contrasts of eta that the likelihood depends on, with the sources integrated out. A normal
-      proposal narrower than the posterior has weights of infinite variance; the Student-t of the
-      same centre and scale does not.
-    * Factor priors with Laplace sources: draws are of the sources and the contrasts of eta
-      together, from a Student-t at the guide's means with the covariance that Laplace's method
-      gives there. No normal has weights of finite variance.
-    * Dirichlet priors: draws are of theta, from the guide's Dirichlet (``"dirichlet"``), or from a
-      mixture around it in which every topic may be absent (``"sticks"``). A Dirichlet has too
-      little mass where a topic that some words may have come from is absent, the more so the
-      smaller the prior's concentration.
+    The proposal depends on the prior:
+
+    * Normal priors of eta, and factor priors with Gaussian sources: draws of the K − 1 contrasts of
+      eta, sources integrated out. A normal proposal narrower than the posterior has weights of
+      infinite variance. The Student-t of the same centre and scale has finite variance.
+    * Factor priors with Laplace sources: joint draws of the sources and the contrasts of eta from a
+      Student-t. Its centre is the guide's mean, its covariance is Laplace's at the centre. Every
+      normal proposal has weights of infinite variance.
+    * Dirichlet priors: draws of theta from the guide's Dirichlet (``"dirichlet"``), or from a
+      mixture around it in which each topic can be absent (``"sticks"``). A Dirichlet has too little
+      mass where a plausible topic is absent, above all if the prior's concentration is small.
 
     Args:
         num_samples: Draws per document, at least 25.
         proposal: ``"student_t"`` or ``"gaussian"``, both with the posterior's centre and scale;
-            ``"sticks"`` or ``"dirichlet"`` of a Dirichlet prior. By default the first that the
-            model's prior has.
-        guide: Guide whose posterior to draw around. By default ``LaplaceGuide(model)``, whose
-            covariance takes account of the topic assignments; ``FactorGuide(model)`` with Laplace
-            sources, and ``EPGuide(model)`` of a Dirichlet prior.
+            ``"sticks"`` or ``"dirichlet"`` for a Dirichlet prior. Defaults to ``"student_t"``, or
+            ``"sticks"`` for a Dirichlet prior.
+        guide: Guide whose posterior to draw around. Defaults to ``LaplaceGuide(model)``, whose
+            covariance allows for the topic assignments; to ``FactorGuide(model)`` for Laplace
+            sources, and to ``EPGuide(model)`` for a Dirichlet prior.
         degrees_of_freedom: Degrees of freedom of the Student-t.
 
     Raises:
-        ConfigError: A number that cannot be used.
+        ConfigError: A number is out of range.
     """
 
     num_samples: int = 1000
@@ -81,12 +82,11 @@ class Importance(LikelihoodMethod):
     ) -> LikelihoodEstimate:
         """See :meth:`LikelihoodMethod.compute`.
 
-        A document's draws depend on the seed and its position in the corpus alone. Memory is
-        bounded by the batch's posterior covariances and the draws of one document.
+        A document's draws depend on the seed and its position in the corpus alone. Memory holds the
+        batch's posterior covariances and the draws of one document.
 
         Raises:
-            ConfigError: There is no such proposal under the model's prior, or an argument that
-                cannot be used.
+            ConfigError: The model's prior does not support the proposal.
         """
         space = corpus_space(model, corpus)
         proposal = next(iter(space.proposals)) if self.proposal is None else self.proposal
@@ -99,11 +99,14 @@ class Importance(LikelihoodMethod):
         values = torch.zeros(corpus.num_docs, dtype=torch.float64)
         errors, size = torch.zeros_like(values), torch.full_like(values, float(self.num_samples))
         tail = torch.full_like(values, -math.inf)
-        for of_batch in documents(model, corpus, guide, max_docs, progress):
+        for batch_documents in documents(model, corpus, guide, max_docs, progress):
             weights = torch.stack(
-                [self._log_weights(document, proposal, seed, model.words) for document in of_batch]
+                [
+                    self._log_weights(document, proposal, seed, model.words)
+                    for document in batch_documents
+                ]
             )
-            rows, summary = [d.position for d in of_batch], summarise_weights(weights, 1)
+            rows, summary = [d.position for d in batch_documents], summarise_weights(weights, 1)
             values[rows], errors[rows] = summary.log_mean, summary.standard_error
             size[rows], tail[rows] = summary.effective_sample_size, pareto_k(weights)
         warn_of_documents(
@@ -129,9 +132,9 @@ class Importance(LikelihoodMethod):
         )
 
     def _log_weights(self, d: Document, proposal: str, seed: int, likelihood: Words) -> Tensor:
-        """Log weights of one document's draws ``(num_samples,)``, on the CPU."""
-        drawn_from = d.space.proposal(
+        """Log weights of a document's draws ``(num_samples,)``, on the CPU."""
+        distribution = d.space.proposal(
             proposal, d.posterior, d.row, d.words, d.independent, self.degrees_of_freedom
         )
         key = (seed, d.position)
-        return log_weights(drawn_from, d.words, d.cells, self.num_samples, key, likelihood).cpu()
+        return log_weights(distribution, d.words, d.cells, self.num_samples, key, likelihood).cpu()

@@ -1,4 +1,4 @@
-"""log_likelihood: every method of estimating log p(w_d), by name or as an object."""
+"""``log_likelihood``: estimates of log p(w_d) by a method's name or object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_lntm.evaluation.likelihood.quadrature import Quadrature
 from torch_lntm.guides import Guide
 from torch_lntm.models import TopicModel
 
-#: The methods by name; their fields are the options that :func:`log_likelihood` takes.
+#: Methods by name. Their fields are options of :func:`log_likelihood`.
 METHODS: dict[str, type[LikelihoodMethod]] = {
     method.name: method for method in (Importance, Quadrature, AIS)
 }
@@ -31,40 +31,48 @@ def log_likelihood(
     progress: bool = False,
     **options: Any,
 ) -> LikelihoodEstimate:
-    """Estimates log p(w_d) of every document, with its topic proportions integrated out.
+    """Log likelihood log p(w_d) of every document, topic proportions integrated out.
 
-    :class:`Importance` sampling draws around a guide's posterior. :class:`AIS`, annealed importance
-    sampling, needs none that is near the true one. :class:`Quadrature` is exact to many
-    digits, for 2 or 3 topics. All compute in float64, on the model's device.
+    * ``"importance"`` (:class:`Importance`) draws around a guide's posterior.
+    * ``"ais"`` (:class:`AIS`) is annealed importance sampling: slower, and reliable even if the
+      guide's posterior is poor.
+    * ``"quadrature"`` (:class:`Quadrature`) is exact to many digits, for 2 or 3 topics.
 
-    ``log_likelihood(model, corpus, "importance", num_samples=4000)`` and
-    ``Importance(num_samples=4000).estimate(model, corpus)`` are the same.
+    All methods compute in float64 on the model's device.
+    ``log_likelihood(model, corpus, "importance", num_samples=4000)`` equals
+    ``Importance(num_samples=4000).estimate(model, corpus)``.
 
     Args:
         model: The model, at its present parameters.
-        corpus: Documents over the model's vocabulary, or a matrix of their counts.
-        method: ``"importance"``, ``"quadrature"`` or ``"ais"``; or one of these methods as an
-            object with its own settings.
-        guide: Posterior to draw around, or to centre the grid on; see the methods.
+        corpus: Documents over the model's vocabulary, or a matrix of counts.
+        method: ``"importance"``, ``"quadrature"`` or ``"ais"``, or a method object with settings.
+            Defaults to ``"importance"``.
+        guide: Guide whose posterior to draw around, or to centre the grid on. Defaults to the
+            method's own choice.
         seed: Seed of the draws.
-        max_docs: Documents whose posteriors are solved, or that are annealed, at once; annealing
-            may take fewer, to bound memory.
+        max_docs: Documents solved or annealed at once. Annealing takes fewer documents if memory
+            requires.
         progress: Show a progress bar.
-        **options: Settings of a method that is given by its name.
+        **options: Settings of a method that is given by name.
 
     Returns:
-        The estimates, with their errors and diagnostics.
+        The estimates, with errors and diagnostics.
 
     Raises:
-        ConfigError: A setting that cannot be used, or that belongs to another method; a corpus over
+        ConfigError: A setting is out of range or belongs to another method, or the corpus has
             another vocabulary.
-        IncompatibleGuideError: The guide belongs to another model, or the model's prior does not
-            offer what the method needs.
-        NumericalError: A posterior that could not be computed; names documents.
+        IncompatibleGuideError: The guide belongs to another model, or the method does not support
+            the model's prior.
+        NumericalError: A posterior failed; names documents.
 
     Warns:
-        UnreliableEstimateWarning: Documents whose Pareto k̂ is above 0.7, whose quadrature error is
-            above 0.001 nats, or whose chains have an effective sample size below 2 or never moved.
+        UnreliableEstimateWarning: A document has a Pareto k̂ above 0.7, a quadrature error above
+            0.001 nats, an effective sample size below 2 chains, or a chain that never moved.
+
+    Example:
+        >>> estimate = lntm.evaluation.log_likelihood(model, test[:3], "ais")
+        >>> estimate.num_docs, estimate.perplexity > 100
+        (3, True)
     """
     if guide is not None:
         options["guide"] = guide
@@ -74,14 +82,15 @@ def log_likelihood(
 
 
 def make_method(method: str | LikelihoodMethod, options: dict[str, Any]) -> LikelihoodMethod:
-    """A method as an object.
+    """The method object for a name and options.
 
     Args:
-        method: Its name, or the object.
-        options: Settings of a method that is given by its name.
+        method: Name of a method, or a method object.
+        options: Settings of a method that is given by name.
 
     Raises:
-        ConfigError: No such method, an option of another, or a value that cannot be used.
+        ConfigError: The method is unknown, an option belongs to another method, or a value is out
+            of range.
     """
     if isinstance(method, LikelihoodMethod):
         if options:
@@ -96,8 +105,8 @@ def make_method(method: str | LikelihoodMethod, options: dict[str, Any]) -> Like
     for name in options:
         owners = [m for m, other in METHODS.items() if name in _option_names(other)]
         if not owners:
-            known = ", ".join(_option_names(kind))
-            raise ConfigError(f"no method has an option {name!r}; expected some of {known}")
+            names = ", ".join(_option_names(kind))
+            raise ConfigError(f"no method has an option {name!r}; expected some of {names}")
         if method not in owners:
             raise ConfigError(
                 f"{name} is an option of method {' and '.join(owners)}; leave it out with "

@@ -17,21 +17,21 @@ from torch_lntm.guides import Guide
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling.quadrature import marginal_by_quadrature
 
-#: Numerical error of a document's quadrature, nats, above which there is a warning.
+#: Largest numerical error of a document's quadrature without a warning, nats.
 QUADRATURE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Quadrature(LikelihoodMethod):
-    """Quadrature, for 2 or 3 topics but not for Laplace sources; exact to many digits.
+    """Quadrature for 2 or 3 topics, exact to many digits. Laplace sources are not supported.
 
     Args:
         num_points: Points on each of the K − 1 axes, odd and at least 11.
-        guide: Guide whose posterior to centre the grid on, which need not be accurate; by default
-            as for :class:`Importance`.
+        guide: Guide whose posterior centres the grid. A rough posterior suffices. Defaults to the
+            guide of :class:`Importance`.
 
     Raises:
-        ConfigError: A number of points that cannot be used.
+        ConfigError: The number of points is even or too small.
     """
 
     num_points: int = 201
@@ -47,11 +47,11 @@ class Quadrature(LikelihoodMethod):
     def compute(
         self, model: TopicModel, corpus: Corpus, seed: int, max_docs: int, progress: bool
     ) -> LikelihoodEstimate:
-        """See :meth:`LikelihoodMethod.compute`; the seed goes unused.
+        """See :meth:`LikelihoodMethod.compute`. The seed is ignored.
 
         Raises:
-            ConfigError: The model has not 2 or 3 topics, its prior's integral has more dimensions
-                than their contrasts, or an argument that cannot be used.
+            ConfigError: The model has more than 3 topics or fewer than 2, or the integral of its
+                prior has more dimensions than the contrasts of the topics.
         """
         if not 2 <= model.num_topics <= 3:
             raise ConfigError(
