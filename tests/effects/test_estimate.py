@@ -184,10 +184,10 @@ def test_joint_draws_say_what_they_hold(model, corpus) -> None:
         for sources, fixed in ((said, ()), (said[:1], said[1:]))
     )
     assert "their prior; the topics' words (3 draws)" in all_of_it
-    assert "not in them" not in all_of_it
-    assert "not in them: what the fit leaves open of the topics' words, which" in prior_alone
+    assert "not in the intervals" not in all_of_it
+    assert "not in the intervals: the uncertainty of the topics' words, which" in prior_alone
     short = repr(estimate(model, theta, corpus, "~ party"))
-    assert "the topics' words and of the prior's covariance, which is much" in short
+    assert "the topics' words and of the prior's covariance, which is large" in short
     assert "inference.joint_draws" in short
 
 
@@ -269,10 +269,10 @@ def test_repr_says_what_the_intervals_hold(effects) -> None:
     said = repr(effects)
     assert "in the intervals: the regression (HC3)" in said
     assert "by LaplaceGuide; the coefficients of their prior mean (20 draws)" in said
-    assert "not in them: what the fit leaves open of the topics' words" in said
+    assert "not in the intervals: the uncertainty of the topics' words" in said
     assert "party[T.Right]:age" in effects.summary()
-    assert "much in documents of 25 tokens" in said
-    assert "much in documents" not in repr(replace(effects, mean_length=150.0))
+    assert "large for documents of 25 tokens" in said
+    assert "large for documents" not in repr(replace(effects, mean_length=150.0))
 
 
 # -------------------------------------------------------------------- predictions

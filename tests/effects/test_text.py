@@ -72,11 +72,11 @@ def test_intervals_of_proportions_that_leave_0_to_1_are_explained() -> None:
     assert "Note" not in inside
     below = format_predictions(predictions((-0.003, 0.001), (0.5, 0.1)), LABELS)
     assert below.startswith(f"Topic {LABELS[0]}\n")
-    assert "2 of 4 intervals reach below 0 or above 1, where no proportion lies" in below
+    assert "of 4 intervals, 2 reach below 0 or above 1" in below
     ends = format_predictions(predictions((0.003, 0.002), (0.5, 0.1)), LABELS)
-    assert "2 of 4 intervals" in ends
+    assert "of 4 intervals, 2 reach" in ends
     above = format_predictions(predictions((0.95, 0.1), (0.5, 0.1)), LABELS)
-    assert "2 of 4 intervals" in above
+    assert "of 4 intervals, 2 reach" in above
 
 
 def test_differences_may_be_negative_and_have_p_values() -> None:

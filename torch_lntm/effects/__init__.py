@@ -1,4 +1,4 @@
-"""Effects: how topic proportions depend on what is known of the documents, with intervals."""
+"""Effects of documents' metadata on topic proportions, with intervals."""
 
 from torch_lntm.effects.estimate import estimate
 from torch_lntm.effects.numbers import Effect, Prediction

@@ -1,4 +1,4 @@
-"""``effects.estimate``: the method of composition (*Treier & Jackman 2008*)."""
+"""``effects.estimate``: regression of topic proportions by the method of composition."""
 
 from __future__ import annotations
 
@@ -36,62 +36,67 @@ def estimate(
     seed: int = 0,
     progress: bool = False,
 ) -> Effects:
-    """Regress the documents' topic proportions on their columns, unsure as they are.
+    """Effects of the documents' metadata on their topic proportions, by regression.
 
-    The method of composition: the proportions of all documents are drawn from their posteriors, and
-    each draw is regressed on the formula's columns by least squares; coefficients and covariances
-    are pooled over draws (*Rubin 1987*), so intervals hold what the regression and what the
-    documents' posteriors leave open. Every document has its own posterior covariance. With
-    ``coefficients``, draws also hold what the fit leaves open of the prior mean's coefficients,
-    which all documents share. What the fit leaves open of the topics' words and of the prior's
-    covariance is not in the intervals.
+    The method of composition draws all documents' proportions from their posteriors (*Treier &
+    Jackman 2008*). Least squares regresses each draw on the formula's columns. Coefficients and
+    covariances are pooled over draws (*Rubin 1987*).
+
+    The intervals contain the uncertainty of the regression and of the documents' posteriors, each
+    with its own covariance. With ``coefficients``, they also contain the uncertainty of the prior
+    mean's coefficients, which all documents share. They leave out the uncertainty of the topics'
+    words and of the prior's covariance. Joint draws include all of it.
 
     Args:
-        model: The fitted model: one with covariates (``models.stm``), or any other.
-        draws: Source of the documents' proportions: ``result.posterior`` of a fit; a guide of the
-            model; new chains, ``DocumentHMC(model)``, which approximate nothing and take longer;
-            :class:`~torch_lntm.inference.ThetaDraws`, such as those of ``inference.joint_draws``,
-            whose intervals hold all that the fit leaves open; or an array
+        model: The fitted model. It may have covariates (``models.stm``), but needs none.
+        draws: Source of the documents' proportions: the posterior of a fit, ``result.posterior``; a
+            guide of the model; new chains, ``DocumentHMC(model)``, which are exact and slower;
+            draws from ``inference.theta_draws`` or ``inference.joint_draws``; or an array
             ``(num_draws, num_docs, num_topics)``.
         corpus: The documents, with the formula's columns among their metadata. Documents without
-            words take no part.
-        formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). It
-            need not be the model's own, but what is not in the model's is shrunk towards no effect.
-        topics: Topics to regress; all by default.
-        standard_errors: ``"classical"``, or robust to unequal variances, ``"HC0"`` to ``"HC3"``.
-            Proportions near 0 vary less than others, so the default is robust.
-        clusters: Groups of documents that may depend on each other: the name of a column, or
-            ``(num_docs,)`` values. Standard errors are then robust to any dependence within them.
-        weights: Weights of the documents in the regression, positive: the name of a column of
-            numbers, or ``(num_docs,)`` numbers.
-        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora; and to
-            all of draws that exist already.
-        coefficients: Whether to draw the prior mean's coefficients too, where the prior has them.
+            words are left out.
+        formula: The columns, such as ``"~ party * bs(date, df=6)"`` (``docs/structural.md``). Terms
+            that are absent from the model's own formula are shrunk towards no effect.
+        topics: Topics to regress. Defaults to all.
+        standard_errors: ``"classical"``, or ``"HC0"`` to ``"HC3"`` for robustness to unequal
+            variances. Defaults to ``"HC3"``, since proportions near 0 vary less.
+        clusters: Groups of dependent documents: the name of a column, or ``(num_docs,)`` values.
+            Standard errors are then robust to any dependence within a group.
+        weights: Positive weights of the documents in the regression: the name of a column of
+            numbers, or ``(num_docs,)`` numbers. Defaults to equal weights.
+        num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora, or to all
+            draws of ``ThetaDraws`` and arrays.
+        coefficients: Draw the prior mean's coefficients too, if the prior has coefficients.
         seed: Seed of a guide's draws. Chains have their own.
         progress: Show progress bars on standard error.
 
     Returns:
-        The effects: a table, predictions, differences and plots.
+        The effects, with tables, predictions, differences and plots.
 
     Raises:
-        ConfigError: The formula, the draws or a setting cannot be used, or terms say the same.
+        ConfigError: The formula, the draws or a setting cannot be used, or a term repeats others.
         CorpusError: A column is missing, or lacks values.
         IncompatibleGuideError: The guide belongs to another model.
+
+    Example:
+        >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
+        >>> effects.table()[1].term
+        'party[T.right]'
     """
     require_model(model)
     require_whole(0, seed=seed)
     if num_draws is not None:
         require_whole(2, num_draws=num_draws)
     corpus = model.encode(as_corpus(corpus))
-    chosen = _topics(model, topics)
+    topic_numbers = _topics(model, topics)
     fitted, matrix = Formula.fit(formula, corpus.metadata, corpus.num_docs)
     rows = corpus.nonempty
     _check_rank(formula, fitted.names, matrix[rows])
-    weighing = _weights(corpus, weights)
+    all_weights = _weights(corpus, weights)
     groups, num_groups = _clusters(corpus, clusters, rows)
     if isinstance(draws, Tensor | np.ndarray):
-        draws = _given(torch.as_tensor(draws), model, corpus)
-    drawn = theta_draws(
+        draws = _draws_of_array(torch.as_tensor(draws), model, corpus)
+    proportions = theta_draws(
         draws,
         corpus,
         num_draws,
@@ -101,47 +106,47 @@ def estimate(
         coefficients=coefficients,
         progress=progress,
     )
-    if drawn.num_draws < 2:
-        raise ConfigError(f"{drawn!r}; expected at least 2 draws")
+    if proportions.num_draws < 2:
+        raise ConfigError(f"{proportions!r}; expected at least 2 draws")
 
     def parts() -> Iterator[Part]:
-        for part in drawn:
+        for part in proportions:
             yield Part(
                 torch.from_numpy(matrix[part.rows]),
-                part.theta[..., chosen].double(),
-                torch.from_numpy(weighing[part.rows]),
+                part.theta[..., topic_numbers].double(),
+                torch.from_numpy(all_weights[part.rows]),
                 None if groups is None else torch.from_numpy(groups[part.rows]),
             )
 
     return Effects(
         formula=fitted,
-        topics=tuple(chosen),
+        topics=tuple(topic_numbers),
         pooled=regress(parts, standard_errors, num_groups),
         columns={name: np.asarray(corpus.metadata[name])[rows] for name in fitted.kinds},
-        weights=weighing[rows],
-        sources_of_uncertainty=drawn.sources_of_uncertainty,
-        fixed=drawn.fixed,
+        weights=all_weights[rows],
+        sources_of_uncertainty=proportions.sources_of_uncertainty,
+        fixed=proportions.fixed,
         method=standard_errors if num_groups is None else f"{num_groups} clusters",
-        model=drawn.model,
+        model=proportions.model,
         mean_length=float(corpus.lengths[rows].mean()),
     )
 
 
 def _topics(model: TopicModel, topics: Sequence[int] | None) -> list[int]:
-    chosen = list(range(model.num_topics)) if topics is None else [int(k) for k in topics]
-    bad = [k for k in chosen if not 0 <= k < model.num_topics]
-    if bad or not chosen or len(set(chosen)) < len(chosen):
+    numbers = list(range(model.num_topics)) if topics is None else [int(k) for k in topics]
+    bad = [k for k in numbers if not 0 <= k < model.num_topics]
+    if bad or not numbers or len(set(numbers)) < len(numbers):
         raise ConfigError(
-            f"topics {chosen}; expected different numbers from 0 to {model.num_topics - 1}"
+            f"topics {numbers}; expected different numbers from 0 to {model.num_topics - 1}"
         )
-    return chosen
+    return numbers
 
 
-def _given(theta: Tensor, model: TopicModel, corpus: Corpus) -> ThetaDraws:
-    """Draws that were given as an array.
+def _draws_of_array(theta: Tensor, model: TopicModel, corpus: Corpus) -> ThetaDraws:
+    """Draws in an array as ``ThetaDraws``.
 
     Raises:
-        ConfigError: Another shape, or they are no proportions.
+        ConfigError: The shape is different, or the numbers are not proportions.
     """
     expected = (corpus.num_docs, model.num_topics)
     if theta.dim() != 3 or tuple(theta.shape[1:]) != expected or len(theta) < 2:
@@ -153,10 +158,10 @@ def _given(theta: Tensor, model: TopicModel, corpus: Corpus) -> ThetaDraws:
 
 
 def _check_rank(formula: str, names: Sequence[str], matrix: NDArray[np.float64]) -> None:
-    """Refuse terms that say the same.
+    """Check that the terms are linearly independent.
 
     Raises:
-        ConfigError: It names the first that the others determine.
+        ConfigError: Earlier terms determine a term; names the first such term.
     """
     scale = np.linalg.norm(matrix, axis=0)
     scaled = matrix / np.where(scale > 0, scale, 1.0)
@@ -171,36 +176,36 @@ def _check_rank(formula: str, names: Sequence[str], matrix: NDArray[np.float64])
 
 
 def _column(corpus: Corpus, values: Any, what: str) -> NDArray[Any]:
-    """``(num_docs,)`` values, by the name of their column or as they are."""
-    found = np.asarray(corpus.metadata[values] if isinstance(values, str) else values)
-    if found.shape != (corpus.num_docs,):
-        raise ConfigError(f"{what} of shape {found.shape}; expected one for each of the documents")
-    return found
+    """``(num_docs,)`` values: a column of the metadata by name, or the values as an array."""
+    column = np.asarray(corpus.metadata[values] if isinstance(values, str) else values)
+    if column.shape != (corpus.num_docs,):
+        raise ConfigError(f"{what} of shape {column.shape}; expected one for each of the documents")
+    return column
 
 
 def _weights(corpus: Corpus, weights: Any) -> NDArray[np.float64]:
     if weights is None:
         return np.ones(corpus.num_docs)
-    found = _column(corpus, weights, "weights")
-    if found.dtype.kind not in "bif" or not (np.isfinite(found) & (found > 0)).all():
+    column = _column(corpus, weights, "weights")
+    if column.dtype.kind not in "bif" or not (np.isfinite(column) & (column > 0)).all():
         raise ConfigError("weights must be positive finite numbers, one for each document")
-    numbers = found.astype(np.float64)
+    numbers = column.astype(np.float64)
     return numbers / numbers.mean()
 
 
 def _clusters(
     corpus: Corpus, clusters: Any, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64] | None, int | None]:
-    """Numbers of the documents' clusters, and how many clusters there are."""
+    """The documents' clusters as numbers from 0, and the number of clusters."""
     if clusters is None:
         return None, None
-    found = _column(corpus, clusters, "clusters")
-    missing = [value is None or value != value for value in found[rows]]
+    column = _column(corpus, clusters, "clusters")
+    missing = [value is None or value != value for value in column[rows]]
     if any(missing):
         raise CorpusError(
             f"clusters: {sum(missing)} documents lack a value, the first of them document "
             f"{rows[missing.index(True)]}"
         )
     numbers = np.zeros(corpus.num_docs, np.int64)
-    known, numbers[rows] = np.unique(found[rows].astype(str), return_inverse=True)
-    return numbers, len(known)
+    names, numbers[rows] = np.unique(column[rows].astype(str), return_inverse=True)
+    return numbers, len(names)

@@ -1,4 +1,4 @@
-"""A formula's rows at a grid of values, averaged over documents."""
+"""Rows of a formula's design matrix at a grid of values, averaged over documents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.formulas import Formula
 
-#: Rows up to which a formula is evaluated at once; it bounds the memory of large grids.
+#: Most rows of a formula evaluated at once, to bound the memory of large grids.
 MAX_ROWS = 50_000
 
 
@@ -20,22 +20,22 @@ def average_rows(
     weights: NDArray[np.float64],
     points: Sequence[Mapping[str, Any]],
 ) -> NDArray[np.float64]:
-    """The formula's row at each point, averaged over documents.
+    """Design row of the formula at each point, averaged over documents.
 
-    Documents that agree in all columns but those of the points are evaluated once, with the sum of
-    their weights. The whole grid is evaluated at once, in parts if it has many rows.
+    Documents that have equal values in all other columns are evaluated once, with the sum of their
+    weights. Large grids are evaluated in parts.
 
     Args:
         formula: The formula.
-        columns: ``(num_docs,)`` values by name of the columns that the formula reads.
+        columns: ``(num_docs,)`` values of the formula's columns, by name.
         weights: ``(num_docs,)`` weights of the documents.
-        points: Values by the names of some columns, the same columns at each point.
+        points: Values by column name. All points have the same columns.
 
     Returns:
-        ``(num_points, num_terms)``.
+        ``(num_points, num_terms)`` rows.
 
     Raises:
-        CorpusError: A value that the formula was not fitted to.
+        CorpusError: The formula was fitted without a value.
     """
     fixed = {
         name: formula.read(name, _values(name, points, columns[name]), "value")
@@ -46,11 +46,11 @@ def average_rows(
     size, weights = len(first), weights / weights.sum()
     others = {name: formula.read(name, column[first]) for name, column in free.items()}
     rows = []
-    at_once = max(1, MAX_ROWS // size)
-    for start in range(0, len(points), at_once):
-        part = slice(start, start + at_once)
+    step = max(1, MAX_ROWS // size)
+    for start in range(0, len(points), step):
+        part = slice(start, start + step)
         num_points = len(points[part])
-        values = {name: np.repeat(at[part], size) for name, at in fixed.items()}
+        values = {name: np.repeat(column[part], size) for name, column in fixed.items()}
         values |= {name: np.tile(column, num_points) for name, column in others.items()}
         matrix = formula.evaluate(values, num_points * size, "value", size)
         rows.append(np.einsum("d,pdt->pt", weights, matrix.reshape(num_points, size, -1)))
@@ -58,14 +58,14 @@ def average_rows(
 
 
 def _values(name: str, points: Sequence[Mapping[str, Any]], column: NDArray[Any]) -> NDArray[Any]:
-    """The points' values of a column, as metadata hold them."""
+    """A column's values at the points, in the array type of the metadata."""
     return np.array([point[name] for point in points], object if column.dtype == object else None)
 
 
 def _distinct(
     columns: Sequence[NDArray[Any]], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The first of the documents that agree in all columns, and the sums of their weights."""
+    """First document of each group with equal values in all columns, and the groups' weights."""
     codes = np.zeros((len(weights), 1 + len(columns)), np.int64)
     for j, column in enumerate(columns):
         codes[:, j] = np.unique(column, return_inverse=True)[1]

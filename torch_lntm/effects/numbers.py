@@ -1,4 +1,4 @@
-"""What effects are told by: numbers with their intervals."""
+"""Numbers with intervals: coefficients, predictions and differences."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import scipy.stats
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A number with its interval.
+    """An estimate with a standard error and an interval.
 
     Attributes:
-        estimate: The number.
-        standard_error: Its standard error.
-        freedom: Degrees of freedom of the t distribution of its interval (*Barnard & Rubin 1999*).
+        estimate: The estimate.
+        standard_error: Standard error of the estimate.
+        freedom: Degrees of freedom of the interval's t distribution (*Barnard & Rubin 1999*).
         lower: Lower end of the interval.
-        upper: Upper end.
+        upper: Upper end of the interval.
         level: Probability of the interval.
     """
 
@@ -31,7 +31,7 @@ class IntervalEstimate:
 
     @property
     def p_value(self) -> float:
-        """Two-sided, of no effect."""
+        """Two-sided p value for the hypothesis of no effect."""
         if self.standard_error == 0:
             return float(self.estimate == 0)
         ratio = abs(self.estimate) / self.standard_error
@@ -44,7 +44,7 @@ class Effect(IntervalEstimate):
 
     Attributes:
         topic: The topic.
-        term: The term's name.
+        term: Name of the term.
     """
 
     topic: int
@@ -53,11 +53,11 @@ class Effect(IntervalEstimate):
 
 @dataclass(frozen=True)
 class Prediction(IntervalEstimate):
-    """The expected proportion of a topic at some values, or a difference of two.
+    """Expected proportion of a topic at values of some columns, or a difference of two.
 
     Attributes:
         topic: The topic.
-        values: The values by the names of their columns; of a difference, ``(first, second)``.
+        values: Values by column. A difference has a pair ``(first, second)``.
     """
 
     topic: int

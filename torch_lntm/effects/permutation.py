@@ -1,4 +1,4 @@
-"""Whether a column has an effect at all: fits to documents whose column is shuffled."""
+"""Permutation test of a column's effects: fits to documents with a shuffled column."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from torch_lntm.inference.interruption import propagate_interrupts
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: What fits a model to documents.
+#: A function that fits a model to documents and returns the model with a guide.
 Fit = Callable[[Corpus], tuple[TopicModel, Guide[Any]]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PermutationTest:
-    """How large effects are in the documents, and how large by chance.
+    """Effects of a column, beside effects of the shuffled column.
 
     Attributes:
         column: The column that was shuffled.
-        observed: ``(num_topics,)`` Wald statistics per coefficient of the terms with the column.
-        permuted: ``(num_permutations, num_topics)`` the same of fits to shuffled documents, of the
-            topics that match.
-        similarity: ``(num_permutations, num_topics)`` of the topics that match.
+        observed: ``(num_topics,)`` Wald statistics per coefficient, for the terms of the column.
+        permuted: ``(num_permutations, num_topics)`` statistics of fits to shuffled documents, for
+            the matching topics.
+        similarity: ``(num_permutations, num_topics)`` similarities of the matching topics.
     """
 
     column: str
@@ -42,7 +42,7 @@ class PermutationTest:
 
     @property
     def p_values(self) -> NDArray[np.float64]:
-        """``(num_topics,)`` share of statistics, the observed one among them, as large as that."""
+        """``(num_topics,)`` share of all statistics that are at least the observed statistic."""
         larger = (self.permuted >= self.observed).sum(0)
         return np.asarray((1 + larger) / (1 + len(self.permuted)))
 
@@ -64,32 +64,41 @@ def permutation_test(
     progress: bool = False,
     **options: Any,
 ) -> PermutationTest:
-    """Fit again and again to documents whose column is shuffled, and compare the effects.
+    """Permutation test: effects of a column compared with effects of the shuffled column.
 
-    The words and the other columns stay. A model that reads the column can find effects that are
-    not there; how large these are is what this measures, with all that a fit leaves open.
+    A model that reads the column can show effects where none exist. Each permutation shuffles the
+    column, keeps the words and the other columns, fits a new model, and estimates the effects. The
+    comparison therefore includes all uncertainty of a fit.
+
+    Ctrl-C ends the test and keeps the finished permutations, if any.
 
     Args:
-        fit: Fits a model to documents and returns it with its guide. It is called once with the
-            corpus as it is.
+        fit: A function from a corpus to a fitted model and its guide. It is called first with
+            ``corpus``, then with each shuffled corpus.
         corpus: The documents.
-        formula: The formula whose effects are estimated.
-        column: The column to shuffle, one that the formula reads.
-        num_permutations: How often.
+        formula: Formula of the effects.
+        column: The column to shuffle. The formula must read it.
+        num_permutations: Number of permutations.
         seed: Seed of the shuffles.
         progress: Show a progress bar on standard error.
-        **options: Options of :func:`estimate` other than ``topics``.
-
-    Ctrl-C ends it, with the permutations that are done, if there is one.
+        **options: Options of :func:`estimate`, ``topics`` excluded.
 
     Returns:
-        The statistics, by the topics of the first fit.
+        The statistics, by topic of the first fit.
 
     Raises:
         ConfigError: The formula does not read the column, or an option cannot be used.
 
     Warns:
         ConvergenceWarning: Ctrl-C was pressed.
+
+    Example:
+        >>> fit = lambda corpus: (model, guide)  # a real test fits a model to the corpus
+        >>> test = lntm.effects.permutation_test(
+        ...     fit, posts, "~ party", "party", num_permutations=4
+        ... )
+        >>> test.permuted.shape
+        (4, 10)
     """
     if "topics" in options:
         raise ConfigError("topics is no option of permutation_test, which tests all of them")
@@ -104,31 +113,33 @@ def permutation_test(
             f"{', '.join(effects.formula.kinds) or 'no column'}"
         )
     terms = _terms(effects, column)
-    found: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+    permutations: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     generator = np.random.default_rng(seed)
     try:
         for _ in tqdm(range(num_permutations), desc="permutations", disable=not progress):
             order = generator.permutation(corpus.num_docs)
             shuffled = corpus.with_metadata({column: corpus.metadata[column][order]})
             with propagate_interrupts():
-                other, its_guide = fit(shuffled)
-                its_effects = estimate(other, its_guide, shuffled, formula, **options)
-            alignment = align_topics(model, other)
-            statistics = _statistics(its_effects, terms)[alignment.partner]
-            found.append((statistics, alignment.similarity))
+                shuffled_model, shuffled_guide = fit(shuffled)
+                shuffled_effects = estimate(
+                    shuffled_model, shuffled_guide, shuffled, formula, **options
+                )
+            alignment = align_topics(model, shuffled_model)
+            statistics = _statistics(shuffled_effects, terms)[alignment.partner]
+            permutations.append((statistics, alignment.similarity))
     except KeyboardInterrupt:
-        if not found:
+        if not permutations:
             raise
         warn(
-            f"Ctrl-C ended the test after {len(found)} of {num_permutations} permutations",
+            f"Ctrl-C ended the test after {len(permutations)} of {num_permutations} permutations",
             ConvergenceWarning,
         )
-    permuted, similarity = map(np.array, zip(*found, strict=True))
+    permuted, similarity = map(np.array, zip(*permutations, strict=True))
     return PermutationTest(column, _statistics(effects, terms), permuted, similarity)
 
 
 def _terms(effects: Effects, column: str) -> NDArray[np.int64]:
-    """Positions of the formula's terms that the column is in."""
+    """Positions of the formula's terms that depend on the column."""
     values = effects.columns[column]
     shifted = {**effects.columns, column: np.random.default_rng(0).permutation(values)}
     before, after = (
@@ -138,7 +149,7 @@ def _terms(effects: Effects, column: str) -> NDArray[np.int64]:
 
 
 def _statistics(effects: Effects, terms: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Wald statistics per coefficient of some terms, by topic."""
+    """Wald statistics of some terms by topic, divided by the number of terms."""
     pooled = effects.pooled
     beta = pooled.coefficients[:, terms].numpy()
     total = pooled.within + (1 + 1 / pooled.num_draws) * pooled.between

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from torch_lntm.errors import ConfigError
 
-#: Standard errors: under equal variances of the outcomes, or robust to unequal ones (*MacKinnon &
+#: Standard errors for equal variances of the outcomes, or robust to unequal variances (*MacKinnon &
 #: White 1985*).
 StandardErrors = Literal["classical", "HC0", "HC1", "HC2", "HC3"]
 
 
 class Part(NamedTuple):
-    """Some documents, all float64.
+    """Data of some documents, float64.
 
     Attributes:
         design: ``(num_docs, num_terms)``.
         outcomes: ``(num_draws, num_docs, num_outcomes)``.
         weights: ``(num_docs,)``.
-        clusters: ``(num_docs,)`` int64 numbers of the documents' clusters; None without clusters.
+        clusters: ``(num_docs,)`` int64 numbers of the clusters; None without clusters.
     """
 
     design: Tensor
@@ -38,8 +38,10 @@ class Pooled:
 
     Attributes:
         coefficients: ``(num_outcomes, num_terms)`` means over draws.
-        within: ``(num_outcomes, num_terms, num_terms)`` mean covariance of a regression.
-        between: The same shape, the covariance of the coefficients between draws.
+        within: ``(num_outcomes, num_terms, num_terms)`` covariance of one regression, mean over
+            draws.
+        between: ``(num_outcomes, num_terms, num_terms)`` covariance of the coefficients between
+            draws.
         num_draws: Number of draws.
         freedom: Degrees of freedom of one regression.
     """
@@ -59,17 +61,17 @@ def regress(
     """Regress every draw of every outcome on the design, and pool over draws.
 
     Args:
-        parts: Gives all documents in parts, the same at every call. It is called once for the
-            coefficients, and again for robust standard errors.
-        standard_errors: How the covariance of a regression is estimated; not used with clusters.
-        num_clusters: Number of clusters, within which documents may depend on each other; None for
-            independent documents. Corrected for few clusters as in Stata.
+        parts: A function that iterates over all documents in parts, in the same order at each call.
+            Robust standard errors need a second call.
+        standard_errors: Kind of standard errors. Ignored with clusters.
+        num_clusters: Number of clusters of dependent documents, with Stata's correction for few
+            clusters. None for independent documents.
 
     Returns:
         The pooled coefficients.
 
     Raises:
-        ConfigError: There are no more documents, or clusters, than there have to be.
+        ConfigError: There are too few documents or clusters.
     """
     if standard_errors not in get_args(StandardErrors):
         raise ConfigError(
@@ -107,7 +109,7 @@ def regress(
 
 
 def _normal_equations(parts: Iterator[Part]) -> tuple[Tensor, Tensor, Tensor, int]:
-    """XᵀWX, XᵀWy of every draw, yᵀWy of every draw and outcome, and the number of documents."""
+    """XᵀWX, XᵀWy by draw, yᵀWy by draw and outcome, and the number of documents."""
     gram = cross = squares = torch.zeros((), dtype=torch.float64)
     num_docs = 0
     for part in parts:
@@ -122,13 +124,13 @@ def _normal_equations(parts: Iterator[Part]) -> tuple[Tensor, Tensor, Tensor, in
 def _robust_meat(
     parts: Iterator[Part], draws: Tensor, inverse: Tensor, standard_errors: StandardErrors
 ) -> Tensor:
-    """Σ_d w²e²xxᵀ of every outcome ``(num_outcomes, num_terms, num_terms)``, mean over draws."""
+    """Σ_d w²e²xxᵀ by outcome ``(num_outcomes, num_terms, num_terms)``, mean over draws."""
     power = {"HC0": 0, "HC1": 0, "HC2": 1, "HC3": 2}[standard_errors]
     total = torch.zeros((), dtype=torch.float64)
     for part in parts:
         residuals = part.outcomes - part.design @ draws
         leverage = part.weights * ((part.design @ inverse) * part.design).sum(1)
-        # A document that determines a coefficient alone has no residual to judge it by.
+        # A document that determines a coefficient alone has residual 0 and leverage 1.
         correction = (1.0 - leverage).clamp_min(1e-10) ** -power
         squares = residuals.square().mean(0) * (part.weights.square() * correction)[:, None]
         outer = (part.design[:, :, None] * part.design[:, None, :]).flatten(1)
@@ -137,7 +139,7 @@ def _robust_meat(
 
 
 def _cluster_meat(parts: Iterator[Part], draws: Tensor, num_clusters: int) -> Tensor:
-    """Σ_g (Σ_d wex)(Σ_d wex)ᵀ of every outcome, mean over draws; d the documents of cluster g."""
+    """Σ_g (Σ_d wex)(Σ_d wex)ᵀ by outcome, mean over draws, for documents d of cluster g."""
     num_draws, num_terms, num_outcomes = draws.shape
     sums = draws.new_zeros(num_clusters, num_draws, num_outcomes, num_terms)
     for part in parts:

@@ -26,27 +26,27 @@ from torch_lntm.reports.prevalence import SHORT_DOCUMENT
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What is done with the columns that a prediction does not name.
+#: Values of the columns that a prediction does not set.
 Others = Literal["average", "typical"]
-#: Documents that a prediction averages over, at most, and values of a number or date.
+#: Most documents that a prediction averages over, and grid values of a number or date.
 MAX_AVERAGED, GRID = 10_000, 50
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects:
-    """How topic proportions depend on the documents' columns.
+    """Effects of metadata on topic proportions, the result of :func:`estimate`.
 
     Attributes:
-        formula: The formula, with its levels and knots.
+        formula: The fitted formula, with levels and knots.
         topics: The topics, in the order of the coefficients.
-        pooled: The coefficients and their covariances.
+        pooled: Coefficients and covariances, pooled over draws.
         columns: ``(num_docs,)`` values of the formula's columns.
         weights: ``(num_docs,)`` weights of the documents.
         sources_of_uncertainty: Sources of uncertainty in the intervals beside the regression.
-        fixed: Quantities that the fit estimates and that the intervals take as known.
-        method: How the standard errors of a regression were found.
+        fixed: Estimated quantities that the intervals treat as known.
+        method: Kind of the regression's standard errors.
         model: The model.
-        mean_length: Tokens of a document, on average.
+        mean_length: Mean number of tokens of a document.
     """
 
     formula: Formula
@@ -66,15 +66,15 @@ class Effects:
         return len(self.weights)
 
     def __repr__(self) -> str:
-        missing = "".join(f"\n  {text}" for text in self._excluded)
+        excluded = "".join(f"\n  {text}" for text in self._excluded)
         return (
             f"Effects({self.formula.text!r} on {len(self.topics)} topics of {self.num_docs} "
-            f"documents)\n  in the intervals: {self._included}{missing}"
+            f"documents)\n  in the intervals: {self._included}{excluded}"
         )
 
     @property
     def description(self) -> str:
-        """What was regressed, and what the intervals hold and do not, in sentences to read."""
+        """The regression, and sources of uncertainty inside and outside the intervals, in words."""
         return (
             f"A regression of the proportions of {len(self.topics)} topics in "
             f"{self.num_docs:,} documents on {self.formula.text}. In the intervals: "
@@ -91,16 +91,16 @@ class Effects:
 
     @property
     def _excluded(self) -> list[str]:
-        """What is not in the intervals, and what that does where documents are short."""
+        """Uncertainty outside the intervals, and its consequences for short documents."""
         if not self.fixed:
             return []
-        text = f"not in them: what the fit leaves open of {' and of '.join(self.fixed)}"
+        text = f"not in the intervals: the uncertainty of {' and of '.join(self.fixed)}"
         if self.mean_length >= SHORT_DOCUMENT:
             return [text]
         return [
-            f"{text}, which is much in documents of {self.mean_length:.0f} tokens",
-            "so intervals are too narrow, and effects by approximate posteriors too small; "
-            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, holds it",
+            f"{text}, which is large for documents of {self.mean_length:.0f} tokens",
+            "intervals are therefore too narrow, and effects by approximate posteriors too small; "
+            "lntm.inference.joint_draws, or torch-lntm effects --draws joint, includes it",
         ]
 
     # -- coefficients ----------------------------------------------------------------------------
@@ -113,13 +113,13 @@ class Effects:
         """
         rows = self._combine(np.eye(len(self.formula.names)), level)
         return [
-            Effect(**vars(found), topic=topic, term=term)
-            for topic, of_topic in zip(self.topics, rows, strict=True)
-            for term, found in zip(self.formula.names, of_topic, strict=True)
+            Effect(**vars(estimate), topic=topic, term=term)
+            for topic, estimates in zip(self.topics, rows, strict=True)
+            for term, estimate in zip(self.formula.names, estimates, strict=True)
         ]
 
     def frame(self, level: float = 0.95) -> Any:
-        """:meth:`table` as a pandas data frame with a row for each coefficient.
+        """The coefficients as a pandas data frame, one in each row.
 
         Args:
             level: As for :meth:`table`.
@@ -130,7 +130,7 @@ class Effects:
         return to_frame(self.table(level))
 
     def summary(self, level: float = 0.95) -> str:
-        """The coefficients as text to read, topic by topic.
+        """The coefficients as text, topic by topic.
 
         Args:
             level: As for :meth:`table`.
@@ -155,26 +155,34 @@ class Effects:
             effects.predict(date=["2004-01-15", "2004-06-15"], party=["Left", "Right"])
 
         Args:
-            *names: Columns to take all levels of, or 50 values from the least to the largest.
+            *names: Columns to vary over all levels, or over 50 values from the smallest to the
+                largest.
             level: Probability of the intervals.
-            others: What the other columns are: ``"average"``, each document's own, and predictions
-                are averaged over the documents; ``"typical"``, their median or most frequent value,
-                as in R's stm.
-            **values: A value, or several, of a column; all are combined with each other.
+            others: Values of the other columns. ``"average"`` uses each document's own values, and
+                averages the predictions over documents. ``"typical"`` uses the median or the most
+                frequent value, as in R's stm. Defaults to ``"average"``.
+            **values: A value or a list of values by column. All combinations are predicted.
 
         Returns:
-            One prediction for each topic and combination of values, topic by topic.
+            Predictions for each topic and combination of values, topic by topic.
 
         Raises:
-            ConfigError: A column that the formula does not read, or a setting that cannot be used.
-            CorpusError: A value that the formula was not fitted to.
+            ConfigError: The formula does not read a column, or a setting is out of range.
+            CorpusError: The formula was fitted without a value.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
+            >>> [point.values["party"] for point in effects.predict("party")][:2]
+            ['left', 'right']
         """
         grids = {name: self._grid(name) for name in names}
-        for name, given in values.items():
+        for name, value in values.items():
             self._require(name)
-            several = isinstance(given, (list, tuple, np.ndarray))
-            grids[name] = list(given) if several else [given]
-        points = [dict(zip(grids, at, strict=True)) for at in itertools.product(*grids.values())]
+            several = isinstance(value, (list, tuple, np.ndarray))
+            grids[name] = list(value) if several else [value]
+        points = [
+            dict(zip(grids, point, strict=True)) for point in itertools.product(*grids.values())
+        ]
         return self._predictions(self._design(points, others), points, level)
 
     def difference(
@@ -187,34 +195,39 @@ class Effects:
         others: Others = "average",
         **values: Any,
     ) -> list[Prediction]:
-        """Expected proportions at one value of a column less those at another.
+        """Difference of expected proportions between two values of a column, first minus second.
 
         Args:
             name: The column.
-            first: Its value in the first.
-            second: Its value in the second, which is subtracted.
+            first: The first value.
+            second: The second value.
             level: As for :meth:`predict`.
             others: As for :meth:`predict`.
-            **values: Values of other columns, the same in both.
+            **values: Values of other columns for both predictions.
 
         Returns:
-            One difference for each topic.
+            A difference for each topic.
 
         Raises:
             ConfigError: As for :meth:`predict`.
             CorpusError: As for :meth:`predict`.
+
+        Example:
+            >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
+            >>> len(effects.difference("party", "left", "right"))
+            10
         """
         for column in (name, *values):
             self._require(column)
         rows = self._design([{**values, name: value} for value in (first, second)], others)
-        at = {**values, name: (first, second)}
-        return self._predictions((rows[0] - rows[1])[None], [at], level)
+        pair = {**values, name: (first, second)}
+        return self._predictions((rows[0] - rows[1])[None], [pair], level)
 
     def format(self, rows: Sequence[Prediction]) -> str:
-        """Predictions or differences as text to read, topic by topic.
+        """Predictions or differences as text, topic by topic.
 
         Args:
-            rows: What :meth:`predict` or :meth:`difference` gave.
+            rows: The result of :meth:`predict` or :meth:`difference`.
         """
         return format_predictions(rows, topic_labels(self.model, 5))
 
@@ -229,15 +242,15 @@ class Effects:
         ax: Axes | None = None,
         **values: Any,
     ) -> Axes:
-        """Draw expected proportions over a column: points at levels, lines over numbers and dates.
+        """Plot expected proportions over a column: points at levels, lines over numbers and dates.
 
         Args:
             name: The column.
-            by: A column of levels, each of which has lines or points of its own.
-            topics: Topics to draw; all by default, which is much where there are more than a few.
+            by: A column of levels. Each level has its own lines or points.
+            topics: Topics to draw. Defaults to all; choose a few for a readable plot.
             level: As for :meth:`predict`.
             others: As for :meth:`predict`.
-            ax: Where to draw; a new figure by default.
+            ax: Axes to draw into. Defaults to a new figure.
             **values: Values of other columns.
 
         Returns:
@@ -248,21 +261,21 @@ class Effects:
         """
         from torch_lntm.plotting.effects import Series, plot_effects
 
-        chosen = self.topics if topics is None else tuple(topics)
-        unknown = [k for k in chosen if k not in self.topics]
+        drawn_topics = self.topics if topics is None else tuple(topics)
+        unknown = [k for k in drawn_topics if k not in self.topics]
         if unknown:
             raise ConfigError(
                 f"topic {unknown[0]} was not regressed; expected some of {self.topics}"
             )
         labels = topic_labels(self.model)
         levels = [None] if by is None else self._grid(by)
-        at = values if by is None else {**values, by: levels}
-        found = self.predict(name, level=level, others=others, **at)
+        values = values if by is None else {**values, by: levels}
+        predictions = self.predict(name, level=level, others=others, **values)
         series = []
-        for value, topic in itertools.product(levels, chosen):
+        for value, topic in itertools.product(levels, drawn_topics):
             points = [
                 point
-                for point in found
+                for point in predictions
                 if point.topic == topic and (by is None or point.values[by] == value)
             ]
             series.append(
@@ -276,15 +289,15 @@ class Effects:
 
     def _require(self, name: str) -> None:
         if name not in self.formula.kinds:
-            known = ", ".join(self.formula.kinds) or "none"
+            names = ", ".join(self.formula.kinds) or "none"
             raise ConfigError(
-                f"formula {self.formula.text!r} does not read the column {name!r}; it reads {known}"
+                f"formula {self.formula.text!r} does not read the column {name!r}; it reads {names}"
             )
 
     def _grid(self, name: str) -> list[Any]:
-        """The levels of a column, or values from its least to its largest.
+        """Levels of a column, or a grid from its smallest to its largest value.
 
-        The values are evenly spaced, on a logarithmic axis where the column is skewed.
+        The grid is evenly spaced. It is logarithmic if the column is skewed.
         """
         self._require(name)
         column, kind = self.columns[name], self.formula.kinds[name]
@@ -293,8 +306,8 @@ class Effects:
             return distinct
         if kind == "date":
             days = np.array([value[:10] for value in distinct], "datetime64[D]").astype(np.int64)
-            at = np.unique(np.linspace(days[0], days[-1], GRID).round().astype(np.int64))
-            return list(at.astype("datetime64[D]").astype(str))
+            grid = np.unique(np.linspace(days[0], days[-1], GRID).round().astype(np.int64))
+            return list(grid.astype("datetime64[D]").astype(str))
         word = re.compile(rf"\b{re.escape(name)}\b")
         if any(word.search(expression) for expression in self.formula.levels):
             return distinct
@@ -302,7 +315,7 @@ class Effects:
         return list(spaced(distinct[0], distinct[-1], GRID))
 
     def _design(self, points: Sequence[Mapping[str, Any]], others: Others) -> NDArray[np.float64]:
-        """The formula's row at each point, the other columns averaged or typical."""
+        """Design row of the formula at each point, for averaged or typical other columns."""
         if others == "average":
             step = max(1, self.num_docs // MAX_AVERAGED)
             columns = {name: column[::step] for name, column in self.columns.items()}
@@ -317,13 +330,13 @@ class Effects:
         self, design: NDArray[np.float64], points: Sequence[Mapping[str, Any]], level: float
     ) -> list[Prediction]:
         return [
-            Prediction(**vars(found), topic=topic, values=point)
-            for topic, of_topic in zip(self.topics, self._combine(design, level), strict=True)
-            for point, found in zip(points, of_topic, strict=True)
+            Prediction(**vars(estimate), topic=topic, values=point)
+            for topic, estimates in zip(self.topics, self._combine(design, level), strict=True)
+            for point, estimate in zip(points, estimates, strict=True)
         ]
 
     def _combine(self, rows: NDArray[np.float64], level: float) -> list[list[IntervalEstimate]]:
-        """Linear combinations of the coefficients, by topic, pooled by Rubin's rules.
+        """Linear combinations of the coefficients by topic, pooled by Rubin's rules.
 
         Args:
             rows: ``(num_rows, num_terms)``.
@@ -340,24 +353,24 @@ class Effects:
         between = (1 + 1 / pooled.num_draws) * between
         total = within + between
         share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-        # The smaller of the draws' and the documents' degrees of freedom, and smoothly so.
-        of_draws = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
+        # Barnard and Rubin: a smooth minimum of the draws' and the documents' degrees of freedom.
+        draw_freedom = (pooled.num_draws - 1) / np.maximum(share, 1e-12) ** 2
         n = pooled.freedom
-        of_documents = (n + 1) / (n + 3) * n * np.maximum(1 - share, 1e-12)
-        freedom = 1 / (1 / of_draws + 1 / of_documents)
+        document_freedom = (n + 1) / (n + 3) * n * np.maximum(1 - share, 1e-12)
+        freedom = 1 / (1 / draw_freedom + 1 / document_freedom)
         errors = np.sqrt(total)
         half = scipy.stats.t.ppf(0.5 + level / 2, freedom) * errors
         return [
             [
                 IntervalEstimate(e, s, f, e - h, e + h, level)
-                for e, s, f, h in zip(*(x.tolist() for x in of_topic), strict=True)
+                for e, s, f, h in zip(*(x.tolist() for x in columns), strict=True)
             ]
-            for of_topic in zip(estimates, errors, freedom, half, strict=True)
+            for columns in zip(estimates, errors, freedom, half, strict=True)
         ]
 
 
 def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
-    """The median of numbers and dates, the most frequent value of text."""
+    """Median of numbers and dates, most frequent value of text."""
     if kind == "number":
         return np.array([np.median(column)])
     values = column.astype(str)
@@ -368,11 +381,11 @@ def _typical(column: NDArray[Any], kind: str) -> NDArray[Any]:
 
 
 def to_frame(rows: Sequence[Effect] | Sequence[Prediction]) -> Any:
-    """Effects or predictions as a pandas data frame with a row for each.
+    """Effects or predictions as a pandas data frame, one in each row.
 
     Args:
-        rows: What :meth:`Effects.table`, :meth:`Effects.predict` or :meth:`Effects.difference`
-            gave.
+        rows: The result of :meth:`Effects.table`, :meth:`Effects.predict` or
+            :meth:`Effects.difference`.
 
     Raises:
         ConfigError: pandas is not installed.

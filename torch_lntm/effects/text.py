@@ -1,4 +1,4 @@
-"""Effects as text to read."""
+"""Text tables of effects."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from torch_lntm.effects.numbers import Effect, IntervalEstimate, Prediction
 
-#: Fewest and most decimals of the numbers of a table. Tables that need more are in powers of ten.
+#: Fewest and most decimals in a table. Tables with smaller numbers use powers of ten.
 MIN_DECIMALS, MAX_DECIMALS = 4, 7
-#: Standard errors below this share of their estimate are rounding.
+#: Standard errors below this share of the estimate are rounding errors.
 ROUNDING = 1e-10
 
 
 def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
-    """The coefficients, topic by topic.
+    """Text tables of coefficients, one for each topic.
 
     Args:
         rows: The coefficients.
@@ -26,27 +26,27 @@ def format_coefficients(rows: Sequence[Effect], labels: Sequence[str]) -> str:
 
 
 def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """Predictions, or differences with their p values, topic by topic.
+    """Text tables of predictions, or of differences with p values, one for each topic.
 
     Args:
         rows: The predictions.
         labels: ``num_topics`` names of the topics.
 
     Returns:
-        The tables. A note follows them if the interval of a proportion leaves 0 to 1.
+        The tables. A note follows if an interval of a proportion is partly outside 0 to 1.
     """
     names = [", ".join(map(_value, row.values.values())) for row in rows]
     heading = ", ".join(rows[0].values)
     if any(isinstance(value, tuple) for value in rows[0].values.values()):
         return _tables(rows, names, labels, heading, "difference").lstrip("\n")
     text = _tables(rows, names, labels, heading, "proportion", effects=False).lstrip("\n")
-    beyond = sum(row.lower < 0 or row.upper > 1 for row in rows)
-    if not beyond:
+    num_outside = sum(row.lower < 0 or row.upper > 1 for row in rows)
+    if not num_outside:
         return text
     return (
-        f"{text}\n\nNote: {beyond} of {len(rows)} intervals reach below 0 or above 1, where no "
-        "proportion lies. The regression\nis linear and does not know these bounds: read such "
-        "values as close to the bound."
+        f"{text}\n\nNote: of {len(rows)} intervals, {num_outside} reach below 0 or above 1. Proportions "
+        "lie between 0 and 1,\nbut the linear regression ignores these bounds: read a value "
+        "outside as close to the bound."
     )
 
 
@@ -58,20 +58,20 @@ def _tables(
     kind: str,
     effects: bool = True,
 ) -> str:
-    """A table for each topic; the numbers of all tables have the same form.
+    """Text tables, one for each topic, with one number format.
 
     Args:
         rows: The numbers, topic by topic.
-        names: A name for each row.
+        names: Names of the rows.
         labels: ``num_topics`` names of the topics.
-        heading: The head of the names.
-        kind: The head of the estimates.
-        effects: The numbers are effects: they have p values, and positive ones a sign.
+        heading: Head of the column of names.
+        kind: Head of the column of estimates.
+        effects: Whether the numbers are effects, with a sign and a p value.
     """
-    form, sign = _form(rows), "+" if effects else ""
+    number, sign = _number_format(rows), "+" if effects else ""
     cells = [
-        [format(e.estimate, sign + form), format(e.standard_error, form)]
-        + [format(end, sign + form) for end in (e.lower, e.upper)]
+        [format(e.estimate, sign + number), format(e.standard_error, number)]
+        + [format(end, sign + number) for end in (e.lower, e.upper)]
         for e in rows
     ]
     width = max(len(cell) for row in cells for cell in row)
@@ -81,25 +81,25 @@ def _tables(
     head = f"  {heading:{first}}  {kind:>{estimates}}  {'s.e.':>{width}}"
     head += f"  {interval:>{2 * width + 1}}" + ("       p" if effects else "")
     lines = []
-    together = zip(names, rows, cells, strict=True)
-    for topic, of_topic in itertools.groupby(together, lambda row: row[1].topic):
+    lines_of_cells = zip(names, rows, cells, strict=True)
+    for topic, group in itertools.groupby(lines_of_cells, lambda row: row[1].topic):
         lines += [f"\nTopic {labels[topic]}", head]
-        for name, row, (estimate, error, lower, upper) in of_topic:
+        for name, row, (estimate, error, lower, upper) in group:
             line = f"  {name:{first}}  {estimate:>{estimates}}  {error:>{width}}"
             line += f"  {lower:>{width}} {upper:>{width}}"
             lines.append(line + (f"  {row.p_value:6.3f}" if effects else ""))
     return "\n".join(lines)
 
 
-def _form(rows: Sequence[IntervalEstimate]) -> str:
-    """The format in which the smallest standard error has two significant digits."""
+def _number_format(rows: Sequence[IntervalEstimate]) -> str:
+    """Number format with two significant digits for the smallest standard error."""
     errors = [e.standard_error for e in rows if e.standard_error > ROUNDING * abs(e.estimate)]
     decimals = 1 - math.floor(math.log10(min(errors, default=1.0)))
     return ".1e" if decimals > MAX_DECIMALS else f".{max(decimals, MIN_DECIMALS)}f"
 
 
 def _value(value: Any) -> str:
-    """A column's value, or the two of a difference."""
+    """Text of a column's value, or of the pair of a difference."""
     if isinstance(value, tuple):
         return " − ".join(map(_value, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)

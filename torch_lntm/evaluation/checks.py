@@ -74,7 +74,7 @@ def warn_of_documents(bad: Tensor, problem: str, cure: str, what: str = "log lik
     """Warn of unreliable documents, once for all: their number and their first positions.
 
     Args:
-        bad: ``(num_docs,)`` bool, the unreliable documents. If all are False, the function does nothing.
+        bad: ``(num_docs,)`` bool, the unreliable documents. There is a warning if any is True.
         problem: The reason, such as "chains that never moved".
         cure: Advice to the user.
         what: The unreliable quantity.

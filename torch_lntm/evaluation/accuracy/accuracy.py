@@ -68,8 +68,8 @@ def posterior_accuracy(
             or no tokens.
         IncompatibleGuideError: A guide belongs to another model, or the prior does not define
             identified coordinates.
-        NumericalError: A parameter is infinite or NaN, or a posterior failed; names the parameter or
-            the documents.
+        NumericalError: A parameter is infinite or NaN, or a posterior failed; names the parameter
+            or the documents.
 
     Warns:
         ConvergenceWarning: Some chains are unreliable. Their documents are left out.
