@@ -44,9 +44,9 @@ def format_predictions(rows: Sequence[Prediction], labels: Sequence[str]) -> str
     if not num_outside:
         return text
     return (
-        f"{text}\n\nNote: of {len(rows)} intervals, {num_outside} reach below 0 or above 1. Proportions "
-        "lie between 0 and 1,\nbut the linear regression ignores these bounds: read a value "
-        "outside as close to the bound."
+        f"{text}\n\nNote: of {len(rows)} intervals, {num_outside} reach below 0 or above 1. "
+        "Proportions lie between 0 and 1,\nbut the linear regression ignores these bounds: read "
+        "a value outside as close to the bound."
     )
 
 
