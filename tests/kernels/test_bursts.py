@@ -72,7 +72,7 @@ def close(found: torch.Tensor, expected, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_likelihood_is_that_of_urns(device, dtype) -> None:
+def test_the_likelihood_equals_that_of_polya_urns(device, dtype) -> None:
     theta, topics, counts = problem()
     expected = [urn(q, c, A) for q, c in zip(theta @ topics, counts, strict=True)]
     t, phi = tensors(device, dtype, theta, topics)
@@ -130,7 +130,7 @@ def test_counts_are_the_expected_tokens_of_the_topics(device, dtype) -> None:
         close(words.expected_counts(chains)[1], [by_topic] * 2, tolerance)
 
 
-def test_shares_of_independent_draws_count_too(device) -> None:
+def test_word_counts_take_shares_of_documents(device) -> None:
     theta, topics, counts = problem()
     t, phi = tensors(device, torch.float64, theta, topics)
     batch = make_batch(counts, device, torch.float64)
@@ -166,7 +166,7 @@ def test_derivatives_of_every_argument() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_words_that_no_topic_has_cost_finite_nats(device, dtype) -> None:
+def test_words_without_any_topic_cost_finite_nats(device, dtype) -> None:
     theta, topics, counts = problem()
     topics[:, 3] = 0.0
     counts[1, 3], counts[2, 3] = 1, 4
@@ -184,7 +184,7 @@ def test_words_that_no_topic_has_cost_finite_nats(device, dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_large_concentration_is_that_of_independent_draws(device, dtype) -> None:
+def test_a_large_concentration_tends_to_independent_draws(device, dtype) -> None:
     theta, topics, counts = problem()
     t, phi = tensors(device, dtype, theta, topics)
     independent = make_batch(counts, device, dtype)
@@ -194,7 +194,7 @@ def test_a_large_concentration_is_that_of_independent_draws(device, dtype) -> No
     )
 
 
-def test_independent_draws_bound_the_likelihood(device) -> None:
+def test_the_surrogate_bounds_the_likelihood(device) -> None:
     theta, topics, counts = problem()
     t, phi = tensors(device, torch.float64, theta, topics)
     batch = make_batch(counts, device, torch.float64)
@@ -211,7 +211,7 @@ def test_independent_draws_bound_the_likelihood(device) -> None:
         assert float((exact - bound).max()) > 1e-3
 
 
-def test_views_of_a_batch_know_the_counts_that_repeat(device) -> None:
+def test_views_of_a_batch_know_the_repeated_words(device) -> None:
     _, _, counts = problem()
     batch = make_batch(counts, device, torch.float64)
     rows = torch.tensor([2, 1], device=device)

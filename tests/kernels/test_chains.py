@@ -11,7 +11,7 @@ from torch_lntm.kernels.chains import PaddedWords, SparseWords
 
 
 @pytest.mark.slow
-def test_padding_changes_nothing(device: torch.device) -> None:
+def test_padded_and_sparse_words_agree(device: torch.device) -> None:
     """Documents of different sizes, one of them empty, whose first counts are not 1."""
     problem = random_problem(lengths=(40, 0, 3, 12))
     batch = make_batch(problem.counts, device)

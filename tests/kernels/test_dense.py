@@ -8,7 +8,7 @@ from torch_lntm.kernels import Cells, mixture_log_likelihood
 from torch_lntm.kernels.dense import log_likelihood_at
 
 
-def test_log_likelihood_at_is_the_kernel_in_any_chunks(lee) -> None:
+def test_log_likelihood_at_equals_the_sparse_kernel_for_any_chunks(lee) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(50, 4, generator=generator, dtype=torch.float64)
     topics = torch.rand(4, lee.num_words, generator=generator, dtype=torch.float64)

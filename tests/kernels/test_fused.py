@@ -52,7 +52,7 @@ def problem(
 # tile no more than one word.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 1, 5), (6, 3, 13), (4, 33, 150), (3, 2049, 7)])
-def test_equals_the_reference_and_the_sparse_products(
+def test_fused_counts_equal_the_reference_and_the_sparse_products(
     shape: tuple[int, int, int],
     dtype: torch.dtype,
     fused: torch.device,
@@ -78,9 +78,7 @@ def test_equals_the_reference_and_the_sparse_products(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_words_below_the_floor_cost_what_the_floor_does(
-    dtype: torch.dtype, fused: torch.device
-) -> None:
+def test_words_below_the_floor_cost_the_floor(dtype: torch.dtype, fused: torch.device) -> None:
     topics = torch.tensor([[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]], device=fused, dtype=dtype)
     batch = make_batch(np.array([[3.0, 2.0, 0.0], [0.0, 0.0, 1.0]]), fused, dtype)
     weights = torch.tensor([[0.5, 0.5], [0.0, 1.0]], device=fused, dtype=dtype)
@@ -105,7 +103,7 @@ def test_several_chains_and_topics_stored_by_topic_or_by_word(fused: torch.devic
         torch.testing.assert_close(counts[chain], alone, rtol=0, atol=0)
 
 
-def test_no_documents_and_no_words(fused: torch.device) -> None:
+def test_empty_batches_and_empty_documents(fused: torch.device) -> None:
     weights, topics, batch = problem(fused, torch.float32, 3, 2, 5, rate=0.0)
     got = expected_counts(weights, topics, batch)
     assert got.log_likelihood.tolist() == [0.0] * 3
@@ -139,7 +137,7 @@ def test_word_counts_equal_the_sparse_products(
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 600])
-def test_noise_is_that_of_the_operations_one_by_one(
+def test_fused_noise_equals_separate_operations(
     size: int, fused: torch.device, accelerator: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = torch.tensor([0, 1, 7, 2**40], device=accelerator)
@@ -170,14 +168,14 @@ def test_noise_on_the_cpu_needs_no_kernel(fused: torch.device) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "0"])
-def test_nobody_gets_them_unasked(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_are_off_by_default(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LNTM_TRITON", raising=False)
     if value is not None:
         monkeypatch.setenv("LNTM_TRITON", value)
     assert not fused_kernels.is_enabled(torch.ones(2))
 
 
-def test_a_setting_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LNTM_TRITON", "yes")
     with pytest.raises(ConfigError, match="LNTM_TRITON is 'yes'; expected 1"):
         fused_kernels.is_enabled(torch.ones(2))

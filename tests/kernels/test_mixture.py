@@ -72,7 +72,7 @@ def test_everything_equals_enumeration_of_the_topic_assignments(device, dtype) -
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(9, 4, 13), (3, 1, 5), (6, 5, 1)])
-def test_fast_equals_dense_and_reference(device, dtype, shape) -> None:
+def test_the_sparse_kernel_equals_dense_and_reference(device, dtype, shape) -> None:
     weights, topics, counts = random_arrays(*shape)
     t, phi = tensors(device, dtype, weights, topics)
     batch = make_batch(counts, device, dtype)
@@ -159,7 +159,7 @@ def test_transforms_of_torch_func(hardware) -> None:
     close(gradients[1], torch.func.grad(plain, 1)(2 * t, phi))
 
 
-def test_the_topics_gradient_is_left_out_where_nobody_asks(device, monkeypatch) -> None:
+def test_the_gradient_of_topics_is_computed_only_on_request(device, monkeypatch) -> None:
     """As by a sampler of the documents' latent variables on a model whose topics are parameters."""
     weights, topics, counts = random_arrays()
     t, phi = tensors(device, torch.float64, weights, topics)
@@ -252,7 +252,7 @@ def test_a_word_of_probability_zero_costs_a_finite_number_of_nats(device, dtype,
 
 
 @pytest.mark.parametrize("max_elements", [1, 60, 2**24])
-def test_responsibility_covariance_by_brute_force_whatever_the_chunks(device, max_elements) -> None:
+def test_responsibility_covariance_equals_brute_force_for_any_chunks(device, max_elements) -> None:
     weights, topics, counts = random_arrays(12)
     expected = np.zeros((12, 4, 4))
     for d, v in zip(*np.nonzero(counts), strict=True):
@@ -264,7 +264,7 @@ def test_responsibility_covariance_by_brute_force_whatever_the_chunks(device, ma
     close(got, expected, 1e-12)
 
 
-def test_permutations_parts_and_sums(device) -> None:
+def test_counts_follow_permutations_and_parts_add_up(device) -> None:
     weights, topics, counts = random_arrays(20, 5, 30)
     rng = np.random.default_rng(2)
     docs, words, order = rng.permutation(20), rng.permutation(30), rng.permutation(5)
@@ -332,7 +332,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
         pytest.param((2000, 2000, 128, 500), 1_000_000 * 128 * 4 / 2**20, id="counts x topics"),
     ],
 )
-def test_nothing_large_is_formed(sizes, forbidden_mib) -> None:
+def test_no_large_table_is_formed(sizes, forbidden_mib) -> None:
     """Peak memory in a process of its own, beyond that of two documents."""
     command = [sys.executable, "-W", "ignore", "-c", MEMORY_SCRIPT, *map(str, sizes)]
     grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -9,7 +9,7 @@ import torch
 from torch_lntm.latents import ContrastSpace, NormalSpace
 
 
-def test_beyond_a_grid_the_prior_is_negligible() -> None:
+def test_the_prior_is_negligible_outside_the_grid() -> None:
     """Also on the near side of a posterior that is far from the prior mean."""
     zero, eye = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
     space = ContrastSpace.of(NormalSpace(zero, eye))

@@ -41,7 +41,7 @@ def test_gamma_coordinates_have_the_density_of_gamma_variates(
 
 
 @pytest.mark.parametrize("concentration", [1e-12, 1e-8, 0.01, 1.0, 1e5])
-def test_every_log_has_its_coordinate(concentration: float, device: torch.device) -> None:
+def test_whiten_inverts_log_gamma(concentration: float, device: torch.device) -> None:
     """Between the tail and the wall too, where under small α many steps are needed."""
     x = torch.cat(
         [
@@ -54,7 +54,7 @@ def test_every_log_has_its_coordinate(concentration: float, device: torch.device
     torch.testing.assert_close(space.logits(space.whiten(x)), x, rtol=1e-12, atol=1e-12)
 
 
-def test_proportions_determine_coordinates_up_to_their_sum(device: torch.device) -> None:
+def test_locate_returns_coordinates_of_the_given_theta(device: torch.device) -> None:
     alpha = torch.tensor([0.02, 0.5, 3.0], dtype=torch.float64, device=device)
     space = GammaSpace(alpha)
     keys = noise.document_keys(1, torch.arange(4000, device=device), 1)

@@ -31,7 +31,7 @@ def test_triangular_factor() -> None:
 
 @pytest.mark.parametrize("size", [1, 47, 48, 63, 65, 129])
 @pytest.mark.parametrize("num_docs", [0, 1, 3])
-def test_triangles_by_halves(size: int, num_docs: int) -> None:
+def test_triangles_by_halves_equal_the_plain_operations(size: int, num_docs: int) -> None:
     generator = torch.Generator().manual_seed(size)
     lower = torch.randn(num_docs, size, size, generator=generator, dtype=torch.float64).tril()
     lower.diagonal(dim1=1, dim2=2).abs_().add_(float(size))

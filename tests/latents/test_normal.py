@@ -7,7 +7,7 @@ import torch
 from torch_lntm.latents import NormalSpace
 
 
-def test_some_documents_keep_their_own_means_and_form() -> None:
+def test_selected_documents_keep_their_means_and_parameters() -> None:
     tril = torch.tensor([[1.0, 0.0], [0.5, 2.0]], dtype=torch.float64)
     loc = torch.arange(6.0, dtype=torch.float64).view(3, 2)
     rows = torch.tensor([2, 0])
@@ -22,7 +22,7 @@ def test_some_documents_keep_their_own_means_and_form() -> None:
         assert part.to(torch.float32).num_topics == num_topics
 
 
-def test_the_identity_of_eta_is_the_inverse_factor() -> None:
+def test_the_unit_metric_of_eta_is_the_inverse_factor() -> None:
     tril = torch.tensor([[1.0, 0.0], [0.5, 2.0]], dtype=torch.float64)
     space = NormalSpace(torch.zeros(2, dtype=torch.float64), tril)
     eye = torch.eye(2, dtype=torch.float64)[:, None, :]

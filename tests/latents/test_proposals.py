@@ -18,7 +18,7 @@ from torch_lntm.latents.proposals import (
 
 
 @pytest.mark.parametrize("nu", [2.5, 5.0, math.inf])
-def test_noise_has_its_density(nu: float) -> None:
+def test_noise_has_the_stated_density(nu: float) -> None:
     noise = draw_noise(20_000, 3, (1, 2), nu)
     expected = (
         stats.multivariate_normal(np.zeros(3))
@@ -35,7 +35,7 @@ def test_noise_has_its_density(nu: float) -> None:
 
 
 @pytest.mark.parametrize("nu", [5.0, math.inf])
-def test_elliptical_draws_have_the_density_they_say(nu: float) -> None:
+def test_elliptical_draws_have_the_stated_density(nu: float) -> None:
     loc = torch.tensor([1.0, -2.0]).double()
     tril = torch.tensor([[2.0, 0.0], [0.5, 0.3]]).double()
     z, log_q = elliptical_draws(loc, tril, nu, 20, (7,))

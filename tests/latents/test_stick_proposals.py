@@ -28,7 +28,7 @@ def draws(
 
 @pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
 @pytest.mark.parametrize("concentration", [1e-6, 0.01, 2.0])
-def test_draws_have_the_ratio_they_say(proposal: str, concentration: float) -> None:
+def test_proposal_draws_have_the_stated_density(proposal: str, concentration: float) -> None:
     # Around a few tokens more than the prior: weighted means of theta are the prior's.
     # Dirichlet draws have bounded weights here only towards smaller γ. |z| < 4.5: under 1e-4.
     alpha = concentration * torch.tensor([1.0, 2.0, 0.5]).double()
@@ -48,7 +48,7 @@ def test_draws_have_the_ratio_they_say(proposal: str, concentration: float) -> N
         assert bool((z.abs() < 4.5).all())
 
 
-def test_sticks_have_no_heavy_tail_where_a_topic_may_be_absent() -> None:
+def test_weights_of_sticks_have_light_tails_if_a_topic_may_be_absent() -> None:
     # Where one topic vanishes, ratios of the Dirichlet have Pareto shape 1 − α/γ = 0.89.
     alpha = torch.full((4,), 0.05).double()
     gamma = alpha + torch.tensor([0.4, 3.0, 0.0, 0.4]).double()
@@ -60,7 +60,7 @@ def test_sticks_have_no_heavy_tail_where_a_topic_may_be_absent() -> None:
     assert float(sticks.max()) < float(dirichlet.max())
 
 
-def test_sticks_allow_for_the_absence_of_any_topic() -> None:
+def test_any_topic_may_be_absent_in_mixture_draws() -> None:
     # A topic with 40 expected tokens is absent, as under the prior, in some draws all the same.
     alpha = torch.full((3,), 0.01).double()
     gamma = alpha + torch.tensor([0.3, 40.0, 0.0])
@@ -68,7 +68,7 @@ def test_sticks_allow_for_the_absence_of_any_topic() -> None:
     assert int((log_theta[:, 1] < -20).sum()) > 10
 
 
-def test_draws_of_dirichlet_are_dirichlet() -> None:
+def test_dirichlet_draws_have_the_dirichlet_moments() -> None:
     # Kolmogorov–Smirnov against the marginal Beta; false-failure rate 1e-4 each.
     gamma = torch.tensor([0.5, 3.0, 0.1]).double()
     log_theta, log_ratio = draws("dirichlet", gamma, gamma, 5000, (0,))
@@ -78,7 +78,7 @@ def test_draws_of_dirichlet_are_dirichlet() -> None:
         assert stats.kstest(log_theta[:, k].exp().numpy(), law.cdf).pvalue > 1e-4
 
 
-def test_sticks_have_the_density_they_say() -> None:
+def test_sticks_have_the_stated_density() -> None:
     # With two topics there is one stick, whose law is a mixture of four beta distributions.
     alpha, gamma = torch.tensor([0.4, 0.9]).double(), torch.tensor([2.0, 3.5]).double()
     nothing = torch.empty(0)

@@ -9,7 +9,7 @@ import torch
 from torch_lntm.latents import StickSpace
 
 
-def test_beyond_a_grid_the_prior_is_negligible() -> None:
+def test_the_prior_is_negligible_outside_the_grid() -> None:
     """Also on the near side of a posterior that is far from the middle."""
     alpha = torch.tensor([1.0, 1.0], dtype=torch.float64)
     space = StickSpace.of(alpha)

@@ -58,7 +58,7 @@ def test_schedules_rise_from_0_to_1(name: str) -> None:
     assert bool((values.diff() > 0).all())
 
 
-def test_schedules_are_those_written_down() -> None:
+def test_schedules_equal_their_formulas() -> None:
     unit = np.arange(9) / 8
     logistic = 1 / (1 + np.exp(-4 * (2 * unit - 1)))
     sigmoid = (logistic - logistic[0]) / (logistic[-1] - logistic[0])
@@ -81,7 +81,7 @@ def test_schedules_are_those_written_down() -> None:
         (torch.tensor([0.0, torch.nan, 1.0]), "each above the one before"),
     ],
 )
-def test_schedules_that_cannot_be_used(schedule: str | Tensor, message: str) -> None:
+def test_bad_schedules_are_refused(schedule: str | Tensor, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ais.make_schedule(schedule, 10)
     with pytest.raises(ConfigError, match="num_temperatures is 2; expected at least 3"):
@@ -152,7 +152,7 @@ def test_transitions_keep_the_tempered_posterior(kind: str, device: torch.device
         assert bool(((draws.mean(0) - expected).abs() < 5 * error).all())
 
 
-def test_transitions_do_not_depend_on_the_chains_that_make_weights(device: torch.device) -> None:
+def test_tuned_transitions_do_not_depend_on_the_weighted_chains(device: torch.device) -> None:
     """Step sizes are functions of the document, the seed and the position alone."""
     target = padded_target(device)
     keys = some_keys(target, 12)
@@ -172,7 +172,7 @@ def test_transitions_do_not_depend_on_the_chains_that_make_weights(device: torch
     torch.testing.assert_close(steps.diff(dim=0), steps.diff(dim=0)[:1].expand(b - a, -1))
 
 
-def test_weights_are_written_out(device: torch.device) -> None:
+def test_weights_equal_their_formula(device: torch.device) -> None:
     """Against a loop over temperatures that keeps every state, both ways."""
     target = padded_target(device)
     keys = some_keys(target)

@@ -63,7 +63,7 @@ each_kind = pytest.mark.parametrize("kind", ["normal", "laplace"])
 
 
 @each_kind
-def test_densities_add_up_to_that_of_the_space(kind: str, device: torch.device) -> None:
+def test_densities_add_up_to_the_density_of_the_space(kind: str, device: torch.device) -> None:
     bridge = make_bridge(kind, device)
     u = draws(bridge)
     z = z_of(bridge, u)
@@ -79,7 +79,7 @@ def test_densities_add_up_to_that_of_the_space(kind: str, device: torch.device) 
 
 
 @each_kind
-def test_gradients_are_slopes(kind: str, device: torch.device) -> None:
+def test_gradients_equal_finite_differences(kind: str, device: torch.device) -> None:
     bridge = make_bridge(kind, device)
     u, h = draws(bridge), 1e-6
     gradient = bridge.likelihood(u)[1]
@@ -95,7 +95,7 @@ def test_gradients_are_slopes(kind: str, device: torch.device) -> None:
 
 
 @each_kind
-def test_sites_are_located(kind: str, device: torch.device) -> None:
+def test_locate_inverts_the_map_to_sites(kind: str, device: torch.device) -> None:
     bridge = make_bridge(kind, device)
     u = draws(bridge)
     keys = noise.document_keys(1, bridge.batch.index, len(u))
@@ -103,7 +103,7 @@ def test_sites_are_located(kind: str, device: torch.device) -> None:
     torch.testing.assert_close(found, u)
 
 
-def test_a_moved_normal_has_the_moments_it_is_given(device: torch.device) -> None:
+def test_a_moved_bridge_has_the_given_moments(device: torch.device) -> None:
     bridge = make_bridge("normal", device)
     mean, scale = draws(bridge)[0], draws(bridge)[1].abs() + 0.1
     moved = bridge.moved(mean, scale)

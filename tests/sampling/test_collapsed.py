@@ -33,7 +33,7 @@ def exact_mean(bag: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.stat
-def test_means_are_those_of_the_enumeration(device: torch.device) -> None:
+def test_means_equal_the_enumeration(device: torch.device) -> None:
     """9 means within 6 standard errors between 20 chains, Student-t: false-failure rate 1e-4."""
     gibbs = chains(COUNTS, device)
     for _ in range(20):
@@ -46,7 +46,7 @@ def test_means_are_those_of_the_enumeration(device: torch.device) -> None:
     assert 0.0 < float(error.max()) < 0.01
 
 
-def test_an_empty_document_has_the_prior_and_one_token_its_exact_posterior(
+def test_documents_of_zero_and_one_token_are_exact(
     device: torch.device,
 ) -> None:
     theta = chains(COUNTS, device, num_chains=3).sweep().cpu()
@@ -72,7 +72,7 @@ def test_a_document_does_not_depend_on_its_batch(device: torch.device) -> None:
         assert not torch.allclose(theta[0], theta[1])
 
 
-def test_topics_without_a_common_word_tell_tokens_apart(device: torch.device) -> None:
+def test_topics_without_common_words_fix_the_topics_of_tokens(device: torch.device) -> None:
     eye = torch.eye(5, dtype=torch.float64, device=device)[:3]
     batch = make_batch(np.array([[7, 2, 0, 0, 0], [0, 0, 0, 3, 0]]), device)
     alpha = torch.full((3,), 1e-6, device=device).double()

@@ -38,7 +38,7 @@ def exact(alpha: np.ndarray, bag: np.ndarray) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("alpha", [[0.7, 2.0, 0.3], [0.1, 0.05, 0.2]])
-def test_moments_are_those_of_the_enumeration(alpha: list[float], device: torch.device) -> None:
+def test_moments_equal_the_enumeration(alpha: list[float], device: torch.device) -> None:
     """24 means within 6 standard errors between 20 chains, Student-t: false-failure rate 2e-4."""
     theta = draw(COUNTS, alpha, device, sweeps=3)
     draws = torch.stack([theta, theta.square()], -2)
@@ -65,7 +65,7 @@ def test_a_document_does_not_depend_on_its_batch(device: torch.device) -> None:
     assert not torch.allclose(together[0], together[1])
 
 
-def test_extremes_give_proportions(device: torch.device) -> None:
+def test_extreme_concentrations_give_proportions(device: torch.device) -> None:
     """Topics that share no word, tiny concentrations, a huge count."""
     eye = torch.eye(5, dtype=torch.float64, device=device)[:3].clamp_min(1e-30)
     counts = np.array([[200_000, 0, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
@@ -78,7 +78,7 @@ def test_extremes_give_proportions(device: torch.device) -> None:
     assert bool((theta[:, :, 1] > 1e-9).all())
 
 
-def test_tokens_drawn_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_do_not_depend_on_the_chunks_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"num_chains": 2, "num_samples": 5, "warmup_sweeps": 3}
     whole = draw(COUNTS, [0.5, 1.0, 2.0], torch.device("cpu"), **options)
     monkeypatch.setattr("torch_lntm.sampling.gibbs._MAX_NUMBERS", 2 * 3 * 4)
@@ -88,7 +88,7 @@ def test_tokens_drawn_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 @pytest.mark.stat
 @pytest.mark.parametrize("alpha", [[0.7, 2.0, 0.3], [0.1, 0.05, 0.2]])
-def test_counts_drawn_at_once_have_the_same_moments(
+def test_multinomial_draws_of_counts_have_equal_moments(
     alpha: list[float], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As above with every count above 1 drawn at once: false-failure rate 2e-4."""
@@ -101,7 +101,7 @@ def test_counts_drawn_at_once_have_the_same_moments(
         assert bool((off < 6.0 * error[d]).all()), d
 
 
-def test_counts_drawn_at_once_do_not_depend_on_the_batch(
+def test_multinomial_draws_of_counts_do_not_depend_on_the_batch(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch_lntm.sampling.gibbs._MAX_TOKENS", 1)
@@ -109,7 +109,7 @@ def test_counts_drawn_at_once_do_not_depend_on_the_batch(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_huge_count_takes_no_memory_in_proportion(device: torch.device, seed: int) -> None:
+def test_the_memory_of_a_huge_count_is_bounded(device: torch.device, seed: int) -> None:
     """Of two words told apart by two topics; theta_0 ~ Beta(1 + n, 1 + m) then, by its law.
 
     Kolmogorov–Smirnov of independent draws, false-failure rate 1e-4 each.
@@ -125,7 +125,7 @@ def test_a_huge_count_takes_no_memory_in_proportion(device: torch.device, seed: 
         assert stats.kstest(values, law.cdf).pvalue > 1e-4
 
 
-def test_a_huge_count_moves_as_expectations_do(device: torch.device) -> None:
+def test_a_huge_count_follows_its_expectation(device: torch.device) -> None:
     """Given so many tokens of one word, a sweep multiplies the topics' odds by their φ's.
 
     600 changes at 6 standard errors, of a multinomial and a Dirichlet: false-failure rate 1e-6.

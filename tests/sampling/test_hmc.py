@@ -116,7 +116,7 @@ def reference_log_joint(target: DocumentTarget, z: np.ndarray, document: int) ->
 
 @pytest.mark.slow
 @each_prior
-def test_density_and_gradient_are_those_written_out(kind: str, device: torch.device) -> None:
+def test_density_and_gradient_equal_their_formulas(kind: str, device: torch.device) -> None:
     target = make_target(kind, device)
     z = target.draw_prior(some_keys(target, num_chains=3))
     state = hmc.evaluate(target, z)
@@ -166,7 +166,7 @@ def dense(metric: Metric, num_docs: int, dim: int, device: torch.device) -> Tens
 
 @pytest.mark.parametrize("kind", ["free", "anchored"])
 @pytest.mark.parametrize("solve", [taylor, laplace])
-def test_posterior_metrics_are_the_posteriors_covariance(
+def test_posterior_metrics_equal_the_posteriors_covariance(
     kind: str, solve: object, device: torch.device
 ) -> None:
     target = make_target(kind, device)
@@ -337,7 +337,7 @@ def test_a_divergent_trajectory_is_rejected(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("broken", "named"), [("position", "position"), ("topics", "log likelihood")]
 )
-def test_a_start_that_is_not_finite_names_the_documents(
+def test_a_nonfinite_start_names_the_documents(
     broken: str, named: str, device: torch.device
 ) -> None:
     target = make_target("free", device)
@@ -360,7 +360,7 @@ def test_a_start_that_is_not_finite_names_the_documents(
 # -- step sizes ----------------------------------------------------------------------------------
 
 
-def test_dual_averaging_is_the_papers(device: torch.device) -> None:
+def test_dual_averaging_equals_the_papers_formulas(device: torch.device) -> None:
     """Hoffman & Gelman 2014, algorithm 5, a chain at a time."""
     rng = np.random.default_rng(0)
     acceptance = rng.uniform(size=(30, 2, 3))

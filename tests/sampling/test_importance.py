@@ -41,7 +41,7 @@ def test_pareto_k_agrees_with_maximum_likelihood() -> None:
 
 @pytest.mark.parametrize("shape", [-0.2, 0.2, 0.6, 1.1])
 @pytest.mark.parametrize("num_samples", [100, 1000, 4000])
-def test_pareto_k_is_that_of_arviz(shape: float, num_samples: int) -> None:
+def test_pareto_k_equals_arviz(shape: float, num_samples: int) -> None:
     # The same fit on the same grid, and the same weak prior; ArviZ takes the logs of the weights
     # less a constant, and differs by rounding and where it puts the threshold between two draws.
     arviz = pytest.importorskip("arviz")
@@ -50,14 +50,14 @@ def test_pareto_k_is_that_of_arviz(shape: float, num_samples: int) -> None:
     np.testing.assert_allclose(pareto_k(log_weights).numpy(), expected, atol=2e-3)
 
 
-def test_pareto_k_does_not_depend_on_scale_or_company() -> None:
+def test_pareto_k_depends_neither_on_scale_nor_on_other_rows() -> None:
     log_weights = pareto_draws(0.5, 3, 1000)
     k = pareto_k(log_weights)
     torch.testing.assert_close(pareto_k(log_weights - 1e4), k, atol=1e-6, rtol=0)
     torch.testing.assert_close(pareto_k(log_weights[1:2]), k[1:2])
 
 
-def test_pareto_k_without_a_tail_and_with_nothing_else() -> None:
+def test_pareto_k_of_equal_weights_and_of_one_large_weight() -> None:
     log_weights = torch.zeros(3, 100, dtype=torch.float64)
     log_weights[1, 0] = 1.0  # one weight above many equal ones
     log_weights[2] = -1e5
@@ -68,7 +68,7 @@ def test_pareto_k_without_a_tail_and_with_nothing_else() -> None:
     assert float(k[2]) > 0.7
 
 
-def test_too_few_weights() -> None:
+def test_too_few_weights_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 25"):
         pareto_k(torch.zeros(1, 24))
 

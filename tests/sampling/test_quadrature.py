@@ -45,7 +45,7 @@ def test_the_error_covers_the_distance_from_the_truth() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ctm", "lda"])
-def test_a_grid_that_one_point_decides_has_no_error_to_state(kind: str) -> None:
+def test_a_grid_dominated_by_one_point_has_infinite_error(kind: str) -> None:
     # The posterior of millions of tokens is far narrower than the spacing of 11 points, here placed
     # by a posterior that is far too wide.
     topics = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
@@ -67,7 +67,7 @@ def test_a_grid_that_one_point_decides_has_no_error_to_state(kind: str) -> None:
     assert math.isfinite(value)
 
 
-def test_documents_with_means_of_their_own() -> None:
+def test_documents_may_have_their_own_prior_means() -> None:
     topics = torch.tensor(np.random.default_rng(0).dirichlet(np.ones(6), 3))
     model = ctm(3, 6, topics=topics, dtype="float64")
     corpus = Corpus.from_matrix(np.random.default_rng(1).poisson(2.0, (3, 6)))

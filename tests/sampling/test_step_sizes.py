@@ -10,7 +10,7 @@ import torch
 from torch_lntm.sampling import step_sizes
 
 
-def test_a_chain_that_has_crossed_the_threshold_stays_where_it_was(monkeypatch) -> None:
+def test_a_chain_keeps_its_step_size_after_crossing_the_threshold(monkeypatch) -> None:
     """While others go on, its acceptance at other keys says nothing any more."""
     script = iter(
         torch.tensor([[[a, b]]])

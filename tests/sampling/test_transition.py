@@ -68,7 +68,7 @@ def make_start(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_equals_the_steps_one_by_one(
+def test_a_fused_transition_equals_separate_steps(
     kind: str, dtype: torch.dtype, fused: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, start = make_start(kind, fused, dtype)
@@ -86,7 +86,7 @@ def test_equals_the_steps_one_by_one(
 
 # Triton's interpreter computes with NumPy, which warns where trajectories leave the real numbers.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_accepts_rejects_and_diverges_as_the_steps_do(
+def test_a_fused_transition_accepts_rejects_and_diverges_like_separate_steps(
     fused: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, start = make_start("free", fused, num_chains=40)
@@ -110,7 +110,7 @@ def test_accepts_rejects_and_diverges_as_the_steps_do(
         assert torch.equal(new[~info.accepted], old[~info.accepted])
 
 
-def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
+def test_a_fused_transition_equals_steps_with_autograd_gradients(fused: torch.device) -> None:
     """Of a proposal that is taken in any case."""
     target, start = make_start("anchored", fused, num_chains=1)
     start["drawn"] = start["drawn"]._replace(
@@ -146,7 +146,7 @@ def test_equals_steps_along_gradients_by_autograd(fused: torch.device) -> None:
 
 
 @pytest.mark.parametrize("reason", ["laplace sources", "dense metric", "large map", "not asked"])
-def test_other_transitions_are_left_to_the_steps(
+def test_unsupported_transitions_take_separate_steps(
     reason: str, fused: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = reason if reason.endswith("sources") else "free"
@@ -166,7 +166,7 @@ def test_other_transitions_are_left_to_the_steps(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*never moved:torch_lntm.errors.ConvergenceWarning")
-def test_a_fit_by_monte_carlo_em_is_the_same(
+def test_monte_carlo_em_with_fused_transitions_gives_equal_fits(
     fused: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = random_problem(3, 12, (20, 9, 15, 12))

@@ -31,7 +31,7 @@ class Named:
         return Named([self.names[row] for row in rows.tolist()])
 
 
-def test_stopped_documents_leave_with_all_that_is_held_of_them() -> None:
+def test_stopped_documents_are_dropped_from_all_held_values() -> None:
     active = ActiveSet(4, torch.device("cpu"))
     table, named = torch.arange(8.0).reshape(4, 2), Named(list("abcd"))
     active.step(flags(0, 1, 0, 0), flags(0, 0, 0, 1))
@@ -57,13 +57,13 @@ def test_stopped_documents_leave_with_all_that_is_held_of_them() -> None:
     assert active.working.tolist() == [False] * 4
 
 
-def test_nothing_is_copied_while_all_work() -> None:
+def test_active_documents_are_not_copied() -> None:
     active, table = ActiveSet(3, torch.device("cpu")), torch.ones(3)
     active.step(flags(0, 0, 0))
     assert active.drop_stopped(table)[0] is table
 
 
-def test_idle_documents_are_held_until_they_are_many() -> None:
+def test_stopped_documents_are_held_up_to_the_idle_share() -> None:
     active, table = ActiveSet(4, torch.device("cpu"), idle_share=0.5), torch.arange(4)
     active.step(flags(1, 0, 0, 0))
     (table,) = active.drop_stopped(table)
@@ -76,7 +76,7 @@ def test_idle_documents_are_held_until_they_are_many() -> None:
     assert active.iterations.tolist() == [1, 2, 2, 2]
 
 
-def test_how_many_are_many_follows_what_is_held() -> None:
+def test_the_idle_share_is_of_the_held_documents() -> None:
     active, table = ActiveSet(8, torch.device("cpu"), idle_share=0.5), torch.arange(8)
     active.step(flags(1, 1, 1, 1, 0, 0, 0, 0))
     (table,) = active.drop_stopped(table)
@@ -87,7 +87,7 @@ def test_how_many_are_many_follows_what_is_held() -> None:
     assert table.tolist() == active.rows.tolist() == [4, 5, 6, 7]
 
 
-def test_a_failed_document_that_is_held_does_not_converge_later() -> None:
+def test_a_held_failed_document_does_not_converge_later() -> None:
     active, table = ActiveSet(3, torch.device("cpu"), idle_share=0.5), torch.arange(3)
     active.step(flags(0, 0, 0), flags(1, 0, 0))
     (table,) = active.drop_stopped(table)
@@ -97,7 +97,7 @@ def test_a_failed_document_that_is_held_does_not_converge_later() -> None:
     assert active.iterations.tolist() == [1, 2, 2]
 
 
-def test_what_a_document_costs_decides_when_it_leaves() -> None:
+def test_the_idle_share_counts_the_cost_of_documents() -> None:
     sizes = torch.tensor([0, 10, 1, 9])
     active = ActiveSet(4, torch.device("cpu"), sizes=sizes, idle_share=0.25)
     active.step(flags(1, 0, 1, 0))
@@ -109,7 +109,7 @@ def test_what_a_document_costs_decides_when_it_leaves() -> None:
     assert not active.finished
 
 
-def test_a_document_that_costs_nothing_still_has_to_stop() -> None:
+def test_an_active_document_without_cost_delays_the_end() -> None:
     active = ActiveSet(2, torch.device("cpu"), sizes=torch.tensor([0, 5]), idle_share=0.25)
     active.step(flags(0, 1))
     active.drop_stopped()
@@ -127,7 +127,7 @@ class Outer(NamedTuple):
     named: Named | None
 
 
-def test_rows_of_a_tuple_are_those_of_all_its_members() -> None:
+def test_rows_are_selected_in_all_members_of_a_tuple() -> None:
     whole = Outer(torch.arange(3.0), Inner(torch.arange(6.0).reshape(3, 2)), Named(list("abc")))
     part = select_rows(whole, torch.tensor([2, 0]))
     assert isinstance(part, Outer)
@@ -148,7 +148,7 @@ def test_rows_are_replaced_in_place_in_all_members() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rounding_of_a_bound_is_its_own_and_the_logits_once_a_token(dtype) -> None:
+def test_rounding_of_a_bound_includes_the_logits_of_every_token(dtype) -> None:
     found = bound_rounding(
         torch.tensor([-600.0, -600.0, 0.0], dtype=torch.float64),
         torch.tensor([0.0, 50.0, 10.0], dtype=dtype),
@@ -158,7 +158,7 @@ def test_rounding_of_a_bound_is_its_own_and_the_logits_once_a_token(dtype) -> No
     assert found.tolist() == pytest.approx([600 * unit, 5600 * unit, 20 * unit], rel=1e-6)
 
 
-def test_no_documents_are_finished_from_the_start() -> None:
+def test_an_empty_batch_is_finished_at_the_start() -> None:
     assert ActiveSet(0, torch.device("cpu")).finished
 
 

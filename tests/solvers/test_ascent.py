@@ -53,7 +53,7 @@ def scripted(
     return objective
 
 
-def test_a_line_search_that_fails_is_no_convergence() -> None:
+def test_a_failed_line_search_is_not_convergence() -> None:
     """Every step lowers the function, by far more than rounding, and the slope says otherwise."""
     objective = scripted(lambda z: -1e3 * z, slope=1.0)
     found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-6, max_iterations=10)
@@ -63,7 +63,7 @@ def test_a_line_search_that_fails_is_no_convergence() -> None:
     assert found.iterations.tolist() == [1, 1]
 
 
-def test_a_step_whose_gain_rounding_hides_is_taken_after_halving_too() -> None:
+def test_a_halved_step_with_a_gain_below_rounding_is_accepted() -> None:
     # The full step is bad; half of it gains nothing that a value of 1e6 could show.
     objective = scripted(lambda z: torch.where(z > 0.03, -2e6, -1e6).double(), slope=0.04)
     found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-9, max_iterations=1)
@@ -82,7 +82,7 @@ def test_a_failed_search_below_rounding_is_convergence() -> None:
 @pytest.mark.parametrize(
     "solve", [partial(_conjugate_gradients, tolerance=1e-8, max_steps=64), _dense_solution]
 )
-def test_every_document_s_direction_is_solved_for(device, solve) -> None:
+def test_conjugate_gradients_solve_every_document(device, solve) -> None:
     rng = np.random.default_rng(0)
     tril = torch.from_numpy(np.linalg.cholesky(np.diag(np.logspace(-1, 2, 8)) + 0.5)).to(device)
     space = NormalSpace(torch.zeros(8, dtype=torch.float64, device=device), tril)
@@ -100,7 +100,7 @@ def test_every_document_s_direction_is_solved_for(device, solve) -> None:
         np.testing.assert_allclose(product, rhs[d].cpu().numpy(), atol=1e-6)
 
 
-def test_secants_save_most_steps_where_topics_overlap(device, monkeypatch) -> None:
+def test_secants_save_most_steps_if_topics_overlap(device, monkeypatch) -> None:
     problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
     batch = problem.batch(device)
     topics = torch.from_numpy(0.1 * problem.topics + 0.9 * problem.topics.mean(0)).to(device)
@@ -122,7 +122,7 @@ def test_secants_save_most_steps_where_topics_overlap(device, monkeypatch) -> No
     assert float(found.point.gradient.norm()) < float(plain.point.gradient.norm())
 
 
-def test_an_ascent_goes_on_from_its_secant_as_if_it_had_not_stopped(device) -> None:
+def test_an_ascent_continued_from_its_secant_equals_an_unbroken_ascent(device) -> None:
     problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
     batch = problem.batch(device)
     model = problem.model(device)
@@ -141,7 +141,7 @@ def test_an_ascent_goes_on_from_its_secant_as_if_it_had_not_stopped(device) -> N
     assert float(without.point.value.sum()) < float(whole.point.value.sum())
 
 
-def test_the_secants_of_documents_that_gained_much_are_dropped() -> None:
+def test_secants_after_large_gains_are_dropped() -> None:
     secant = Secant(torch.ones(4, 2), torch.ones(4, 2), torch.full((4, 1), 0.5))
     gain = torch.tensor(
         [MAX_GAIN_FOR_SECANT, MAX_GAIN_FOR_SECANT + 1e-9, torch.inf, -1.0], dtype=torch.float64
@@ -149,7 +149,7 @@ def test_the_secants_of_documents_that_gained_much_are_dropped() -> None:
     assert secant.after_small_gains(gain).rho.tolist() == [[0.5], [0.0], [0.0], [0.5]]
 
 
-def test_a_secant_that_leads_nowhere_is_dropped() -> None:
+def test_a_secant_without_a_possible_step_is_dropped() -> None:
     """No halving of the longer second step ends where alone the function is high."""
 
     class Kinked(Scripted):
@@ -169,7 +169,7 @@ def test_a_secant_that_leads_nowhere_is_dropped() -> None:
         assert found.converged.tolist() == [False, False]
 
 
-def test_the_prior_s_part_of_the_objective_is_summed_in_double_precision(device) -> None:
+def test_the_prior_term_is_summed_in_double_precision(device) -> None:
     dim = 50
     space = NormalSpace(
         torch.zeros(dim, device=device), torch.eye(dim, dtype=torch.float64, device=device)
@@ -182,7 +182,7 @@ def test_the_prior_s_part_of_the_objective_is_summed_in_double_precision(device)
     assert torch.equal(point.gradient, -z)
 
 
-def test_a_bound_that_falls_is_no_convergence(device) -> None:
+def test_a_falling_bound_is_not_convergence(device) -> None:
     """Variances whose update makes the bound worse."""
 
     class Growing:
@@ -218,7 +218,7 @@ def test_a_bound_that_falls_is_no_convergence(device) -> None:
 
 @pytest.mark.parametrize("variance", [1.0, 1e2, 1e4])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
-def test_v_is_found_from_far_away(device, variance, spread) -> None:
+def test_the_update_of_v_converges_from_distant_starts(device, variance, spread) -> None:
     """From equal shares, whatever the prior, the length and the means are."""
     rng = np.random.default_rng(0)
     root = rng.normal(size=(12, 12))
@@ -233,7 +233,7 @@ def test_v_is_found_from_far_away(device, variance, spread) -> None:
     assert bool((point.gap <= 1e-6).all())
 
 
-def test_an_update_of_v_in_single_precision_where_the_data_say_nothing(device) -> None:
+def test_the_update_of_v_works_in_single_precision_without_data(device) -> None:
     """Topics that no document can have leave V as the prior has it, without a step too far."""
     problem = random_problem(lengths=(300, 8))
     batch = problem.batch(device, torch.float32)

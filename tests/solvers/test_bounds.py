@@ -77,7 +77,7 @@ def test_the_tilted_optimum_solves_its_fixed_point() -> None:
         assert tilted_log_normaliser(m, v)[d].item() == pytest.approx(value, rel=1e-9)
 
 
-def test_both_are_above_the_expectation_and_tilted_ignores_a_shared_variance() -> None:
+def test_normalisers_are_upper_bounds_and_tilted_ignores_a_common_shift() -> None:
     mean, covariance = normals(1.0)
     m, v = torch.from_numpy(mean), torch.from_numpy(covariance)
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
@@ -97,7 +97,9 @@ def test_both_are_above_the_expectation_and_tilted_ignores_a_shared_variance() -
 @pytest.mark.parametrize(
     "name", [n for n, g in GUIDES.items() if issubclass(NormalSpace, g.space_type)]
 )
-def test_tangent_below_tilted_below_log_p(device, name, anchored, num_topics) -> None:
+def test_the_tangent_bound_is_below_the_tilted_bound_and_log_p(
+    device, name, anchored, num_topics
+) -> None:
     problem = random_problem(
         num_topics, 12, lengths=(40, 1, 0, 9, 100), anchored=anchored, scale=2.0
     )
@@ -128,7 +130,7 @@ def test_tangent_below_tilted_below_log_p(device, name, anchored, num_topics) ->
     torch.testing.assert_close(guide.bound(batch), guide.bound(batch, posterior, "tilted"))
 
 
-def test_another_kind_of_bound_is_refused() -> None:
+def test_an_unknown_kind_of_bound_is_refused() -> None:
     problem = random_problem()
     guide = GUIDES["taylor"](problem.model())
     with pytest.raises(ConfigError, match="bound kind 'jensen'; expected 'tangent' or 'tilted'"):

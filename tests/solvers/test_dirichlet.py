@@ -106,7 +106,7 @@ def test_bound_is_below_the_evidence(device, num_topics) -> None:
             assert (gap > 1e-3) == (document.sum() > 0)
 
 
-def test_oracle_is_exact_where_topics_do_not_share_words() -> None:
+def test_the_oracle_is_exact_for_topics_without_common_words() -> None:
     for alpha in (np.array([0.2, 3.0]), np.array([0.6, 0.3, 2.0])):
         counts = np.array([3.0, 5.0, 1.0])[: len(alpha)]
         expected = oracle.log_multivariate_beta(alpha + counts)
@@ -137,7 +137,7 @@ def test_long_steps_halve_the_updates_to_the_same_optimum(device, monkeypatch) -
     assert int(fast.iterations.sum()) < 0.7 * int(plain.iterations.sum())
 
 
-def test_the_bound_of_any_gamma(device) -> None:
+def test_the_bound_holds_for_any_gamma(device) -> None:
     counts, topics = problem(2, (30, 1, 0, 8))
     alpha = np.array([0.7, 1.5])
     gamma = torch.tensor([[3.0, 1e-3], [2.0, 9.0], [0.7, 1.5], [40.0, 1.0]], dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_the_bound_of_any_gamma(device) -> None:
         assert float(bound[d]) <= oracle.log_evidence(document, topics, alpha) + 1e-9
 
 
-def test_only_a_documents_own_words_decide(device) -> None:
+def test_a_posterior_depends_on_the_documents_words_only(device) -> None:
     counts, topics = problem(lengths=(40, 1, 0, 90, 7, 300, 20, 3) * 2)
     together = solve(counts, topics, ALPHA, device, tolerance=1e-6)
     for d in range(16):
@@ -179,7 +179,7 @@ def test_unconverged_documents_are_marked(device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("alpha", [1e-4, 1.0, 1e4])
-def test_extremes(device, dtype, alpha) -> None:
+def test_extreme_counts_and_concentrations_give_finite_results(device, dtype, alpha) -> None:
     counts, topics = problem(num_topics=50, lengths=(40, 1, 0, 7))
     counts = np.vstack([counts, 1e6 * counts[:1]])
     concentration = np.full(50, alpha)
@@ -196,7 +196,7 @@ def test_extremes(device, dtype, alpha) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_word_that_only_a_vanished_topic_has(device, dtype) -> None:
+def test_a_word_of_a_vanished_topic_keeps_a_finite_bound(device, dtype) -> None:
     topics = np.array([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
     counts, alpha = np.array([[30.0, 1.0, 0.0]]), np.array([1e-4, 1e-4])
     start = np.array([[1.0, 0.0]])
@@ -210,9 +210,7 @@ def test_a_word_that_only_a_vanished_topic_has(device, dtype) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("small", [0.1, 1e-3, 1e-8])
-def test_a_topic_of_small_concentration_is_found_from_the_default_start(
-    device, dtype, small
-) -> None:
+def test_the_default_start_reaches_topics_of_small_concentration(device, dtype, small) -> None:
     """At the prior mean its weight exp Ψ(γ_k) would vanish at once, and never come back."""
     topics = np.array([[0.5, 0.4999, 5e-5, 5e-5], [1e-4, 1e-4, 0.5, 0.4998]])
     counts, alpha = np.array([[0.0, 0, 25, 25]]), np.array([1.0, small])
@@ -231,7 +229,7 @@ def test_a_topic_of_small_concentration_is_found_from_the_default_start(
         assert float(post.objective) == pytest.approx(evidence, abs=0.1)
 
 
-def test_a_start_without_some_topic_is_the_same_in_every_dtype(device) -> None:
+def test_a_start_at_zero_for_a_topic_is_equal_in_every_dtype(device) -> None:
     topics = np.array([[0.5, 0.4999, 5e-5, 5e-5], [1e-4, 1e-4, 0.5, 0.4998]])
     counts, alpha = np.array([[0.0, 0, 5e5, 5e5], [20, 0, 3, 0]]), np.array([1.0, 1e-6])
     start = np.array([[1.0, 1e-12], [1.0, 0.0]])
@@ -242,7 +240,7 @@ def test_a_start_without_some_topic_is_the_same_in_every_dtype(device) -> None:
     torch.testing.assert_close(single.objective, double.objective, rtol=1e-4, atol=1e-3)
 
 
-def test_no_documents(device) -> None:
+def test_an_empty_batch_has_an_empty_posterior(device) -> None:
     post = solve(np.zeros((0, 30)), problem()[1], ALPHA, device)
     assert post.gamma.shape == (0, 4)
     assert post.theta_samples(3).shape == (3, 0, 4)
@@ -341,7 +339,7 @@ def test_second_order_counts_agree_with_the_printed_sums(device) -> None:
         np.testing.assert_allclose(chunked, expected, rtol=1e-12)
 
 
-def test_second_order_is_the_order_of_its_error() -> None:
+def test_the_error_of_second_order_counts_has_the_stated_order() -> None:
     word = np.array([[0.5], [0.1], [0.3]])
     shape = np.array([0.5, 0.3, 0.2])
     errors, plug_in_errors, sums = [], [], []
@@ -360,7 +358,7 @@ def test_second_order_is_the_order_of_its_error() -> None:
         np.testing.assert_allclose(rates, power, atol=0.25)
 
 
-def test_second_order_counts_of_impossible_words_and_none(device) -> None:
+def test_second_order_counts_of_impossible_words_and_empty_batches(device) -> None:
     topics = np.array([[0.0, 1e-200, 1.0], [0.0, 2e-200, 0.0]])
     gamma = np.array([[3.0, 2.0], [1e-4, 1e-4]])
     counts = np.array([[5.0, 1.0, 2.0], [0.0, 0.0, 4.0]])
@@ -430,7 +428,7 @@ def test_draws_have_the_posteriors_moments(device) -> None:
     assert bool(((inside - 0.8).abs() < 6 * 0.009).all())
 
 
-def test_draws_depend_on_nothing_but_the_document_and_the_key(device) -> None:
+def test_draws_depend_only_on_the_document_and_the_key(device) -> None:
     post = posterior([[3.0, 0.2, 1.0], [40.0, 1.5, 0.1]], device)
     alone = posterior([[40.0, 1.5, 0.1]], device, first=1)
     key = document_keys(3, post.index, 5)

@@ -156,7 +156,7 @@ def test_equal_topics_are_exact(device) -> None:
     assert int(post.iterations) == 1
 
 
-def test_topics_that_share_no_word_are_exact(device) -> None:
+def test_topics_without_common_words_are_exact(device) -> None:
     # Every term is then a power of one θ_k, and the posterior a Dirichlet.
     counts, alpha = np.array([3.0, 1, 0.5, 7.3]), np.array([0.8, 1.5])
     topics = np.array([[0.4, 0, 0.6, 0], [0, 0.9, 0, 0.1]])
@@ -252,7 +252,7 @@ def skipping_document() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_skipped_words(device) -> None:
+def test_words_with_a_nonpositive_cavity_are_skipped(device) -> None:
     counts, topics, alpha = skipping_document()
     few = np.minimum(counts, 2)
     gamma, beta, _ = printed_ep(few, topics, alpha, 1)
@@ -285,7 +285,7 @@ def test_skipped_words(device) -> None:
         np.testing.assert_allclose(matched, post.gamma.cpu()[0], rtol=1e-6)
 
 
-def test_evidence_of_words_left_out(device) -> None:
+def test_skipped_words_enter_the_evidence_by_the_variational_term(device) -> None:
     # β with γ − β < 0 at both words, and no pass: all terms are variational ones.
     counts, topics = np.array([1.0, 1.0]), np.array([[0.7, 0.3], [0.4, 0.6]])
     alpha = np.array([1.0, 1.0])
@@ -346,7 +346,7 @@ def test_float32_is_close_to_float64(device) -> None:
 
 @pytest.mark.slow
 @DTYPES
-def test_extremes(device, dtype) -> None:
+def test_extreme_counts_and_concentrations_give_finite_results(device, dtype) -> None:
     rng = np.random.default_rng(8)
     num_topics, num_words = 200, 400
     topics = rng.dirichlet(np.full(num_words, 0.05), num_topics)
@@ -393,7 +393,7 @@ def test_float32_converges_near_corners(device) -> None:
         (50.0, 0.02, "one"),
     ],
 )
-def test_steps(device, count, scale, limit) -> None:
+def test_steps_follow_the_stated_rule(device, count, scale, limit) -> None:
     # Half of the way that all copies would go, or to where a γ_k has halved, or at least γ'.
     alpha, word = scale * np.array([0.5, 0.5, 1.0]), np.array([0.6, 0.4, 0.03])
     topics = np.stack([word, 1.0 - word], 1)

@@ -140,7 +140,7 @@ def test_every_round_raises_the_bound(device, source) -> None:
 
 
 @SOURCES
-def test_secants_carried_over_rounds_save_half_of_them(device, source, monkeypatch) -> None:
+def test_secants_carried_over_save_half_of_the_rounds(device, source, monkeypatch) -> None:
     problem = random_factor_problem(source=source)
     carried = solve(problem, device)
     monkeypatch.setattr(
@@ -153,7 +153,7 @@ def test_secants_carried_over_rounds_save_half_of_them(device, source, monkeypat
 
 
 @SOURCES
-def test_a_warm_start_that_gains_little_takes_one_round(device, source) -> None:
+def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
     problem = random_factor_problem(30, 3, 60, lengths=(60, 200, 500, 40, 0), source=source)
     best = solve(problem, device)
     tolerance = 1e-2 if source == "gaussian" else 0.1  # |η| start anew
@@ -221,7 +221,7 @@ def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> N
 
 
 @DTYPES
-def test_the_mean_s_update_where_its_terms_overflow(device, dtype) -> None:
+def test_the_update_of_the_mean_survives_overflow(device, dtype) -> None:
     """u = e^1e8 and n/λ = 1e8; against bisection on eq. 7 in t's logarithm."""
     cases = []
     for precision in (1e-4, 1.0, 1e6):
@@ -270,7 +270,7 @@ def test_optimum_against_direct_maximisation(device, source) -> None:
 
 
 @SOURCES
-def test_without_mixing_it_is_diagonal_blei_lafferty(device, source) -> None:
+def test_without_mixing_the_posterior_is_blei_laffertys(device, source) -> None:
     problem = random_factor_problem(source=source, num_sources=3)
     problem.mixing[:] = 0.0
     post = solve(problem, device)
@@ -334,7 +334,7 @@ def test_ill_conditioned_priors_in_single_precision(device, source) -> None:
     torch.testing.assert_close(single.theta_mode().double(), double.theta_mode(), rtol=0, atol=0.05)
 
 
-def test_taylor_by_woodbury_in_single_precision(device) -> None:
+def test_low_rank_taylor_is_accurate_in_single_precision(device) -> None:
     """Its mode in double precision, its covariance as by dense algebra at that very mean."""
     problem = extreme_problem("gaussian")
     options = {"tolerance": 1e-3, "max_iterations": 500}
@@ -386,7 +386,7 @@ def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None
 
 
 @SOURCES
-def test_stopping_short_is_reported(device, source) -> None:
+def test_unconverged_documents_are_reported(device, source) -> None:
     problem = random_factor_problem(source=source, scale=20.0)
     post = solve(problem, device, max_iterations=1)
     # The posterior of a document without words may be where it starts.
@@ -422,7 +422,7 @@ def test_moments(device, source) -> None:
 
 
 @pytest.mark.parametrize("name", ["factor", "low-rank", "dense"])
-def test_draws_have_the_posterior_s_moments(device, name) -> None:
+def test_draws_have_the_posteriors_moments(device, name) -> None:
     problem = random_factor_problem(lengths=(30, 0, 5))
     data, settings = arguments(problem, device)
     space = make_space(problem, device)
@@ -490,7 +490,7 @@ def test_prior_coordinates(device, precision) -> None:
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e3])
-def test_taylor_by_woodbury_is_the_dense_one(device, spread) -> None:
+def test_low_rank_taylor_equals_dense_taylor(device, spread) -> None:
     problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
     problem.noise_precision[::2] *= spread
     problem.noise_precision[1::2] /= spread
@@ -532,7 +532,7 @@ def test_taylor_by_woodbury_is_the_dense_one(device, spread) -> None:
         np.testing.assert_allclose(product, np.eye(5), atol=1e-8)
 
 
-def test_laplace_is_the_dense_one(device) -> None:
+def test_laplace_under_a_factor_prior_equals_dense_laplace(device) -> None:
     problem = random_factor_problem(lengths=(30, 1, 0, 60, 3))
     data, settings = arguments(problem, device)
     space = make_space(problem, device)

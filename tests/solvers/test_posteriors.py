@@ -180,9 +180,7 @@ def test_a_posterior_does_not_depend_on_its_batch(device, name, dtype) -> None:
 
 @ALL
 @ANCHORED
-def test_warm_and_far_starts_reach_the_same_solution_where_it_is_unique(
-    device, name, anchored
-) -> None:
+def test_all_starts_reach_a_unique_solution(device, name, anchored) -> None:
     # Long documents of well-separated topics: every token all but tells its topic.
     rng = np.random.default_rng(3)
     topics = np.kron(np.eye(3), rng.dirichlet(np.ones(5), 1)) + 1e-3
@@ -226,7 +224,7 @@ def test_empty_documents(device, name, anchored) -> None:
 
 
 @ALL
-def test_stopping_short_is_reported(device, name) -> None:
+def test_unconverged_documents_are_reported(device, name) -> None:
     problem = random_problem(scale=20.0)
     post = solve(name, problem, device, max_iterations=1)
     assert not bool(post.converged.any())
@@ -288,7 +286,7 @@ def test_laplace_covariance_is_the_inverse_negative_hessian(device, anchored) ->
         torch.testing.assert_close(post.covariance[d].cpu(), covariance, rtol=1e-7, atol=1e-9)
 
 
-def test_laplace_at_a_saddle_keeps_taylor_s_precision_and_says_so(device) -> None:
+def test_laplace_at_a_saddle_keeps_taylors_precision_and_marks_it(device) -> None:
     """Two topics explain the document alike and the prior favours a third.
 
     There is a mode for each of the two; between them, where symmetry keeps an ascent from the prior
@@ -326,7 +324,7 @@ def short_documents() -> Problem:
 
 @pytest.mark.slow
 @MODES
-def test_short_documents_on_which_the_undamped_iteration_fails(device, name) -> None:
+def test_short_documents_converge_although_the_undamped_iteration_fails(device, name) -> None:
     problem = short_documents()
     default = GUIDES[name](problem.model(device)).posterior(problem.batch(device))
     assert bool(default.converged.all())
@@ -352,7 +350,7 @@ def test_short_documents_on_which_the_undamped_iteration_fails(device, name) -> 
 
 
 @VARIATIONAL
-def test_secants_carried_over_rounds_save_rounds(device, name, monkeypatch) -> None:
+def test_secants_carried_over_save_rounds(device, name, monkeypatch) -> None:
     problem = random_problem(lengths=(60, 200, 500, 40), scale=3.0)
     carried = solve(name, problem, device)
     monkeypatch.setattr(
@@ -365,7 +363,7 @@ def test_secants_carried_over_rounds_save_rounds(device, name, monkeypatch) -> N
 
 
 @VARIATIONAL
-def test_a_warm_start_that_gains_nothing_takes_one_round(device, name) -> None:
+def test_a_warm_start_without_gain_takes_one_round(device, name) -> None:
     problem = random_problem(30, 60, lengths=(60, 200, 500, 40, 0), scale=10.0)
     best = solve(name, problem, device)
     again = solve(name, problem, device, init=best.mean, tolerance=1e-2)
@@ -417,9 +415,7 @@ def test_no_small_change_of_the_posterior_raises_the_bound(device, name, anchore
 
 @ANCHORED
 @DTYPES
-def test_khan_bouchard_is_blei_lafferty_where_the_prior_is_diagonal(
-    device, anchored, dtype
-) -> None:
+def test_khan_bouchard_equals_blei_lafferty_under_diagonal_priors(device, anchored, dtype) -> None:
     problem = random_problem(anchored=anchored, diagonal=True, scale=2.0)
     full, diagonal = (
         solve(name, problem, device, dtype) for name in ("khan-bouchard", "blei-lafferty")
@@ -489,7 +485,7 @@ def test_every_iteration_raises_the_objective(device, name, anchored, scale) -> 
 
 
 @ALL
-def test_temperature_one_changes_nothing_to_the_last_digit(device, name) -> None:
+def test_temperature_one_gives_bit_equal_results(device, name) -> None:
     problem = random_problem()
     plain = solve(name, problem, device)
     tempered = solve(name, problem, device, temperature=1.0, topic_temperature=1.0)
@@ -528,7 +524,7 @@ def test_tempered_fixed_points(device, name, anchored, temperature, topic_temper
 # Factorisation.
 
 
-def test_an_impossible_precision_names_its_documents(device) -> None:
+def test_an_indefinite_precision_names_its_documents(device) -> None:
     good, bad = torch.eye(3, device=device), -torch.eye(3, device=device)
     for dtype in (torch.float32, torch.float64):
         with pytest.raises(

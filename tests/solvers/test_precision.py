@@ -100,7 +100,7 @@ def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -
 
 
 @ALL
-def test_only_long_documents(device, name) -> None:
+def test_only_long_documents_are_solved_in_float64(device, name) -> None:
     single, double = models(name, device)
     counts = long_and_short()[[1]]
     # Close to the optimum, as above.
@@ -109,7 +109,7 @@ def test_only_long_documents(device, name) -> None:
     torch.testing.assert_close(got.variance.double(), exact.variance, rtol=1e-4, atol=0.0)
 
 
-def test_means_that_differ_between_documents_go_with_theirs(device) -> None:
+def test_prior_means_stay_with_their_documents(device) -> None:
     problem = random_problem()
     model = problem.model(device, torch.float32)
     topics = model.topics.probs.detach()
@@ -144,7 +144,7 @@ class OtherSpace:
         return OtherSpace(self._inner.to(dtype))
 
 
-def test_spaces_of_ones_own_have_long_documents_too(device) -> None:
+def test_custom_spaces_solve_long_documents_in_float64(device) -> None:
     single, _ = models("taylor", device)
     batch = make_batch(long_and_short(), device, torch.float32)
     space = single.prior.space(batch)
@@ -155,7 +155,7 @@ def test_spaces_of_ones_own_have_long_documents_too(device) -> None:
     torch.testing.assert_close(got.kl(), expected.kl(), rtol=0, atol=0)
 
 
-def test_what_makes_a_document_need_float64(device) -> None:
+def test_length_tolerance_and_prior_variance_decide_about_float64(device) -> None:
     counts = np.diag([100.0, 8000.0, 9000.0, 0.0, 100_000.0])
     eye = torch.eye(5, dtype=torch.float64, device=device)
     batch = make_batch(counts, device, torch.float32)
@@ -176,7 +176,7 @@ def test_what_makes_a_document_need_float64(device) -> None:
     assert needs_float64(batch, space, 1.0).tolist() == [True, True, True, False, True]
 
 
-def test_one_word_a_million_times_under_a_wide_prior(device) -> None:
+def test_a_word_repeated_a_million_times_under_a_wide_prior(device) -> None:
     """Precisions with eigenvalues up to 1e10, of which float32 keeps no small one."""
     rng = np.random.default_rng(0)
     rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
@@ -193,7 +193,7 @@ def test_one_word_a_million_times_under_a_wide_prior(device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NORMAL)
-def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> None:
+def test_distant_prior_means_and_the_largest_counts_are_solved(device, name) -> None:
     rng = np.random.default_rng(0)
     topics = torch.from_numpy(rng.dirichlet(np.ones(15), 5)).float()
     counts = rng.multinomial(1_000_000, rng.dirichlet(np.ones(15)), 2).astype(float)
@@ -216,7 +216,7 @@ def test_means_far_apart_and_as_many_tokens_as_a_corpus_takes(device, name) -> N
 
 
 @pytest.mark.slow
-def test_khan_bouchard_s_own_solver_forms_failed_precisions_again(device) -> None:
+def test_khan_bouchard_recomputes_failed_precisions_in_float64(device) -> None:
     """Without the help of float64 for the whole document."""
     root = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
     covariance = torch.from_numpy(root * np.logspace(-2, 5, 6) @ root.T)
@@ -230,7 +230,7 @@ def test_khan_bouchard_s_own_solver_forms_failed_precisions_again(device) -> Non
     assert bool(post.variance.isfinite().all())
 
 
-def test_a_precision_that_fails_in_single_precision_is_formed_again_in_double(device) -> None:
+def test_a_failed_float32_precision_is_recomputed_in_float64(device) -> None:
     factor = np.random.default_rng(0).normal(size=(60, 10))
     exact = torch.from_numpy(1e10 * factor @ factor.T + np.eye(60)).to(device)
     assert int(torch.linalg.cholesky_ex(exact.float().double()).info) != 0
@@ -268,7 +268,7 @@ def divided(device: torch.device, gap: float, dtype: str, name: str = "taylor") 
 
 
 @ALL
-def test_a_topic_below_the_probability_floor_is_found(device, name) -> None:
+def test_a_topic_below_the_float32_floor_is_reached(device, name) -> None:
     # The last one is long besides, so that float64 is needed from the start.
     counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1], [9000, 0, 9000, 0]])
     single, double = (divided(device, 80.0, t, name) for t in ("float32", "float64"))
@@ -283,7 +283,7 @@ def test_a_topic_below_the_probability_floor_is_found(device, name) -> None:
 
 
 @ALL
-def test_a_topic_below_the_floor_of_float64_is_lost_and_said_to_be(device, name) -> None:
+def test_a_document_with_a_topic_below_the_float64_floor_has_not_converged(device, name) -> None:
     counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0]])
     for dtype in ("float32", "float64"):
         post = solve(name, divided(device, 800.0, dtype, name), counts)
@@ -292,7 +292,7 @@ def test_a_topic_below_the_floor_of_float64_is_lost_and_said_to_be(device, name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_lost_words(device, dtype) -> None:
+def test_lost_words_are_marked(device, dtype) -> None:
     topics = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.0]], dtype=dtype, device=device)
     # A word of the first topic, of both, and of none, which no weights could save.
     batch = make_batch(np.eye(3), device, dtype)
@@ -304,7 +304,7 @@ def test_lost_words(device, dtype) -> None:
     assert has_lost_words(batch, topics, other).tolist() == [False] * 3
 
 
-def test_zeros_of_float32_are_zeros_of_float64_where_some_topic_has_the_word(device) -> None:
+def test_float32_zeros_become_float64_zeros_if_some_topic_has_the_word(device) -> None:
     floor, zero = probability_floor(torch.float32), probability_floor(torch.float64)
     # The last word is one that no topic has.
     topics = torch.tensor([[0.5, 0.5, floor, floor], [floor, 0.3, 0.7, floor]], device=device)
