@@ -1,1 +1,1 @@
-"""Experiments of the papers and benchmarks: measured with the package, not part of it."""
+"""Experiments of the papers and benchmarks of the package; the package itself is elsewhere."""

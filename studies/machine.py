@@ -1,6 +1,6 @@
-"""Seconds and memory of a measurement, and a description of where it ran; standard library only.
+"""Seconds and memory of a measurement, and a description of the machine; standard library only.
 
-A process that measures the memory of another library imports this module and nothing of size.
+A process that measures the memory of a library imports only this light module beside the library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MB = 2.0**20
 
 
 class Stopwatch:
-    """Measures the block it is entered for: CPU (user + system, all threads) and wall seconds."""
+    """Measures a ``with`` block: CPU seconds (user + system, all threads) and wall seconds."""
 
     cpu_seconds = 0.0
     wall_seconds = 0.0
@@ -44,9 +44,9 @@ def _cpu_seconds() -> float:
 
 
 def memory_mb(peak: bool = False) -> float:
-    """Resident memory of this process, now or at its peak; Linux only.
+    """Resident memory of this process in MB, now or at its peak; Linux only.
 
-    ``ru_maxrss`` would not do: a child process inherits it from its parent.
+    ``ru_maxrss`` is no substitute: a child process inherits it from its parent.
     """
     field = "VmHWM:" if peak else "VmRSS:"
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -56,13 +56,13 @@ def memory_mb(peak: bool = False) -> float:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """This process's environment, with every numerical library bounded to so many threads."""
+    """Environment of this process, with every numerical library bounded to a number of threads."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads))}
 
 
 def describe() -> dict[str, Any]:
-    """When, where and with what code a study runs."""
+    """Date, commit, machine and versions of a study's run."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
@@ -90,9 +90,9 @@ def _versions() -> dict[str, str]:
 
 
 def git(*arguments: str, folder: Path = ROOT) -> str | None:
-    """What a git command prints in a folder; None where it fails, or there is no git."""
+    """Output of a git command in a folder, or None if the command fails or git is missing."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
-    except OSError:  # there is no git
+    except OSError:  # git is missing
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,8 +1,8 @@
-"""The framework of every study: cells that are kept as they are measured, tables, figures, JSON.
+"""The framework of every study: cells kept as they are measured, tables, figures, JSON.
 
-A study measures *cells*, such as one model on one fold. Each cell is a piece of JSON that is
-written to ``result.json`` as soon as it is measured, and is not measured again: a study that was
-interrupted goes on with the first cell that is missing.
+A study measures *cells*, such as one model on one fold. Each cell is a piece of JSON. A measured
+cell is written to ``result.json`` at once and never measured again. An interrupted study
+continues with the first missing cell.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Cells:
     """The finished cells of a study, by name.
 
     Attributes:
-        done: The value of each finished cell.
-        keep: Called after each new cell, to write it down.
-        folder: Where a study may write what does not fit into JSON, as models; None for nowhere.
+        done: Value of each finished cell.
+        keep: Function called after each new cell, to write the cell to disk.
+        folder: Folder for results too large for JSON, such as models. None for no such folder.
         progress: Whether to show progress bars.
     """
 
@@ -49,18 +49,18 @@ class Cells:
     progress: bool = False
 
     def each(self, keys: Iterable[Key], measure: Callable[[Key], Any]) -> list[Any]:
-        """The values of some cells; those that are not finished are measured.
+        """Values of some cells. Missing cells are measured.
 
         Args:
-            keys: What each cell measures: a string, or a tuple of strings and numbers. A cell's
-                name is its key in words.
-            measure: Measures a cell. It returns JSON: numbers, strings, lists, dictionaries and
-                dataclasses of these.
+            keys: A key for each cell: a string, or a tuple of strings and numbers. The cell's name
+                is its key in words.
+            measure: Function that measures a cell. It returns JSON: numbers, strings, lists,
+                dictionaries, and dataclasses of them.
 
         Returns:
             The values in the order of the keys, dataclasses as dictionaries and tuples as lists.
         """
-        # Here and not above: the list of studies is shown without loading torch.
+        # Imported late: listing the studies loads no torch.
         from torch_lntm.inference.interruption import propagate_interrupts
 
         found = []
@@ -74,7 +74,7 @@ class Cells:
         return found
 
     def one(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The value of a single cell, as :meth:`each`."""
+        """Value of a single cell, as by :meth:`each`."""
         return Cells(self.done, self.keep).each([name], lambda _: measure())[0]
 
 
@@ -87,12 +87,12 @@ class Study(Generic[Settings, Result]):
     """One study.
 
     Attributes:
-        settings: The dataclass of its settings. Every field becomes an option; its docstring's
-            ``Attributes`` are their help.
-        run: Measures the cells.
-        table: The tables of a result, as Markdown.
-        figure: The figure of a result, if the study has one.
-        quick: The settings that ``--quick`` changes; a study without any has no such option.
+        settings: Dataclass of its settings. Every field becomes an option; the help comes from
+            the docstring's ``Attributes``.
+        run: Function that measures the cells.
+        table: Function that returns the tables of a result, as Markdown.
+        figure: Function that draws the figure of a result, if the study has a figure.
+        quick: Settings changed by ``--quick``. An empty dictionary removes the option.
     """
 
     settings: type[Settings]
@@ -110,21 +110,21 @@ def measure(
     *,
     progress: bool = True,
 ) -> Result:
-    """Run a study, or finish one that was interrupted, and write its result.
+    """Run a study, or complete an interrupted study, and write its result.
 
     Args:
         name: Name of the study.
         study: The study.
         settings: Its settings.
-        folder: Where to write ``result.json`` (after every cell), ``tables.md`` and, if there is a
-            figure and matplotlib to draw it, ``figure.png``. Made if missing.
+        folder: Folder for ``result.json`` (written after every cell), ``tables.md`` and, if the
+            study has a figure and matplotlib is installed, ``figure.png``. Made if missing.
         progress: Whether to show progress bars.
 
     Returns:
-        The result; the same for the same settings, but for seconds and memory.
+        The result. Equal settings give equal results, except for seconds and memory.
 
     Raises:
-        ConfigError: The folder holds another study, or the same with other settings.
+        ConfigError: The folder holds a different study, or the same study with different settings.
     """
     path = folder / "result.json"
     record = _open(path, name, to_json(settings))
@@ -148,7 +148,7 @@ def measure(
 
 
 def _open(path: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The record to go on with: the one in the folder, or a new one."""
+    """The record in the folder, or a new record."""
     if not path.exists():
         if path.parent.exists() and not path.parent.is_dir():
             raise ConfigError(f"{path.parent} is a file; expected a folder, name another by --out")
@@ -165,7 +165,7 @@ def _open(path: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
     other = [key for key in names if found.get(key) != settings.get(key)]
     if other:
         raise ConfigError(
-            f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
+            f"{path} was made with a different {', '.join(other)}; name another --out, or remove it"
         )
     return dict(record)
 
@@ -175,18 +175,18 @@ _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 
 def dumps(record: Mapping[str, Any]) -> str:
-    """A record as JSON that can be read and compared: a line for each value or list of numbers."""
+    """Readable JSON of a record: a line for each value or list of numbers."""
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all; the folder is made if missing."""
+    """Write a file completely or leave it unchanged. The folder is made if missing."""
     with atomic_write(path) as file:
         file.write(content)
 
 
-#: How JSON, which lacks them, holds the numbers that are not finite.
+#: Strings for the numbers that are not finite, which JSON lacks.
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -207,7 +207,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The value that :func:`to_json` was given, but for dataclasses and tuples."""
+    """The value behind :func:`to_json`; dataclasses stay dictionaries, and tuples stay lists."""
     if isinstance(value, dict):
         return {key: from_json(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -219,11 +219,11 @@ def corpus_file(name: str) -> Path:
     """The file of a corpus.
 
     Args:
-        name: A name such as ``ap``, for ``ap.npz`` in the folder of data that the variable
-            ``LNTM_DATA`` names, or else in ``../shared/data``; or the path of a file.
+        name: A name, or the path of a file. The name ``ap`` means ``ap.npz`` in the folder of the
+            variable ``LNTM_DATA``, or in ``../shared/data`` without the variable.
 
     Raises:
-        ConfigError: There is no such file.
+        ConfigError: The file does not exist.
     """
     path = Path(name)
     if not path.suffix:
@@ -242,16 +242,16 @@ def check_numbers(
     positive: Iterable[str] = (),
     not_negative: Iterable[str] = (),
 ) -> None:
-    """Check the numbers among the settings, each a number or several of them.
+    """Check the numbers among the settings, alone or in tuples.
 
     Args:
         settings: The dataclass.
-        whole: Names of whole numbers, and the least that each may be.
+        whole: Names of whole numbers, with the smallest allowed value of each.
         positive: Names of positive numbers.
-        not_negative: Names of numbers that may be 0 as well.
+        not_negative: Names of positive numbers or 0.
 
     Raises:
-        ConfigError: A value that cannot be used.
+        ConfigError: A value is out of range.
     """
     for name, least in whole.items():
         for value in _values(settings, name):
@@ -276,10 +276,10 @@ def check_choices(settings: object, name: str, known: Collection[str]) -> None:
     Args:
         settings: The dataclass.
         name: The setting.
-        known: What may be chosen.
+        known: The allowed names.
 
     Raises:
-        ConfigError: Nothing is chosen, or something that is not known.
+        ConfigError: The setting is empty, or holds an unknown name.
     """
     chosen = getattr(settings, name)
     if not chosen or any(value not in known for value in chosen):

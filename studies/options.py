@@ -1,4 +1,4 @@
-"""The options of a study: its settings' fields, from the command line and from a YAML file."""
+"""Options of a study: the fields of its settings, from the command line and from a YAML file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torch_lntm.errors import ConfigError
 
 @dataclass(frozen=True)
 class Options:
-    """What a command asks for.
+    """The result of parsing a command line.
 
     Attributes:
         settings: The study's settings.
-        out: The folder to write to.
-        data: The folder of corpora; None for the one that the environment names.
+        out: Folder of the results.
+        data: Folder of the corpora. None for the folder of the environment.
     """
 
     settings: Any
@@ -33,18 +33,18 @@ class Options:
 
 
 def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
-    """The options of a command line.
+    """Parse a command line.
 
-    An option goes before ``--quick``, that before the file, and the file before the defaults.
+    An option overrides ``--quick``, which overrides the file, which overrides the defaults.
 
     Args:
         name: Name of the study.
         study: The study.
-        argv: The arguments after its name.
+        argv: Arguments after the name.
 
     Raises:
-        SystemExit: With 2 for an option that cannot be used, with 0 after printing the help.
-        ConfigError: A file or a setting that cannot be used.
+        SystemExit: With 2 for a wrong option, with 0 after the help.
+        ConfigError: A file or a setting has a wrong value.
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config")
@@ -70,7 +70,7 @@ def read(name: str, study: Study[Any, Any], argv: Sequence[str]) -> Options:
 
 
 def _value(name: str, hint: Any, value: Any) -> Any:
-    """A setting of a command line, a file or a default as one of its type."""
+    """A setting of a command line, a file or a default, converted to its type."""
     if get_origin(hint) is not tuple:
         return read_value(name, hint, value)
     if not isinstance(value, (list, tuple)):
@@ -94,8 +94,8 @@ def _parser(name: str, study: Study[Any, Any]) -> Parser:
     parser.add_argument(
         "--out",
         type=str,
-        help=f"The folder to write to; by default runs/{name}, with --quick runs/{name}-quick. A "
-        "study that was interrupted goes on where the folder ends.",
+        help=f"Folder of the results. Defaults to runs/{name}, with --quick runs/{name}-quick. An "
+        "interrupted study continues with the first missing cell.",
     )
     parser.add_argument(
         "--data", type=str, help="The folder of corpora, instead of the variable LNTM_DATA."
@@ -114,7 +114,7 @@ def _parser(name: str, study: Study[Any, Any]) -> Parser:
 
 
 def _read_file(name: str, study: Study[Any, Any], path: Path) -> dict[str, Any]:
-    """The settings in a file, all known and of the right type."""
+    """The settings in a file, all with known names and the right type."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table whose columns are aligned: the first to the left, the others to the right.
+    """A Markdown table with aligned columns: the first to the left, the rest to the right.
 
     Args:
         header: Names of the columns.
@@ -26,7 +26,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def table_of(rows: Sequence[dict[str, str]]) -> str:
-    """A table of rows that are dictionaries with the same keys, the names of the columns."""
+    """A table of dictionaries with equal keys; the keys are the names of the columns."""
     return table(list(rows[0]), [list(row.values()) for row in rows])
 
 
@@ -37,21 +37,21 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def entry(mean: float, error: float, digits: int) -> str:
-    """A mean and, in parentheses, its standard error; a dash for a mean that is NaN."""
+    """Mean and standard error of some values, as by :func:`with_error`; a dash for no values."""
     if math.isnan(mean):
         return "–"
     return f"{mean:.{digits}f}" + ("" if math.isnan(error) else f" ({error:.{digits}f})")
 
 
 def with_error(values: Sequence[float], digits: int) -> str:
-    """Mean and standard error of some values, as :func:`entry`; a dash where there are none."""
+    """A mean and, in parentheses, its standard error. A mean of NaN becomes a dash."""
     return entry(*mean_and_error(values), digits) if values else "–"
 
 
 def entry_of_fits(mean: float, error: float, between: float, digits: int) -> str:
     """A mean over several fits and, in parentheses, its standard errors: over cases, and over fits.
 
-    An error that is NaN, as that over a single fit, is a dash.
+    An error of NaN, such as the error over a single fit, becomes a dash.
     """
     errors = ("–" if math.isnan(value) else f"{value:.{digits}f}" for value in (error, between))
     return f"{mean:.{digits}f} ({'; '.join(errors)})"

@@ -1,1 +1,1 @@
-"""How fast and how accurate the package is, beside itself and beside other programs."""
+"""Speed and accuracy of the package, against its own alternatives and against other programs."""

@@ -1,8 +1,8 @@
-"""How far each posterior is from long chains of the same documents under the same parameters.
+"""Distance of each posterior from long chains of the same documents under equal parameters.
 
-One model of each kind is fitted by the default settings. All of a kind's posteriors are then judged
-under its parameters, against the same chains of the same documents: a table for each kind. A
-quarter of an hour.
+One model of each kind is fitted with the default settings. All posteriors of a kind are then
+judged under the parameters of its model, against the same chains: a table for each kind. The
+study takes 15 minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from studies.machine import Stopwatch
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from torch_lntm.evaluation import posterior_accuracy
 
-#: By name: the kind of model, its other settings, the posterior that fits it, and those judged.
+#: By name: the kind of model, its settings, the posterior that fits it, and the judged ones.
 CASES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
     "ctm": ("ctm", {}, "taylor", ("taylor", "laplace", "blei-lafferty", "khan-bouchard")),
     "iftm": ("iftm", {}, "factor", ("factor", "taylor", "laplace")),
@@ -31,7 +31,7 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
         num_docs: Documents judged, drawn at random.
         num_samples: Draws of each of four chains per document.
@@ -89,7 +89,7 @@ def judge(settings: Settings, corpus: lntm.Corpus, case: str) -> dict[str, Any]:
 
 
 def tables(found: list[dict[str, Any]]) -> str:
-    """A table per case, as the package prints it."""
+    """A table for each case, in the package's own format."""
     return "\n\n".join(
         f"{cell['model']}, fitted by {cell['fitted_by']}\n\n```\n{cell['table']}\n```"
         for cell in found

@@ -1,14 +1,15 @@
-"""The Dirichlet model's E-steps: variational Bayes beside scikit-learn's, and EP's cost per pass.
+"""E-steps of the Dirichlet model: variational Bayes beside scikit-learn, and EP's cost per pass.
 
 All have the same documents, topics and concentration, start from equal proportions and run on one
-thread. *VB* is this package's guide, *scikit-learn* the E-step of its LatentDirichletAllocation
-given the same topics, in float64, which is its default. Their error is the mean over topics of |γ −
-γ*|, tokens, with γ* by VB to 1e-9. Each is timed at the loosest tolerance of its grid at which 95 %
-of the documents have an error below 1e-4. Documents that ended in another local optimum than γ* (an
-error above 0.1) are counted.
+thread. *VB* is this package's guide. *scikit-learn* is the E-step of LatentDirichletAllocation
+with equal topics, in float64, its default. The error is the mean over topics of |γ − γ*|, in
+tokens, with γ* by VB to 1e-9. Each method is timed at the loosest tolerance of its grid that gives
+95 % of the documents an error below 1e-4. Documents in a local optimum different from γ* (an error
+above 0.1) are counted.
 
-A pass goes over all stored counts once. Its cost is the difference in time of two numbers of passes
-without convergence, divided by their difference, so that setting up drops out. Three minutes.
+A pass goes over all stored counts once. Its cost is the difference in time between two numbers of
+passes without convergence, divided by their difference; the cost of the set-up cancels. The study
+takes three minutes.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from torch_lntm.kernels import expected_counts, expected_topic_counts
 from torch_lntm.models import TopicModel
 
 ERROR, QUANTILE = 1e-4, 0.95
-#: Solutions that are nearer to each other are of one local optimum.
+#: Solutions closer than this distance share a local optimum.
 OPTIMUM = 0.1
 VB_TOLERANCES = tuple(2.0**-n * 1e-4 for n in range(9))
 SKLEARN_TOLERANCES = tuple(2.0**-n * 1e-3 for n in range(12))
 PASSES = (3, 13)
 REPEATS = 3
 MOST_ITERATIONS = 5000
-#: A tolerance that is never met.
+#: A tolerance below every change.
 NEVER = 1e-300
-#: Documents that a topic starts from, and the share of the corpus' own frequencies in it.
+#: Documents at the start of a topic, and the share of the corpus's frequencies in it.
 SEED_DOCUMENTS, BACKGROUND = 3, 0.5
 
 
@@ -64,7 +65,7 @@ def plausible_topics(corpus: Corpus, num_topics: int) -> Tensor:
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:
-    """The least of a few runs."""
+    """The least CPU seconds of a few runs."""
     taken = []
     for _ in range(REPEATS):
         with Stopwatch() as watch:
@@ -74,7 +75,7 @@ def cpu_seconds(run: Callable[[], object]) -> float:
 
 
 def start_topics(corpus: Corpus, num_topics: int) -> Tensor:
-    """Topics ``(num_topics, num_words)`` float64: words of random documents, and of all."""
+    """Topics ``(num_topics, num_words)`` float64: words of random documents and of all."""
     counts = corpus.to_scipy()
     background = np.asarray(counts.sum(0), dtype=np.float64).ravel() + 1.0
     rng = np.random.default_rng(0)
@@ -90,7 +91,7 @@ def start_topics(corpus: Corpus, num_topics: int) -> Tensor:
 
 
 def make_model(topics: Tensor, concentration: float, dtype: torch.dtype) -> TopicModel:
-    """A model of these topics."""
+    """A model with the given topics."""
     return lntm.models.lda(*topics.shape, topics=topics, concentration=concentration, dtype=dtype)
 
 
@@ -117,14 +118,14 @@ def by_ep(guide: EPGuide, batch: DocumentBatch, passes: int) -> object:
 def by_sklearn(
     corpus: Corpus, topics: Tensor, concentration: float, tolerance: float
 ) -> np.ndarray:
-    """γ ``(num_docs, num_topics)`` from γ = 1, whose first update is that of equal proportions."""
+    """γ ``(num_docs, num_topics)`` from γ = 1; its first update is that of equal proportions."""
     model = LatentDirichletAllocation(
         len(topics),
         doc_topic_prior=concentration,
         mean_change_tol=tolerance,
         max_doc_update_iter=MOST_ITERATIONS,
     )
-    # What a fit leaves; the topics themselves stand in for exp(E log topics).
+    # Attributes of a fitted estimator; the topics replace exp(E log topics).
     model.doc_topic_prior_ = model.doc_topic_prior
     model.exp_dirichlet_component_ = topics.numpy()
     counts = corpus.to_scipy().astype(np.float64)
@@ -135,7 +136,7 @@ def by_sklearn(
 def loosest(
     name: str, solve: Callable[[float], np.ndarray], tolerances: tuple[float, ...], best: np.ndarray
 ) -> dict[str, Any]:
-    """The loosest tolerance that is accurate enough (or the tightest), and what it costs."""
+    """The loosest accurate tolerance (or the tightest of the grid), and its cost."""
     for tolerance in tolerances:
         error = np.abs(solve(tolerance) - best).mean(1)
         if np.quantile(error, QUANTILE) <= ERROR:
@@ -157,7 +158,7 @@ def seconds_per_pass(run: Callable[[int], object]) -> float:
 
 
 def measure_passes(model: TopicModel, batch: DocumentBatch) -> dict[str, float | str]:
-    """Cost of a pass of VB and of EP in the dtype of the model; neither converges."""
+    """Cost of a pass of VB and of EP in the dtype of the model, without convergence."""
     vb, ep = DirichletGuide(model), EPGuide(model)
     vb_pass = seconds_per_pass(lambda n: by_vb(vb, batch, NEVER, n))
     ep_pass = seconds_per_pass(lambda n: by_ep(ep, batch, n))
@@ -174,10 +175,10 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
         concentration: α of every topic.
-        passes: Time the passes of VB and EP as well.
+        passes: Whether to time the passes of VB and EP too.
     """
 
     corpus: str = "ap"
@@ -192,7 +193,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """The E-steps, scikit-learn's the last, and the passes by dtype."""
+    """The E-steps (scikit-learn's comes last), and the passes by dtype."""
 
     e_steps: list[dict[str, Any]]
     passes: list[dict[str, Any]]

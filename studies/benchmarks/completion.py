@@ -1,9 +1,9 @@
 """Document completion: torch_lntm beside other topic models, on one split, by one evaluator.
 
-Every system is fitted to the same 90 % of the documents in a process of its own, and seen by one
-evaluator: from the system's topics and prior, the mode of theta given half of each held-out
-document's tokens, then the perplexity of the other half,
-exp(−Σ_d log p(held-out of d) / held-out tokens). ``studies/README.md`` says how this is fair.
+Every system is fitted to the same 90 % of the documents in a process of its own. One evaluator
+scores all systems. From the system's topics and prior it finds the mode of theta given half of each
+held-out document's tokens, then the perplexity of the other half,
+exp(−Σ_d log p(held-out of d) / held-out tokens). ``studies/README.md`` explains the fairness.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from torch_lntm.evaluation.completion.modes import dirichlet_modes
 OURS = "torch_lntm ctm"
 SLOW = "tomotopy CTM"
 #: "Best alpha" is the best of these symmetric concentrations, on the softmax scale, and of the
-#: learned one times SCALES. It is chosen on the very tokens scored, so it flatters the system.
+#: learned concentration times SCALES. The scored tokens choose it, and so it flatters the system.
 ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 SCALES = (1.0, 2.0, 5.0, 10.0)
 
@@ -50,7 +50,7 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Numbers of topics.
         systems: Systems to fit.
         threads: Threads of each system.
@@ -92,7 +92,7 @@ def score(
 
 
 def prior_of(fit: dict[str, NDArray[Any]]) -> Any:
-    """The prior of a fit, as :func:`completion_of` takes it."""
+    """The prior of a fit, in the form of :func:`completion_of`."""
     return fit["alpha"] if "alpha" in fit else (fit["loc"], fit["covariance"])
 
 
@@ -106,15 +106,15 @@ def fit_in_process(
     ctm_sweeps: int | None = None,
     covariates: Path | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Fit one system in a process of its own and return what it wrote.
+    """Fit one system in a process of its own and return the fit.
 
     Args:
-        system: Its name.
-        train: scipy's file of the training counts; the fit is written beside it.
+        system: Name of the system.
+        train: scipy's file of the training counts. The fit is written beside it.
         num_topics: Number of topics.
         seed: Seed of the fit.
         threads: Threads of the process.
-        ctm_sweeps: Sweeps of tomotopy's CTModel, if not its own choice.
+        ctm_sweeps: Sweeps of tomotopy's CTModel. None for the study's choice.
         covariates: numpy's file of the training documents' covariates, for a structural model.
     """
     out = train.with_name("fit.npz")
@@ -145,9 +145,9 @@ class Result:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
+        settings: The settings.
         corpus: Sizes of the parts, and the perplexity of the training documents' frequencies.
-        rows: One per system and number of topics.
+        rows: One row for each system and number of topics.
     """
 
     settings: Settings
@@ -159,7 +159,7 @@ def run(settings: Settings, cells: Cells) -> Result:
     """Fit and score every system at every number of topics.
 
     Raises:
-        ConfigError: A system is not installed, or there is no such corpus.
+        ConfigError: A system is not installed, or the corpus does not exist.
     """
     check_installed(settings.systems)
     torch.set_num_threads(settings.threads)
@@ -209,16 +209,16 @@ def run(settings: Settings, cells: Cells) -> Result:
 
 
 def missing_library(system: str) -> str | None:
-    """The library that a system needs and that is not installed, if it is not."""
+    """The library of a system, if it is not installed."""
     library = ALL_SYSTEMS[system][0].partition(".")[0]
     return library if find_spec(library) is None else None
 
 
 def check_installed(systems: tuple[str, ...]) -> None:
-    """Find every system's library.
+    """Find the library of every system.
 
     Raises:
-        ConfigError: One is not installed.
+        ConfigError: A library is not installed.
     """
     for system in systems:
         library = missing_library(system)
@@ -230,9 +230,9 @@ def check_installed(systems: tuple[str, ...]) -> None:
 
 
 def difference(row: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
-    """Nats per held-out token that one row is better by, and the standard error over documents.
+    """Gain of a row over another in nats per held-out token, with its standard error.
 
-    That of a ratio of sums over the same documents, by the delta method.
+    The error is that of a ratio of sums over the same documents, by the delta method.
     """
     tokens = np.array(row["held_out_tokens"])
     gain = np.array(row["log_predictive"]) - np.array(other["log_predictive"])
@@ -243,7 +243,7 @@ def difference(row: dict[str, Any], other: dict[str, Any]) -> tuple[float, float
 
 
 def tables(result: Result) -> str:
-    """A row per system and number of topics, each beside this package's."""
+    """A row for each system and number of topics, each beside this package's row."""
     ours = {row["num_topics"]: row for row in result.rows if row["system"] == OURS}
     corpus = result.corpus
     text = (

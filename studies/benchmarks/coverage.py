@@ -1,27 +1,28 @@
-"""Do 95 % intervals of effects hold the truth 95 % of the time?
+"""Coverage of 95 % intervals of effects: the share of intervals that hold the truth.
 
-Corpora are simulated from a structural topic model with one binary column, and the effect of that
-column on the expected proportion of each topic, which is known from 200,000 draws, is estimated
-from each corpus. The table gives the share of intervals that hold it, over corpora and topics, for
+Corpora are simulated from a structural topic model with one binary column. The true effect of the
+column on the expected proportion of each topic comes from 200,000 draws. Each corpus gives an
+estimate of the effect. The table gives the share of intervals that hold the true effect, over
+corpora and topics, for these methods:
 
-* `true theta`: regression on the proportions that made the documents, which no one knows: what the
-  regression alone does;
-* `mode`: regression on the posteriors' modes, as if they were known;
-* `average`: draws around the modes with the average of the documents' covariances, as R's stm does
-  by default (`uncertainty="Global"`), and topica (`estimate_effect(model, nsims=...)`), both with
-  Laplace's posteriors;
-* `documents`: draws from every document's own posterior, their `"Local"`;
-* `coefficients`: the default of `effects.estimate`, which draws the prior mean's coefficients too;
-* `chains`: draws of chains, under a model that was fitted by chains;
+* `true theta`: regression on the proportions that made the documents, unknown in practice. It shows
+  the regression alone.
+* `mode`: regression on the posteriors' modes, treated as known proportions.
+* `average`: draws around the modes with the average of the documents' covariances, the default of
+  R's stm (`uncertainty="Global"`) and topica (`estimate_effect(model, nsims=...)`), both with
+  Laplace's posteriors.
+* `documents`: draws from every document's own posterior, stm's `"Local"`.
+* `coefficients`: the default of `effects.estimate`, which draws the prior mean's coefficients too.
+* `chains`: draws of chains, under a model fitted by chains.
 * `joint`: draws of one chain over documents, topics and prior together, `inference.joint_draws`.
 
-All have the same regression, with HC3 standard errors and t intervals. stm's and topica's defaults
-are classical standard errors, which here differ little: half of the documents have either value.
+All share one regression, with HC3 standard errors and t intervals. stm and topica use classical
+standard errors by default; here they differ little, because half of the documents have each value.
 
-`bias` is the mean of estimate over truth, weighed by the squared truth, less 1; `width` is the mean
-width of the intervals over that of `true theta`. Where topics are `known`, the model has those that
-made the documents and fits the prior alone; else it fits them too, and each is matched with the one
-that it is most like. Half an hour; without chains ten minutes.
+`bias` is the mean of estimate over truth, weighted by the squared truth, less 1. `width` is the
+mean width of the intervals over that of `true theta`. If topics are `known`, the model has the true
+topics and fits the prior alone. Otherwise the model fits topics too, and each true topic is matched
+with the most similar fitted topic. The study takes 30 minutes, and 10 without chains.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicMod
 
 #: Draws behind the true effects.
 TRUTH_DRAWS = 200_000
-#: Transitions of the chains whose draws are regressed, before and among these.
+#: Transitions of the chains before the regressed draws and between them.
 WARMUP, SAMPLES = 100, 200
 
 
@@ -62,8 +63,8 @@ class Settings:
         num_docs: Documents of a corpus.
         num_topics: Topics.
         num_words: Words.
-        guides: Posteriors whose draws are regressed.
-        known: Whether topics are known; both if not given.
+        guides: Posteriors with regressed draws.
+        known: Whether topics are known. Both if not given.
         chains: Whether to fit and draw by chains too.
         joint: Whether to draw documents, topics and prior together too, from the last guide's fit.
         threads: Threads of torch.
@@ -111,7 +112,7 @@ class Result:
 
 
 def designs(settings: Settings) -> Iterator[tuple[int, float, bool, int]]:
-    """Length, effect, whether topics are known, and number of the corpus."""
+    """Length, effect, known topics or not, and number of each corpus."""
     yield from product(
         settings.lengths, settings.effects, settings.known, range(settings.num_corpora)
     )
@@ -210,7 +211,7 @@ def make_model(corpus: Corpus, truth: TopicModel, known: bool) -> TopicModel:
 
 
 def by_guide(model: TopicModel, guide: Guide[Any], corpus: Corpus) -> dict[str, Tensor]:
-    """Draws of theta that leave out what others do not: all of it, or what documents differ in."""
+    """Draws of theta without all uncertainty, or without the documents' own part."""
     posterior = guide.posterior(model.encode(corpus).batch())
     mode = posterior.theta_mode().double()
     tril = torch.linalg.cholesky(posterior.covariance.double().mean(0))

@@ -1,9 +1,9 @@
-"""Which defaults? Starts, priors and smoothing compared by held-out completion.
+"""Starts, priors and smoothing compared by held-out completion, to choose defaults.
 
-Every variant differs from the defaults in one thing and is fitted to the same training documents.
-The table gives the perplexity of the other half of the test documents' tokens, at the mode of
-theta, and the CPU seconds of the fit, each as a mean over the splits. There is a split for each
-seed. The default seeds leave out 0, which is the split of the study ``completion``. Five minutes.
+Every variant changes one default. All variants are fitted to the same training documents. The table
+gives the perplexity of the other half of the test documents' tokens, at the mode of theta, and the
+CPU seconds of the fit, each as a mean over the splits. Each seed has a split. The default seeds
+leave out 0, the split of the study ``completion``. The study takes five minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_lntm.guides import TaylorGuide
 from torch_lntm.inference import Annealing, VariationalEM
 from torch_lntm.models import ctm
 
-#: What differs from the defaults, the options of the model, and those of the engine.
+#: Name of each variant, the options of its model, and the options of its engine.
 VARIANTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("defaults", {}, {}),
     ("start: documents", {}, {"start": "documents"}),
@@ -57,7 +57,7 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
         seeds: Seeds, each of a split and of the fits to it.
         threads: Threads of torch.
@@ -75,7 +75,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """The numbers of every variant, each with one per split, in the order of :data:`VARIANTS`."""
+    """The numbers of every variant, one for each split, in the order of :data:`VARIANTS`."""
 
     perplexity: list[list[float]]
     cpu_seconds: list[list[float]]

@@ -1,14 +1,14 @@
-"""The frozen splits of the study ``quality``: which documents train, which tokens are scored.
+"""The frozen splits of the study ``quality``: training documents and scored tokens.
 
     python -m studies.benchmarks.frozen [CORPUS ...]
 
-writes their hashes to ``studies/results/quality-splits.json``. A split is made in these steps:
+writes their hashes to ``studies/results/quality-splits.json``. These steps make a split:
 
-1. Of a corpus of more than ``max_docs`` documents, so many at random.
-2. The test documents are those that the corpus's own ``NAME.split.txt`` calls test; without such a
-   file, a tenth of the documents at random.
-3. Words that no training document has are left out.
-4. Of more than ``max_test_docs`` test documents, so many at random; half of the tokens of each are
+1. Take ``max_docs`` documents at random if the corpus has more.
+2. Test documents are named in the corpus's own ``NAME.split.txt``. Without the file, take
+   a tenth of the documents at random.
+3. Leave out words absent from all training documents.
+4. Take ``max_test_docs`` test documents at random if there are more. Half of the tokens of each are
    observed, and the other half is scored.
 
 Every choice is a function of the seed.
@@ -38,7 +38,7 @@ CORPORA = (
 SEEDS = (0, 1, 2)
 MAX_DOCS, MAX_TEST_DOCS = 20_000, 500
 TEST_FRACTION = 0.1
-#: The hashes that are committed.
+#: The committed hashes.
 RECORD = ROOT / "studies" / "results" / "quality-splits.json"
 
 
@@ -47,11 +47,11 @@ class Frozen:
     """One split.
 
     Attributes:
-        train: The training documents.
+        train: Training documents.
         train_index: ``(num_train,)`` int64 positions of the training documents in the whole corpus.
-        hold_out: The test documents, half of their tokens observed.
+        hold_out: Test documents, half of their tokens observed.
         test_index: ``(num_test,)`` int64 positions of the test documents in the whole corpus.
-        dropped_tokens: Tokens of test documents whose words no training document has.
+        dropped_tokens: Tokens of test documents with words absent from the training documents.
         hashes: Fingerprints of ``train`` and ``hold_out``.
     """
 
@@ -67,14 +67,14 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
     """The split of a corpus.
 
     Args:
-        name: Name of a corpus, or the path of one.
+        name: Name of a corpus, or a path.
         seed: Seed.
-        max_docs: Most documents of the corpus to take.
-        max_test_docs: Most test documents to score.
+        max_docs: Largest number of documents taken from the corpus.
+        max_test_docs: Largest number of scored test documents.
 
     Raises:
-        ConfigError: There is no such corpus, its split file does not fit, or the split is not the
-            one that was frozen.
+        ConfigError: The corpus does not exist, its split file does not fit, or the split differs
+            from the frozen split.
     """
     path = corpus_file(name)
     corpus = lntm.read_corpus(path)
@@ -113,14 +113,14 @@ def frozen(name: str, seed: int, max_docs: int, max_test_docs: int) -> Frozen:
 
 
 def _some(rng: np.random.Generator, positions: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """At most so many of some positions, at random and ascending."""
+    """At most a number of positions, at random and ascending."""
     if len(positions) <= most:
         return positions
     return np.sort(rng.choice(positions, most, replace=False))
 
 
 def _own_split(path: Path, num_docs: int) -> NDArray[np.bool_] | None:
-    """Which documents the corpus's own split calls test; None if it has no split."""
+    """Test documents by the corpus's own split file, or None without such a file."""
     file = path.with_name(f"{path.stem}.split.txt")
     if not file.exists():
         return None
@@ -131,7 +131,7 @@ def _own_split(path: Path, num_docs: int) -> NDArray[np.bool_] | None:
 
 
 def _check(found: Frozen, name: str, seed: int, sizes: dict[str, int]) -> None:
-    """Compare a split with the record, if that has one of these sizes."""
+    """Compare a split with the record, if the record has a split of equal sizes."""
     expected = recorded().get(f"{name}, seed {seed}")
     if expected is None or any(expected[key] != size for key, size in sizes.items()):
         return
@@ -140,19 +140,19 @@ def _check(found: Frozen, name: str, seed: int, sizes: dict[str, int]) -> None:
     if train != frozen_train:
         raise ConfigError(
             f"the training documents of {name}, seed {seed}, have the fingerprint {train[:12]}…, "
-            f"expected {frozen_train[:12]}…: the corpus is another one"
+            f"expected {frozen_train[:12]}…: the corpus differs"
         )
 
 
 def recorded() -> dict[str, dict[str, Any]]:
-    """The frozen splits, by corpus and seed; none if there is no record."""
+    """The frozen splits, by corpus and seed. Empty without a record."""
     if not RECORD.exists():
         return {}
     return dict(json.loads(RECORD.read_text(encoding="utf-8")))
 
 
 def main() -> None:
-    """Freeze splits that are not frozen yet, and check those that are."""
+    """Freeze new splits, and check frozen ones."""
     parser = argparse.ArgumentParser(description="Freeze the splits of the study quality.")
     parser.add_argument("corpora", nargs="*", default=list(CORPORA))
     for name in parser.parse_args().corpora:

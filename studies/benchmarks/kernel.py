@@ -1,12 +1,12 @@
-"""The sparse operation beside the same written plainly, and beside the traffic it cannot avoid.
+"""The sparse operation beside a plain version, and beside the traffic it must cause.
 
-Each batch has the log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of every document and its gradients in
-t and φ computed, on real documents, in float32. *Fast* is the package's operation, *E-step* the
-part of it that a posterior's iteration needs (no gradient in φ). *Naive* gathers one row of K
-numbers per stored count and lets autograd add them up again (``index_add``). *Rows* is three times
-one weighted sum of a row of K numbers per stored count, which s and either gradient read. *Floor*
-is the bytes that must move even if every row were found in the cache (counts, indices, weights,
-topics and both gradients once), at the speed of summing 256 MB. A minute.
+Each batch computes the log likelihood Σ_v c_dv log Σ_k t_dk φ_kv of every document and its
+gradients in t and φ, on real documents, in float32. *Fast* is the package's operation. *E-step* is
+its part for an iteration of a posterior (no gradient in φ). *Naive* gathers a row of K numbers for
+each stored count, and autograd adds the rows up again (``index_add``). *Rows* is three times one
+weighted sum of a row of K numbers for each stored count; s and both gradients each read the rows
+once. *Floor* is the bytes that must move even with every row in the cache (counts, indices,
+weights, topics and both gradients once), at the speed of summing 256 MB. The study takes a minute.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ STREAM_FLOATS = 2**26
 
 
 def naive(weights: Tensor, words: Tensor, batch: DocumentBatch) -> Tensor:
-    """The log likelihoods with nothing but indexing; ``words`` is ``(num_words, num_topics)``."""
+    """Log likelihoods by indexing alone; ``words`` is ``(num_words, num_topics)``."""
     s = (weights[batch.row_index] * words[batch.word_index]).sum(-1)
     terms = batch.counts * s.log()
     return terms.new_zeros(batch.num_docs).index_add(0, batch.row_index, terms)
 
 
 def in_turn(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Median milliseconds of each function, run in turn so that all see the same machine."""
+    """Median milliseconds of each function, run in turn to share the state of the machine."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()
@@ -55,13 +55,13 @@ def in_turn(functions: dict[str, Callable[[], object]], seconds: float) -> dict[
 
 
 def stream_bytes_per_ms() -> float:
-    """Bytes of main memory that a sum reads in a millisecond."""
+    """Bytes of main memory read by a sum in a millisecond."""
     numbers = torch.ones(STREAM_FLOATS)
     return 4 * STREAM_FLOATS / in_turn({"sum": numbers.sum}, seconds=1.0)["sum"]
 
 
 def least_bytes(batch: DocumentBatch, num_topics: int) -> int:
-    """Bytes of the inputs and the gradients: each read or written once."""
+    """Bytes of the inputs and the gradients, each read or written once."""
     counts = batch.nnz * (8 + 4) + 8 * batch.num_docs
     tables = 2 * 4 * num_topics * (batch.num_docs + batch.num_words)
     return counts + tables
@@ -99,7 +99,7 @@ def measure(
         )
 
     functions: dict[str, Callable[[], object]] = {"fast": fast, "e_step": e_step, "rows": rows}
-    # The naive one keeps several tables of stored counts × topics.
+    # The naive version keeps several tables of stored counts × topics.
     if batch.nnz * num_topics <= MAX_NAIVE_ELEMENTS:
         functions["naive"] = plain
         for a, b in zip(fast(), plain(), strict=True):
@@ -127,7 +127,7 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Numbers of topics.
         num_docs: Numbers of documents in a batch.
         threads: Threads of torch.

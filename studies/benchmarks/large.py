@@ -1,7 +1,7 @@
-"""A corpus of millions of documents in a folder: making, opening, passes of batches, a fit.
+"""A corpus of millions of documents in a folder: writing, opening, passes of batches, a fit.
 
-The fit is by variational EM, as ``torch-lntm fit`` chooses for so many tokens. Its iterations are
-bounded; memory does not depend on them.
+The fit is by variational EM, the choice of ``torch-lntm fit`` for corpora of this size. Its
+iterations are bounded; memory does not depend on their number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch_lntm.corpus.mapped import Rows
 from torch_lntm.corpus.store import new_store
 from torch_lntm.recipes import Recipe
 
-#: Documents that are drawn at once.
+#: Documents drawn at once.
 _DRAWN = 10_000
 
 
@@ -35,14 +35,14 @@ class Settings:
 
     Attributes:
         num_docs: Documents.
-        num_words: Words of the vocabulary, whose frequencies fall as in texts.
+        num_words: Words of the vocabulary, with frequencies that fall as in texts.
         tokens_per_doc: Mean tokens of a document.
         batch_size: Documents of a batch of the passes.
         num_topics: Topics of the fit.
         max_iterations: Bound on the iterations of the fit, after its passes of small batches.
         seed: Seed of the documents and of their order.
-        folder: Where to write the corpus, which takes 8 bytes for each entry and is removed in the
-            end; a folder for temporary files if not given.
+        folder: Folder of the corpus, which takes 8 bytes for each entry and is removed at the end.
+            Defaults to a temporary folder.
     """
 
     num_docs: int = 2_000_000
@@ -61,11 +61,11 @@ class Settings:
 
 
 def run(settings: Settings, cells: Cells) -> Any:
-    """Every step in a process of its own, whose memory is its own too."""
+    """Run every step in a process of its own, to measure its memory alone."""
     steps = ("open", "batches", "split", "fit")
     with tempfile.TemporaryDirectory(dir=settings.folder) as folder:
         if any(step not in cells.done for step in steps):
-            # An interrupted study has its corpus no more.
+            # The corpus of an interrupted study is gone.
             written = in_process(settings, "write", folder)
             cells.one("write", lambda: written)
         measured = cells.each(steps, lambda step: in_process(settings, step, folder))
@@ -73,7 +73,7 @@ def run(settings: Settings, cells: Cells) -> Any:
 
 
 def in_process(settings: Settings, step: str, folder: str) -> dict[str, Any]:
-    """What a new process measures of a step."""
+    """Measurements of a step in a new process."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "studies.benchmarks.large"),
@@ -91,7 +91,7 @@ def in_process(settings: Settings, step: str, folder: str) -> dict[str, Any]:
 
 
 def main(settings: Settings, step: str, path: Path) -> None:
-    """Measure a step in this process, and print what was found as JSON."""
+    """Measure a step in this process, and print the measurements as JSON."""
     about: dict[str, Any] = {}
     imported_mb = memory_mb()
     with Stopwatch() as stopwatch:
@@ -117,7 +117,7 @@ def main(settings: Settings, step: str, path: Path) -> None:
 
 
 def write(settings: Settings, path: Path) -> None:
-    """Write documents of independent words to a folder, some at a time."""
+    """Write documents of independent words to a folder, in parts."""
     with new_store(path) as writer:
         for rows in draw(settings):
             writer.add(rows)
@@ -125,7 +125,7 @@ def write(settings: Settings, path: Path) -> None:
 
 
 def draw(settings: Settings) -> Iterator[Rows]:
-    """Documents whose words are independent, with frequencies that fall as one over the rank."""
+    """Documents of independent words, with frequencies that fall as one over the rank."""
     rng = np.random.default_rng(settings.seed)
     below = np.cumsum(1 / np.arange(10, settings.num_words + 10))
     below /= below[-1]
@@ -140,7 +140,7 @@ def draw(settings: Settings) -> Iterator[Rows]:
 
 
 def one_pass(settings: Settings, corpus: Corpus) -> int:
-    """Entries of all batches in a random order."""
+    """Number of entries of all batches in a random order."""
     batches = corpus.batches(settings.batch_size, shuffle=True, seed=settings.seed)
     return sum(batch.nnz for batch in batches)
 

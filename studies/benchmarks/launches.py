@@ -1,8 +1,8 @@
-"""Kernels that a GPU would be asked to launch, and times that the host would wait for it.
+"""Kernel launches on a GPU, and the host's waits for it, counted without a GPU.
 
-Every part of a fit runs on the tests' pretend device, which counts them without a GPU: see
-``tests/support/pretend.py`` for what is counted and what is an estimate. Launches and waits hardly
-depend on the sizes; bytes do. Two minutes.
+Every part of a fit runs on the tests' pretend device. ``tests/support/pretend.py`` explains exact
+counts and estimates. Launches and waits hardly depend on the sizes; bytes do. The study takes two
+minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table_of
 from torch_lntm.errors import ConfigError
 
-#: Of an H200 under eager PyTorch, to weigh the three against each other.
+#: Costs on an H200 under eager PyTorch, to weigh launches, waits and bytes.
 LAUNCH_US, WAIT_US, BYTES_PER_US = 5.0, 15.0, 3.5e6
 
 
@@ -32,10 +32,10 @@ class Settings:
         num_topics: Topics.
         num_sources: Sources of factor models.
         length: Tokens of a document.
-        corpus: Name of a corpus in the folder of data, or the path of one, in place of made
-            documents of these sizes: for ``--only "fit, ctm"``, since other parts take all of its
-            documents at once.
-        only: Parts to count: those whose name contains one of these. All by default.
+        corpus: Name of a corpus in the folder of data, or the path of one, instead of simulated
+            documents of these sizes. Use it with ``--only "fit, ctm"``: the rest of the parts take
+            all documents at once.
+        only: Parts to count: a part counts if its name contains one of these. Defaults to all.
     """
 
     num_docs: int = 64
@@ -53,7 +53,7 @@ class Settings:
 
 
 def run(settings: Settings, cells: Cells) -> dict[str, dict[str, int]]:
-    """Count what each part costs, by the names of the parts.
+    """Count the cost of each part, by name.
 
     Raises:
         ConfigError: No part has such a name.
@@ -85,7 +85,7 @@ def run(settings: Settings, cells: Cells) -> dict[str, dict[str, int]]:
 
 
 def tables(costs: dict[str, dict[str, Any]]) -> str:
-    """The costs, with the times they would take."""
+    """The costs, with estimated times."""
     rows = []
     for name, cost in costs.items():
         host = (cost["launches"] * LAUNCH_US + cost["waits"] * WAIT_US) / 1e3

@@ -1,9 +1,9 @@
 """Held-out words with and without the document's own observed words.
 
-The splits, the fits and the rule are those of the study ``quality``: theta at its exact posterior
-mean. The own words are mixed in as ``torch_lntm.evaluation.document_completion`` says, with the
-weight under which a hold-out of training documents is most probable; a bursty model has found its
-own. The corpus's word frequencies are a system too, as one topic.
+Splits, fits and rule are those of the study ``quality``: theta at its exact posterior mean. A cache
+language model mixes in the own words (``torch_lntm.evaluation.document_completion``). Its weight is
+the one that makes a hold-out of training documents most probable; a bursty model has a weight of
+its own. The corpus's word frequencies are a system too, as one topic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torch_lntm.evaluation import (
     paired_difference,
 )
 
-#: Both predictions, by their names in rows and in tables.
+#: Names of both predictions in rows and in tables.
 PREDICTIONS = {"alone": "topics alone", "own": "and own words"}
 
 
@@ -50,9 +50,9 @@ class Settings:
         num_topics: Topics.
         seeds: Seeds of the split, the hold-out and the fits.
         systems: Systems to fit.
-        max_docs: Most documents of a corpus; of more, so many at random.
-        max_test_docs: Most documents to score.
-        weight_docs: Training documents that the weight of the own words is learned from.
+        max_docs: Largest number of documents; a larger corpus is sampled.
+        max_test_docs: Largest number of scored documents.
+        weight_docs: Training documents that choose the weight of the own words.
         tolerance: Monte-Carlo standard error of the scores, nats per token.
     """
 
@@ -78,7 +78,7 @@ class Settings:
 
 
 def run(settings: Settings, cells: Cells) -> list[dict[str, Any]]:
-    """Fit and score every system on every corpus; those whose library is missing are left out."""
+    """Fit and score every system on every corpus. A system without its library is left out."""
     torch.set_num_threads(1)
     split_of = cache(
         lambda corpus, seed: frozen(corpus, seed, settings.max_docs, settings.max_test_docs)
@@ -97,7 +97,7 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
     """Scores of a system's topics alone, and with the documents' own words."""
     of_fit: dict[str, Any] = {}
     if system == UNIGRAM:
-        # One topic of all words, of which every prior is the same.
+        # One topic of all words: all priors are equal.
         prior, topics, concentration = np.ones(1), split.train.word_totals[None] + 1.0, None
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -114,7 +114,7 @@ def measured(split: Frozen, system: str, seed: int, settings: Settings) -> dict[
         some = split.train[np.sort(chosen[: settings.weight_docs])].hold_out_words(0.5, seed)
         weight = fit_cache_weight(prior, topics, some)
     with warnings.catch_warnings():
-        # The row says how far the simulation got.
+        # The row holds the error of the simulation.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
         alone, own = (
             completion_of(
@@ -149,7 +149,7 @@ def score_of(rows: list[dict[str, Any]], prediction: str) -> CompletionResult:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """A row for each corpus and system, and what the first two are better by than each."""
+    """A row for each corpus and system, with the leads of the first two systems."""
     of: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         of.setdefault(row["corpus"], {}).setdefault(row["system"], []).append(row)
@@ -178,10 +178,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
             lines.append(line)
     return (
         f"{table_of(lines)}\n\nperplexity of held-out tokens at the exact posterior mean of theta, "
-        "over all seeds; s.e. over\ndocuments. '1st better by': nats per token, with own words, "
-        "that the first system with topics is\nbetter by, and the paired s.e.; 2nd the same of the "
-        "second. a: tokens that the topics weigh as much\nas, beside the document's own. NPMI: "
-        "coherence of ten top words in the test documents. simulation:\nMonte-Carlo s.e., nats per "
+        "over all seeds; s.e. over\ndocuments. '1st better by': lead of the first system with topics, "
+        "nats per token with own words,\nand its paired s.e. '2nd better by': lead of the second. "
+        "a: weight of the topics in tokens of the\ndocument. NPMI: "
+        "coherence of ten top words in the test documents. Simulation:\nMonte-Carlo s.e., nats per "
         "token."
     )
 

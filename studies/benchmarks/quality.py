@@ -1,10 +1,10 @@
-"""How well systems predict held-out words, by one fair score: theta integrated out exactly.
+"""Held-out words of several systems by one fair score: theta integrated out exactly.
 
 Every system is fitted with one thread in a process of its own. From its topics and its prior the
-held-out half of each test document's tokens is then scored twice: at the exact posterior mean of
-theta given the observed half (``torch_lntm.evaluation.completion_of``), and at the mode on the
-softmax scale. Splits are frozen: ``studies/results/quality-splits.json`` has their hashes. A system
-whose library is not installed is skipped, and measured when the same command finds it.
+held-out half of each test document's tokens is scored twice: at the exact posterior mean of theta
+given the observed half (``torch_lntm.evaluation.completion_of``), and at the mode on the softmax
+scale. Splits are frozen: ``studies/results/quality-splits.json`` has their hashes. A system without
+its library is skipped, and measured later by the same command.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from torch_lntm.evaluation import (
 )
 
 UNIGRAM, OWN_COUNTS = "unigram", "unigram and own counts"
-#: The systems by default: this package's, and the peers.
+#: Default systems: this package's, and the peers.
 CHOSEN = (
     *("torch_lntm ctm", "torch_lntm lda, VB", "torch_lntm iftm", "torch_lntm ctm, auto"),
     *("tomotopy LDA", "tomotopy CTM", "topica LDA", "topica CTM"),
     *("scikit-learn LDA", "gensim LDA"),
 )
-#: Training documents that the weight of a document's own counts is learned from, and iterations.
+#: Training documents and iterations for the weight of a document's own counts.
 WEIGHT_DOCS, WEIGHT_ITERATIONS = 2000, 200
 
 
@@ -60,8 +60,8 @@ class Settings:
         num_topics: Numbers of topics.
         seeds: Seeds, each of a split, a hold-out and the fits.
         systems: Systems to fit.
-        max_docs: Most documents of a corpus; of more, so many at random.
-        max_test_docs: Most documents to score.
+        max_docs: Largest number of documents; a larger corpus is sampled.
+        max_test_docs: Largest number of scored documents.
         tolerance: Monte-Carlo standard error of the exact score, nats per token.
         ctm_sweeps: Sweeps of tomotopy's CTModel; None for 1,000, but 125 at K = 100.
     """
@@ -90,10 +90,10 @@ class Result:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        splits: One per corpus and seed: its sizes, hashes, test documents and baselines.
-        rows: One per corpus, number of topics, seed and system.
-        skipped: The systems left out, and the libraries that they lack.
+        settings: The settings.
+        splits: One for each corpus and seed: its sizes, hashes, test documents and baselines.
+        rows: One for each corpus, number of topics, seed and system.
+        skipped: Skipped systems, and their missing libraries.
     """
 
     settings: Settings
@@ -106,8 +106,8 @@ def run(settings: Settings, cells: Cells) -> Result:
     """Fit and score every system on every corpus.
 
     Raises:
-        ConfigError: There is no such corpus, or a split is not the one that was frozen.
-        CorpusError: The tokens scored are not those that were frozen.
+        ConfigError: A corpus does not exist, or a split differs from its frozen record.
+        CorpusError: The scored tokens differ from their frozen record.
     """
     torch.set_num_threads(1)
     lacking = {system: missing_library(system) for system in settings.systems}
@@ -140,7 +140,7 @@ def run(settings: Settings, cells: Cells) -> Result:
 
     splits: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
-    # Seed by seed: after the first all systems can be compared.
+    # Seed by seed: the first seed already compares all systems.
     for seed, corpus in product(settings.seeds, settings.corpora):
         split = cells.one(f"split, {corpus}, {seed}", partial(describe, corpus, seed))
         splits.append(split)
@@ -165,7 +165,7 @@ def run(settings: Settings, cells: Cells) -> Result:
 def measured(
     split: Frozen, system: str, num_topics: int, seed: int, settings: Settings
 ) -> dict[str, Any]:
-    """A system's fit and its two scores; or, if it failed, why."""
+    """The fit of a system and its two scores, or the reason of a failure."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.npz"
@@ -180,7 +180,7 @@ def measured(
             )
         stopwatch = Stopwatch()
         with stopwatch, warnings.catch_warnings():
-            # The row says how far the simulation got.
+            # The row holds the error of the simulation.
             warnings.simplefilter("ignore", UnreliableEstimateWarning)
             mean, mode = (
                 completion_of(
@@ -213,12 +213,12 @@ def measured(
 
 
 def packed(values: Iterable[float], digits: int = 0) -> str:
-    """Numbers as one string, which takes a line of JSON where a list takes one for each."""
+    """Numbers as one string, on one line of JSON; a list takes a line for each number."""
     return " ".join(f"{value:.{digits}f}" for value in values)
 
 
 def unpacked(text: str) -> torch.Tensor:
-    """The numbers, float64."""
+    """The numbers of a string, float64."""
     return torch.tensor([float(value) for value in text.split()], dtype=torch.float64)
 
 
@@ -237,7 +237,7 @@ def own_weight(train: Corpus, seed: int) -> float:
 
 
 def own_counts_completion(train: Corpus, hold_out: Any, weight: float) -> CompletionResult:
-    """Scores under the corpus's word frequencies mixed with the document's own observed ones."""
+    """Scores under the corpus's word frequencies mixed with the document's own frequencies."""
     unigram, own, counts, row = _own_shares(train, hold_out)
     scores = counts * np.log((1.0 - weight) * unigram + weight * own)
     return CompletionResult(
@@ -249,7 +249,7 @@ def own_counts_completion(train: Corpus, hold_out: Any, weight: float) -> Comple
 
 
 def _own_shares(train: Corpus, hold_out: Any) -> tuple[np.ndarray, ...]:
-    """Of each held-out entry: frequency in the corpus, in the document, count and document."""
+    """For each held-out entry: frequency in the corpus, in the document, count and document."""
     observed, held_out = (part.to_scipy() for part in hold_out)
     total = np.bincount(train.word_index, train.counts, minlength=train.num_words) + 1.0
     row = np.repeat(np.arange(held_out.shape[0]), np.diff(held_out.indptr))
@@ -263,12 +263,12 @@ def _own_shares(train: Corpus, hold_out: Any) -> tuple[np.ndarray, ...]:
 
 @dataclass(frozen=True)
 class Score:
-    """A system's scores over all seeds, document by document of the corpus.
+    """Scores of a system over all seeds, document by document of the corpus.
 
     Attributes:
         exact: At the exact mean of theta.
-        mode: At the mode; None for what has no theta.
-        rows: The rows that they are of.
+        mode: At the mode. None for a system without theta.
+        rows: The scored rows.
     """
 
     exact: CompletionResult
@@ -277,15 +277,15 @@ class Score:
 
 
 def tables(result: Result) -> str:
-    """A table per corpus; the differences are to the best peer at the same number of topics."""
+    """A table for each corpus, with differences to the best peer at the same number of topics."""
     parts = [_table(result, corpus) for corpus in result.settings.corpora]
     parts += [f"skipped: {name} ({lib} is not installed)" for name, lib in result.skipped.items()]
     parts.append(
         "perplexity: exact posterior mean of theta given the observed half, over all seeds; "
-        "s.e. over\ndocuments. (mode): theta at its mode on the softmax scale. simulation: "
+        "s.e. over\ndocuments. (mode): theta at its mode on the softmax scale. Simulation: "
         "Monte-Carlo s.e. in nats per\ntoken, and the share of documents with an R-hat above "
-        "1.05. 'better by': nats per token above the\nbest system of other packages, with the "
-        "paired s.e. over documents; a document that several seeds\ntest counts as one."
+        "1.05. 'better by': nats per token above the\nbest peer, with the "
+        "paired s.e. over documents. A document tested by several seeds\ncounts once."
     )
     return "\n\n".join(parts)
 
@@ -317,7 +317,7 @@ def _ours(system: str) -> bool:
 
 
 def _score(rows: list[dict[str, Any]], splits: dict[int, dict[str, Any]]) -> Score | str:
-    """The scores of a system's rows; or, if one of them failed, why."""
+    """The scores of a system's rows, or the reason of a failure."""
     failed = [row["failed"] for row in rows if "failed" in row]
     if failed:
         return str(failed[0])
@@ -338,9 +338,9 @@ def pooled(index: list[str], scores: list[str], tokens: list[str]) -> Completion
     """Scores of several splits, each :func:`packed`, added up by document of the corpus.
 
     Args:
-        index: The documents' positions in the corpus.
+        index: Positions of the documents in the corpus.
         scores: Nats of their held-out tokens.
-        tokens: Their held-out tokens.
+        tokens: Numbers of their held-out tokens.
     """
     places, values, counts = (
         torch.cat([unpacked(text) for text in texts]) for texts in (index, scores, tokens)

@@ -1,17 +1,17 @@
-"""Effective samples per CPU-second: DocumentHMC beside Pyro's HMC and NUTS on the same program.
+"""Effective samples per CPU second: DocumentHMC beside Pyro's HMC and NUTS on the same program.
 
-All in one run, with one thread, on the same documents under the same parameters. *DocumentHMC* has
-chains, step sizes and metrics for every document. *Pyro HMC* and *Pyro NUTS* are
-``pyro.infer.MCMC`` of the model itself, as a user would call it: one chain of all documents'
-eta at once from the Laplace means, with one acceptance, step size and diagonal mass matrix, which
-adapt in a short warm-up; then they draw for the seconds given. Every figure is of the slowest topic
-of a document (eta centred, the softmax ignores its mean), the median over documents; warm-up is not
-counted in anyone's seconds. A quarter of an hour.
+All samplers run at once, with one thread, on the same documents under equal parameters.
+*DocumentHMC* has chains, step sizes and metrics for every document. *Pyro HMC* and *Pyro NUTS* are
+``pyro.infer.MCMC`` of the model itself, as a user calls it: one chain of all documents' eta at
+once from the Laplace means, with one acceptance, step size and diagonal mass matrix. The step size
+adapts in a short warm-up; then the sampler draws for the given seconds. Every figure is the median
+over documents for the slowest topic of a document, with eta centred because softmax ignores its
+mean. No figure counts seconds of warm-up. The study takes 15 minutes.
 
-*NUTS per document* is Pyro's NUTS on one document at a time in the coordinates in which the
-document's Laplace posterior is standard normal, what a NUTS with a tree for every document would do
-at its best. It is compared by effective samples per gradient, to which no waste of lockstep trees
-belongs.
+*NUTS per document* is Pyro's NUTS on one document at a time, in coordinates that make the
+document's Laplace posterior standard normal. It is the best case of a NUTS with a tree for every
+document. The comparison is by effective samples per gradient, free of the waste of trees in
+lockstep.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from torch_lntm.latents.metrics import DenseMetric, Metric, UnitMetric
 from torch_lntm.models import TopicModel
 from torch_lntm.sampling import hmc
 
-#: Metrics, and leapfrog steps that suit them.
+#: Metrics, with suitable numbers of leapfrog steps.
 METRICS: tuple[tuple[str, int], ...] = (
     ("identity", 20),
     ("prior", 20),
@@ -74,8 +74,8 @@ def record_of(
         name: Name of the sampler.
         eta: The draws.
         cpu_seconds: CPU seconds of the draws, without warm-up.
-        gradients: Gradients that each document and chain took.
-        **more: Other things to keep.
+        gradients: Gradients for each document and chain.
+        **more: Further figures to keep.
     """
     size = float(slowest(eta).median())
     return {
@@ -92,7 +92,7 @@ def record_of(
 def document_hmc(
     model: TopicModel, batch: DocumentBatch, metric: str, num_steps: int, num_samples: int
 ) -> dict[str, Any]:
-    """DocumentHMC's figures; two runs from one warm-up, so that only the draws are timed."""
+    """Figures of DocumentHMC. Two runs from one warm-up time the draws alone."""
     warm = DocumentHMC(model, mass_matrix=metric, num_steps=num_steps).run(
         batch, 1, WARMUP_STEPS, progress=False
     )
@@ -123,7 +123,7 @@ def stock(
     seconds: float,
     start: Tensor,
 ) -> dict[str, Any]:
-    """A stock kernel of the model's own program, for some CPU seconds after its warm-up."""
+    """Figures of a stock kernel on the model's program, for some CPU seconds after warm-up."""
     pyro.set_rng_seed(0)
     calls, draws = 0, []
     begin, first = math.inf, 0
@@ -136,7 +136,7 @@ def stock(
     def hook(kernel: Any, params: dict[str, Tensor], stage: str, count: int) -> None:
         nonlocal begin, first
         if not stage.startswith("Sample"):
-            # The first draw's time and gradients are those of the last transition of warm-up.
+            # The first draw has the time and gradients of the last warm-up transition.
             begin, first = time.process_time(), calls
             return
         draws.append(params["eta"].detach().clone())
@@ -173,7 +173,7 @@ def laplace_metric(model: TopicModel, batch: DocumentBatch) -> DenseMetric:
 
 
 def nuts_of_one(target: DocumentTarget, factor: Tensor, num_samples: int) -> tuple[Tensor, int]:
-    """Pyro's NUTS on one document in coordinates r, z = W r: eta's draws, and their gradients."""
+    """Pyro's NUTS on one document in coordinates r, z = W r: draws of eta, and gradients."""
     calls = first = 0
 
     def potential(params: dict[str, Tensor]) -> Tensor:
@@ -260,7 +260,7 @@ def leapfrog_cost(model: TopicModel, batch: DocumentBatch) -> dict[str, float]:
         def steps(count: int, metric: Metric = metric) -> None:
             hmc.leapfrog(target, state, momentum, step_size, metric, count)
 
-        # The difference leaves out what a trajectory costs at its end.
+        # The difference cancels the cost of a trajectory's end.
         result[name] = (milliseconds(lambda: steps(9)) - milliseconds(lambda: steps(1))) / 8
     return result
 
@@ -270,14 +270,14 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
         num_docs: Documents, drawn at random.
-        num_samples: Draws of DocumentHMC per document.
-        stock_seconds: CPU seconds that Pyro's samplers draw for.
+        num_samples: Draws of DocumentHMC for each document.
+        stock_seconds: CPU seconds of drawing for each of Pyro's samplers.
         stock_warmup: Warm-up draws of Pyro's samplers.
-        nuts_docs: Documents that NUTS samples one by one.
-        nuts_samples: Draws of each of these.
+        nuts_docs: Documents of the runs of NUTS on one document.
+        nuts_samples: Draws of each of these runs.
         seed: Seed of the fit and of the choice of documents.
     """
 

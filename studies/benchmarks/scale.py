@@ -11,7 +11,7 @@ from studies.machine import Stopwatch, memory_mb
 from studies.measure import Cells, Study, check_numbers, corpus_file
 from studies.tables import table
 
-# Before the package: what is imported from here on counts as the fit's memory.
+# Before the package: later imports count as the fit's memory.
 IMPORTED_MB = memory_mb()
 
 import torch_lntm as lntm  # noqa: E402
@@ -24,9 +24,9 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
-        test_fraction: Share of the documents that is kept for completion.
+        test_fraction: Share of the documents kept for completion.
         seed: Seed of everything random.
         threads: Threads of torch.
     """
@@ -48,7 +48,7 @@ def run(settings: Settings, cells: Cells) -> Any:
 
 
 def measure(settings: Settings, progress: bool) -> dict[str, Any]:
-    """The only cell. Memory is the peak of this process, so it starts with a new one."""
+    """The only cell, measured in a new process for a peak of memory of its own."""
     torch.set_num_threads(settings.threads)
     corpus = lntm.read_corpus(corpus_file(settings.corpus))
     train, test = corpus.split(test_fraction=settings.test_fraction, seed=settings.seed)

@@ -1,18 +1,18 @@
 """Structural topic models beside topica's STM: held-out words, likelihoods and seconds.
 
-All systems get the same training documents with the same standardised covariates, and fit with one
-thread in a process of their own. Of the test documents the covariates are known. From a system's
-topics and prior two scores are computed, by the same code for all:
+All systems get the same training documents with equal standardised covariates, and fit with one
+thread in a process of their own. Covariates of the test documents are known. The same code scores
+all systems, from their topics and prior:
 
 * *perplexity* of the held-out half of each test document's tokens, at the exact posterior mean of
-  theta given the other half and the prior mean that the covariates give the document
+  theta given the other half and the document's prior mean by its covariates
   (``torch_lntm.evaluation.completion_of``);
-* *likelihood*: the log probability of whole test documents, theta integrated out by annealed
-  importance sampling. The systems' own bounds on it leave out different constants, and are tight
-  for small prior variances and loose for large ones.
+* *likelihood*: the log probability of whole test documents, with theta integrated out by annealed
+  importance sampling. The systems' own bounds leave out different constants, and are tight for
+  small prior variances and loose for large ones.
 
-The columns of the formulas are those of the corpus, and ``day``, which is drawn at random from a
-year: a column that tells nothing, as smooth terms in a formula often do.
+Formulas use the columns of the corpus, and ``day``, drawn at random from a year. The column tells
+nothing, as smooth terms in a formula often do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from torch_lntm.evaluation.per_token import per_token
 from torch_lntm.models import Covariates, FixedTopics, StructuralPrior, TopicModel
 from torch_lntm.models.priors.covariates import PREVALENCE
 
-#: The system that the others are compared with.
+#: The reference of all comparisons.
 OURS = "torch_lntm stm"
 #: Days of the column ``day``.
 DAYS = 366
@@ -56,14 +56,14 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         formulas: Formulas of the prior mean, over the corpus's columns and ``day``.
         num_topics: Numbers of topics.
         seeds: Seeds, each of a split, a hold-out and the fits.
         systems: Systems to fit.
-        max_docs: Most documents of the corpus; of more, so many at random.
-        max_test_docs: Most documents to score.
-        likelihood_docs: Of these, the documents whose likelihood is estimated.
+        max_docs: Largest number of documents; a larger corpus is sampled.
+        max_test_docs: Largest number of scored documents.
+        likelihood_docs: Scored documents with an estimated likelihood.
         tolerance: Monte-Carlo standard error of the exact score, nats per token.
     """
 
@@ -93,9 +93,9 @@ class Result:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per formula, number of topics, seed and system.
-        skipped: The systems left out, and the libraries that they lack.
+        settings: The settings.
+        rows: One for each formula, number of topics, seed and system.
+        skipped: Skipped systems, and their missing libraries.
     """
 
     settings: Settings
@@ -122,7 +122,7 @@ def run(settings: Settings, cells: Cells) -> Result:
     """Fit and score every system.
 
     Raises:
-        ConfigError: There is no such corpus, or a formula does not fit it.
+        ConfigError: The corpus does not exist, or a formula does not fit it.
     """
     torch.set_num_threads(1)
     lacking = {system: missing_library(system) for system in settings.systems}
@@ -149,11 +149,11 @@ def run(settings: Settings, cells: Cells) -> Result:
 
 
 def make_design(settings: Settings, formula: str, seed: int) -> Design:
-    """The frozen split of a seed, and what a formula makes of its documents' columns."""
+    """The frozen split of a seed, with the columns of its documents by a formula."""
     split = frozen(settings.corpus, seed, settings.max_docs, settings.max_test_docs)
     corpus = lntm.read_corpus(corpus_file(settings.corpus))
     days = np.random.default_rng(seed).integers(0, DAYS, corpus.num_docs)
-    # The knots of splines are at quantiles, and no test document may lie beyond the last of them.
+    # Knots of splines are at quantiles, and the last knot must lie beyond every test document.
     days[split.train_index[:2]] = 0, DAYS - 1
     corpus = corpus.with_metadata({"day": days})
     covariates = Covariates.of(corpus[split.train_index], formula)
@@ -168,7 +168,7 @@ def make_design(settings: Settings, formula: str, seed: int) -> Design:
 def measured(
     design: Design, system: str, num_topics: int, seed: int, settings: Settings
 ) -> dict[str, Any]:
-    """A system's fit and its scores."""
+    """The fit of a system and its scores."""
     split = design.split
     with tempfile.TemporaryDirectory() as folder:
         path, covariates = Path(folder) / "train.npz", Path(folder) / "covariates.npy"
@@ -180,7 +180,7 @@ def measured(
     model = model_of(fit)
     test = split.hold_out.corpus.with_covariates({PREVALENCE: design.test})
     with warnings.catch_warnings():
-        # The row says how far the simulation got.
+        # The row holds the error of the simulation.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
         completion = completion_of(
             model,
@@ -204,7 +204,7 @@ def measured(
 
 
 def model_of(fit: Mapping[str, NDArray[Any]]) -> TopicModel:
-    """The model that a system fitted, whose batches carry standardised covariates."""
+    """The model of a system's fit, for batches with standardised covariates."""
     topics = torch.from_numpy(fit["topics"]).double()
     coefficients, covariance = (
         torch.from_numpy(fit[name]).double() for name in ("coefficients", "covariance")
@@ -276,7 +276,7 @@ def _cells(rows: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, 
 
 
 def _of(rows: list[dict[str, Any]], name: str) -> Tensor:
-    """A number of every document, over all seeds."""
+    """A number for every document, over all seeds."""
     return torch.tensor([value for row in rows for value in row[name]], dtype=torch.float64)
 
 

@@ -1,9 +1,9 @@
-"""The systems that studies compare, each fitted in a process of its own.
+"""The systems of the studies, each fitted in a process of its own.
 
     python -m studies.benchmarks.systems SYSTEM --train TRAIN.npz --num-topics K --out FIT.npz
 
-The process imports the system's library and nothing else of size, so that its memory is the
-system's own. It writes the topics, the prior, and their seconds and memory to ``FIT.npz``.
+The process imports only the system's library, to measure the memory of the system alone. It writes
+the topics, the prior, the seconds and the memory to ``FIT.npz``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from studies.machine import Stopwatch, memory_mb
 SKLEARN_ITERATIONS = 50
 GENSIM_PASSES = 20
 TOMOTOPY_SWEEPS = 1000
-#: Pseudo-counts of every word in every topic of topica's CTM, as many as this package's default.
+#: Pseudo-counts of every word in every topic of topica's CTM, equal to this package's default.
 TOPICA_SMOOTHING = 0.05
-#: Most topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 would take over an hour.
+#: Bound on topics³ × sweeps of tomotopy's CTModel: 1,000 sweeps at K = 100 take over an hour.
 CTM_EFFORT = 125_000_000
-#: The parameters of a prior by their names in :class:`Fit`, of models that are not normal with one
-#: mean.
+#: Parameters of a prior by their names in :class:`Fit`, except for normal priors with one mean.
 PARAMETERS = {
     "lda": {"alpha": "concentration"},
     "stm": {"coefficients": "coefficients", "covariance": "covariance"},
@@ -44,14 +43,14 @@ def ctm_sweeps(num_topics: int) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """Settings of the study.
+    """Settings of a fit.
 
     Attributes:
         counts: ``(num_docs, num_words)`` training counts.
         num_topics: Number of topics.
         seed: Seed.
         threads: Threads, or workers.
-        sweeps: Sweeps of tomotopy's CTModel, if not :func:`ctm_sweeps`.
+        sweeps: Sweeps of tomotopy's CTModel. None for :func:`ctm_sweeps`.
         covariates: ``(num_docs, num_covariates)`` standardised, of structural models; else None.
         stopwatch: Entered around the fit.
     """
@@ -70,11 +69,11 @@ class Fit:
     """A fitted system.
 
     Attributes:
-        topics: ``(num_topics, num_words)`` word probabilities, smoothed as the system does.
+        topics: ``(num_topics, num_words)`` word probabilities with the system's smoothing.
         prior: ``alpha`` ``(num_topics,)`` of a Dirichlet, or ``loc`` and ``covariance`` of a
-            logistic normal; where its mean is linear in covariates, ``coefficients``
-            ``(1 + num_covariates, latent_dim)``, the intercept's first, in the place of ``loc``.
-        settings: What was asked of the system beyond its defaults, and what it reported.
+            logistic normal. A mean linear in covariates has ``coefficients``
+            ``(1 + num_covariates, latent_dim)``, the intercept's first, in place of ``loc``.
+        settings: Settings of the system beyond its defaults, and figures that it reported.
     """
 
     topics: NDArray[np.floating]
@@ -83,7 +82,7 @@ class Fit:
 
 
 def torch_lntm_fit(kind: str, posterior: str, **options: Any) -> Callable[[Task], Fit]:
-    """The fit of one of this package's recipes, all else at its default.
+    """The fit of one of this package's recipes, all other options at their defaults.
 
     Args:
         kind: The model.
@@ -196,8 +195,8 @@ def _fit_tomotopy(task: Task, name: str, sweeps: int) -> tuple[Any, Fit]:
         model.add_doc(tokens.astype(str).tolist())
     with task.stopwatch:
         model.train(sweeps, workers=task.threads)
-    # tomotopy knows the words of the training documents only. The others get what its own prior
-    # gives a word without counts: eta, beside counts + eta.
+    # tomotopy knows the words of its documents only. Its prior gives every unknown word eta
+    # pseudo-counts, and every known word counts + eta.
     known = np.array([int(word) for word in model.used_vocabs])
     smoothed = np.full((task.num_topics, counts.shape[1]), model.eta)
     for k, tokens_of_topic in enumerate(model.get_count_by_topics()):
@@ -224,7 +223,7 @@ def fit_tomotopy_ctm(task: Task) -> Fit:
 
 
 def _fit_topica(task: Task, model: Any, **options: Any) -> tuple[NDArray[np.integer], Fit]:
-    """A model of topica, and the columns of the words that it knows."""
+    """A model of topica, and the columns of its known words."""
     counts = task.counts
     given = {} if task.covariates is None else {"prevalence": task.covariates}
     documents = [
@@ -244,7 +243,7 @@ def fit_topica_lda(task: Task) -> Fit:
 
     model = topica.LDA(task.num_topics, seed=task.seed)
     known, fit = _fit_topica(task, model)
-    # A word without counts gets what its own prior gives: less than any that it knows.
+    # The prior's probability of a word without counts is below that of every known word.
     fit.topics[:] = model.topic_word.min(1, keepdims=True)
     fit.topics[:, known] = model.topic_word
     fit.prior["alpha"] = np.asarray(model.alpha)
@@ -252,7 +251,7 @@ def fit_topica_lda(task: Task) -> Fit:
 
 
 def fit_topica_ctm(task: Task) -> Fit:
-    """Topica's CTM, R stm's algorithm; its topics, which it leaves free, are smoothed."""
+    """Topica's CTM, R stm's algorithm; its unsmoothed topics are smoothed here."""
     import topica
 
     model = topica.CTM(task.num_topics, seed=task.seed)
@@ -264,7 +263,7 @@ def fit_topica_ctm(task: Task) -> Fit:
 
 
 def fit_topica_stm(task: Task) -> Fit:
-    """Topica's STM, R stm's algorithm; its topics, which it leaves free, are smoothed."""
+    """Topica's STM, R stm's algorithm; its unsmoothed topics are smoothed here."""
     import topica
 
     model = topica.STM(task.num_topics, seed=task.seed)
@@ -282,7 +281,7 @@ def _smooth_topica(task: Task, model: Any, known: NDArray[np.integer], fit: Fit)
     fit.settings.update(smoothing=TOPICA_SMOOTHING, iterations=len(model.bound_history))
 
 
-#: By name: the module whose import does not count as the fit's memory, and the fit.
+#: By name: the module with free memory for its import, and the fit.
 SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm ctm": ("torch", torch_lntm_fit("ctm", "taylor")),
     "torch_lntm iftm": ("torch", torch_lntm_fit("iftm", "factor")),
@@ -306,7 +305,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "topica CTM": ("topica", fit_topica_ctm),
     "tomotopy CTM": ("tomotopy", fit_tomotopy_ctm),
 }
-#: Those whose prior mean is linear in the documents' covariates.
+#: Systems with a prior mean linear in the documents' covariates.
 STRUCTURAL_SYSTEMS: dict[str, tuple[str, Callable[[Task], Fit]]] = {
     "torch_lntm stm": ("torch", torch_lntm_fit("stm", "taylor")),
     "torch_lntm stm, auto": ("torch", torch_lntm_fit("stm", "auto")),
@@ -317,7 +316,7 @@ ALL_SYSTEMS = SYSTEMS | STRUCTURAL_SYSTEMS
 
 
 def main() -> None:
-    """Fit one system as the command line says."""
+    """Fit one system of the command line."""
     parser = argparse.ArgumentParser(description="Fit one system of the comparison.")
     parser.add_argument("system", choices=ALL_SYSTEMS)
     parser.add_argument("--train", type=Path, required=True, help="scipy's .npz of counts")

@@ -1,10 +1,10 @@
-"""Is this checkout as fast as another one? The same small work in both, by turns.
+"""CPU time of small pieces of work beside another checkout, in turns.
 
 ``--other`` names the folder of another checkout of the repository, such as a git worktree of an
-earlier commit. In each round either checkout has a process of its own, with one thread, and the two
-take turns at each workload (``workloads.py``). A round's ratio is of the least CPU seconds of
-either. *Results* is how much the numbers that the two computed differ, relative to their size.
-Ten minutes on an idle machine; ``--quick`` takes two.
+earlier commit. In each round both checkouts have a process of their own, with one thread, and take
+turns at each workload (``workloads.py``). The ratio of a round is between the least CPU seconds of
+both. *Results* is the difference of the computed numbers, relative to their size. The study takes
+ten minutes on an idle machine, and two with ``--quick``.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        other: The folder of the other checkout.
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        other: Folder of the other checkout.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
-        num_docs: First documents to use.
+        num_docs: Number of documents to use, from the first on.
         rounds: Rounds, each with new processes.
-        repeats: Turns of either process at each workload in a round, after one that is not timed.
-        only: Workloads to time: those whose name contains one of these. All by default.
+        repeats: Turns of each process at each workload in a round, after an untimed turn.
+        only: Workloads to time: a workload counts if its name contains one of these. Defaults to
+            all.
     """
 
     other: str | None = None
@@ -64,8 +65,8 @@ class Result:
     """The result of the study.
 
     Attributes:
-        commit: The other checkout's commit; None if git does not know.
-        rounds: For each workload of each round, the least CPU seconds and the number computed, by
+        commit: Commit of the other checkout. None if git does not know.
+        rounds: For each workload of each round, the least CPU seconds and the computed number, by
             ``"this"`` and ``"other"``.
     """
 
@@ -77,7 +78,7 @@ def run(settings: Settings, cells: Cells) -> Result:
     """Time every round.
 
     Raises:
-        ConfigError: There is no other checkout, or one of the two cannot do a workload.
+        ConfigError: The other checkout is missing, or a checkout cannot do a workload.
     """
     if settings.other is None:
         raise ConfigError("name the folder of another checkout by --other")
@@ -138,7 +139,7 @@ class Worker:
 
     Args:
         process: The process.
-        checkout: The folder of its checkout.
+        checkout: Folder of its checkout.
     """
 
     def __init__(self, process: subprocess.Popen[str], checkout: Path) -> None:
@@ -150,7 +151,7 @@ class Worker:
         self.names: list[str] = first["workloads"]
 
     def do(self, name: str) -> dict[str, float]:
-        """Do a workload once: its CPU seconds, and the number that it computed."""
+        """Do a workload once. Returns its CPU seconds and the computed number."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{name}\n")
         self._process.stdin.flush()
@@ -185,7 +186,7 @@ def worker(checkout: Path, counts: Path, num_topics: int) -> Iterator[Worker]:
 
 
 def tables(result: Result) -> str:
-    """A row per workload: milliseconds, ratios over rounds, and whether results are the same."""
+    """A row for each workload: milliseconds, ratios over rounds, and the equality of results."""
     rows = []
     for name in result.rounds[0]:
         pairs = [(each[name]["this"], each[name]["other"]) for each in result.rounds]

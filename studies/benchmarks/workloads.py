@@ -1,11 +1,11 @@
-"""Small pieces of work that the study ``versus`` times, in a process that has one checkout.
+"""Small pieces of work for the study ``versus``, in a process with one checkout.
 
     PYTHONPATH=CHECKOUT python studies/benchmarks/workloads.py COUNTS.npz NUM_TOPICS
 
-Nothing of ``studies`` is imported, because the other checkout may have none, and of the package
-only what both checkouts have. For each line on the standard input, the name of a workload, the
-process does the work once and answers with a line of JSON: its CPU seconds and a number that it
-computed. The first line of its answers says which package it found.
+The module imports nothing of ``studies``, which the other checkout may lack, and only parts of the
+package common to both checkouts. Each line of standard input names a workload. The process does the
+work once and answers with a line of JSON: CPU seconds and a computed number. The first answer names
+the imported package.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from torch_lntm.kernels import expected_topic_counts, mixture_log_likelihood
 
 Work = Callable[[], float]
 
-#: Repetitions of what takes milliseconds, and documents of what takes long for each.
+#: Repetitions of short workloads, and documents of workloads with a long time per document.
 OFTEN = 20
 FEW_DOCS = 20
-#: The models by name: the constructor, and its options beside the parameters.
+#: Models by name: the constructor, and its options beside the parameters.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ctm": ("ctm", {}),
     "iftm": ("iftm", {"source": "gaussian"}),
     "iftm, Laplace": ("iftm", {"source": "laplace"}),
     "lda": ("lda", {}),
 }
-#: The posteriors that are solved and the fits, each a model and a guide.
+#: Solved posteriors and fits, each a model and a guide.
 POSTERIORS = (
     *(("ctm", name) for name in ("taylor", "laplace", "blei-lafferty", "khan-bouchard")),
     *(("iftm", name) for name in ("taylor", "factor")),
@@ -55,10 +55,10 @@ CHAINS = (("ctm", "prior", 10), ("ctm", "laplace", 5), ("iftm", "prior", 10))
 
 
 class Workloads:
-    """The workloads over the documents of one corpus.
+    """Workloads over the documents of one corpus.
 
     Every model has the same topics, made of a few random documents each, and a prior of some
-    spread, so that no workload depends on how another version fits.
+    spread. No workload depends on a version's own fit.
 
     Args:
         counts: ``(num_docs, num_words)`` counts without empty documents.
@@ -73,7 +73,7 @@ class Workloads:
         words = np.stack([counts[row].sum(0).A1 for row in rows]).astype(float)
         words = words / words.sum(1, keepdims=True) + 1.0 / counts.shape[1]
         probs = torch.from_numpy(words / words.sum(1, keepdims=True))
-        # Word by word, as every model stores its topics.
+        # Word by word, in the layout of every model.
         self.topics = probs.mT.contiguous().mT
         root = rng.standard_normal((num_topics, 2 * num_topics)) / np.sqrt(2 * num_topics)
         self.covariance = torch.from_numpy(2.0 * root @ root.T)
@@ -107,7 +107,7 @@ class Workloads:
         return work
 
     def topic_counts(self) -> Work:
-        """Expected topic counts, what an iteration of a posterior needs."""
+        """Expected topic counts, the work of a posterior's iteration."""
         weights = torch.full((self.batch.num_docs, self.num_topics), 1.0 / self.num_topics)
         topics = self.topics.float()
 
@@ -119,7 +119,7 @@ class Workloads:
         return work
 
     def posterior(self, name: str, guide: str) -> Work:
-        """An E-step from the prior mean, VB's from equal proportions; EP's of a few documents."""
+        """An E-step from the prior mean (VB: equal proportions; EP: of a few documents)."""
         solver = lntm.guides.make_guide(guide, self.model(name))
         batch = self.corpus[:FEW_DOCS].batch() if guide == "ep" else self.batch
         start = None
@@ -128,7 +128,7 @@ class Workloads:
         return lambda: float(solver.posterior(batch, start).objective.sum())
 
     def fit(self, name: str, guide: str) -> Work:
-        """Variational EM, with as many iterations whatever it finds."""
+        """Variational EM with a fixed number of iterations."""
 
         def work() -> float:
             model = self.model(name, fitted=False)
@@ -184,7 +184,7 @@ class Workloads:
         return lambda: float(document_completion(model, guide, self.corpus).nats_per_token)
 
     def program(self) -> Work:
-        """The traced program's log density and its gradient in eta, as stock samplers take it."""
+        """Log density of the traced program and its gradient in eta, as in stock samplers."""
         model = self.model("ctm").requires_grad_(True)
         eta = torch.zeros(self.batch.num_docs, self.num_topics, requires_grad=True)
         conditioned = poutine.condition(model, {"eta": eta})
@@ -215,7 +215,7 @@ class Workloads:
         return work
 
     def by_name(self) -> dict[str, Callable[[], Work]]:
-        """What prepares each workload."""
+        """The function that prepares each workload."""
         parts: dict[str, Callable[[], Work]] = {
             "sparse operation, gradients": self.gradients,
             "sparse operation, topic counts": self.topic_counts,
@@ -245,7 +245,7 @@ def _spread(model: Any) -> float:
 
 
 def answers(workloads: Workloads, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Does the work that each line names; the first time it is prepared, which is not timed."""
+    """Do the work named by each line. The first time, an untimed run prepares it."""
     parts, ready = workloads.by_name(), dict[str, Work]()
     yield {"package": lntm.__file__, "workloads": list(parts)}
     for line in lines:
@@ -256,7 +256,7 @@ def answers(workloads: Workloads, lines: Iterator[str]) -> Iterator[dict[str, An
             began = time.process_time()
             value = ready[name]()
             yield {"cpu_seconds": time.process_time() - began, "value": value}
-        except Exception as error:  # the other process is told, whatever it was
+        except Exception as error:  # the parent process reads every error
             yield {"error": f"{type(error).__name__}: {error}"}
 
 

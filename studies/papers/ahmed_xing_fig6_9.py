@@ -44,7 +44,7 @@ class ProportionSettings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
         train_docs: Documents to fit, drawn at random.
         test_docs: Other documents, whose proportions are shown.

@@ -51,7 +51,7 @@ class PapersSettings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         posteriors: ``taylor``, ``laplace``, ``blei-lafferty`` or ``khan-bouchard``, or ``lda`` for
             that model.
         num_topics: Numbers of topics.

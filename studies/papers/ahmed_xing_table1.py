@@ -43,7 +43,7 @@ class TableSettings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one. It has labels.
+        corpus: Name of a corpus in the folder of data, or a path. It has labels.
         categories: Labels to tell apart. Documents with one of them as their only label take part.
         num_docs: Documents to draw at random of these; all of them if there are fewer.
         num_topics: Topics.

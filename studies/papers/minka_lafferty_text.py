@@ -48,7 +48,7 @@ class TextSettings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         categories: Labels to mix documents of; none to take the corpus's documents as they are.
         parts: Documents of a mixture. Each is of a category drawn anew, and no document is used
             twice in a repetition.

@@ -70,7 +70,7 @@ class Settings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one.
+        corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Numbers of topics.
         repeats: EM iterations timed.
         threads: Threads of torch.

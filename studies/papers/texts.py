@@ -107,7 +107,7 @@ def read_parts(name: str, num_docs: int | None = None) -> tuple[Corpus, Corpus]:
     """Training and test documents of a corpus, as the file of its split says.
 
     Args:
-        name: Name of a corpus in the folder of data, or the path of one. A file ``NAME.split.txt``
+        name: Name of a corpus in the folder of data, or a path. A file ``NAME.split.txt``
             beside it says ``train`` or ``test`` of each document.
         num_docs: Number of first documents to use of each part; None for all.
 

@@ -73,7 +73,7 @@ class NipsSettings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or the path of one. A file
+        corpus: Name of a corpus in the folder of data, or a path. A file
             ``NAME.split.txt`` beside it says ``train`` or ``test`` of each document.
         methods: Names in :data:`METHODS`.
         num_topics: Topics.
