@@ -165,7 +165,7 @@ def _open(path: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
     other = [key for key in names if found.get(key) != settings.get(key)]
     if other:
         raise ConfigError(
-            f"{path} was made with a different {', '.join(other)}; name another --out, or remove it"
+            f"{path} was made with another {', '.join(other)}; name another --out, or remove it"
         )
     return dict(record)
 

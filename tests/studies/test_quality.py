@@ -129,7 +129,7 @@ def test_another_split_than_the_frozen_one_is_refused(
     with pytest.raises(CorpusError, match="expected 000000000000…"):
         frozen(str(path), 0, 50, 3)
     freeze(train_fingerprint="0" * 64)
-    with pytest.raises(ConfigError, match="the corpus is another one"):
+    with pytest.raises(ConfigError, match="the corpus differs"):
         frozen(str(path), 0, 50, 3)
     # Other sizes are other splits.
     frozen(str(path), 0, 50, 4)
