@@ -1,4 +1,4 @@
-"""Guides: the posteriors of the papers as Pyro guides over pure solvers."""
+"""Guides: posteriors of documents by solvers, as Pyro guides."""
 
 from torch_lntm.guides.dirichlet import DirichletGuide, EPGuide
 from torch_lntm.guides.factor import FactorGuide

@@ -23,18 +23,18 @@ TopicsUpdate = Literal["bound", "second-order"]
 
 
 class _AspectGuide(Guide[DirichletPosterior]):
-    """A Dirichlet posterior of every document's theta; see :class:`Guide`.
+    """Dirichlet posterior of every document's theta; see :class:`Guide`.
 
     Args:
-        model: The model whose posterior to solve; its parameters are read at every call.
-        topics_update: Expected word counts of the topics' M-step: ``"bound"`` (*Minka & Lafferty
+        model: The model. Its parameters are read at every call.
+        topics_update: Expected word counts for the topics' M-step: ``"bound"`` (*Minka & Lafferty
             2002, eq. 27*, which maximises VB's bound) or ``"second-order"`` (*eqs 32–34*).
-        tolerance: Where a document has converged; see the class.
+        tolerance: Convergence tolerance of a document, see the class.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
         IncompatibleGuideError: The model's prior is not Dirichlet.
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is out of range.
     """
 
     space_type = GammaSpace
@@ -57,7 +57,11 @@ class _AspectGuide(Guide[DirichletPosterior]):
         self.topics_update = topics_update
 
     def forward(self, batch: DocumentBatch) -> Tensor:
-        """The Pyro guide; returns the sampled theta ``(num_docs, num_topics)``."""
+        """Emit the posterior as a Pyro guide.
+
+        Returns:
+            The draw of theta ``(num_docs, num_topics)``.
+        """
         gamma = self._cached_posterior(batch).gamma.to(self.model.dtype)
         with self.model.plate(batch):
             return pyro.sample("theta", Dirichlet(gamma))
@@ -66,12 +70,12 @@ class _AspectGuide(Guide[DirichletPosterior]):
     def bound(self, batch: DocumentBatch, posterior: DirichletPosterior | None = None) -> Tensor:
         """Lower bound on each document's log probability (*Minka & Lafferty 2002, eqs 6–9*).
 
-        That of variational Bayes, for any Dirichlet; see
+        The bound of variational Bayes, valid for any Dirichlet; see
         :func:`torch_lntm.solvers.vb.dirichlet_bound`.
 
         Args:
             batch: The documents.
-            posterior: Their posterior, solved here if not given.
+            posterior: Their posterior. Defaults to a new solution.
 
         Returns:
             ``(num_docs,)`` float64 nats.
@@ -79,9 +83,9 @@ class _AspectGuide(Guide[DirichletPosterior]):
         batch = self.model.check_batch(batch)
         if posterior is None:
             posterior = self.posterior(batch)
-        batch, raised = self.as_independent(batch, posterior)
+        batch, offset = self.as_independent(batch, posterior)
         topics, space = self.model.topics.probs, cast(GammaSpace, self.model.prior.space(batch))
-        return dirichlet_bound(batch, topics, space.concentration, posterior.gamma) + raised
+        return dirichlet_bound(batch, topics, space.concentration, posterior.gamma) + offset
 
     @torch.no_grad()
     def word_counts(
@@ -103,19 +107,24 @@ class _AspectGuide(Guide[DirichletPosterior]):
 class DirichletGuide(_AspectGuide):
     """Variational Bayes (*Minka & Lafferty 2002, eqs 10–11; Blei et al. 2003*).
 
-    A lower bound on log p(w), and its optimum. It is too narrow, and EM with it makes the topics
-    too different from each other; see :class:`EPGuide`.
+    The posterior maximises a lower bound on log p(w). It is too narrow, and EM with it makes the
+    topics too different from each other; see :class:`EPGuide`.
 
     Args:
-        model: The model whose posterior to solve; its parameters are read at every call.
-        topics_update: Expected word counts of the topics' M-step: ``"bound"`` (*Minka & Lafferty
+        model: The model. Its parameters are read at every call.
+        topics_update: Expected word counts for the topics' M-step: ``"bound"`` (*Minka & Lafferty
             2002, eq. 27*, which maximises this guide's bound) or ``"second-order"`` (*eqs 32–34*).
-        tolerance: Where a document has converged; see :func:`torch_lntm.solvers.vb.vb`.
+        tolerance: Convergence tolerance of a document, see :func:`torch_lntm.solvers.vb.vb`.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
         IncompatibleGuideError: The model's prior is not Dirichlet.
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is out of range.
+
+    Example:
+        >>> lda = lntm.models.lda(10, corpus.num_words)
+        >>> lntm.guides.DirichletGuide(lda).posterior(batch)
+        DirichletPosterior(5 documents, 10 topics, 0 not converged)
     """
 
     name = "vb"
@@ -134,7 +143,7 @@ class DirichletGuide(_AspectGuide):
         )
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor:
-        """Equal proportions: a topic that starts next to nothing would never be tried."""
+        """Equal proportions. A topic that started near 0 would stay there."""
         size, model = (batch.num_docs, space.num_topics), self.model
         return torch.full(size, 1.0 / space.num_topics, dtype=model.dtype, device=model.device)
 
@@ -160,25 +169,30 @@ class DirichletGuide(_AspectGuide):
 class EPGuide(_AspectGuide):
     """Expectation propagation (*Minka & Lafferty 2002, §4.2, eqs 12–25*).
 
-    Mean and variance of theta match those of the exact posterior term by term. No bound, but its
-    evidence and its mean are closer to the exact ones than variational Bayes', and EM with it finds
-    topics that are no more different than the documents say.
+    Mean and variance of theta match the exact posterior's term by term. The objective is an
+    estimate of log p(w), and no bound. The estimate and the mean are closer to the exact values
+    than those of variational Bayes. Topics fitted by EM with this guide are no more different than
+    the documents say.
 
-    It suits models of few topics. With hundreds of topics and short documents, many documents do
-    not converge in the default number of passes, and for some of them more passes do not help;
-    ``converged`` says which. The second-order word counts can then sum to noticeably fewer tokens
-    than the documents have.
+    Use it for models of few topics. With hundreds of topics and short documents, many documents
+    need more than the default number of passes, and some never converge; see ``converged``. The
+    second-order word counts can then sum to noticeably fewer tokens than the documents have.
 
     Args:
-        model: The model whose posterior to solve; its parameters are read at every call.
-        topics_update: Expected word counts of the topics' M-step: ``"second-order"`` (*Minka &
+        model: The model. Its parameters are read at every call.
+        topics_update: Expected word counts for the topics' M-step: ``"second-order"`` (*Minka &
             Lafferty 2002, eqs 32–34*) or ``"bound"`` (*eq. 27*).
-        tolerance: Where a document has converged; see :func:`torch_lntm.solvers.ep.ep`.
+        tolerance: Convergence tolerance of a document, see :func:`torch_lntm.solvers.ep.ep`.
         max_iterations: Bound on the passes over each document's words.
 
     Raises:
         IncompatibleGuideError: The model's prior is not Dirichlet.
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is out of range.
+
+    Example:
+        >>> lda = lntm.models.lda(10, corpus.num_words)
+        >>> lntm.guides.EPGuide(lda).posterior(batch).theta_mean().shape
+        torch.Size([5, 10])
     """
 
     name = "ep"
@@ -198,7 +212,7 @@ class EPGuide(_AspectGuide):
         )
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> None:
-        """None: all terms start at 1, the posterior at the prior."""
+        """None: the solver starts all terms at 1, and the posterior at the prior."""
 
     def _solve(
         self,
@@ -213,5 +227,5 @@ class EPGuide(_AspectGuide):
         return ep(batch, topics, space.concentration, init=start, **settings)
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; a row of numbers for each stored count."""
+        """See :meth:`Guide.memory_per_document`. A row of numbers for each stored count."""
         return (entries + 1.0) * self.model.num_topics

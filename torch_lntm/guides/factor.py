@@ -21,17 +21,23 @@ from torch_lntm.solvers.factor import factor
 class FactorGuide(Guide[FactorPosterior]):
     """Independent normal posteriors of sources and of each eta_k (*Putthividhya et al. 2009, §2*).
 
-    q(source) is normal with full covariance, q(eta) normal and diagonal, on the tangent bound;
-    Laplace sources through their convex dual. Its cost is linear in the number of topics.
+    q(source) is normal with a full covariance, and q(eta) is normal and diagonal. They maximise the
+    tangent bound; Laplace sources enter through their convex dual. The cost is linear in the number
+    of topics.
 
     Args:
-        model: The model whose posterior to solve; its parameters are read at every call.
-        tolerance: Gain of the bound in the last round, nats, at which a document has converged.
+        model: The model. Its parameters are read at every call.
+        tolerance: Convergence tolerance of a document: gain of the bound in the last round, nats.
         max_iterations: Bound on the rounds of each document.
 
     Raises:
-        IncompatibleGuideError: The model's prior has no sources.
-        ConfigError: A setting that is not positive.
+        IncompatibleGuideError: The model's prior lacks sources.
+        ConfigError: A setting is zero or negative.
+
+    Example:
+        >>> iftm = lntm.models.iftm(12, corpus.num_words, num_sources=3)
+        >>> lntm.guides.FactorGuide(iftm).posterior(batch)
+        FactorPosterior(5 documents, 12 topics, 0 not converged)
     """
 
     name = "factor"
@@ -54,7 +60,11 @@ class FactorGuide(Guide[FactorPosterior]):
         return tangent_weights(posterior)
 
     def forward(self, batch: DocumentBatch) -> Tensor:
-        """The Pyro guide; returns the sampled eta ``(num_docs, num_topics)``."""
+        """Emit the posterior as a Pyro guide.
+
+        Returns:
+            The draw of eta ``(num_docs, num_topics)``.
+        """
         posterior = self._cached_posterior(batch)
         assert posterior.std is not None
         source = MultivariateNormal(posterior.source_mean, scale_tril=posterior.source_tril)
@@ -69,7 +79,7 @@ class FactorGuide(Guide[FactorPosterior]):
         posterior: FactorPosterior | None = None,
         kind: str = "tangent",
     ) -> Tensor:
-        """As :meth:`NormalGuide.bound`, by default the bound that this guide maximises.
+        """See :meth:`NormalGuide.bound`. Defaults to ``"tangent"``, the bound this guide maximises.
 
         ``"tilted"`` forms a matrix of num_topics² for each document.
         """
@@ -78,12 +88,12 @@ class FactorGuide(Guide[FactorPosterior]):
             posterior = self.posterior(batch)
         else:
             self._require_current(batch, posterior.space)
-        batch, raised = self.as_independent(batch, posterior)
-        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
+        batch, offset = self.as_independent(batch, posterior)
+        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + offset
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; Laplace sources have squares too."""
+        """See :meth:`Guide.memory_per_document`. Laplace sources add squares."""
         prior = cast(IndependentFactorPrior, self.model.prior)
-        # With Laplace sources a document has its own covariance of them: its root, in float64.
+        # With Laplace sources, every document has its own covariance: a root in float64.
         squares = 0 if prior.space_type.shares_source_covariance else 2
         return self.memory_of_means(entries) + squares * prior.num_sources**2

@@ -1,4 +1,4 @@
-"""What every guide offers: solved posteriors, a Pyro face, and which priors it is for."""
+"""Guide: the base class of guides, and the table of guides by name."""
 
 from __future__ import annotations
 
@@ -27,55 +27,61 @@ from torch_lntm.posteriors.posterior import WarmStartRows
 
 
 class SolverOptions(TypedDict):
-    """Settings of :meth:`Guide.posterior`: when to stop."""
+    """Stopping rule of :meth:`Guide.posterior`."""
 
     tolerance: float
     max_iterations: int
 
 
-#: Numbers for each topic and stored count of a document that solving for its mean holds at a time.
+#: Numbers held per topic and per stored count of a document while its mean is solved.
 MEAN_TABLES = 8
 P = TypeVar("P", bound=Posterior, default=Posterior)
-#: The guides by name: every subclass of :class:`Guide` that has one.
+#: Guides by name: all subclasses of :class:`Guide` with a ``name``.
 GUIDES: dict[str, type[Guide[Any]]] = {}
 
 
 class Guide(ABC, Generic[P]):
-    """A posterior of every document, solved, not learned.
+    """Solved posterior of every document, as a Pyro guide.
 
-    Called with a batch it is a Pyro guide: it emits the solved posterior at the sites of the
-    model's prior in the plate ``"documents"``. The posterior carries no gradient, so ``SVI``
-    differentiates the model's parameters only, at a posterior that follows them. From call to call
-    it remembers where it left the documents, by their positions in the corpus, and starts there.
+    A call with a batch solves the documents' posteriors and emits them at the sites of the model's
+    prior, in the plate ``"documents"``. The posterior carries no gradient, so ``SVI``
+    differentiates only the model's parameters. The guide remembers the solution of each document by
+    its position in the corpus, and starts the next solve there.
 
-    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`.
+    A subclass defines :meth:`_solve`, :meth:`forward` and :meth:`bound`. ``docs/own_guide.md`` adds
+    a guide.
 
     Args:
-        model: The model whose posterior to solve; its parameters are read at every call.
-        tolerance: Where a document has converged; the subclass says in which unit.
+        model: The model. Its parameters are read at every call.
+        tolerance: Convergence tolerance of a document. Its unit is given by the subclass.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
-        IncompatibleGuideError: The model's prior does not offer what this posterior needs.
-        ConfigError: A setting that is not positive.
+        IncompatibleGuideError: The model's prior lacks the latent space of this posterior.
+        ConfigError: A setting is zero or negative.
+
+    Example:
+        >>> guide.name, guide.fits(model), guide.fits(lntm.models.lda(3, 50))
+        ('taylor', True, False)
     """
 
-    #: The name that :func:`make_guide`, files and the command line know the guide by.
+    #: Name of the guide for :func:`make_guide`, in files and on the command line.
     name: ClassVar[str]
-    #: What the posterior's ``objective`` is for this guide.
+    #: Description of the posterior's ``objective``.
     objective: ClassVar[str]
-    #: The kind of latent space that it solves posteriors in, and that in words.
+    #: Class of latent space that the prior must offer, and its description for errors.
     space_type: ClassVar[type[LatentSpace]]
     needs: ClassVar[str]
-    #: What a warm start has a row for.
+    #: Rows of a warm start: documents, or stored counts ("entries").
     warm_start_rows: ClassVar[WarmStartRows] = "documents"
-    #: Whether its posterior can be solved at other temperatures than 1.
+    #: Whether the guide supports temperatures other than 1.
     anneals: ClassVar[bool] = False
-    #: Chains to draw by, in the place of the posterior: a guide has none.
+    #: Chains kept for draws of theta; guides draw from their posteriors instead.
     kept_chains: ClassVar[None] = None
-    #: Draws that exist already: a guide has none.
+    #: Existing draws of theta; as for ``kept_chains``.
     existing_draws: ClassVar[None] = None
-    #: Solver settings of an iteration of EM, and of a stochastic step, which revisits documents.
+    #: Solver options of an EM iteration, and of a stochastic step. Steps visit a document many
+    #: times, so few iterations suffice.
     em_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 50}
     step_options: ClassVar[SolverOptions] = {"tolerance": 1e-2, "max_iterations": 3}
 
@@ -103,7 +109,7 @@ class Guide(ABC, Generic[P]):
 
     @classmethod
     def fits(cls, model: TopicModel) -> bool:
-        """Whether the model's prior offers what this posterior needs."""
+        """Whether the model's prior offers the latent space of this posterior."""
         offered = getattr(getattr(model, "prior", None), "space_type", None)
         return offered is not None and issubclass(offered, cls.space_type)
 
@@ -118,27 +124,31 @@ class Guide(ABC, Generic[P]):
         tolerance: float | None = None,
         max_iterations: int | None = None,
     ) -> P:
-        """Solve the posterior of every document of a batch at the model's present parameters.
+        """Solve the posterior of every document of a batch at the model's current parameters.
 
         Args:
             batch: The documents, over the model's vocabulary.
-            init: Where to start: the ``warm_start`` of an earlier posterior of these documents,
-                which is the best start, or any means ``(num_docs, latent_dim)``. By default the
-                guide's own choice.
-            temperature: Inverse temperature of deterministic annealing (*Ahmed & Xing 2007,
-                §3.2*); 1 is the posterior itself.
-            topic_temperature: The topics' own inverse temperature, φ^T.
-            tolerance: Overrides the guide's.
-            max_iterations: Overrides the guide's.
+            init: Initial values. The ``warm_start`` of an earlier posterior of these documents is
+                the best start. Any means ``(num_docs, latent_dim)`` are accepted too. Defaults to
+                :meth:`default_start`.
+            temperature: Inverse temperature of deterministic annealing (*Ahmed & Xing 2007, §3.2*).
+                Defaults to 1, the posterior itself.
+            topic_temperature: Inverse temperature T of the topics, φ^T. Defaults to 1.
+            tolerance: Convergence tolerance. Defaults to the guide's.
+            max_iterations: Bound on the iterations. Defaults to the guide's.
 
         Returns:
-            The posterior; documents that did not converge are marked in ``converged``.
+            The posterior. ``converged`` marks documents that reached the tolerance.
 
         Raises:
-            ConfigError: The batch has another vocabulary size than the model, ``init`` another
-                shape or an entry that cannot be, a setting is not positive, or this guide does not
-                have that temperature.
-            NumericalError: A document's posterior could not be computed; names documents.
+            ConfigError: The batch has another vocabulary size, ``init`` has a wrong shape or an
+                invalid entry, a setting is zero or negative, or this guide only supports
+                temperature 1.
+            NumericalError: The posterior of a document failed; the message names the documents.
+
+        Example:
+            >>> guide.posterior(batch)
+            NormalPosterior(5 documents, 10 topics, 0 not converged)
         """
         return self._run(
             self._solve,
@@ -152,20 +162,21 @@ class Guide(ABC, Generic[P]):
 
     @property
     def separates_means(self) -> bool:
-        """Whether :meth:`means` costs less than :meth:`posterior`, by num_topics³ a document."""
+        """Whether :meth:`means` saves num_topics³ operations a document over :meth:`posterior`."""
         return False
 
     @torch.no_grad()
     def means(self, batch: DocumentBatch, init: Tensor | None = None, **settings: Any) -> Posterior:
-        """As :meth:`posterior`, for whoever takes nothing but the means.
-
-        Where these do not depend on the covariances, the covariances are left out, and the
-        result is a :class:`~torch_lntm.posteriors.ModePosterior`.
+        """Solve the posterior means, and the covariances only if the means need them.
 
         Args:
             batch: The documents.
-            init: Where to start.
-            **settings: Those of :meth:`posterior`.
+            init: As for :meth:`posterior`.
+            **settings: As for :meth:`posterior`.
+
+        Returns:
+            The posterior. It is a :class:`~torch_lntm.posteriors.ModePosterior` if the covariances
+            are left out.
         """
         return self._run(self._solve_means, batch, init, **settings)
 
@@ -180,6 +191,7 @@ class Guide(ABC, Generic[P]):
         tolerance: float | None = None,
         max_iterations: int | None = None,
     ) -> Any:
+        """Check the arguments and call a solver."""
         batch = self.model.check_batch(batch)
         if not self.anneals and (temperature, topic_temperature) != (1.0, 1.0):
             raise ConfigError(
@@ -205,7 +217,7 @@ class Guide(ABC, Generic[P]):
 
     @torch.no_grad()
     def word_probabilities(self, batch: DocumentBatch, posterior: Posterior) -> Tensor:
-        """Probabilities of the words of a batch under a posterior, as its bound takes them.
+        """Probabilities of a batch's words under a posterior, as in its bound.
 
         Args:
             batch: The documents.
@@ -219,9 +231,9 @@ class Guide(ABC, Generic[P]):
         return word_probabilities(weights, self.model.topics.probs, batch)
 
     def _geometric_mean(self, posterior: Any) -> Tensor:
-        """Weights t ``(num_docs, num_topics)``: log Σ_k t_k φ_kv is at most E log Σ_k theta_k φ_kv.
+        """Weights t ``(num_docs, num_topics)`` with log Σ_k t_k φ_kv ≤ E log Σ_k theta_k φ_kv.
 
-        Of guides that have such a bound; else the topic weights.
+        Guides without such a bound return the topic weights.
         """
         return posterior.topic_weights()
 
@@ -229,17 +241,17 @@ class Guide(ABC, Generic[P]):
     def as_independent(
         self, batch: DocumentBatch, posterior: Posterior
     ) -> tuple[DocumentBatch, Tensor]:
-        """Documents of independent draws in place of documents whose tokens are no such draws.
+        """Documents of independent draws that stand in for a batch's documents.
 
         Args:
             batch: The documents.
-            posterior: Their posterior, where the bound below is tight.
+            posterior: Their posterior, at which the bound below is tight.
 
         Returns:
-            The documents with surrogate counts (:mod:`torch_lntm.kernels.likelihood`), and
-            ``(num_docs,)`` float64 nats: the log likelihood of the surrogates plus the nats bounds
-            the log likelihood of the documents from below. Where tokens are independent draws, the
-            documents themselves and 0.
+            The documents with surrogate counts (:mod:`torch_lntm.kernels.likelihood`), and offsets
+            ``(num_docs,)`` in float64 nats. The log likelihood of the surrogates plus the offset
+            bounds the log likelihood of the documents from below. If tokens are independent draws,
+            the batch and 0.
         """
         batch = self.model.check_batch(batch)
         if self.model.words.independent:
@@ -247,22 +259,22 @@ class Guide(ABC, Generic[P]):
         return surrogate(self.model.words, self.word_probabilities(batch, posterior), batch)
 
     def _require_current(self, batch: DocumentBatch, space: Any) -> None:
-        """Refuse a posterior in the coordinates of other parameters than the prior has now.
+        """Raise if a posterior was solved at other parameters of the prior.
 
         Args:
             batch: The documents.
             space: The latent space of their posterior.
 
         Raises:
-            ConfigError: The prior's parameters have changed since.
+            ConfigError: The prior's parameters have changed.
         """
         now: Any = self.model.prior.space(batch)
         if isinstance(now, EtaSpace) and type(now) is not type(space):
             now = now.marginal()
-        names = [one.name for one in fields(now)] if type(now) is type(space) else []
+        names = [field.name for field in fields(now)] if type(now) is type(space) else []
         pairs = [(getattr(now, name), getattr(space, name)) for name in names]
-        same = [torch.equal(*pair) for pair in pairs if isinstance(pair[0], Tensor)]
-        if not same or not all(same):
+        equal = [torch.equal(*pair) for pair in pairs if isinstance(pair[0], Tensor)]
+        if not equal or not all(equal):
             raise ConfigError(
                 "the posterior was solved at other parameters of the prior; solve it again by "
                 "guide.posterior(batch)"
@@ -280,40 +292,41 @@ class Guide(ABC, Generic[P]):
         tolerance: float,
         max_iterations: int,
     ) -> P:
-        """Solve the posteriors; without gradients, and with all arguments checked.
+        """Solve the posteriors, from checked arguments and without gradients.
 
         Args:
             batch: The documents, on the model's device and in its dtype.
-            topics: ``(num_topics, num_words)``, tempered if that was asked for.
+            topics: ``(num_topics, num_words)``, at the topics' temperature.
             space: The prior's latent space for these documents.
-            start: What :meth:`default_start` gave, or the caller's ``init``.
-            temperature: Inverse temperature; 1 unless the guide anneals.
-            tolerance: Where a document has converged.
-            max_iterations: Bound on the iterations of each document, and of each round where tokens
-                are no independent draws (:mod:`torch_lntm.guides.surrogates`).
+            start: Result of :meth:`default_start`, or the caller's ``init``.
+            temperature: Inverse temperature. Always 1 unless the guide anneals.
+            tolerance: Convergence tolerance of a document.
+            max_iterations: Bound on the iterations of each document. Documents that repeat words
+                are solved in rounds (:mod:`torch_lntm.guides.surrogates`), and the bound is for
+                each round.
         """
 
     def _solve_means(self, *args: Any, **settings: Any) -> Posterior:
-        """As :meth:`_solve`, for :meth:`means`."""
+        """:meth:`_solve` for :meth:`means`."""
         return self._solve(*args, **settings)
 
     def default_start(self, batch: DocumentBatch, space: LatentSpace) -> Tensor | None:
-        """Where to start without a warm start: the prior mean ``(num_docs, latent_dim)``."""
+        """Initial values without a warm start: the prior mean ``(num_docs, latent_dim)``."""
         return space.centre.expand(batch.num_docs, -1)
 
     def _start(
         self, batch: DocumentBatch, space: LatentSpace, init: Tensor | None
     ) -> Tensor | None:
-        """The start, checked."""
+        """The initial values, checked."""
         if init is None:
             return self.default_start(batch, space)
         init = torch.as_tensor(init)
-        rows, what = batch.num_docs, self.model.prior.latent_dim
+        shape = (batch.num_docs, self.model.prior.latent_dim)
         if self.warm_start_rows == "entries":
-            rows, what = batch.nnz, self.model.num_topics
-        if tuple(init.shape) != (rows, what) or not bool(torch.isfinite(init).all()):
+            shape = (batch.nnz, self.model.num_topics)
+        if tuple(init.shape) != shape or not bool(torch.isfinite(init).all()):
             raise ConfigError(
-                f"init of shape {tuple(init.shape)}; expected finite numbers {(rows, what)}, a row "
+                f"init of shape {tuple(init.shape)}; expected finite numbers {shape}, a row "
                 f"for each {'document' if self.warm_start_rows == 'documents' else 'stored count'}"
             )
         return init.to(batch.device, space.dtype)
@@ -324,19 +337,23 @@ class Guide(ABC, Generic[P]):
 
     @abstractmethod
     def forward(self, batch: DocumentBatch) -> Tensor:
-        """The Pyro guide; returns the sampled eta or theta ``(num_docs, latent_dim)``."""
+        """Emit the posterior as a Pyro guide.
+
+        Returns:
+            The draw of eta or theta ``(num_docs, latent_dim)``.
+        """
 
     @uncompiled
     def __call__(self, batch: DocumentBatch) -> Tensor:
-        """As :meth:`forward`, whose precision ``torch.autocast`` does not lower."""
+        """:meth:`forward` at full precision, even within ``torch.autocast``."""
         with torch.autocast(self.model.device.type, enabled=False):
             return self.forward(batch)
 
     def _cached_posterior(self, batch: DocumentBatch) -> P:
-        """The posterior, started where the last one of these documents ended.
+        """The posterior, started from the last solution of these documents.
 
-        Called again for the same batch at the same parameters, as by ``Predictive`` for each of its
-        samples, it is the same posterior.
+        Repeated calls for a batch at unchanged parameters, as ``Predictive`` makes for each sample,
+        return the same object.
         """
         batch = self.model.check_batch(batch)
         values = (*self.model.parameters(), *self.model.buffers())
@@ -353,7 +370,7 @@ class Guide(ABC, Generic[P]):
 
         Args:
             batch: The documents.
-            posterior: Their posterior, solved here if not given.
+            posterior: Their posterior. Defaults to a new solution.
 
         Returns:
             ``(num_docs,)`` float64 nats.
@@ -368,9 +385,9 @@ class Guide(ABC, Generic[P]):
         temperature: float = 1.0,
         topic_temperature: float = 1.0,
     ) -> Tensor:
-        """Expected tokens of each word under each topic, what the topics' M-step takes.
+        """Expected tokens of each word under each topic, for the topics' M-step.
 
-        Under responsibilities ∝ t_k φ_kv^T′, t the posterior's topic weights at temperature T.
+        Responsibilities are ∝ t_k φ_kv^T′, for the posterior's topic weights t at temperature T.
 
         Args:
             batch: The documents.
@@ -379,29 +396,29 @@ class Guide(ABC, Generic[P]):
             topic_temperature: Inverse temperature T′ of the topics.
 
         Returns:
-            ``(num_topics, num_words)`` in the model's dtype, stored word by word. They sum to the
-            number of tokens, of a bursty model to that of their tables, except for the second-order
-            counts of :class:`~torch_lntm.guides.EPGuide`.
+            ``(num_topics, num_words)`` in the model's dtype, stored word by word. The counts sum to
+            the number of tokens, or of tokens from the topics in bursty models. The second-order
+            counts of :class:`~torch_lntm.guides.EPGuide` may sum to fewer.
         """
         batch, _ = self.as_independent(batch, posterior)
         weights = posterior.topic_weights(temperature).to(batch.counts)
         return expected_word_counts(weights, self._topics(topic_temperature), batch)
 
     def memory_of_means(self, entries: float) -> float:
-        """Approximate number of floats needed to solve the mean alone of one document.
+        """Approximate number of floats needed to solve the mean of a document.
 
         Args:
-            entries: Stored counts of a document, on average.
+            entries: Average number of stored counts per document.
         """
         return MEAN_TABLES * (self.model.num_topics + entries)
 
     def memory_per_document(self, entries: float) -> float:
-        """Approximate number of floats needed to solve one document; by default for its mean.
+        """Approximate number of floats needed to solve a document. Defaults to those for its mean.
 
-        Used to choose how many documents to solve at once.
+        Engines choose the number of documents in a step by it.
 
         Args:
-            entries: Stored counts of a document, on average.
+            entries: Average number of stored counts per document.
         """
         return self.memory_of_means(entries)
 
@@ -421,21 +438,21 @@ def _check_options(tolerance: float, max_iterations: int) -> None:
 
 
 def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
-    """The guide, if it is one, and one of a model.
+    """Check that the argument is a guide, of the given model if any, and return it.
 
     Args:
-        guide: What was given as a guide.
-        model: The model that it has to belong to; any by default.
+        guide: The argument.
+        model: The model. Optional.
 
     Raises:
-        ConfigError: It is no guide, or the model is none.
-        IncompatibleGuideError: It belongs to another model.
+        ConfigError: The argument or ``model`` has another type.
+        IncompatibleGuideError: The guide belongs to another model.
     """
     if not isinstance(guide, Guide):
         swapped = isinstance(guide, TopicModel)
-        shown = "a TopicModel" if swapped else f"{guide!r:.80}"
+        argument = "a TopicModel" if swapped else f"{guide!r:.80}"
         raise ConfigError(
-            f"guide is {shown}; expected a guide of this model, such as "
+            f"guide is {argument}; expected a guide of this model, such as "
             "torch_lntm.guides.make_guide(None, model)"
             + ("; or are model and guide swapped?" if swapped else "")
         )
@@ -450,22 +467,32 @@ def require_guide(guide: Any, model: TopicModel | None = None) -> Guide[Any]:
 
 
 def guides_for(model: TopicModel) -> list[str]:
-    """Names of the guides that fit a model."""
+    """Names of the guides that fit a model.
+
+    Example:
+        >>> lntm.guides.guides_for(model)
+        ['taylor', 'laplace', 'blei-lafferty', 'khan-bouchard']
+    """
     return [name for name, guide in GUIDES.items() if guide.fits(model)]
 
 
 def make_guide(posterior: str | None, model: TopicModel, **settings: Any) -> Guide[Any]:
-    """The guide of a posterior by its name.
+    """A guide for a model, by the name of its posterior.
 
     Args:
-        posterior: One of :data:`GUIDES`: ``"taylor"``, ``"laplace"``, ``"blei-lafferty"``,
-            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``; None for the prior's default.
+        posterior: A key of :data:`GUIDES`: ``"taylor"``, ``"laplace"``, ``"blei-lafferty"``,
+            ``"khan-bouchard"``, ``"factor"``, ``"vb"`` or ``"ep"``. ``None`` chooses the prior's
+            default.
         model: The model.
-        **settings: The guide's own, as ``tolerance`` and ``max_iterations``.
+        **settings: Settings of the guide, such as ``tolerance`` and ``max_iterations``.
 
     Raises:
-        ConfigError: No posterior of that name, or a setting that cannot be used.
-        IncompatibleGuideError: The posterior is not one of this kind of model.
+        ConfigError: The name is unknown, or a setting is refused.
+        IncompatibleGuideError: The posterior does not fit the model's prior.
+
+    Example:
+        >>> lntm.guides.make_guide("laplace", model, tolerance=1e-6)
+        LaplaceGuide(tolerance=1e-06, max_iterations=100)
     """
     name = model.prior.default_posterior if posterior is None else posterior
     if not isinstance(name, str) or name not in GUIDES:

@@ -1,4 +1,4 @@
-"""What is remembered of documents from one visit to the next."""
+"""WarmStarts: solutions of documents, remembered between visits."""
 
 from __future__ import annotations
 
@@ -10,45 +10,44 @@ from torch_lntm.posteriors.posterior import WarmStartRows
 
 
 class WarmStarts:
-    """Where posteriors of documents ended, by the documents' positions in their corpus.
+    """Solutions of documents' posteriors, by the documents' positions in their corpus.
 
     Args:
-        unit: What a warm start has a row for: ``"documents"`` or ``"entries"``, stored counts.
+        kind: Rows of a warm start: ``"documents"``, or ``"entries"`` for stored counts.
     """
 
-    def __init__(self, unit: WarmStartRows) -> None:
-        self._unit = unit
-        self._kept: dict[int, tuple[float, Tensor]] = {}
+    def __init__(self, kind: WarmStartRows) -> None:
+        self._kind = kind
+        self._solutions: dict[int, tuple[float, Tensor]] = {}
         self._corpus_size = -1
 
     def read(self, batch: DocumentBatch) -> Tensor | None:
-        """The warm start of a batch; None unless all of its documents have been seen.
+        """Warm start of a batch; None unless all its documents have been visited.
 
-        A document counts as seen if the one at its position had as many tokens: a guide that is
-        called for another corpus starts afresh.
+        A document counts as visited if the last document at its position had as many tokens. A
+        guide that is called for another corpus starts afresh.
         """
         if batch.corpus_size != self._corpus_size:
             return None
-        kept = [self._kept.get(position) for position in batch.index.tolist()]
-        found = [
-            rows
-            for entry, length in zip(kept, batch.lengths.tolist(), strict=True)
-            if entry is not None and entry[0] == length
-            for rows in entry[1:]
+        solutions = [self._solutions.get(position) for position in batch.index.tolist()]
+        rows = [
+            solution[1]
+            for solution, length in zip(solutions, batch.lengths.tolist(), strict=True)
+            if solution is not None and solution[0] == length
         ]
-        if not found or len(found) < batch.num_docs:
+        if not rows or len(rows) < batch.num_docs:
             return None
-        start = torch.cat(found)
-        expected = batch.num_docs if self._unit == "documents" else batch.nnz
+        start = torch.cat(rows)
+        expected = batch.num_docs if self._kind == "documents" else batch.nnz
         return start if len(start) == expected else None
 
     def write(self, batch: DocumentBatch, warm_start: Tensor) -> None:
-        """Remember where the posteriors of a batch ended."""
+        """Remember the solutions of a batch."""
         if batch.corpus_size != self._corpus_size:
-            self._kept, self._corpus_size = {}, batch.corpus_size
-        by_document = self._unit == "documents"
+            self._solutions, self._corpus_size = {}, batch.corpus_size
+        by_document = self._kind == "documents"
         sizes = [1] * batch.num_docs if by_document else batch.row_offsets.diff().tolist()
         rows = warm_start.detach().cpu().split(sizes)
         lengths = batch.lengths.tolist()
         for position, length, row in zip(batch.index.tolist(), lengths, rows, strict=True):
-            self._kept[position] = (length, row)
+            self._solutions[position] = (length, row)

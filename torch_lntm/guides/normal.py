@@ -28,20 +28,25 @@ from torch_lntm.solvers.taylor import taylor
 
 
 class NormalGuide(Guide[NormalPosterior]):
-    """A normal posterior of every document's eta; see :class:`Guide`.
+    """Normal posterior of every document's eta; see :class:`Guide`.
 
-    Under an independent factor model with Gaussian sources, it is solved under eta's marginal prior
-    Normal(loc, AAᵀ + Λ⁻¹), and the site ``"source"`` is emitted given eta.
+    In an independent factor model with Gaussian sources, the posterior is solved under eta's
+    marginal prior Normal(loc, AAᵀ + Λ⁻¹), and the site ``"source"`` is emitted given eta.
 
     Args:
-        model: The model whose posterior to solve; its parameters are read at every call.
-        tolerance: Nats at which a document has converged: twice what a Newton step would still gain
-            (Taylor, Laplace), or what the last round gained (Blei–Lafferty, Khan–Bouchard).
+        model: The model. Its parameters are read at every call.
+        tolerance: Convergence tolerance of a document, in nats. For Taylor and Laplace: twice the
+            gain of another Newton step. For Blei–Lafferty and Khan–Bouchard: the gain of the last
+            round.
         max_iterations: Bound on the iterations of each document.
 
     Raises:
-        IncompatibleGuideError: Eta does not have a normal prior.
-        ConfigError: A setting that is not positive.
+        IncompatibleGuideError: The prior of eta is not normal.
+        ConfigError: A setting is zero or negative.
+
+    Example:
+        >>> isinstance(guide, lntm.guides.NormalGuide), guide.bound(batch).shape
+        (True, torch.Size([5]))
     """
 
     anneals = True
@@ -58,7 +63,11 @@ class NormalGuide(Guide[NormalPosterior]):
         return tangent_weights(posterior)
 
     def forward(self, batch: DocumentBatch) -> Tensor:
-        """The Pyro guide; returns the sampled eta ``(num_docs, latent_dim)``."""
+        """Emit the posterior as a Pyro guide.
+
+        Returns:
+            The draw of eta ``(num_docs, latent_dim)``.
+        """
         batch = self.model.check_batch(batch)
         posterior = self._cached_posterior(batch)
         space = self.model.prior.space(batch)
@@ -77,8 +86,9 @@ class NormalGuide(Guide[NormalPosterior]):
 
         Args:
             batch: The documents.
-            posterior: Their posterior at the prior's present parameters, solved here if not given.
-            kind: ``"tangent"`` or ``"tilted"``, the bound on the expected log normaliser.
+            posterior: Their posterior at the prior's current parameters. Defaults to a new
+                solution.
+            kind: Bound on the expected log normaliser, ``"tangent"`` or ``"tilted"``.
 
         Returns:
             ``(num_docs,)`` float64 nats.
@@ -91,11 +101,11 @@ class NormalGuide(Guide[NormalPosterior]):
             posterior = self.posterior(batch)
         else:
             self._require_current(batch, posterior.space)
-        batch, raised = self.as_independent(batch, posterior)
-        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + raised
+        batch, offset = self.as_independent(batch, posterior)
+        return gaussian_bound(batch, self.model.topics.probs, posterior, kind) + offset
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; the square of eta's dimension too."""
+        """See :meth:`Guide.memory_per_document`. Adds the square of eta's dimension."""
         return self.memory_of_means(entries) + self.model.latent_dim**2
 
 
@@ -109,15 +119,15 @@ def _distribution(posterior: NormalPosterior) -> TorchDistribution:
 
 
 class ModeGuide(NormalGuide):
-    """A normal posterior around the mode, which does not depend on the covariance."""
+    """Normal posterior around the mode, which is independent of the covariance."""
 
     @property
     def separates_means(self) -> bool:
-        """See :attr:`Guide.separates_means`; but priors of low rank have cheap covariances."""
+        """See :attr:`Guide.separates_means`. Priors of low rank have cheap covariances."""
         return issubclass(self.model.prior.space_type, NormalSpace)
 
     def _geometric_mean(self, posterior: Posterior) -> Tensor:
-        # Their objective is that of the mode, and takes no expectation of theta.
+        # The objective is the density at the mode, without an expectation over theta.
         return posterior.topic_weights()
 
     def _solve_means(
@@ -129,8 +139,13 @@ class ModeGuide(NormalGuide):
 class TaylorGuide(ModeGuide):
     """Full covariance by a second-order Taylor expansion (*Ahmed & Xing 2007, eqs 8–12*).
 
-    The fastest, and the default for training. Its covariance is too narrow, since it leaves out
-    the uncertainty of the topic assignments; see :class:`LaplaceGuide`.
+    The fastest guide for normal priors, and their default. Its covariance is too narrow, because it
+    omits the uncertainty of the topic assignments; see :class:`LaplaceGuide`.
+
+    Example:
+        >>> posterior = lntm.guides.TaylorGuide(model).posterior(batch)
+        >>> posterior.mean.shape, posterior.covariance.shape
+        (torch.Size([5, 10]), torch.Size([5, 10, 10]))
     """
 
     name = "taylor"
@@ -139,7 +154,13 @@ class TaylorGuide(ModeGuide):
 
 
 class LaplaceGuide(ModeGuide):
-    """The same mode as Taylor's with the observed information (*Roberts et al. 2016*)."""
+    """Mode of the Taylor guide, with the observed information (*Roberts et al. 2016*).
+
+    Example:
+        >>> laplace = lntm.guides.LaplaceGuide(model).posterior(batch)
+        >>> bool((laplace.variance > guide.posterior(batch).variance).all())
+        True
+    """
 
     name = "laplace"
     objective = "Laplace approximation of log p(w)"
@@ -147,7 +168,12 @@ class LaplaceGuide(ModeGuide):
 
 
 class BleiLaffertyGuide(NormalGuide):
-    """Diagonal covariance on the tangent bound (*Ahmed & Xing 2007, §3.3, eqs 13–15*)."""
+    """Diagonal covariance on the tangent bound (*Ahmed & Xing 2007, §3.3, eqs 13–15*).
+
+    Example:
+        >>> lntm.guides.BleiLaffertyGuide(model).posterior(batch).std.shape
+        torch.Size([5, 10])
+    """
 
     name = "blei-lafferty"
     objective = "tangent bound on log p(w)"
@@ -156,14 +182,20 @@ class BleiLaffertyGuide(NormalGuide):
     _solver = staticmethod(blei_lafferty)
 
     def memory_per_document(self, entries: float) -> float:
-        """See :meth:`Guide.memory_per_document`; no square here."""
+        """See :meth:`Guide.memory_per_document`. A diagonal covariance adds no square."""
         return self.memory_of_means(entries)
 
 
 class KhanBouchardGuide(NormalGuide):
     """Full covariance on the tangent bound (*Khan & Bouchard 2009, eqs 33–38*).
 
-    The slowest of the four: every round costs num_topics³ a document, one topic after another.
+    The slowest guide for normal priors: a round costs num_topics³ a document, for one topic after
+    another.
+
+    Example:
+        >>> khan_bouchard = lntm.guides.KhanBouchardGuide(model)
+        >>> khan_bouchard.posterior(batch).covariance.shape
+        torch.Size([5, 10, 10])
     """
 
     name = "khan-bouchard"

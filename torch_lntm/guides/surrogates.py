@@ -1,4 +1,4 @@
-"""Posteriors of documents whose tokens are no independent draws, by posteriors of such draws."""
+"""Posteriors of documents that repeat words, by posteriors of independent draws."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch_lntm.kernels import Cells, surrogate, word_probabilities
 from torch_lntm.kernels.contraction import document_sums
 from torch_lntm.latents import LatentSpace
 
-#: Tokens by which a document's surrogate counts may still change from round to round. The objective
-#: would change by about the square of this number.
+#: Tolerance of a document's surrogate counts between rounds, in tokens. The objective changes by
+#: about the square of this number.
 MAX_ERROR = 1e-2
-#: Iterations of a solver in each round. Visits of few iterations take the counts where they start.
+#: Iterations of a solver per round. Visits with fewer iterations take the counts at the start.
 ROUND_ITERATIONS = 4
 
 
@@ -34,27 +34,27 @@ def solve_by_surrogates(
     max_iterations: int,
     **settings: float,
 ) -> Any:
-    """Solve documents whose tokens are no independent draws, by posteriors of such draws.
+    """Solve documents that repeat words, by posteriors of independent draws.
 
-    The surrogate counts at a posterior, and the posterior given these counts, raise the same bound
-    on the log likelihood; see :mod:`torch_lntm.kernels.likelihood`. Rounds of the two go on for the
-    documents whose counts still change. The last round solves all documents, so that no document
-    depends on the others.
+    The surrogate counts at a posterior, and the posterior given surrogate counts, raise a common
+    bound on the log likelihood; see :mod:`torch_lntm.kernels.likelihood`. Rounds of the two
+    continue for documents with changing counts. The last round solves all documents, so every
+    document is independent of the others.
 
     Args:
         guide: The guide.
         solve: Its solver for independent draws.
-        solve_means: A solver with the same means, which may leave out the rest, for all rounds but
-            the last.
+        solve_means: A solver for equal means that may omit the covariances, for all rounds but the
+            last.
         batch: The documents.
         topics: As for the solver.
         space: As for the solver.
         start: As for the solver.
-        tolerance: Tolerance of a round. Surrogate counts have converged within its root, in tokens,
-            or within ``MAX_ERROR``.
-        max_iterations: Bound on the iterations of each round. There are at most a quarter of this
-            number of rounds, and the last.
-        **settings: Others of the solver.
+        tolerance: Tolerance of a round. Surrogate counts have converged if they change by less than
+            its square root, in tokens, and by less than ``MAX_ERROR``.
+        max_iterations: Bound on the iterations of each round. The number of rounds is at most a
+            quarter of it, plus the last round.
+        **settings: Further settings of the solver.
     """
     model, words = guide.model, guide.model.words
     max_change = min(math.sqrt(tolerance), MAX_ERROR)
@@ -71,22 +71,24 @@ def solve_by_surrogates(
         entries, _ = batch.entries(rows)
         part = batch.select(rows, len(entries))
         at = rows if by_documents else entries
-        drawn, _ = surrogate(words, probability[entries], part)
-        begin = None if start is None else start[at]
-        found = solve_means(drawn, topics, space.select(rows), start=begin, **options)
+        surrogates, _ = surrogate(words, probability[entries], part)
+        part_start = None if start is None else start[at]
+        means = solve_means(surrogates, topics, space.select(rows), start=part_start, **options)
         if start is None:
             # The first round, of all documents.
-            start = found.warm_start.clone()
-        start[at] = found.warm_start.to(start)
-        iterations[rows] += found.iterations
-        probability[entries] = guide.word_probabilities(part, found)
-        change = (words.tokens(probability[entries], Cells.of(part)) - drawn.counts).abs()
+            start = means.warm_start.clone()
+        start[at] = means.warm_start.to(start)
+        iterations[rows] += means.iterations
+        probability[entries] = guide.word_probabilities(part, means)
+        change = (words.tokens(probability[entries], Cells.of(part)) - surrogates.counts).abs()
         rows = rows[document_sums(change, part) > max_change]
         if not len(rows):
             break
-    drawn, raised = surrogate(words, probability, batch)
-    found = solve(drawn, topics, space, start=start, **options)
-    change = words.tokens(guide.word_probabilities(batch, found), Cells.of(batch)) - drawn.counts
-    found.converged &= document_sums(change.abs(), batch) <= max_change
-    found.iterations, found.objective = found.iterations + iterations, found.objective + raised
-    return found
+    surrogates, offset = surrogate(words, probability, batch)
+    posterior = solve(surrogates, topics, space, start=start, **options)
+    tokens = words.tokens(guide.word_probabilities(batch, posterior), Cells.of(batch))
+    change = (tokens - surrogates.counts).abs()
+    posterior.converged &= document_sums(change, batch) <= max_change
+    posterior.iterations = posterior.iterations + iterations
+    posterior.objective = posterior.objective + offset
+    return posterior
