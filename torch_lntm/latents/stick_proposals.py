@@ -69,6 +69,7 @@ def mixture_draws(
     prior = stick_parameters(concentration)
     tokens = stick_parameters((gamma - concentration).clamp_min(1e-6))
     share = DEFENSIVE_SHARE / max(1, prior.numel())
+    # P(some token) = 1 − e^−μ. The log odds of absence are −log(e^μ − 1) = −(μ + log(1 − e^−μ)).
     some = -torch.expm1(-tokens)
     absent = torch.sigmoid(-ODDS_POWER * (tokens + some.log())).clamp(share, 1.0 - share)
     present = prior + tokens / some

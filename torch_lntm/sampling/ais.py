@@ -5,16 +5,17 @@ Chains go from the prior to the posterior along p(z)·p(w | z)^t, with t rising 
 
     log weight = Σ_i (t_{i+1} − t_i) log p(w | x_i)
 
-and E weight = p(w). This holds for any transitions, provided each keeps its target and does not
-depend on the chain. Step sizes are therefore tuned in a separate run, and are fixed for the chains
-with weights. Chains may also go back from a posterior draw to the prior. They have E 1/weight =
-1/p(w) (*Grosse, Ghahramani & Adams 2015*), because transitions of Hamiltonian Monte Carlo are their
-own reversals.
+and E weight = p(w). The equation holds if every transition leaves its target invariant and was
+chosen independently of the chain. Step sizes are therefore tuned in a separate run, and are fixed
+for the weighted chains. Chains may also go back from a posterior draw to the prior. They have E
+1/weight = 1/p(w) (*Grosse, Ghahramani & Adams 2015*), because transitions of Hamiltonian Monte
+Carlo are their own reversals.
 
 The coordinates z are those of a :class:`~torch_lntm.latents.LatentSpace`. In them the prior is
 standard normal or close to standard normal, and the mass matrix is I. A Dirichlet prior takes the
 same path. Gibbs sampling, although free of tuning, would move along p(theta) ∏_w (Σ_k theta_k
-φ_kw^t)^{n_w}. For small t this density is largest at documents of a single topic.
+φ_kw^t)^{n_w}. For small t this density is largest at documents of a single topic, so that path is
+not taken.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def make_schedule(schedule: str | Tensor, num_temperatures: int) -> Tensor:
 
 
 class Tuning(NamedTuple):
-    """Settings of the search for step sizes, before the chains with weights.
+    """Settings of the search for step sizes, before the weighted chains.
 
     Attributes:
         num_knots: Temperatures with a tuned step size. Between two knots, log step sizes are
@@ -134,7 +135,7 @@ NUM_DRAWS = 12
 
 
 class Transitions(NamedTuple):
-    """Transitions at every temperature, fixed before the chains with weights start.
+    """Transitions at every temperature, fixed before the weighted chains start.
 
     Attributes:
         num_steps: Leapfrog steps of each transition.
@@ -219,8 +220,8 @@ def fit(
     are inaccurate for skewed posteriors, as along topics without tokens in the document. They are
     accurate if the document has few words.
 
-    The chains with weights are separate chains. Given the tuning chains, their weights are unbiased
-    for any normal.
+    The weighted chains are separate chains. Given the tuning chains, their weights are unbiased for
+    any normal.
 
     Args:
         bridge: The bridge from a first normal.

@@ -235,6 +235,7 @@ def step(
     step_size = step_size * (1.0 + jitter * (2.0 * step_uniform - 1.0))
     end, final = leapfrog(target, state, momentum, step_size, metric, num_steps, temperature)
     error = energy(end, final, temperature) - energy(state, momentum, temperature)
+    # Written so that a NaN counts as divergent.
     divergent = ~((error > -math.inf) & (error <= MAX_ENERGY_ERROR))
     acceptance = torch.where(divergent, 0.0, (-error).clamp_max(0.0).exp())
     accepted = acceptance_uniform < acceptance

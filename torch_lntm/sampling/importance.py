@@ -124,6 +124,7 @@ def pareto_k(log_weights: Tensor) -> Tensor:
     grid_size = 30 + int(math.sqrt(size))
     steps = torch.arange(1, grid_size + 1, dtype=x.dtype, device=x.device) - 0.5
     quartile = x[:, int(size / 4 + 0.5) - 1, None]
+    # Zhang & Stephens: the mean of b over a grid, weighted by the profile likelihood.
     b = 1.0 + (1.0 - (grid_size / steps).sqrt()) / (3.0 * quartile)
     k = torch.log1p(-b[..., None] * x[:, None, :]).mean(-1)
     # b and k have opposite signs. As both go to 0, -b/k tends to 1 over the mean exceedance.

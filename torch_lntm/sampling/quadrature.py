@@ -64,6 +64,7 @@ def marginal_by_quadrature(
     nodes = torch.cartesian_prod(*axes.unbind(-1)).reshape(-1, dim)
     z = grid.centre + nodes.sinh() @ grid.scale.mT
     log_prior = document.log_density(z[:, None]).squeeze(1)
+    # The last term is the Jacobian of sinh.
     values = log_likelihood(z) + log_prior + nodes.cosh().log().sum(-1)
     log_step = grid.scale.diagonal().log().sum() + (axes[1] - axes[0]).log().sum()
     fine = values.logsumexp(0)

@@ -92,6 +92,7 @@ class DualAveraging(NamedTuple):
                 accumulated. A drop in acceptance can then shorten the step at once.
         """
         count = self.num_updates + 1
+        # Shortfall at which the step size reaches ``longest``.
         least = (self.centre - math.log(longest)) * SHRINKAGE * (count + DELAY) / math.sqrt(count)
         shortfall = torch.maximum(self.shortfall + (target - acceptance), least)
         drift = math.sqrt(count) / SHRINKAGE * shortfall / (count + DELAY)

@@ -117,7 +117,7 @@ def replace_rows(part: Tensor | tuple[Any, ...], rows: Tensor, other: Any) -> No
 def bound_rounding(bound: Tensor, lengths: Tensor, logits: Tensor) -> Tensor:
     """Largest fall of the bounds in a round by rounding, in nats.
 
-    The rounding of a bound and, for each token, of the logits counts.
+    It adds the rounding of the bound and, for each token, the rounding of the logits.
 
     Args:
         bound: ``(num_docs,)`` float64.

@@ -252,6 +252,7 @@ def _conjugate_gradients(
                 part[keep] for part in parts
             )
         lifted = space.push(direction)
+        # (diag p − ppᵀ)x as p(x − pᵀx): a common shift of x cancels before it is scaled.
         lifted = (lifted - (p * lifted).sum(-1, keepdim=True)).mul_(weight)
         product = space.pull(lifted).add_(direction)
         step = norm / (direction * product).sum(-1).clamp_min(tiny)

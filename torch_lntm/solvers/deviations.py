@@ -81,6 +81,7 @@ def sparse_deviations(
     scale = by_cell / weights.sum(1, keepdim=True)  # N/ξ
     for _ in range(rounds):
         before = scale * weights
+        # t, a and b each take their maximum at fixed ξ, in turn. N/ξ is then updated.
         expected = (scale * a * b).sum(0) + pseudo
         t = torch.where(by_word.sum(0) > 0, by_word / expected, t).clamp_min(floor)
         scaled = scale * t

@@ -411,6 +411,7 @@ def _shrink(work: Workspace, tiny: float) -> Tensor:
     torch.sum(both, -1, True, out=rest)
     norm = torch.linalg.vector_norm(both, 2, -1, True)
     both.scatter_(-1, work.top, largest)
+    # 2 x_t X + X² − Σ x_k². The difference is (X − |x|)(X + |x|), which rounds less than squares.
     torch.sub(rest, norm, out=pairs)
     pairs.mul_(norm.add_(rest)).addcmul_(largest, rest, value=2.0)
     rest.add_(largest)

@@ -185,9 +185,11 @@ class _Dual:
     def _newton(self, point: _Point) -> Tensor:
         """Newton's step over p ``(num_docs, num_topics)``, to be applied to log p.
 
-        The step solves the Lagrangian's equations (half N (T·V)∘(T·V) + diag 1/p) δ = target − log
-        p + λ, Σ δ_k = 0. For small variances p becomes the target. Only a step in log p gets there
-        at once.
+        The step solves the Lagrangian's equations
+
+            (half N (T·V)∘(T·V) + diag 1/p) δ = target − log p + λ,    Σ δ_k = 0.
+
+        For small variances p becomes the target. Only a step in log p gets there at once.
         """
         p = point.log_p.exp()
         root = p.sqrt()

@@ -49,6 +49,7 @@ def _solve_omega(x: Tensor) -> Tensor:
         residual = y - omega - log_omega
         one = 1.0 + omega
         a = 2.0 * one * (one + 2.0 / 3.0 * residual)
+        # The lower limit keeps log1p finite if a step overshoots.
         log_omega = log_omega + torch.log1p(
             (residual / one * (a - residual) / (a - 2.0 * residual)).clamp_min(
                 -1.0 + torch.finfo(x.dtype).eps

@@ -77,6 +77,8 @@ def low_rank_covariance(
     total = torch.where(lengths > 0, r.sum(-1), 1.0)
     average = (r @ mixing / total[:, None])[:, None, :]
     centred = mixing - average
+    # Reversed coordinates, as in every whitened precision: the inverse of the Cholesky factor then
+    # gives a lower triangular root of the covariance.
     information = (centred.mT @ (r[..., None] * centred)).flip(1, 2)
     information.diagonal(dim1=-2, dim2=-1).add_(1.0)
     inverse = inverse_cholesky(information, index)
