@@ -23,7 +23,7 @@ class Part(NamedTuple):
         design: ``(num_docs, num_terms)``.
         outcomes: ``(num_draws, num_docs, num_outcomes)``.
         weights: ``(num_docs,)``.
-        clusters: ``(num_docs,)`` int64 numbers of the clusters; None without clusters.
+        clusters: ``(num_docs,)`` int64 cluster of each document; None without clusters.
     """
 
     design: Tensor

@@ -122,7 +122,7 @@ class Effects:
         """The coefficients as a pandas data frame, one in each row.
 
         Args:
-            level: As for :meth:`table`.
+            level: See :meth:`table`.
 
         Raises:
             ConfigError: pandas is not installed.
@@ -133,7 +133,7 @@ class Effects:
         """The coefficients as text, topic by topic.
 
         Args:
-            level: As for :meth:`table`.
+            level: See :meth:`table`.
         """
         return f"{self!r}\n{format_coefficients(self.table(level), topic_labels(self.model, 5))}"
 
@@ -201,16 +201,16 @@ class Effects:
             name: The column.
             first: The first value.
             second: The second value.
-            level: As for :meth:`predict`.
-            others: As for :meth:`predict`.
+            level: See :meth:`predict`.
+            others: See :meth:`predict`.
             **values: Values of other columns for both predictions.
 
         Returns:
             A difference for each topic.
 
         Raises:
-            ConfigError: As for :meth:`predict`.
-            CorpusError: As for :meth:`predict`.
+            ConfigError: See :meth:`predict`.
+            CorpusError: See :meth:`predict`.
 
         Example:
             >>> effects = lntm.effects.estimate(model, guide, posts, "~ party")
@@ -248,8 +248,8 @@ class Effects:
             name: The column.
             by: A column of levels. Each level has its own lines or points.
             topics: Topics to draw. Defaults to all; choose a few for a readable plot.
-            level: As for :meth:`predict`.
-            others: As for :meth:`predict`.
+            level: See :meth:`predict`.
+            others: See :meth:`predict`.
             ax: Axes to draw into. Defaults to a new figure.
             **values: Values of other columns.
 

@@ -1,4 +1,4 @@
-"""What all estimators share: scikit-learn's conventions around a recipe."""
+"""Base class of the estimators: scikit-learn's conventions around a recipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ E = TypeVar("E", bound="TopicModelEstimator")
 
 
 def called_by_model_selection() -> bool:
-    """Whether a search or a cross-validation of scikit-learn is calling."""
+    """Whether the caller is a search or a cross-validation of scikit-learn."""
     return any(
         frame.f_globals.get("__name__", "").startswith("sklearn.model_selection")
         for frame, _ in traceback.walk_stack(None)
@@ -47,7 +47,7 @@ def called_by_model_selection() -> bool:
 
 
 def _describe_texts(X: Any) -> str | None:
-    """What was given instead of counts, in words; None if it may be counts."""
+    """Description of an argument with texts, for an error message; None if it can hold counts."""
     columns = getattr(X, "columns", ())
     for name, kind in zip(columns, X.dtypes if len(columns) else (), strict=True):
         if str(kind).lower() in ("object", "str", "string") and isinstance(
@@ -67,25 +67,25 @@ class TopicModelEstimator(
 ):
     """A topic model as a scikit-learn transformer from word counts to topic proportions.
 
-    A subclass names the model and lists its parameters. Wherever ``X`` is taken, it is
-    ``(n_samples, n_features)`` whole counts, a document a row and a word a column: a scipy sparse
-    matrix, an array, a data frame whose columns are words, or a
-    :class:`~torch_lntm.Corpus`. Sparse counts stay sparse. Documents without a word are allowed;
-    they take no part in fits, and their topic proportions are the prior's.
+    A subclass names the model and lists its parameters. ``X`` has ``(n_samples, n_features)`` whole
+    counts, with a row for each document and a column for each word. It is a scipy sparse matrix, an
+    array, a data frame whose columns are words, or a :class:`~torch_lntm.Corpus`. Sparse counts
+    stay sparse. Fits ignore documents without words; the topic proportions of these documents come
+    from the prior.
 
     Attributes:
         model_: The fitted :class:`~torch_lntm.models.TopicModel`. ``lntm.save_model`` writes it.
-        recipe_: The :class:`~torch_lntm.recipes.Recipe` it was fitted by; ``"auto"`` is resolved.
-        history_: One record per iteration of :meth:`fit`, as in
+        recipe_: The :class:`~torch_lntm.recipes.Recipe` of the fit, ``"auto"`` resolved.
+        history_: Records of the iterations of :meth:`fit`, as in
             :class:`~torch_lntm.inference.FitResult`.
-        stop_reason_: ``"converged"``, ``"max_iterations"``, ``"interrupted"`` by Ctrl-C, or of
-            chains ``"stopped_early"``, since more epochs would overfit so small a corpus.
+        stop_reason_: ``"converged"``, ``"max_iterations"``, ``"interrupted"`` by Ctrl-C, or
+            ``"stopped_early"`` for chains on a small corpus, to avoid overfitting.
         n_iter_: Iterations of EM, or epochs of Monte-Carlo EM.
         n_features_in_: Number of words.
         feature_names_in_: Names of the columns, if ``X`` was a data frame.
     """
 
-    #: The registered constructor of the model, and the posterior if none is chosen.
+    #: Name of the model's registered constructor, and the default posterior.
     _model: ClassVar[str]
     _posterior: ClassVar[str] = AUTO
 
@@ -117,62 +117,63 @@ class TopicModelEstimator(
     def fit(self: E, X: Any, y: Any = None) -> E:
         """Fit the model to documents.
 
-        Ctrl-C ends the fit at the last finished iteration; the estimator is fitted then, and
-        ``stop_reason_`` is ``"interrupted"``. It ends a search or a cross-validation of
-        scikit-learn as a whole, since these would take an early end for a result.
+        Ctrl-C ends the fit at the last finished iteration. The estimator is then fitted, and
+        ``stop_reason_`` is ``"interrupted"``. Within a search or a cross-validation of
+        scikit-learn, Ctrl-C ends the whole search, because a shortened fit would distort the
+        comparison.
 
         Args:
             X: The documents.
-            y: Not used.
+            y: Ignored.
 
         Returns:
             The estimator.
 
         Raises:
-            CorpusError: An entry is not a count, or there is not a single token.
-            ConfigError: A parameter that cannot be used.
+            CorpusError: An entry is not a count, or there are no tokens.
+            ConfigError: A parameter is out of range.
         """
         return self._fit(self._corpus(X, "fit", reset=True))
 
     def _fit(self: E, corpus: Corpus) -> E:
         """See :meth:`fit`."""
         seed = self._seed()
-        # Tensors of inference mode could not be updated by partial_fit outside of it.
+        # partial_fit cannot update tensors that were created in inference mode.
         with (
             torch.inference_mode(False),
             propagate_interrupts() if called_by_model_selection() else nullcontext(),
         ):
-            recipe, made = self._build(corpus, seed)
-            result = made.engine.fit(corpus)
-        self.recipe_, self.model_ = recipe, made.model
+            recipe, components = self._build(corpus, seed)
+            result = components.engine.fit(corpus)
+        self.recipe_, self.model_ = recipe, components.model
         self._shares: Tensor | None = topic_shares(self._guide(), corpus)
         self.history_, self.stop_reason_ = result.history, result.stop_reason
         self.n_iter_ = max(1, result.history[-1]["iteration"]) if result.history else 1
         self._stepwise = None
         if result.statistics is not None:
-            chains = getattr(made.engine.settings, "chains", None)
+            chains = getattr(components.engine.settings, "chains", None)
             self._stepwise = StepwiseEM(
-                made.model, made.guide, result.statistics, chains=chains, seed=seed
+                components.model, components.guide, result.statistics, chains=chains, seed=seed
             )
         return self
 
     def partial_fit(self: E, X: Any, y: Any = None) -> E:
-        """Learn from more documents, which need not be kept.
+        """Update the model with more documents. Earlier documents need not be kept.
 
-        The first call is a :meth:`fit`, so it needs enough documents to tell topics apart: better
-        thousands than hundreds. Later calls, and those after :meth:`fit`, are updates by stepwise
-        EM (:class:`~torch_lntm.inference.StepwiseEM`), which forgets documents slowly.
+        The first call is a :meth:`fit`, and needs enough documents to separate the topics:
+        preferably thousands. Later calls, and calls after :meth:`fit`, are updates by stepwise EM
+        (:class:`~torch_lntm.inference.StepwiseEM`), which forgets earlier documents slowly.
 
         Args:
-            X: The documents, over the same words as those before.
-            y: Not used.
+            X: The documents, over the words of the earlier documents.
+            y: Ignored.
 
         Returns:
             The estimator.
 
         Raises:
             CorpusError: An entry is not a count, or the first documents have no tokens.
-            ConfigError: A parameter that cannot be used, or the model has been loaded.
+            ConfigError: A parameter is out of range, or the model comes from a file.
         """
         stepwise: StepwiseEM | None = getattr(self, "_stepwise", None)
         if stepwise is None:
@@ -189,11 +190,11 @@ class TopicModelEstimator(
 
     @classmethod
     def from_model(cls: type[E], model: TopicModel, **params: Any) -> E:
-        """A fitted estimator around a model, such as one of ``lntm.load_model``.
+        """A fitted estimator around a model, for example from ``lntm.load_model``.
 
         Args:
-            model: A fitted model of this estimator's kind, which moves to the estimator's device.
-            **params: Parameters of the estimator; ``n_components`` is the model's.
+            model: A fitted model of the estimator's kind. It moves to the estimator's device.
+            **params: Parameters of the estimator. ``n_components`` comes from the model.
 
         Raises:
             ConfigError: The model is of another kind.
@@ -205,41 +206,40 @@ class TopicModelEstimator(
                 "torch_lntm.inference.transform(guide, corpus) with the guide() of a run"
             )
         estimator = cls(**{**params, "n_components": model.num_topics})
-        chosen = estimator._posterior_name
-        estimator.recipe_ = Recipe(cls._model, None if chosen == AUTO else chosen)
+        posterior = estimator._posterior_name
+        estimator.recipe_ = Recipe(cls._model, None if posterior == AUTO else posterior)
         estimator.model_ = model.to(find_device(estimator.device))
         estimator.n_features_in_ = model.num_words
         return estimator
 
     def _build(self, corpus: Corpus, seed: int) -> tuple[Recipe, FitComponents]:
-        """The recipe for these documents, and what it makes."""
+        """The resolved recipe for the documents, with its model, guide and engine."""
         require_whole(1, n_components=self.n_components)
         require_whole(1, max_iter=self.max_iter)
-        named = Recipe(self._model, self._posterior_name)
-        chosen = named.for_corpus(corpus, self.n_components)
-        recipe = chosen.recipe
-        own: dict[str, Any] = {
+        resolved = Recipe(self._model, self._posterior_name).for_corpus(corpus, self.n_components)
+        recipe = resolved.recipe
+        parameters: dict[str, Any] = {
             "num_topics": self.n_components,
             "max_epochs" if recipe.samples else "max_iterations": self.max_iter,
             **self._model_options(corpus),
         }
-        own = {name: value for name, value in own.items() if value is not None}
-        given = {**chosen.options, **own, **(self.options or {})}
-        made = recipe.make(
+        parameters = {name: value for name, value in parameters.items() if value is not None}
+        options = {**resolved.options, **parameters, **(self.options or {})}
+        components = recipe.make(
             corpus.num_words,
             corpus.vocabulary or self._words(self.vocabulary),
             seed=seed,
             device=find_device(self.device),
-            options={"progress": bool(self.verbose), **given},
+            options={"progress": bool(self.verbose), **options},
         )
-        return recipe, made
+        return recipe, components
 
     @property
     def _posterior_name(self) -> str:
         return self._posterior if self.posterior is None else self.posterior
 
     def _model_options(self, corpus: Corpus) -> dict[str, Any]:
-        """Options of the model by the parameters that only this estimator has."""
+        """Options of the model from parameters that the subclass adds."""
         return {}
 
     def _seed(self) -> int:
@@ -248,10 +248,10 @@ class TopicModelEstimator(
     # -- documents -------------------------------------------------------------------------------
 
     def transform(self, X: Any) -> NDArray[np.floating[Any]]:
-        """Topic proportions of documents, at the mode of each one's posterior.
+        """Topic proportions of documents, at their posterior modes.
 
-        The mode is that on the softmax scale; of ``AspectModel`` it is the posterior mean. It is
-        solved to the tolerance of an E-step. :meth:`posteriors` solves it further.
+        The mode is on the softmax scale. For ``AspectModel``, the result is the posterior mean. The
+        solver has the tolerance of an E-step; :meth:`posteriors` is more precise.
 
         Args:
             X: The documents.
@@ -264,16 +264,16 @@ class TopicModelEstimator(
         return transform(guide, corpus, progress=bool(self.verbose)).theta.numpy()
 
     def posteriors(self, X: Any) -> Posterior:
-        """The posterior distributions of documents: means, covariances, draws, intervals.
+        """Posterior distributions of documents: means, covariances, draws and intervals.
 
         Args:
-            X: The documents, not too many at once: a covariance takes n_components² numbers for
-                each.
+            X: The documents. Each covariance has n_components² numbers, so pass large corpora in
+                parts.
 
         Returns:
-            The posteriors; ``theta_mode()``, ``theta_mean()``, ``theta_interval(0.9)`` and
-            ``theta_samples(100)`` are about topic proportions, ``mean`` and ``covariance`` about
-            the logits eta (of ``AspectModel`` about theta).
+            The posteriors. ``theta_mode()``, ``theta_mean()``, ``theta_interval(0.9)`` and
+            ``theta_samples(100)`` describe topic proportions. ``mean`` and ``covariance`` describe
+            the logits eta (for ``AspectModel``, theta).
         """
         corpus = self._fitted_corpus(X, "posteriors")
         model = self.model_
@@ -282,25 +282,26 @@ class TopicModelEstimator(
     def score(self, X: Any, y: Any = None) -> float:
         """Held-out log likelihood of documents, nats per token; higher is better.
 
-        The estimator is ``score_method``, and :meth:`held_out` has its standard error:
+        The parameter ``score_method`` selects the method. :meth:`held_out` also gives the standard
+        error.
 
-        * ``"completion"``, document completion: a random half of each document's tokens is
-          observed, and the other half scored at the mode of theta given the first
-          (:func:`~torch_lntm.evaluation.document_completion`). It needs documents of two tokens.
-          Bursty models predict by the document's own observed words too, which others do not: their
-          scores are not to be compared with scores of topics alone.
-        * ``"importance"``, importance sampling of log p(document), with theta integrated out
-          (:func:`~torch_lntm.evaluation.log_likelihood`). It warns where it is not reliable.
-        * ``"ais"``, annealed importance sampling of the same: the most reliable, and slow.
+        * ``"completion"``: document completion. A random half of each document's tokens is
+          observed. The other half is scored at the mode of theta
+          (:func:`~torch_lntm.evaluation.document_completion`). Documents need two tokens. Bursty
+          models also predict by the document's observed words, so compare them with each other
+          only.
+        * ``"importance"``: importance sampling of log p(document), theta integrated out
+          (:func:`~torch_lntm.evaluation.log_likelihood`). It warns of unreliable estimates.
+        * ``"ais"``: annealed importance sampling of log p(document), reliable and slow.
 
         Args:
             X: The documents.
-            y: Not used.
+            y: Ignored.
         """
         return self.held_out(X).nats_per_token
 
     def perplexity(self, X: Any) -> float:
-        """exp(−:meth:`score`): as uncertain as a choice among so many equally likely words.
+        """exp(−:meth:`score`): the equivalent number of equally likely words.
 
         Args:
             X: The documents.
@@ -308,21 +309,21 @@ class TopicModelEstimator(
         return math.exp(-self.score(X))
 
     def held_out(self, X: Any) -> CompletionResult | LikelihoodEstimate:
-        """The estimate behind :meth:`score`, document by document and with standard errors.
+        """The estimate behind :meth:`score`, with standard errors and a value for each document.
 
         Args:
             X: The documents.
 
         Raises:
-            ConfigError: ``score_method`` is none.
-            CorpusError: There is nothing to score.
+            ConfigError: ``score_method`` is unknown.
+            CorpusError: The documents have no tokens to score.
         """
         corpus = self._fitted_corpus(X, "score")
         if self.score_method == "completion":
             return document_completion(self.model_, self._guide(), corpus)
         if self.score_method not in get_args(ScoreMethod):
-            known = ", ".join(get_args(ScoreMethod))
-            raise ConfigError(f"score_method is {self.score_method!r}; expected one of {known}")
+            methods = ", ".join(get_args(ScoreMethod))
+            raise ConfigError(f"score_method is {self.score_method!r}; expected one of {methods}")
         return log_likelihood(self.model_, corpus, self.score_method)
 
     # -- topics ----------------------------------------------------------------------------------
@@ -338,18 +339,18 @@ class TopicModelEstimator(
         return self.model_.topic_correlation().cpu().numpy()
 
     def topics(self, X: Any = None, *, n_words: int = 10, vocabulary: Any = None) -> TopicTable:
-        """The topics in words: the most probable ones, and the topics they come with.
+        """Table of the topics: most probable words, shares and correlated topics.
 
         Args:
-            X: Documents whose shares the topics have, the largest first. By default topics keep
-                their order, and have the shares of the documents of :meth:`fit` unless
-                :meth:`partial_fit` has learned from others since.
+            X: Documents for the shares; the topics are then sorted, largest share first. Defaults
+                to the documents of :meth:`fit`, in the order of the topics. There are no shares
+                after :meth:`partial_fit`.
             n_words: Words of each topic.
-            vocabulary: The words of the columns, as at construction, where the model was not told
-                them: in a pipeline, the vectorizer before it.
+            vocabulary: Words of the columns if the model has none, in the forms of the parameter
+                ``vocabulary``; in a pipeline, the vectorizer before the model.
 
         Returns:
-            The topics, as a table to print.
+            The topics; ``print`` shows a table.
         """
         check_is_fitted(self, "model_")
         shares = getattr(self, "_shares", None)
@@ -376,17 +377,17 @@ class TopicModelEstimator(
     # -- input -----------------------------------------------------------------------------------
 
     def _fitted_corpus(self, X: Any, method: str) -> Corpus:
-        """Documents for a fitted model."""
+        """Documents as a corpus, for a fitted estimator."""
         check_is_fitted(self, "model_")
         return self._corpus(X, method, reset=False)
 
     def _corpus(self, X: Any, method: str, *, reset: bool) -> Corpus:
-        """Documents as a corpus, checked as scikit-learn's estimators check them.
+        """Documents as a corpus, with scikit-learn's checks.
 
         Args:
-            X: What was given.
-            method: Where, for the message.
-            reset: Whether the columns are learned here, or must be those of the fit.
+            X: The caller's argument.
+            method: Name of the calling method, for messages.
+            reset: Learn the columns from ``X``. If False, they must match the fit.
         """
         if isinstance(X, Corpus):
             if reset:
@@ -396,9 +397,9 @@ class TopicModelEstimator(
             else:
                 X = self.model_.encode(X)
             return X
-        if found := _describe_texts(X):
+        if texts := _describe_texts(X):
             raise ConfigError(
-                f"expected counts, got {found}; put a CountVectorizer before the model, and give "
+                f"expected counts, got {texts}; put a CountVectorizer before the model, and give "
                 f"it the texts: make_pipeline(CountVectorizer(), {type(self).__name__}())"
             )
         if not reset and not hasattr(self, "feature_names_in_"):
@@ -408,7 +409,7 @@ class TopicModelEstimator(
         return Corpus.from_matrix(X, allow_empty=True)
 
     def _check_order(self, columns: Any) -> None:
-        """Refuse a data frame whose columns are the model's words in another order."""
+        """Raise ``ConfigError`` if a data frame has the model's words in another order."""
         words = self.model_.vocabulary
         if columns is None or words is None or tuple(columns) == words:
             return
@@ -419,7 +420,7 @@ class TopicModelEstimator(
             )
 
     def _words(self, words: Any) -> tuple[str, ...] | None:
-        """The words of the columns, as far as they are known."""
+        """Words of the columns from a vocabulary, a vectorizer or the fit; None if unknown."""
         if hasattr(words, "get_feature_names_out"):
             try:
                 words = words.get_feature_names_out()
@@ -437,7 +438,7 @@ class TopicModelEstimator(
 
     def __sklearn_clone__(self: E) -> E:
         copy = super().__sklearn_clone__()
-        # The clone of a vectorizer would have forgotten its words.
+        # Cloning a vectorizer would lose its words.
         copy.vocabulary = self.vocabulary
         return copy
 
@@ -445,7 +446,7 @@ class TopicModelEstimator(
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
-        # Whole numbers: scikit-learn has no other tag that says so.
+        # The only tag of scikit-learn for whole numbers.
         tags.input_tags.categorical = True
         tags.transformer_tags.preserves_dtype = []
         return tags

@@ -42,14 +42,14 @@ class StructuralTopicModel(TopicModelEstimator):
             corpus's covariates, or a constant mean, as in :class:`CorrelatedTopicModel`.
         content: Column of the groups of documents between which the words of topics differ.
             Defaults to None: topics have the same words in all documents.
-        posterior: As for :class:`CorrelatedTopicModel`.
-        max_iter: As for :class:`CorrelatedTopicModel`.
-        vocabulary: As for :class:`CorrelatedTopicModel`.
-        score_method: As for :class:`CorrelatedTopicModel`.
-        device: As for :class:`CorrelatedTopicModel`.
-        random_state: As for :class:`CorrelatedTopicModel`.
-        verbose: As for :class:`CorrelatedTopicModel`.
-        options: As for :class:`CorrelatedTopicModel`, such as ``{"penalty": 1.0}``.
+        posterior: See :class:`CorrelatedTopicModel`.
+        max_iter: See :class:`CorrelatedTopicModel`.
+        vocabulary: See :class:`CorrelatedTopicModel`.
+        score_method: See :class:`CorrelatedTopicModel`.
+        device: See :class:`CorrelatedTopicModel`.
+        random_state: See :class:`CorrelatedTopicModel`.
+        verbose: See :class:`CorrelatedTopicModel`.
+        options: See :class:`CorrelatedTopicModel`; for example ``{"penalty": 1.0}``.
 
     Example:
         >>> party = {"party": ["left", "right"] * 135}

@@ -1,4 +1,4 @@
-"""The estimators: one for each kind of model."""
+"""The estimators, one for each kind of model."""
 
 from __future__ import annotations
 
@@ -15,71 +15,86 @@ from torch_lntm.models.priors.factor import Source
 
 
 class CorrelatedTopicModel(TopicModelEstimator):
-    """The correlated topic model, whose topics may occur together (:func:`~torch_lntm.models.ctm`).
+    """The correlated topic model as an estimator (:func:`~torch_lntm.models.ctm`).
 
     Args:
         n_components: Number of topics.
-        posterior: How documents' posteriors are found while fitting: ``"auto"``, the default,
-            which takes chains, of fewer epochs for very large corpora, but for the largest
-            (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`); ``"hmc"`` for
-            chains, by Monte-Carlo EM; ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` or
-            ``"khan-bouchard"`` for variational EM. :meth:`transform` and :meth:`posteriors` take
-            the same, and the model's default guide, here Taylor's, after ``"hmc"``.
-        max_iter: Bound on the iterations of EM, or the epochs of Monte-Carlo EM; by default the
-            engine's.
-        vocabulary: The words of the columns: a list or an array, a mapping from words to columns,
-            or a fitted ``CountVectorizer``, which clones of the estimator keep. By default the
-            column names of a data frame, where that is what is given.
-        score_method: The estimator of :meth:`score`: ``"completion"``, ``"importance"`` or
-            ``"ais"``.
-        device: ``"auto"`` for a CUDA device if there is one; ``"cpu"``, ``"cuda"``.
+        posterior: Posterior of the documents during the fit. ``"hmc"`` is Monte-Carlo EM by chains.
+            ``"taylor"``, ``"laplace"``, ``"blei-lafferty"`` and ``"khan-bouchard"`` are variational
+            EM. ``"auto"`` is ``"hmc"``, with fewer epochs for large corpora, and variational EM for
+            the largest (:meth:`Recipe.for_corpus <torch_lntm.recipes.Recipe.for_corpus>`). Defaults
+            to ``"auto"``. :meth:`transform` and :meth:`posteriors` use the same posterior; after
+            ``"hmc"``, they use the model's default guide, ``"taylor"``.
+        max_iter: Most iterations of EM, or epochs of Monte-Carlo EM. Defaults to the engine's
+            number.
+        vocabulary: Words of the columns: a list or an array, a mapping from words to columns, or a
+            fitted ``CountVectorizer``, which clones of the estimator keep. Defaults to the column
+            names of a data frame.
+        score_method: Method of :meth:`score`: ``"completion"``, ``"importance"`` or ``"ais"``.
+        device: ``"auto"`` for a CUDA device if available; ``"cpu"`` or ``"cuda"``.
         random_state: Seed, or a generator, of the fit.
-        verbose: Whether to show progress bars on standard error.
+        verbose: Show progress bars on standard error if not 0.
         options: Further options of the model, the posterior and the engine by name, such as
             ``{"topic_smoothing": 0.01, "restarts": 3}``.
+
+    Example:
+        >>> estimator = lntm.CorrelatedTopicModel(3, posterior="taylor", max_iter=1)
+        >>> estimator.fit_transform(train.to_scipy()).shape
+        (270, 3)
     """
 
     _model = "ctm"
 
 
 class LogisticNormalTopicModel(TopicModelEstimator):
-    """The logistic-normal topic model, fitted by Monte-Carlo EM (:func:`~torch_lntm.models.lntm`).
+    """The logistic-normal topic model as an estimator (:func:`~torch_lntm.models.lntm`).
 
-    Its topics are independent, and their words have normal logits.
+    Its topics have independent proportions, and words with normal logits.
 
     Args:
         n_components: Number of topics.
-        posterior: As for :class:`CorrelatedTopicModel`, but always chains by default: ``"hmc"``.
-        max_iter: As there.
-        vocabulary: As there.
-        score_method: As there.
-        device: As there.
-        random_state: As there.
-        verbose: As there.
-        options: As there, such as ``{"topic_scale": 3.0, "num_chains": 2}``.
+        posterior: See :class:`CorrelatedTopicModel`. Defaults to ``"hmc"``.
+        max_iter: See :class:`CorrelatedTopicModel`.
+        vocabulary: See :class:`CorrelatedTopicModel`.
+        score_method: See :class:`CorrelatedTopicModel`.
+        device: See :class:`CorrelatedTopicModel`.
+        random_state: See :class:`CorrelatedTopicModel`.
+        verbose: See :class:`CorrelatedTopicModel`.
+        options: See :class:`CorrelatedTopicModel`; for example ``{"num_chains": 2}``.
+
+    Example:
+        >>> estimator = lntm.LogisticNormalTopicModel(3, posterior="taylor", max_iter=1)
+        >>> estimator.fit_transform(train.to_scipy()).shape
+        (270, 3)
     """
 
     _model, _posterior = "lntm", "hmc"
 
 
 class IndependentFactorTopicModel(TopicModelEstimator):
-    """The independent factor topic model (:func:`~torch_lntm.models.iftm`).
+    """The independent factor topic model as an estimator (:func:`~torch_lntm.models.iftm`).
 
-    Its topics come and go with a few independent sources.
+    The logits of its topics depend on a few independent sources.
 
     Args:
         n_components: Number of topics.
-        n_sources: Number of sources, fewer than topics; a quarter of them by default.
-        source: ``"gaussian"``, or ``"laplace"`` for sparse sources, which can be read.
-        posterior: As for :class:`CorrelatedTopicModel`; for variational EM ``"factor"``, and for
-            Gaussian sources also ``"taylor"`` or ``"laplace"``.
-        max_iter: As for :class:`CorrelatedTopicModel`.
-        vocabulary: As there.
-        score_method: As there.
-        device: As there.
-        random_state: As there.
-        verbose: As there.
-        options: As there.
+        n_sources: Number of sources, smaller than ``n_components``. Defaults to a quarter of it.
+        source: ``"gaussian"``, or ``"laplace"`` for sparse, interpretable sources.
+        posterior: ``"auto"`` or ``"hmc"`` (see :class:`CorrelatedTopicModel`); ``"factor"`` for
+            variational EM; for Gaussian sources also ``"taylor"`` or ``"laplace"``.
+        max_iter: See :class:`CorrelatedTopicModel`.
+        vocabulary: See :class:`CorrelatedTopicModel`.
+        score_method: See :class:`CorrelatedTopicModel`.
+        device: See :class:`CorrelatedTopicModel`.
+        random_state: See :class:`CorrelatedTopicModel`.
+        verbose: See :class:`CorrelatedTopicModel`.
+        options: See :class:`CorrelatedTopicModel`.
+
+    Example:
+        >>> settings = {"n_sources": 1, "posterior": "factor", "max_iter": 1}
+        >>> estimator = lntm.IndependentFactorTopicModel(3, **settings)
+        >>> estimator.fit_transform(train.to_scipy()).shape
+        (270, 3)
     """
 
     _model = "iftm"
@@ -118,25 +133,30 @@ class IndependentFactorTopicModel(TopicModelEstimator):
 
     @property
     def mixing_(self) -> NDArray[np.floating[Any]]:
-        """How much of each topic comes with each source ``(n_components, n_sources)``."""
+        """Loadings of the topics' logits on the sources ``(n_components, n_sources)``."""
         return source_prior(self.model_).mixing.detach().cpu().numpy()
 
 
 class AspectModel(TopicModelEstimator):
-    """The generative aspect model, latent Dirichlet allocation (:func:`~torch_lntm.models.lda`).
+    """The generative aspect model, or latent Dirichlet allocation (:func:`~torch_lntm.models.lda`).
 
     Args:
         n_components: Number of topics.
-        posterior: As for :class:`CorrelatedTopicModel`; for variational EM ``"vb"``, which is
-            fast, or ``"ep"``, expectation propagation, which is closer to the exact posterior and
-            takes many times as long.
-        max_iter: As for :class:`CorrelatedTopicModel`.
-        vocabulary: As there.
-        score_method: As there.
-        device: As there.
-        random_state: As there.
-        verbose: As there.
-        options: As there, such as ``{"symmetric": True}``.
+        posterior: ``"auto"`` or ``"hmc"`` (see :class:`CorrelatedTopicModel`); ``"vb"`` for fast
+            variational EM; ``"ep"`` for expectation propagation, which is more accurate and many
+            times slower.
+        max_iter: See :class:`CorrelatedTopicModel`.
+        vocabulary: See :class:`CorrelatedTopicModel`.
+        score_method: See :class:`CorrelatedTopicModel`.
+        device: See :class:`CorrelatedTopicModel`.
+        random_state: See :class:`CorrelatedTopicModel`.
+        verbose: See :class:`CorrelatedTopicModel`.
+        options: See :class:`CorrelatedTopicModel`; for example ``{"symmetric": True}``.
+
+    Example:
+        >>> estimator = lntm.AspectModel(3, posterior="vb", max_iter=1)
+        >>> estimator.fit_transform(train.to_scipy()).shape
+        (270, 3)
     """
 
     _model = "lda"

@@ -211,7 +211,7 @@ def completion_of(
     Raises:
         ConfigError: The prior, the topics or a number cannot be used, or the numbers of words
             differ.
-        CorpusError: As for :func:`document_completion`.
+        CorpusError: See :func:`document_completion`.
 
     Example:
         >>> split, phi = test.hold_out_words(), model.topics.probs
@@ -239,8 +239,8 @@ def fit_cache_weight(
     largest, means that words repeat no more than the topics predict.
 
     Args:
-        prior: As for :func:`completion_of`.
-        topics: As for :func:`completion_of`.
+        prior: See :func:`completion_of`.
+        topics: See :func:`completion_of`.
         hold_out: Hold-out on which to estimate a. Use the observed fraction of the hold-out that
             you will score, and other documents. Documents of the fit are acceptable; a is then
             slightly too large.
