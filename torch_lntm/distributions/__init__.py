@@ -1,4 +1,4 @@
-"""Pyro distributions over bags of words, and the counts that they are distributions of."""
+"""Pyro distributions of bags of words, and their values."""
 
 from torch_lntm.distributions.bag_of_words import BagOfWords
 from torch_lntm.distributions.word_counts import WordCounts

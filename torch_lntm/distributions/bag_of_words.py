@@ -1,4 +1,4 @@
-"""BagOfWords: the word counts of a document given its topic proportions."""
+"""BagOfWords: the distribution of a document's word counts given its topic proportions."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from torch_lntm.kernels.uncompiled import uncompiled
 
 
 class BagOfWords(TorchDistribution):
-    """Words drawn from a mixture of topics, the topic of each word summed out.
+    """Words drawn from a mixture of topics, with the topic of each word summed out.
 
-    ``log_prob`` is the log probability of the document's tokens in a given order. For independent
-    draws it is Σ_v c_v log Σ_k θ_k φ_kv, without a multinomial coefficient, so that perplexities
-    follow from it directly.
+    ``log_prob`` is the log probability of a document's tokens in a given order. For independent
+    draws it is Σ_v c_v log Σ_k θ_k φ_kv. The multinomial coefficient is left out, so perplexities
+    follow directly.
 
     Args:
         theta: ``(..., num_docs, num_topics)`` topic proportions.
-        topics: ``(num_topics, num_words)`` word probabilities of each topic, or
-            ``(..., 1, num_topics, num_words)`` if they differ between the leading indices.
-        lengths: ``(num_docs,)`` tokens per document, needed only to ``sample``.
-        words: The likelihood of the words given the mixture, such as
+        topics: ``(num_topics, num_words)`` word probabilities of each topic, or ``(..., 1,
+            num_topics, num_words)`` for different topics at the leading indices.
+        lengths: ``(num_docs,)`` tokens per document, for ``sample``.
+        words: Likelihood of the words given the mixture, such as
             :class:`~torch_lntm.models.DirichletMultinomial`. Defaults to independent draws.
 
     Raises:
-        ValueError: Shapes that do not agree, or with ``validate_args``, theta that are no
-            proportions.
+        ValueError: Shapes disagree. Or theta has invalid proportions, if ``validate_args`` is set.
+
+    Example:
+        >>> theta = guide.posterior(batch).theta_mean()
+        >>> words = lntm.distributions.BagOfWords(theta, model.topics.probs)
+        >>> words.log_prob(batch).shape
+        torch.Size([5])
     """
 
     arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {"theta": constraints.simplex}
@@ -68,7 +73,7 @@ class BagOfWords(TorchDistribution):
         super().__init__(theta.shape[:-1], topics.shape[-1:], validate_args=validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> BagOfWords:
-        """The same distribution with its batch dimensions expanded to ``batch_shape``."""
+        """This distribution with batch dimensions expanded to ``batch_shape``."""
         theta = self.theta.expand(*batch_shape, self.theta.shape[-1])
         return BagOfWords(theta, self.topics, self.lengths, self.words, validate_args=False)
 
@@ -77,15 +82,15 @@ class BagOfWords(TorchDistribution):
         """Log probability of each document's tokens.
 
         Args:
-            value: The counts ``(num_docs, num_words)``: a batch, :class:`WordCounts`, or a sparse
-                CSR or dense tensor. Counts with leading dimensions are broadcast against theta's.
+            value: Counts ``(num_docs, num_words)``: a batch, :class:`WordCounts`, or a sparse CSR
+                or dense tensor. Leading dimensions are broadcast against theta's.
 
         Returns:
             ``(..., num_docs)`` float64 nats.
 
         Raises:
-            ValueError: The counts have another shape than this distribution's last batch dimension
-                and vocabulary, or leading dimensions that do not broadcast with the others.
+            ValueError: The number of documents or words differs from this distribution's, or
+                leading dimensions do not broadcast.
         """
         counts = _word_counts(value)
         expected = (self.batch_shape[-1], self.event_shape[0])
@@ -94,7 +99,7 @@ class BagOfWords(TorchDistribution):
                 f"counts of shape {tuple(counts.shape)} given to a BagOfWords over "
                 f"(num_docs, num_words) = {expected}"
             )
-        # Pyro's inspection follows values through functions, but not through sparse ones.
+        # Pyro's inspection tracks values through dense functions only.
         parameters: Any
         parameters, provenance = extract_provenance((self.theta, self.topics))
         theta, topics = parameters
@@ -102,13 +107,13 @@ class BagOfWords(TorchDistribution):
 
     @uncompiled
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw the counts of every document, with the global generator, as Pyro does.
+        """Draw the counts of every document with PyTorch's global generator.
 
         Returns:
             :class:`WordCounts` ``(*sample_shape, ..., num_docs, num_words)``.
 
         Raises:
-            ValueError: No ``lengths`` were given.
+            ValueError: ``lengths`` are missing.
         """
         leading = (*sample_shape, *self.batch_shape[:-1])
         batches = [
@@ -124,7 +129,7 @@ class BagOfWords(TorchDistribution):
             A sparse CSR tensor ``(num_docs, num_words)``.
 
         Raises:
-            ValueError: No ``lengths`` were given, or theta has leading dimensions.
+            ValueError: ``lengths`` are missing, or theta has leading dimensions.
         """
         if len(self.batch_shape) != 1 or self.topics.dim() != 2:
             raise ValueError(
@@ -174,15 +179,15 @@ def _stacked(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Theta and topics at each index of the leading dimensions, in row-major order."""
     topics = topics if topics.dim() == 2 else topics.squeeze(-3)
-    # One more dimension in front, for the case that there is none.
+    # An extra dimension in front serves the case of zero leading dimensions.
     theta = theta.expand(1, *leading, *theta.shape[-2:]).flatten(0, -3)
     topics = topics.expand(1, *leading, *topics.shape[-2:]).flatten(0, -3)
     return zip(theta, topics, strict=True)
 
 
 def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts, words: CountLikelihood) -> Tensor:
-    """Log probabilities ``(..., num_docs)`` of counts, leading dimensions broadcast."""
-    # Samplers move a float32 model's eta in the double precision of its log densities.
+    """Log probabilities ``(..., num_docs)`` of counts, with broadcast leading dimensions."""
+    # For a float32 model, samplers pass float64 eta, the type of its log densities.
     to: Any = {"device": theta.device, "dtype": theta.dtype}
     topics = topics.to(**to)
     leading = torch.broadcast_shapes(theta.shape[:-2], counts.shape[:-2])
@@ -195,10 +200,10 @@ def _log_prob(theta: Tensor, topics: Tensor, counts: WordCounts, words: CountLik
 
 
 def _word_counts(value: DocumentBatch | Tensor) -> WordCounts:
-    """Counts of any form as :class:`WordCounts`."""
+    """Counts of any type as :class:`WordCounts`."""
     if isinstance(value, DocumentBatch):
         return WordCounts(value)
-    # Pyro's inspection wraps values in tensors that know where they come from.
+    # Pyro's inspection wraps values in tensors with provenance.
     value = detach_provenance(value)
     if isinstance(value, WordCounts):
         return value

@@ -1,4 +1,4 @@
-"""WordCounts: the counts of documents as a tensor that is stored sparsely."""
+"""WordCounts: counts of documents as a tensor with sparse storage."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.errors import ConfigError
 
-#: Largest number of entries that is made dense: 2 GiB in float32.
+#: Largest number of entries of a dense tensor: 2 GiB in float32.
 MAX_DENSE = 2**29
 
-#: What a tensor tells of itself without its entries.
+#: Functions of a tensor's metadata: shape, strides, type.
 _METADATA = {
     Tensor.dim,
     Tensor.size,
@@ -25,12 +25,12 @@ _METADATA = {
     Tensor.is_contiguous,
     Tensor.is_floating_point,
     Tensor.__len__,
-    # The subclass that Pyro's inspection makes keeps the counts beside itself.
+    # Pyro's inspection makes a subclass, and keeps the counts beside it.
     Tensor.as_subclass,
     torch.is_floating_point,
     torch.numel,
 }
-#: What gives the same counts: they carry no gradient and are never written to.
+#: Functions that return the counts unchanged: counts are immutable and lack a gradient.
 _IDENTITIES = {
     Tensor.detach,
     Tensor.clone,
@@ -38,23 +38,28 @@ _IDENTITIES = {
     torch.clone,
     torch.detach,
 }
-#: Attributes that are tensors of other entries.
+#: Attributes that hold rearranged tensors.
 _VIEWS = {"T", "mT", "H", "mH", "real", "imag"}
 _SHAPES = {Tensor.expand, Tensor.reshape, torch.reshape}
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.float, Tensor.double}
 
 
 class WordCounts(Tensor):
-    """Counts ``(..., num_docs, num_words)`` as a tensor, held as batches of documents.
+    """Counts ``(..., num_docs, num_words)`` as a tensor, stored as batches of documents.
 
-    It is the value of a Pyro site of words, observed or drawn. Pyro's handlers look at its shape,
-    repeat it, stack and reshape it; none of that touches the counts. Any other function of PyTorch
-    makes it a dense tensor first, if that has at most :data:`MAX_DENSE` entries.
+    It is the value of a Pyro site of words, observed or drawn. Pyro's handlers read its shape,
+    expand, stack and reshape it; these operations leave the counts in place. Any further function
+    of PyTorch converts it to a dense tensor first, of at most :data:`MAX_DENSE` entries.
 
     Args:
-        batches: A batch of documents, or one for each index of the leading dimensions in row-major
-            order. A single batch stands for all of them.
-        leading: Sizes of the leading dimensions, none by default.
+        batches: A batch of documents, or a batch for each index of the leading dimensions in
+            row-major order. A single batch stands for all indices.
+        leading: Sizes of the leading dimensions. Defaults to zero dimensions.
+
+    Example:
+        >>> counts = lntm.distributions.WordCounts(batch)
+        >>> counts.shape, counts.expand(7, 5, 2132).shape
+        (torch.Size([5, 2132]), torch.Size([7, 5, 2132]))
     """
 
     batches: tuple[DocumentBatch, ...]
@@ -62,11 +67,11 @@ class WordCounts(Tensor):
     def __new__(
         cls, batches: DocumentBatch | Sequence[DocumentBatch], leading: Sequence[int] = ()
     ) -> WordCounts:
-        """Make what is seen from outside: the shape and dtype, over a single entry of NaN."""
-        held = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
-        outside = torch.full((), math.nan, dtype=held[0].dtype)
-        counts = outside.expand(*leading, *held[0].shape).as_subclass(cls)
-        counts.batches = held
+        """Make a tensor of the right shape and dtype over a single entry of NaN."""
+        parts = (batches,) if isinstance(batches, DocumentBatch) else tuple(batches)
+        entry = torch.full((), math.nan, dtype=parts[0].dtype)
+        counts = entry.expand(*leading, *parts[0].shape).as_subclass(cls)
+        counts.batches = parts
         return counts
 
     def batches_at(self, leading: Sequence[int]) -> list[DocumentBatch]:
@@ -80,7 +85,7 @@ class WordCounts(Tensor):
         """The counts as a dense tensor of this shape.
 
         Raises:
-            ConfigError: It would have more than :data:`MAX_DENSE` entries.
+            ConfigError: The tensor would have more than :data:`MAX_DENSE` entries.
         """
         if self.numel() > MAX_DENSE:
             raise ConfigError(
@@ -101,7 +106,7 @@ class WordCounts(Tensor):
         return self.to_dense().to_sparse_csr(*args, **kwargs)
 
     def __getitem__(self, index: Any) -> Tensor:
-        """The counts at an index of the first leading dimension, or entries of the dense tensor."""
+        """Counts at an index of the first leading dimension, or entries of the dense tensor."""
         if not isinstance(index, int) or self.dim() == 2:
             return self.to_dense()[index]
         leading = self.shape[:-2]
@@ -117,7 +122,7 @@ class WordCounts(Tensor):
         return f"WordCounts(shape={tuple(self.shape)}, nnz={nnz}, dtype={self.dtype})"
 
     def __deepcopy__(self, memo: Any) -> WordCounts:
-        """The same counts, which are never written to."""
+        """The same object: counts are immutable."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -128,7 +133,7 @@ class WordCounts(Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Answer from the outside where it suffices, else apply the function to dense tensors."""
+        """Answer from shape and dtype if they suffice, else apply the function to dense tensors."""
         kwargs = kwargs or {}
         counts: Any = args[0] if args else None
         if isinstance(counts, WordCounts):
@@ -150,12 +155,12 @@ class WordCounts(Tensor):
                     return WordCounts(batches, counts.shape[:-2])
             if func in _SHAPES:
                 with torch._C.DisableTorchFunctionSubclass():
-                    outside = func(*args, **kwargs)
-                if outside.shape[-2:] == counts.shape[-2:]:
-                    leading, held = outside.shape[:-2], counts.batches
-                    if func is Tensor.expand and len(held) > 1:
-                        held = tuple(counts.batches_at(leading))
-                    return WordCounts(held, leading)
+                    reshaped = func(*args, **kwargs)
+                if reshaped.shape[-2:] == counts.shape[-2:]:
+                    leading, parts = reshaped.shape[:-2], counts.batches
+                    if func is Tensor.expand and len(parts) > 1:
+                        parts = tuple(counts.batches_at(leading))
+                    return WordCounts(parts, leading)
         elif func is torch.stack and len(args) == 1 and not kwargs and _alike(counts):
             leading = (len(counts), *counts[0].shape[:-2])
             if len(counts[0].batches) == 1 and len({part.batches for part in counts}) == 1:
@@ -165,13 +170,13 @@ class WordCounts(Tensor):
 
 
 def _attribute(func: Any) -> str | None:
-    """The name of the attribute that a function reads, or None if it is another function."""
+    """Name of the attribute read by a function. ``None`` if the function reads no attribute."""
     reads = getattr(func, "__name__", None) == "__get__"
     return func.__self__.__name__ if reads else None
 
 
 def _alike(parts: Any) -> bool:
-    """Whether these are counts of one shape, type and device."""
+    """Whether all arguments are counts of equal shape, type and device."""
     return all(isinstance(part, WordCounts) for part in parts) and all(
         (part.shape, part.dtype, part.device) == (parts[0].shape, parts[0].dtype, parts[0].device)
         for part in parts

@@ -1,4 +1,4 @@
-"""Posteriors of documents: what a solver or a sampler returns."""
+"""Posteriors of documents: results of solvers and samplers."""
 
 from torch_lntm.posteriors.dirichlet import DirichletPosterior
 from torch_lntm.posteriors.draws import Draws

@@ -12,7 +12,7 @@ from torch_lntm.posteriors.posterior import Posterior, Rows
 
 
 def log_multivariate_beta(concentration: Tensor) -> Tensor:
-    """The log normaliser of a Dirichlet, log 𝔅(a) = Σ log Γ(a_k) − log Γ(Σ a_k).
+    """Log normaliser of a Dirichlet, log 𝔅(a) = Σ log Γ(a_k) − log Γ(Σ a_k).
 
     Args:
         concentration: ``(..., num_topics)`` positive a.
@@ -24,7 +24,7 @@ def log_multivariate_beta(concentration: Tensor) -> Tensor:
 
 
 def expected_log_theta(gamma: Tensor) -> Tensor:
-    """E log theta under Dirichlet(gamma), Ψ(gamma_k) − Ψ(Σ gamma); shape of ``gamma``."""
+    """E log theta under Dirichlet(gamma), Ψ(gamma_k) − Ψ(Σ gamma), in the shape of ``gamma``."""
     return torch.digamma(gamma) - torch.digamma(gamma.sum(-1, keepdim=True))
 
 
@@ -33,10 +33,10 @@ class DirichletPosterior(Posterior):
     """Dirichlet posteriors of the theta of a batch of documents.
 
     Attributes:
-        concentration: ``(num_topics,)`` float64 α, the prior it was solved under.
+        concentration: ``(num_topics,)`` float64 α of the prior.
         gamma: ``(num_docs, num_topics)`` float64 γ, the parameters.
-        sites: ``(nnz, num_topics)`` β, the terms' own parameters with γ = α + Σ_w n_w β_w, by
-            expectation propagation; None of other solvers.
+        sites: ``(nnz, num_topics)`` β, parameters of the terms in expectation propagation: γ = α +
+            Σ_w n_w β_w. ``None`` from other solvers.
     """
 
     concentration: Tensor
@@ -75,16 +75,16 @@ class DirichletPosterior(Posterior):
         return expected_log_theta(self.gamma)
 
     def theta(self, latent: Tensor) -> Tensor:
-        """See :meth:`Posterior.theta`; theta is the latent variable itself."""
+        """See :meth:`Posterior.theta`. The latent variable is theta."""
         return latent
 
     def topic_weights(self, temperature: float = 1.0) -> Tensor:
-        """See :meth:`Posterior.topic_weights`; ∝ exp(T·E log theta_k)."""
+        """See :meth:`Posterior.topic_weights`. ∝ exp(T·E log theta_k)."""
         return torch.softmax(temperature * expected_log_theta(self.gamma), -1)
 
     @property
     def warm_start(self) -> Tensor:
-        """The sites ``(nnz, num_topics)`` where there are some, else the means."""
+        """The sites ``(nnz, num_topics)`` of expectation propagation, else the means."""
         return self.mean if self.sites is None else self.sites
 
     def kl(self) -> Tensor:
@@ -98,7 +98,7 @@ class DirichletPosterior(Posterior):
         return torch.xlogy(self.gamma - 1.0, theta).sum(-1) - log_multivariate_beta(self.gamma)
 
     def theta_mean(self, num_samples: int = 0, seed: int = 0) -> Tensor:
-        """See :meth:`Posterior.theta_mean`; exact, so that the arguments go unused."""
+        """See :meth:`Posterior.theta_mean`. The mean is exact, and the arguments are ignored."""
         return self.mean
 
     @property

@@ -1,4 +1,4 @@
-"""Moments of documents' latent variables at draws of their chains."""
+"""Draws: moments of documents' latent variables from weighted draws."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch_lntm.posteriors.posterior import Moments, SourceSums
 
 @dataclass(eq=False)
 class Draws(Moments):
-    """Weighted draws of the latent variables of some documents.
+    """Weighted draws of the latent variables of documents.
 
     Attributes:
-        latents: ``(num_chains, num_docs, dim)`` values by the names of the sites, the main one
-            last.
-        logits: ``(num_chains, num_docs, num_topics)`` the logits of theta at them.
-        weights: ``(num_chains, num_docs)`` float64 weights of the chains, which add up to 1 for
-            every document.
+        latents: ``(num_chains, num_docs, dim)`` values by the names of the sites. The main site is
+            the last.
+        logits: ``(num_chains, num_docs, num_topics)`` logits of theta.
+        weights: ``(num_chains, num_docs)`` float64 weights of the chains. They sum to 1 for every
+            document.
     """
 
     latents: Mapping[str, Tensor]
@@ -35,7 +35,7 @@ class Draws(Moments):
 
     @cached_property
     def mean(self) -> Tensor:  # type: ignore[override]
-        """See :class:`Moments`; float64."""
+        """See :class:`Moments`. In float64."""
         return (self.weights[..., None] * self._main).sum(0)
 
     def outer_sum(self) -> Tensor:
@@ -48,7 +48,7 @@ class Draws(Moments):
         return (self.weights[..., None] * self._main.square()).sum((0, 1))
 
     def covariance_sum(self) -> Tensor:
-        """See :meth:`Moments.covariance_sum`; that of each document's draws about their mean."""
+        """See :meth:`Moments.covariance_sum`. Covariances of each document's draws."""
         return self.outer_sum() - self.mean.mT @ self.mean
 
     def expected_log_theta(self) -> Tensor:

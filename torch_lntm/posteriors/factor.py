@@ -15,14 +15,15 @@ from torch_lntm.posteriors.posterior import SourceSums
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class FactorPosterior(NormalPosterior):
-    """q(s) q(eta) of a batch of documents; the normal posterior of eta is diagonal.
+    """q(s) q(eta) of a batch of documents, with a diagonal normal posterior of eta.
 
     Attributes:
-        space: The coordinates of the prior that it was solved under.
+        space: Coordinates of the prior.
         source_mean: ``(num_docs, num_sources)`` s̄.
         source_root: ``(num_docs, num_sources, num_sources)`` float64 lower Cholesky factor of B⁻¹,
-            the covariance of the sources. (The paper writes N(s; s̄, B) for a B that is the
-            precision.) With Gaussian sources all documents share one, of which this is a view.
+            the covariance of the sources. (The paper writes N(s; s̄, B), but its B is the
+            precision.) With Gaussian sources all documents share a factor, and this tensor is a
+            view of it.
     """
 
     space: FactorSpace
@@ -51,12 +52,12 @@ class FactorPosterior(NormalPosterior):
         return std.to(self.mean.dtype).expand_as(self.source_mean)
 
     def source_moments(self, space: LatentSpace) -> tuple[Tensor, Tensor]:
-        """See :meth:`Posterior.source_moments`; its own."""
+        """See :meth:`Posterior.source_moments`. Moments of q(s)."""
         return self.source_mean, self.source_std
 
     @property
     def _roots(self) -> Tensor:
-        """``source_root``, of a single row where all documents share it: no copies of it."""
+        """``source_root``, with a single row if all documents share it; saves copies."""
         if self.space.shares_source_covariance:
             return self.space.source_tril[None]
         return self.source_root
@@ -64,7 +65,7 @@ class FactorPosterior(NormalPosterior):
     def kl(self) -> Tensor:
         """KL(q(s) q(eta) ‖ p(s) p(eta | s)) of each document ``(num_docs,)`` float64 nats.
 
-        With Laplace sources the dual's upper bound on it, in which E|s_l| is sqrt(E s_l²).
+        For Laplace sources it is the upper bound of the dual, with sqrt(E s_l²) for E|s_l|.
         """
         assert self.std is not None
         root = self._roots
@@ -77,7 +78,7 @@ class FactorPosterior(NormalPosterior):
         return eta + 0.5 * spread + divergence
 
     def metric(self, lengths: Tensor) -> Metric:
-        """See :meth:`NormalPosterior.metric`; sources by the normals that stand for their prior."""
+        """See :meth:`NormalPosterior.metric`. Normals approximate the sources' prior."""
         space = self.space
         return FactorMetric.of(
             space.mixing,
@@ -88,7 +89,7 @@ class FactorPosterior(NormalPosterior):
         )
 
     def source_sums(self) -> SourceSums:
-        """See :meth:`Moments.source_sums`; *Putthividhya et al. 2009, eqs 15–17*."""
+        """See :meth:`Moments.source_sums`. *Putthividhya et al. 2009, eqs 15–17*."""
         mean, source = self.mean.double(), self.source_mean.double()
         roots = self._roots.transpose(0, 1).flatten(1)  # one product instead of one a document
         spread = roots @ roots.mT

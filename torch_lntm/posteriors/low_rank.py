@@ -18,14 +18,14 @@ from torch_lntm.posteriors.posterior import Rows
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LowRankPosterior(NormalPosterior):
-    """Normal posteriors of eta with covariance diag(d) + WWᵀ; no dense matrix unless asked for.
+    """Normal posteriors of eta with covariance diag(d) + WWᵀ; dense matrices only on demand.
 
-    The precision is Σ⁻¹ + diag w − wwᵀ/N, Σ the marginal covariance of eta and w = N·theta at the
-    mean (*Ahmed & Xing 2007, eq. 9*): densities and divergences come from that form, in which
-    nothing cancels, draws and variances from the other.
+    The precision is Σ⁻¹ + diag w − wwᵀ/N, with the marginal covariance Σ of eta and w = N·theta at
+    the mean (*Ahmed & Xing 2007, eq. 9*). Densities and divergences use the precision, to avoid
+    cancellation. Draws and variances use d and W.
 
     Attributes:
-        space: The coordinates of the prior that it was solved under.
+        space: Coordinates of the prior.
         diagonal: ``(num_docs, num_topics)`` d.
         loading: ``(num_docs, num_topics, num_sources + 1)`` W.
         weights: ``(num_docs, num_topics)`` w.
@@ -54,14 +54,14 @@ class LowRankPosterior(NormalPosterior):
         return self.diagonal + self.loading.square().sum(-1)
 
     def covariance_sum(self) -> Tensor:
-        """Σ_d V_d ``(num_topics, num_topics)`` float64; no document's covariance is formed."""
+        """Σ_d V_d ``(num_topics, num_topics)`` float64. Documents' covariances are never formed."""
         loading = self.loading.double().movedim(1, 0).flatten(1)
         return self.diagonal.double().sum(0).diag_embed() + loading @ loading.mT
 
     def kl(self) -> Tensor:
         """KL(posterior ‖ marginal prior of eta) of each document ``(num_docs,)`` float64 nats.
 
-        ½[|z|² + log|Σ| − log|V| − tr NHV], z the whitened mean and NH = diag w − wwᵀ/N.
+        ½[|z|² + log|Σ| − log|V| − tr NHV], with the whitened mean z and NH = diag w − wwᵀ/N.
         """
         z = self.space.whiten(self.mean.double())
         w, loading = self.weights.double(), self.loading.double()
@@ -74,7 +74,7 @@ class LowRankPosterior(NormalPosterior):
     def log_prob(self, eta: Tensor) -> Tensor:
         """Log density ``(..., num_docs)`` of eta ``(..., num_docs, num_topics)``, nats."""
         centred = eta.double() - self.mean.double()
-        # The whitened coordinates of a difference: eta's prior precision without its mean.
+        # `whiten` subtracts the prior mean; adding it first whitens the difference itself.
         z = self.space.whiten(centred + self.space.loc)
         w = self.weights.double()
         theta = w / w.sum(-1, keepdim=True).clamp_min(1.0)
@@ -83,13 +83,13 @@ class LowRankPosterior(NormalPosterior):
         return (-0.5 * (z.square().sum(-1) + spread.sum(-1) + constant)).to(self.mean.dtype)
 
     def metric(self, lengths: Tensor) -> Metric:
-        """See :meth:`NormalPosterior.metric`; of sources and eta together."""
+        """See :meth:`NormalPosterior.metric`. Covers sources and eta together."""
         space = self.space
         return FactorMetric.of(space.mixing, space.noise_precision, self.weights, None, self.index)
 
     @property
     def noise_dim(self) -> int:
-        """Standard normal numbers that a draw of eta takes."""
+        """Number of standard normal numbers for a draw of eta."""
         return self.space.eta_dim + self.loading.shape[-1]
 
     def _deviations(self, noise: Tensor, rows: Rows) -> Tensor:

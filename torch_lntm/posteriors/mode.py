@@ -1,4 +1,4 @@
-"""Modes of documents, and moments of documents whose covariances are known for a sample only."""
+"""Modes of documents, and moments with covariances estimated from a sample of documents."""
 
 from __future__ import annotations
 
@@ -13,46 +13,45 @@ from torch_lntm.posteriors.posterior import Moments, Posterior, Rows
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class ModePosterior(EtaPosterior):
-    """The posterior of each document taken as the point where it is densest.
+    """Posterior of each document as a point at its mode.
 
-    It has no spread: its covariances are 0 and its draws are the mode. It is what the Taylor and
-    Laplace posteriors cost without their covariances, num_topics³ a document.
-    The means are the modes.
+    Covariances are 0, and draws equal the mode. It is the Taylor or Laplace posterior without the
+    covariances, which cost num_topics³ a document. Means are modes.
     """
 
     @property
     def covariance(self) -> Tensor:
-        """See :attr:`Posterior.covariance`; zeros."""
+        """See :attr:`Posterior.covariance`. Zeros."""
         return self.variance.diag_embed()
 
     @property
     def variance(self) -> Tensor:
-        """See :attr:`Posterior.variance`; zeros."""
+        """See :attr:`Posterior.variance`. Zeros."""
         return torch.zeros_like(self.mean)
 
     def covariance_sum(self) -> Tensor:
-        """See :meth:`Moments.covariance_sum`; zeros."""
+        """See :meth:`Moments.covariance_sum`. Zeros."""
         dim = self.mean.shape[1]
         return self.mean.new_zeros(dim, dim, dtype=torch.float64)
 
     def expected_log_theta(self) -> Tensor:
-        """See :meth:`Moments.expected_log_theta`; log theta at the mode."""
+        """See :meth:`Moments.expected_log_theta`. The value is log theta at the mode."""
         return torch.log_softmax(self.space.lift(self.mean).double(), -1)
 
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
-        """See :meth:`Posterior.draw`; every draw is the mode."""
+        """See :meth:`Posterior.draw`. Every draw is the mode."""
         mode = self.mean[rows].double()
         return mode.expand(*key.shape[:-1], *mode.shape)
 
 
 class SampledMoments(Moments):
-    """Moments of documents whose covariances are known for a sample of them.
+    """Moments of documents with covariances from a sample of them.
 
-    Only sums are kept of the sample, so that a large one can be added part by part.
+    Only sums of the sample are kept, so a large sample can be added part by part.
 
     Args:
-        modes: All documents.
-        weight: How many documents each of the sample stands for.
+        modes: Posteriors of all documents.
+        weight: Number of documents that each sampled document represents.
     """
 
     def __init__(self, modes: Posterior, weight: float) -> None:
@@ -66,20 +65,20 @@ class SampledMoments(Moments):
 
         Args:
             sample: Their posteriors, with covariances.
-            rows: ``(num_sampled,)`` int64 which of all documents these are.
+            rows: ``(num_sampled,)`` int64 rows of the documents in ``modes``.
         """
         self._covariance_sum += self._weight * sample.covariance_sum()
-        added = sample.objective - self._modes.objective[rows]
-        self._objective += self._weight * added.sum()
+        gains = sample.objective - self._modes.objective[rows]
+        self._objective += self._weight * gains.sum()
 
     def covariance_sum(self) -> Tensor:
-        """See :meth:`Moments.covariance_sum`; an estimate."""
+        """See :meth:`Moments.covariance_sum`. An estimate."""
         return self._covariance_sum
 
     def expected_log_theta(self) -> Tensor:
-        """See :meth:`Moments.expected_log_theta`; of the modes, without their spread."""
+        """See :meth:`Moments.expected_log_theta`. Values at the modes, ignoring covariances."""
         return self._modes.expected_log_theta()
 
     def objective(self) -> Tensor:
-        """Sum of the posteriors' objectives (scalar), nats; what covariances add is an estimate."""
+        """Sum of the posteriors' objectives (scalar), nats; terms of covariances are estimates."""
         return self._objective

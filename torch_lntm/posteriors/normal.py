@@ -24,7 +24,7 @@ class EtaPosterior(Posterior):
     """Posteriors of the eta of a batch of documents.
 
     Attributes:
-        space: The coordinates of the prior that it was solved under.
+        space: Coordinates of the prior.
         mean: ``(num_docs, latent_dim)``.
     """
 
@@ -52,16 +52,23 @@ class EtaPosterior(Posterior):
 class NormalPosterior(EtaPosterior):
     """Normal posteriors of the eta of a batch of documents.
 
-    The covariance is held as a factor: either ``whitened``, the inverse Cholesky factor X of the
-    whitened precision with its coordinates in reverse order (V = L̃ XᵀX L̃ᵀ, L̃ = L with its columns
-    reversed; reversing makes L̃Xᵀ triangular, so the Cholesky factor of V needs no factorisation),
-    or ``std`` where the posterior is diagonal.
+    The covariance V is held as a factor. A diagonal posterior has ``std``. A full posterior has
+    ``whitened``, the inverse Cholesky factor X of the whitened precision, with coordinates in
+    reverse order: V = L̃ XᵀX L̃ᵀ, where L̃ is L with reversed columns. The reversal makes L̃Xᵀ
+    triangular, so V's Cholesky factor follows without a factorisation.
 
     Attributes:
-        whitened: ``(num_docs, latent_dim, latent_dim)`` or None.
-        std: ``(num_docs, latent_dim)`` or None.
-        fallback: ``(num_docs,)`` bool, documents whose covariance is not the one asked for (an
-            indefinite Laplace information, replaced by Taylor's); None where it cannot happen.
+        whitened: ``(num_docs, latent_dim, latent_dim)``, or ``None``.
+        std: ``(num_docs, latent_dim)``, or ``None``.
+        fallback: ``(num_docs,)`` bool, documents with a Taylor covariance in place of an indefinite
+            Laplace information. ``None`` for solvers without a fallback.
+
+    Example:
+        >>> posterior = guide.posterior(batch)
+        >>> lower, upper = posterior.theta_interval(level=0.9)
+        >>> theta = posterior.theta_mean()
+        >>> bool(((lower <= theta) & (theta <= upper)).all())
+        True
     """
 
     whitened: Tensor | None = None
@@ -95,7 +102,7 @@ class NormalPosterior(EtaPosterior):
         return self.scale_tril.square().sum(-1)
 
     def covariance_sum(self) -> Tensor:
-        """See :meth:`Moments.covariance_sum`; no document's covariance is formed."""
+        """See :meth:`Moments.covariance_sum`. Documents' covariances are never formed."""
         if self.whitened is None:
             return self.variance.double().sum(0).diag_embed()
         scale = self._marginal_tril.flip(1)
@@ -106,7 +113,7 @@ class NormalPosterior(EtaPosterior):
         return (self.mean.double().square() + self.variance.double()).sum(0)
 
     def expected_log_theta(self) -> Tensor:
-        """See :meth:`Moments.expected_log_theta`; a normal posterior has no closed form of it.
+        """See :meth:`Moments.expected_log_theta`. Refused: a normal posterior lacks a closed form.
 
         Raises:
             ConfigError: Always.
@@ -119,7 +126,7 @@ class NormalPosterior(EtaPosterior):
     def kl(self) -> Tensor:
         """KL(posterior ‖ prior) of each document ``(num_docs,)`` float64 nats.
 
-        ½[tr B⁻¹ + |L⁻¹(m − μ)|² − dim + log|B|], B the whitened precision.
+        ½[tr B⁻¹ + |L⁻¹(m − μ)|² − dim + log|B|], for the whitened precision B.
         """
         z = self.space.whiten(self.mean).double()
         if self.whitened is not None:
@@ -145,7 +152,7 @@ class NormalPosterior(EtaPosterior):
         return -0.5 * z.square().sum(-1) - constant - log_det
 
     def metric(self, lengths: Tensor) -> Metric:
-        """The mass matrix of chains in z that suits this posterior, its covariance of z.
+        """Mass matrix for chains in z: the posterior covariance of z.
 
         Args:
             lengths: ``(num_docs,)`` tokens of the documents.
@@ -160,11 +167,11 @@ class NormalPosterior(EtaPosterior):
 
     @property
     def noise_dim(self) -> int:
-        """Standard normal numbers that a draw of eta takes."""
+        """Number of standard normal numbers for a draw of eta."""
         return self.space.eta_dim
 
     def _deviations(self, noise: Tensor, rows: Rows) -> Tensor:
-        """What standard normal noise ``(..., num_rows, noise_dim)`` adds to the means, float64."""
+        """Float64 deviations from the means, for noise ``(..., num_rows, noise_dim)``."""
         if self.std is not None:
             return noise * self.std[rows].double()
         return torch.einsum("dij,...dj->...di", self.scale_tril[rows].double(), noise)

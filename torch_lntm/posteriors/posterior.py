@@ -1,4 +1,4 @@
-"""Posterior and Moments: what engines and evaluations may ask of the result of any solver."""
+"""Posterior and Moments: the common interface of solvers' and samplers' results."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.latents.factor import GaussianFactorSpace
 from torch_lntm.latents.space import LatentSpace
 
-#: Which rows of a batch: all, a part, or some by their positions.
+#: Rows of a batch: a slice, or positions.
 Rows = slice | Tensor
 
 
 class SourceSums(NamedTuple):
-    """Moments of the sources, float64 sums over documents.
+    """Moments of the sources, summed over documents; float64.
 
     Attributes:
         source: ``(num_sources,)`` Σ_d E s.
@@ -33,10 +33,10 @@ class SourceSums(NamedTuple):
 
 
 class Moments(ABC):
-    """Expectations of some documents' latent variables, from a posterior or from draws.
+    """Expectations of documents' latent variables, from a posterior or from draws.
 
-    They are what a prior's ``statistics`` are made of. The main latent variable, x below, is eta,
-    or theta under a Dirichlet prior.
+    A prior makes its ``statistics`` from them. The main latent variable, called x below, is eta, or
+    theta under a Dirichlet prior.
     """
 
     #: ``(num_docs, latent_dim)`` E x.
@@ -56,11 +56,11 @@ class Moments(ABC):
         """E log theta ``(num_docs, num_topics)`` float64.
 
         Raises:
-            ConfigError: These moments do not determine it.
+            ConfigError: The moments do not determine it.
         """
 
     def source_sums(self) -> SourceSums | None:
-        """Moments of the sources; None where sources are integrated out, or there are none."""
+        """Moments of the sources. None if sources are integrated out, or absent."""
         return None
 
     def outer_sum(self) -> Tensor:
@@ -75,14 +75,14 @@ class Moments(ABC):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class Posterior(Moments):
-    """The posteriors of the documents of a batch, as a solver left them.
+    """Posteriors of the documents of a batch.
 
     Attributes:
         mean: ``(num_docs, latent_dim)`` posterior mean of eta, or of theta.
         index: ``(num_docs,)`` int64 positions of the documents in their corpus.
-        converged: ``(num_docs,)`` bool, the solver met its tolerance.
+        converged: ``(num_docs,)`` bool, whether the solver met its tolerance.
         iterations: ``(num_docs,)`` int64 iterations used.
-        objective: ``(num_docs,)`` float64 nats, the solver's own objective at the solution.
+        objective: ``(num_docs,)`` float64 nats, the solver's objective at the solution.
     """
 
     index: Tensor
@@ -103,11 +103,11 @@ class Posterior(Moments):
     @property
     @abstractmethod
     def variance(self) -> Tensor:
-        """Its diagonals ``(num_docs, latent_dim)``."""
+        """Diagonals of the covariances ``(num_docs, latent_dim)``."""
 
     @abstractmethod
     def theta(self, latent: Tensor) -> Tensor:
-        """Topic proportions ``(..., num_topics)`` of latent variables ``(..., latent_dim)``."""
+        """Topic proportions ``(..., num_topics)`` from latent variables ``(..., latent_dim)``."""
 
     @abstractmethod
     def topic_weights(self, temperature: float = 1.0) -> Tensor:
@@ -122,11 +122,11 @@ class Posterior(Moments):
 
     @abstractmethod
     def draw(self, key: Tensor, rows: Rows = slice(None)) -> Tensor:
-        """Draws of the latent variable, each a function of its key.
+        """Draws of the latent variable. Each draw is a function of its key.
 
         Args:
             key: ``(..., num_rows)`` int64 keys of :mod:`torch_lntm.noise`.
-            rows: The documents, all by default.
+            rows: The documents. Defaults to all.
 
         Returns:
             ``(..., num_rows, latent_dim)`` float64.
@@ -135,33 +135,33 @@ class Posterior(Moments):
     def source_moments(self, space: LatentSpace) -> tuple[Tensor, Tensor]:
         """Posterior means and standard deviations of the sources ``(num_docs, num_sources)``.
 
-        By default from the moments of eta, for sources that are normal given eta.
+        By default they follow from the moments of eta, for sources that are normal given eta.
 
         Args:
-            space: The documents' space, that of a prior with sources.
+            space: The documents' space, of a prior with sources.
         """
         return cast(GaussianFactorSpace, space).source_moments(self.mean, self.covariance)
 
     @property
     def warm_start(self) -> Tensor:
-        """What the next ``guide.posterior`` of the same documents should start from.
+        """Initial values for the next ``guide.posterior`` of the same documents.
 
-        The means ``(num_docs, latent_dim)``, unless the guide says otherwise.
+        Defaults to the means ``(num_docs, latent_dim)``.
         """
         return self.mean
 
     def samples(self, num_samples: int, seed: int = 0) -> Tensor:
         """Draws of the latent variable ``(num_samples, num_docs, latent_dim)``.
 
-        They are functions of the seed and the documents' positions in their corpus: independent
-        between documents, and the same in every batch and on every device.
+        A draw is a function of the seed and of the document's position in its corpus. Draws are
+        independent between documents, and equal in every batch and on every device.
         """
         require_whole(1, num_samples=num_samples)
         key = noise.document_keys(seed, self.index, num_samples)
         return self.draw(key).to(self.mean.dtype)
 
     def theta_mode(self) -> Tensor:
-        """Topic proportions ``(num_docs, num_topics)`` at the mode on the softmax scale."""
+        """Topic proportions ``(num_docs, num_topics)`` at the mean of eta (its mode), or of theta."""
         return self.theta(self.mean)
 
     def theta_samples(self, num_samples: int, seed: int = 0) -> Tensor:
@@ -176,13 +176,13 @@ class Posterior(Moments):
     def theta_mean(self, num_samples: int = 200, seed: int = 0) -> Tensor:
         """Posterior mean of the topic proportions ``(num_docs, num_topics)``, by draws.
 
-        A posterior that knows the mean does without draws; see :attr:`has_exact_theta_mean`.
+        Posteriors with an exact mean ignore the arguments; see :attr:`has_exact_theta_mean`.
         """
         return self.theta_samples(num_samples, seed).mean(0)
 
     @property
     def has_exact_theta_mean(self) -> bool:
-        """Whether :meth:`theta_mean` takes no draws."""
+        """Whether :meth:`theta_mean` is exact rather than a mean of draws."""
         return False
 
     def theta_interval(
@@ -191,15 +191,15 @@ class Posterior(Moments):
         """Equal-tailed intervals of the topic proportions, by draws.
 
         Args:
-            level: Probability that each interval covers under this posterior, between 0 and 1.
-            num_samples: Draws.
+            level: Probability that an interval covers under this posterior, between 0 and 1.
+            num_samples: Number of draws.
             seed: Seed of the draws.
 
         Returns:
             ``(lower, upper)``, each ``(num_docs, num_topics)``.
 
         Raises:
-            ConfigError: ``level`` is not between 0 and 1, or there are no draws.
+            ConfigError: ``level`` is not between 0 and 1, or ``num_samples`` is less than 1.
         """
         if not 0 < level < 1:
             raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
@@ -215,5 +215,5 @@ class Posterior(Moments):
         )
 
 
-#: What a guide's warm start has one row for: a document, or a stored count of the batch.
+#: Rows of a guide's warm start: documents, or stored counts ("entries").
 WarmStartRows = Literal["documents", "entries"]
