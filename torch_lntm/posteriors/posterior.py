@@ -161,7 +161,7 @@ class Posterior(Moments):
         return self.draw(key).to(self.mean.dtype)
 
     def theta_mode(self) -> Tensor:
-        """Topic proportions ``(num_docs, num_topics)`` at the mean of eta (its mode), or of theta."""
+        """Topic proportions ``(num_docs, num_topics)`` at the mean of eta, or the mean of theta."""
         return self.theta(self.mean)
 
     def theta_samples(self, num_samples: int, seed: int = 0) -> Tensor:
