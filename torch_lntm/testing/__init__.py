@@ -1,9 +1,9 @@
-"""Contracts of a model's parts and of guides, as checks to call in tests.
+"""Checks of the contracts of models' parts and of guides, for tests.
 
-``check_prior``, ``check_topics`` and ``check_words`` compare the methods of a part with its Pyro
-program, which defines the part. ``check_guide`` checks what engines, evaluators and ``SVI`` rely
-on. Each raises an ``AssertionError`` with the method that disagrees. They are for small batches,
-such as five documents over ten words and three topics, in float64.
+:func:`check_prior`, :func:`check_topics` and :func:`check_words` compare the methods of a part with
+its Pyro program, the definition of the part. :func:`check_guide` checks a guide's posteriors for
+engines, evaluators and ``SVI``. A failed check raises ``AssertionError`` with the name of the
+method. Use small batches in float64, for instance five documents over ten words and three topics.
 """
 
 from torch_lntm.testing.guides import check_guide

@@ -1,4 +1,4 @@
-"""Helpers of the checks: what they raise, and the tolerances that they share."""
+"""Helpers of the checks: assertions and shared tolerances."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-#: Relative and absolute error of numbers that should be equal.
+#: Relative and absolute tolerance of equal numbers.
 RTOL, ATOL = 1e-6, 1e-8
-#: Standard errors by which means of draws may be off: 24 of them fail falsely once in 100,000
-#: checks.
+#: Tolerance of means of draws, in standard errors. A check of 24 means fails falsely once in
+#: 100,000 runs.
 STANDARD_ERRORS = 5.5
-#: Size and number of the moves of parameters away from what an M-step leaves.
+#: Size and number of random steps away from an M-step's result.
 NUDGE, NUDGES = 1e-3, 8
 
 
 def check(holds: bool, message: str) -> None:
-    """Raise ``AssertionError`` with a message unless something holds."""
+    """Raise ``AssertionError`` with a message unless a condition holds."""
     if not holds:
         raise AssertionError(message)
 
 
-def equal(found: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
-    """Raise ``AssertionError`` unless two tensors agree; the message says by how much they differ.
+def equal(actual: Tensor, expected: Tensor, message: str, rtol: float = RTOL) -> None:
+    """Raise ``AssertionError`` unless two tensors agree. The error adds the largest difference.
 
     Args:
-        found: A tensor.
-        expected: A tensor of the same shape.
+        actual: A tensor.
+        expected: A tensor of equal shape.
         message: Text of the error.
         rtol: Relative and absolute tolerance.
     """
-    found, expected = found.detach().double(), expected.detach().double()
-    worst = float((found - expected).abs().max()) if found.numel() else 0.0
+    actual, expected = actual.detach().double(), expected.detach().double()
+    worst = float((actual - expected).abs().max()) if actual.numel() else 0.0
     check(
-        found.shape == expected.shape and torch.allclose(found, expected, rtol=rtol, atol=rtol),
+        actual.shape == expected.shape and torch.allclose(actual, expected, rtol=rtol, atol=rtol),
         f"{message} (largest difference {worst:.3g})",
     )
 
@@ -56,31 +56,31 @@ def check_m_step(
     slack: float,
     exact: bool = True,
 ) -> None:
-    """Check that M-steps do not lower the density of what they were given.
+    """Check that M-steps do not lower their objective.
 
     Args:
-        part: The prior, topics or words, which M-steps change.
-        density: Returns the log density at the present parameters, as a scalar.
+        part: The prior, topics or words of the M-steps.
+        density: Returns the objective, a log density at the current parameters, as a scalar.
         m_step: Makes the M-steps.
-        slack: Loss of log density that counts as rounding.
-        exact: Nothing near the parameters may exceed the density either.
+        slack: Tolerated decrease of the log density, for rounding errors.
+        exact: Whether to check for a local maximum too.
     """
     before = float(density())
     m_step()
     after = float(density())
     check(
         after >= before - slack,
-        f"m_step() lowers the log density of what it was given, from {before} to {after}",
+        f"m_step() lowers the log density of its sums, from {before} to {after}",
     )
     parameters = [(x, x.clone()) for x in part.parameters() if x.requires_grad]
     for seed in range(NUDGES if exact else 0):
         for size in (NUDGE, -NUDGE):
             nudge_((x for x, _ in parameters), seed, size)
-            there = float(density())
+            nearby = float(density())
             check(
-                there <= after + slack,
-                "m_step() does not maximise the log density of what it was given: "
-                f"{after} there, {there} near it",
+                nearby <= after + slack,
+                "m_step() does not maximise the log density of its sums: "
+                f"{after} at its result, {nearby} nearby",
             )
             for parameter, value in parameters:
                 parameter.copy_(value)

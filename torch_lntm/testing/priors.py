@@ -1,4 +1,4 @@
-"""check_prior: what a prior must satisfy to work everywhere."""
+"""check_prior: a prior's contract with every algorithm."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ def check_prior(prior: DocumentPrior, batch: DocumentBatch, *, exact_m_step: boo
     """Check that a prior's spaces, statistics and M-step agree with its Pyro program.
 
     Args:
-        prior: The prior, in float64; it is not changed.
-        batch: Documents, with the covariates that the prior asks for.
-        exact_m_step: The M-step maximises. Then it may not lower the density of what it was given.
+        prior: The prior, in float64. It stays unchanged.
+        batch: Documents, with the covariates of the prior if it has any.
+        exact_m_step: Whether the M-step is an exact maximiser. Its objective must then stay or
+            rise.
 
     Raises:
-        AssertionError: Something does not agree; the message says what.
+        AssertionError: A check fails. The message names the method.
+
+    Example:
+        >>> five, _ = lntm.models.ctm(3, 10).generate([20, 30, 25, 40, 10])
+        >>> prior = lntm.models.LogisticNormalPrior(3)
+        >>> lntm.testing.check_prior(prior, five.batch(dtype=torch.float64))
     """
     prior = copy.deepcopy(prior).double()
     batch = batch.to(dtype=torch.float64)
@@ -61,7 +67,7 @@ def _site_log_prob(model: TopicModel, batch: DocumentBatch, latents: dict[str, T
     conditioned = poutine.condition(model, data=latents)
     trace: Any = poutine.trace(conditioned).get_trace(batch)
     trace.compute_log_prob()
-    # Sites are scaled from the batch to the corpus; a density is that of the batch.
+    # The trace scales log probabilities from the batch to the corpus. Here they are unscaled.
     return sum(
         (trace.nodes[name]["fn"].log_prob(trace.nodes[name]["value"]) for name in latents),
         torch.zeros(()),
@@ -77,11 +83,11 @@ def _draw(space: LatentSpace, batch: DocumentBatch, seed: int = 0) -> Tensor:
 
 
 def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, what: str) -> None:
-    """Shapes, derivatives and selections of one space."""
+    """Shapes, derivatives and selections of a space."""
     z = _draw(space, batch)
     rows = batch.num_docs
     check(tuple(z.shape) == (rows, space.dim), f"{what}: draw has shape {tuple(z.shape)}")
-    check(space.sites[-1] == model.prior.latent, f"{what}: the main site is not the last")
+    check(space.sites[-1] == model.prior.latent, f"{what}: the last site must be the main site")
     logits, latents = space.logits(z), space.latents(z)
     check(tuple(logits.shape) == (rows, model.num_topics), f"{what}: logits {tuple(logits.shape)}")
     check(tuple(latents) == space.sites, f"{what}: latents() has other sites than `sites`")
@@ -99,9 +105,9 @@ def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, wh
         equal(loc + z @ loading.double(), logits, f"{what}: affine is not logits()")
         equal(space.gradient(z), -z, f"{what}: affine, but z is not standard normal")
     keys = noise.document_keys(1, batch.index, 1)[0]
-    placed = space.place(latents[model.prior.latent], keys)
+    at = space.place(latents[model.prior.latent], keys)
     equal(
-        model.prior.theta(space.latents(placed)[model.prior.latent]),
+        model.prior.theta(space.latents(at)[model.prior.latent]),
         theta,
         f"{what}: place() gives the main site another value",
         1e-5,
@@ -128,7 +134,7 @@ def _by_document(
 
 
 def _check_program_density(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
-    """Density of z less the Jacobian of the sites equals the program's, where z and sites match."""
+    """log_density() minus the Jacobian of bijective sites is the program's density."""
     z = _draw(space, batch)
     latents = space.latents(z)
     emitted = latent_sites(model, batch)
@@ -149,46 +155,48 @@ def _check_program_density(space: LatentSpace, model: TopicModel, batch: Documen
 
 
 def _on_simplex(model: TopicModel) -> bool:
-    """Whether the main site is theta itself."""
+    """Whether theta is the main site."""
     return model.prior.latent == "theta"
 
 
 def _check_identified_density(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
-    """The density of what the likelihood sees is the program's, the rest integrated out."""
+    """An identified space has the program's density, with all other directions integrated out."""
     z = _draw(space, batch)
     latents = space.latents(z)
     if _on_simplex(model):
-        # Density on the simplex is in all coordinates but one.
+        # A density on the simplex is in its first K - 1 coordinates.
         jacobian = _by_document(lambda part, x: part.latents(x)["theta"][..., :-1], space, z)
-        found = space.log_density(z) - torch.linalg.slogdet(jacobian).logabsdet
+        actual = space.log_density(z) - torch.linalg.slogdet(jacobian).logabsdet
         expected = _site_log_prob(model, batch, latents)
     else:
-        found, expected = _affine_densities(space, model, batch, z)
-    equal(found, expected, "identified(): log_density() is not the program's", 1e-5)
+        actual, expected = _affine_densities(space, model, batch, z)
+    equal(actual, expected, "identified(): log_density() is not the program's", 1e-5)
 
 
 def _affine_densities(
     space: LatentSpace, model: TopicModel, batch: DocumentBatch, z: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log densities of the contrasts of the logits and of the space's other sites, twice.
+    """Log densities of the logits' contrasts and of further sites: the space's and the program's.
 
-    Once from the space, once from the program, whose other directions are integrated out. That is
-    exact where its density is log-quadratic in them, as that of a normal eta is.
+    The program's density is integrated over the remaining directions. The integral is exact for
+    densities log-quadratic in these directions, such as a normal eta's.
     """
     basis = contrast_basis(model.num_topics).to(z)
     others = space.sites[:-1]
     sizes = {name: s["value"].shape[-1] for name, s in latent_sites(model, batch).items()}
 
-    def seen(part: LatentSpace, x: Tensor) -> Tensor:
+    def identified(part: LatentSpace, x: Tensor) -> Tensor:
         values = part.latents(x)
         return torch.cat([*(values[name] for name in others), part.logits(x) @ basis.mT], -1)
 
-    found = space.log_density(z) - torch.linalg.slogdet(_by_document(seen, space, z)).logabsdet
+    jacobian = _by_document(identified, space, z)
+    actual = space.log_density(z) - torch.linalg.slogdet(jacobian).logabsdet
     prior = model.prior.space(batch)
     at = {**prior.latents(_draw(prior, batch)), **space.latents(z)}
     eta = at[model.prior.latent]
     lifting = torch.autograd.functional.jacobian(getattr(model.prior, "lift", lambda x: x), eta[0])
-    # Directions of (sites) that are not seen: of eta those without contrasts, and absent sites.
+    # Directions to integrate out: the null space of eta's contrasts, and sites absent from the
+    # space.
     contrasts = basis @ lifting
     null = torch.linalg.svd(contrasts, full_matrices=True).Vh[len(basis) :]
     scale = 0.5 * torch.linalg.slogdet(contrasts @ contrasts.mT).logabsdet
@@ -217,7 +225,7 @@ def _affine_densities(
             value = value + 0.5 * len(origin) * math.log(2.0 * math.pi)
             value = value - 0.5 * torch.linalg.slogdet(-hessian).logabsdet
         expected.append(value - scale)
-    return found, torch.stack(expected)
+    return actual, torch.stack(expected)
 
 
 def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) -> None:
@@ -241,7 +249,7 @@ def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) ->
 
 
 def _check_joint(model: TopicModel, batch: DocumentBatch) -> None:
-    """``bind().log_joint`` is the traced joint."""
+    """``bind().log_joint`` is the joint density of the trace."""
     target = model.bind(batch)
     z = _draw(target.space, batch)
     log_prior, log_likelihood = target.log_joint(z)
@@ -260,7 +268,7 @@ def _check_joint(model: TopicModel, batch: DocumentBatch) -> None:
 def _log_likelihood(
     model: TopicModel, batch: DocumentBatch, space: LatentSpace, z: Tensor
 ) -> Tensor:
-    """Log likelihood of a small batch, summed, by dense products that share no kernel."""
+    """Log likelihood of a small batch, summed, by dense products independent of the kernels."""
     theta = torch.softmax(space.logits(z), -1)
     words = (theta @ model.topics.probs.detach()).log()
     return (batch.to_csr().to_dense() * words).sum()
@@ -270,7 +278,7 @@ def _log_likelihood(
 
 
 def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: bool) -> None:
-    """Statistics add up over documents, and an M-step does not lower what it maximises."""
+    """Statistics add up over documents, and M-steps keep or raise their objective."""
     prior, space = model.prior, model.prior.space(batch)
     z = _draw(space, batch)
 
@@ -281,15 +289,16 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
         return Draws(latents, part.logits(at)[None], weights)
 
     rows = torch.arange(batch.num_docs)
-    whole = prior.statistics(moments(rows), batch)
+    sums = prior.statistics(moments(rows), batch)
     parts = [
         prior.statistics(moments(part), batch.select(part))
         for part in rows.split(max(1, batch.num_docs // 2))
     ]
-    for name, value in whole.items():
+    for name, value in sums.items():
         total = torch.stack([part[name] for part in parts]).sum(0)
         equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
-    # Expectations are linear: those of means alone would leave out how uncertain latents are.
+    # Statistics are linear in the draws' weights. Statistics of the means alone would omit the
+    # posterior covariances.
     both = torch.stack([z, _draw(space, batch, 1)])
     latents = space.latents(both)
     weights = torch.full((2, batch.num_docs), 0.5, dtype=torch.float64)
@@ -305,7 +314,7 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
         equal(
             value,
             (one[name] + other[name]) / 2,
-            f"the statistic {name} is not the expectation of what it is of single draws",
+            f"the statistic {name} is not the expectation over single draws",
         )
     _check_start(model, batch, torch.softmax(space.logits(z), -1))
     if exact_m_step:
@@ -315,12 +324,12 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
             return _site_log_prob(model, batch, at).sum() + prior.log_prior()
 
         slack = 1e-6 * abs(float(density().detach()))
-        check_m_step(prior, density, lambda: prior.m_step(float(batch.num_docs), **whole), slack)
+        check_m_step(prior, density, lambda: prior.m_step(float(batch.num_docs), **sums), slack)
 
 
 @torch.no_grad()
 def _check_start(model: TopicModel, batch: DocumentBatch, theta: Tensor) -> None:
-    """A fit can start: from proportions, whose latents have them, to finite parameters."""
+    """Starts reproduce their proportions and leave finite parameters."""
     prior = copy.deepcopy(model.prior)
     theta = theta.clamp_min(10 * MIN_PROPORTION)
     theta = theta / theta.sum(-1, keepdim=True)

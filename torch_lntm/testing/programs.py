@@ -1,4 +1,4 @@
-"""The sites of a model's program, as the checks read them."""
+"""Sites of a model's program, for the checks."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def traced_likelihood(
     conditioned = poutine.condition(model, data=latents)
     trace: Any = poutine.trace(conditioned).get_trace(batch)
     counts = trace.nodes["counts"]
-    found: Tensor = counts["fn"].log_prob(counts["value"])
-    return found
+    log_likelihood: Tensor = counts["fn"].log_prob(counts["value"])
+    return log_likelihood

@@ -1,4 +1,4 @@
-"""check_topics: what topics must satisfy to work everywhere."""
+"""check_topics: the contract of topics with every algorithm."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch_lntm.models import LogisticNormalPrior, TopicModel, Topics
 from torch_lntm.testing.checks import check, check_m_step, equal, nudge_
 from torch_lntm.testing.programs import traced_likelihood
 
-#: Tokens of each topic in the counts that M-steps are checked with.
+#: Tokens of each topic in the checks of M-steps.
 TOKENS = 500.0
-#: Loss of log density, per token, up to which an M-step counts as a maximiser.
+#: Tolerance of an exact M-step, in log density per token.
 SLACK = 1e-7
 
 
@@ -25,12 +25,18 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
     """Check that topics, their prior and their M-step agree with the Pyro program.
 
     Args:
-        topics: The topics; they are not changed.
-        batch: Documents over their vocabulary, with the groups that the topics ask for.
-        exact_m_step: The M-step maximises. Otherwise it may only not lower the density.
+        topics: The topics. They stay unchanged.
+        batch: Documents over their vocabulary, with the groups of the topics if they have any.
+        exact_m_step: Whether the M-step is an exact maximiser. An inexact M-step must keep or raise
+            its objective.
 
     Raises:
-        AssertionError: Something does not agree; the message says what.
+        AssertionError: A check fails. The message names the method.
+
+    Example:
+        >>> five, _ = lntm.models.ctm(3, 10).generate([20, 30, 25, 40, 10])
+        >>> topics = lntm.models.DirichletTopics(3, 10)
+        >>> lntm.testing.check_topics(topics, five.batch(dtype=torch.float64))
     """
     topics = copy.deepcopy(topics).double()
     batch = batch.to(dtype=torch.float64)
@@ -53,7 +59,7 @@ def check_topics(topics: Topics, batch: DocumentBatch, *, exact_m_step: bool = T
 
 
 def _counts(topics: Topics, seed: int = 0) -> Tensor:
-    """Random word counts, some of them 0, ``(num_topics, num_groups * num_words)`` float64."""
+    """Random word counts, partly 0, ``(num_topics, num_groups * num_words)`` float64."""
     generator = torch.Generator().manual_seed(seed)
     size = (topics.num_topics, topics.num_groups * topics.num_words)
     weights = torch.rand(size, generator=generator, dtype=torch.float64).pow(4)
@@ -62,20 +68,20 @@ def _counts(topics: Topics, seed: int = 0) -> Tensor:
 
 
 def _log_joint(topics: Topics, counts: Tensor) -> Tensor:
-    """The density that M-steps maximise."""
+    """Objective of M-steps."""
     probs, used = topics.double_probs, counts > 0
     return (counts[used] * probs[used].log()).sum() + topics.log_prior()
 
 
 def _nudged(topics: Topics, seed: int) -> Topics:
-    """A copy whose parameters are a random step away."""
+    """A copy with parameters a random step away."""
     moved = copy.deepcopy(topics)
     nudge_(moved.parameters(), seed, 0.1)
     return moved
 
 
 def _check_probs(topics: Topics) -> None:
-    """Probabilities have their shape, and add up in each group, in both precisions."""
+    """Probabilities have the right shape, and sum to 1 in each group, in both precisions."""
     size = (topics.num_topics, topics.num_groups * topics.num_words)
     for name, one in (("float64", topics), ("float32", copy.deepcopy(topics).float())):
         probs = one.probs
@@ -83,14 +89,19 @@ def _check_probs(topics: Topics) -> None:
         check(bool((probs >= 0).all()), f"probs has negative entries in {name}")
         total = probs.unflatten(1, (topics.num_groups, topics.num_words)).sum(-1)
         equal(total, torch.ones_like(total), f"probs of a group do not add up to 1 in {name}", 1e-5)
-        equal(probs, topics.probs, f"probs in {name} are others", 1e-4)
+        equal(probs, topics.probs, f"probs in {name} differ from probs in float64", 1e-4)
         check(one.double_probs.dtype == torch.float64, "double_probs are not float64")
-        equal(one.double_probs, topics.probs, f"double_probs in {name} are others", 1e-5)
+        equal(
+            one.double_probs,
+            topics.probs,
+            f"double_probs in {name} differ from probs in float64",
+            1e-5,
+        )
     check(len(topics.top_words(3)[0]) == topics.num_topics, "top_words() lacks topics")
 
 
 def _check_program(topics: Topics) -> None:
-    """emit() has the sites, at which it gives the probabilities and the density of log_prior()."""
+    """emit() has the sites, and agrees with probs and log_prior() at their values."""
     offsets = []
     for one in (topics, _nudged(topics, 1)):
         latents = {name: value.detach() for name, value in one.latents().items()}
@@ -104,13 +115,13 @@ def _check_program(topics: Topics) -> None:
     equal(offsets[0], offsets[1], "log_prior() is not the density of emit()'s sites", 1e-6)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        drawn = topics.emit()
-    check(tuple(drawn.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape")
-    check(bool(torch.isfinite(drawn).all()), "a draw of emit() is not finite")
+        draw = topics.emit()
+    check(tuple(draw.shape) == tuple(topics.probs.shape), "a draw of emit() has another shape")
+    check(bool(torch.isfinite(draw).all()), "a draw of emit() is not finite")
 
 
 def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
-    """Every document's words have the probabilities of its group, in the program and bound."""
+    """Every document's words have the probabilities of its group, in the program and in bind()."""
     model = TopicModel(LogisticNormalPrior(topics.num_topics, dtype=torch.float64), topics)
     target = model.to(batch.device).bind(batch)
     z = target.space.draw(noise.document_keys(0, batch.index, 1))[0].double()
@@ -123,34 +134,34 @@ def _check_documents(topics: Topics, batch: DocumentBatch) -> None:
         logs = (theta[rows] @ probs).log()
         expected[rows] = torch.where(counts > 0, counts * logs, 0.0).sum(1).cpu()
     equal(target.log_joint(z)[1].cpu(), expected, "the bound likelihood is not that of by_group()")
-    found = traced_likelihood(model, batch, target.space.latents(z))
-    equal(found.cpu(), expected, "the program's likelihood is not that of by_group()")
+    traced = traced_likelihood(model, batch, target.space.latents(z))
+    equal(traced.cpu(), expected, "the program's likelihood is not that of by_group()")
 
 
 def _check_copies(topics: Topics) -> None:
-    """Parameters and buffers are all that there is: a state dictionary gives the topics back."""
+    """A state dictionary restores the topics."""
     other = _nudged(topics, 2)
     other.load_state_dict(topics.state_dict())
-    equal(other.probs, topics.probs, "a state dictionary does not give the topics back")
+    equal(other.probs, topics.probs, "a state dictionary fails to restore the topics")
 
 
 def _check_contexts(topics: Topics) -> None:
-    """Within cached() probabilities are computed once, and anew after it."""
+    """cached() computes probabilities once, and they are computed anew after it."""
     moved = _nudged(topics, 3)
     before = topics.probs.detach().clone()
     with topics.cached():
         check(topics.probs is topics.probs, "probs is computed again within cached()")
-        equal(topics.probs, before, "probs is another within cached()")
+        equal(topics.probs, before, "probs changes within cached()")
     topics.load_state_dict(moved.state_dict())
     equal(topics.probs, moved.probs, "probs is not computed anew after cached()")
     with topics.updated_often():
         topics.m_step(_counts(topics))
-        within = topics.probs.detach().clone()
-    equal(topics.probs, within, "updated_often() leaves other topics than it ended with", 1e-5)
+        last = topics.probs.detach().clone()
+    equal(topics.probs, last, "topics change at the end of updated_often()", 1e-5)
 
 
 def _check_start(topics: Topics) -> None:
-    """A start gives finite topics that explain its counts better than uniform ones."""
+    """A start gives finite topics with a higher likelihood of its counts than uniform topics."""
     if not any(parameter.requires_grad for parameter in topics.parameters()):
         return
     started = copy.deepcopy(topics)
@@ -159,13 +170,13 @@ def _check_start(topics: Topics) -> None:
     for name, parameter in started.named_parameters():
         check(bool(parameter.isfinite().all()), f"start_() leaves {name} not finite")
     for probs in started.double_probs.split(started.num_words, 1):
-        found = float((counts * probs.clamp_min(1e-300).log()).sum())
+        log_likelihood = float((counts * probs.clamp_min(1e-300).log()).sum())
         uniform = -float(counts.sum()) * torch.tensor(float(started.num_words)).log().item()
-        check(found >= uniform, "start_() explains its counts worse than uniform topics")
+        check(log_likelihood >= uniform, "start_() explains its counts worse than uniform topics")
 
 
 def _check_gradient(topics: Topics) -> None:
-    """gradient_() is the gradient of the density that M-steps maximise."""
+    """gradient_() is the gradient of the M-steps' objective."""
     if "gradient" not in topics.updates:
         return
     counts = _counts(topics, 5)
@@ -175,7 +186,7 @@ def _check_gradient(topics: Topics) -> None:
     value = (counts * topics.probs.log()).sum() + topics.log_prior()
     parameters = [p for p in topics.parameters() if p.requires_grad]
     expected = torch.autograd.grad(value, parameters)
-    for (name, found), slope in zip(written.items(), expected, strict=True):
-        check(found is not None, f"gradient_() leaves {name} without a gradient")
-        assert found is not None
-        equal(found, slope, f"gradient_() of {name} is not the gradient of the log joint", 1e-5)
+    for (name, gradient), slope in zip(written.items(), expected, strict=True):
+        check(gradient is not None, f"gradient_() leaves {name} without a gradient")
+        assert gradient is not None
+        equal(gradient, slope, f"gradient_() of {name} is not the gradient of the log joint", 1e-5)

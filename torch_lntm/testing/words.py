@@ -1,4 +1,4 @@
-"""check_words: what a likelihood of words must satisfy to work everywhere."""
+"""check_words: the contract of a likelihood of words with every algorithm."""
 
 from __future__ import annotations
 
@@ -23,23 +23,28 @@ from torch_lntm.models import Words
 from torch_lntm.models.priors.prior import is_up_to_date
 from torch_lntm.testing.checks import ATOL, STANDARD_ERRORS, check, check_m_step, equal
 
-#: Documents that are drawn, and draws of the tokens of topics.
+#: Number of drawn documents, and of draws of the topics' tokens.
 DRAWN_DOCS, DRAWS = 20_000, 2_000
 #: M-steps from any start to the maximum.
 M_STEPS = 60
-#: The methods that say which distribution the counts have.
+#: Methods that define the distribution of the counts.
 DENSITY = ("log_terms", "tokens", "length_term")
 
 
 def check_words(words: Words, batch: DocumentBatch) -> None:
-    """Check that a likelihood is a distribution, and that its other methods are those of it.
+    """Check that a likelihood is a distribution, and that its methods agree with it.
 
     Args:
-        words: The likelihood; it is not changed.
-        batch: Documents, some of which repeat words, over at least three words.
+        words: The likelihood. It stays unchanged.
+        batch: Documents over at least three words. Some of them repeat words.
 
     Raises:
-        AssertionError: Something does not agree; the message says what.
+        AssertionError: A check fails. The message names the method.
+
+    Example:
+        >>> five, _ = lntm.models.ctm(3, 10).generate([20, 30, 25, 40, 10])
+        >>> words = lntm.models.DirichletMultinomial()
+        >>> lntm.testing.check_words(words, five.batch(dtype=torch.float64))
     """
     words = copy.deepcopy(words).double().to(batch.device)
     batch = batch.to(dtype=torch.float64)
@@ -58,7 +63,7 @@ def check_words(words: Words, batch: DocumentBatch) -> None:
 
 
 def _check_terms(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """tokens() are the derivatives of log_terms() in the logarithms of the probabilities."""
+    """tokens() are the derivatives of log_terms() in the log probabilities."""
     cells = Cells.of(batch)
     log_s = word_probabilities(theta, topics, batch).log().requires_grad_()
     terms = words.log_terms(log_s.exp(), cells)
@@ -93,41 +98,41 @@ def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentB
             columns = batch.word_index[start:stop]
             cells = Cells(batch.counts[start:stop], columns)
             alone = log_likelihood_at(theta[d : d + 1].log(), topics.mT[columns], cells, words)
-            equal(alone, expected[d : d + 1], "a document alone has another likelihood")
+            equal(alone, expected[d : d + 1], "a single document has another likelihood")
     single = batch.to(dtype=torch.float32)
-    found = mixture_log_likelihood(theta.float(), topics.float(), single, words)
-    equal(found, expected, "the likelihood in float32 is another", 1e-4)
+    in_float32 = mixture_log_likelihood(theta.float(), topics.float(), single, words)
+    equal(in_float32, expected, "the likelihood in float32 differs", 1e-4)
 
 
 def _check_bound(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """Independent draws with tokens() for counts bound the likelihood from below, tight once."""
+    """Independent draws of tokens() bound the likelihood from below, tightly at their theta."""
     exact = mixture_log_likelihood(theta, topics, batch, words)
     for other in (theta, theta.flip(1), theta.square() / theta.square().sum(1, keepdim=True)):
-        drawn, raised = surrogate(words, word_probabilities(other, topics, batch), batch)
-        bound = mixture_log_likelihood(theta, topics, drawn) + raised
+        surrogates, offset = surrogate(words, word_probabilities(other, topics, batch), batch)
+        bound = mixture_log_likelihood(theta, topics, surrogates) + offset
         check(
             bool((bound <= exact + 1e-8).all()),
             "independent draws of tokens() do not bound the likelihood: terms are not convex in "
             "log s",
         )
         if other is theta:
-            equal(bound, exact, "the bound is not tight where it was taken")
+            equal(bound, exact, "the bound is loose at its own theta")
 
 
 def _of_pairs(words: Words, s: Tensor) -> Tensor:
-    """Probabilities ``(num_words, num_words)`` of two tokens in order, of the mixture s."""
+    """Probabilities ``(num_words, num_words)`` of two tokens in order, from the mixture s."""
     num_words = len(s)
     pairs = torch.cartesian_prod(*[torch.arange(num_words, device=s.device)] * 2)
     dense = torch.zeros(len(pairs), num_words, dtype=torch.float64, device=s.device)
     dense.scatter_add_(1, pairs, torch.ones_like(pairs, dtype=torch.float64))
     batch = DocumentBatch.from_csr(dense.to_sparse_csr())
     weights = s.new_ones(len(pairs), 1)
-    found = mixture_log_likelihood(weights, s[None], batch, words)
-    return found.exp().view(num_words, num_words).detach()
+    log_likelihood = mixture_log_likelihood(weights, s[None], batch, words)
+    return log_likelihood.exp().view(num_words, num_words).detach()
 
 
 def _check_distribution(words: Words, s: Tensor) -> None:
-    """Probabilities of one and of two tokens add up, and predict what the words say."""
+    """Probabilities of single tokens and of pairs sum to 1, and agree with the predictions."""
     identity = torch.eye(len(s), dtype=torch.float64, device=s.device)
     one = DocumentBatch.from_csr(identity.to_sparse_csr())
     first = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words).exp().detach()
@@ -146,7 +151,7 @@ def _check_distribution(words: Words, s: Tensor) -> None:
     expected = first.expand_as(after)
     if words.cache_weight is not None:
         expected = (identity + words.cache_weight * s) / (1 + words.cache_weight)
-    equal(after, expected, "the next token is not as cache_weight says")
+    equal(after, expected, "the next token contradicts cache_weight")
     if is_up_to_date(words, "overdispersion", *DENSITY):
         # Counts of two tokens: 2 s, s² + …, by enumeration.
         both, mean = pairs.diagonal(), 2 * first
@@ -160,32 +165,32 @@ def _check_distribution(words: Words, s: Tensor) -> None:
 
 
 def _check_copies(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """A state dictionary gives the likelihood back."""
+    """A state dictionary restores the likelihood."""
     expected = mixture_log_likelihood(theta, topics, batch, words)
     other = copy.deepcopy(words)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(0.9)
     other.load_state_dict(words.state_dict())
-    found = mixture_log_likelihood(theta, topics, batch, other)
-    equal(found, expected, "a state dictionary does not give the likelihood back")
+    restored = mixture_log_likelihood(theta, topics, batch, other)
+    equal(restored, expected, "a state dictionary fails to restore the likelihood")
 
 
 def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """Statistics add up over documents, and M-steps end where the likelihood is highest."""
+    """Statistics add up over documents, and M-steps reach a maximum of the likelihood."""
     words = copy.deepcopy(words)
     if not any(parameter.requires_grad for parameter in words.parameters()):
         return
     s = word_probabilities(theta, topics, batch)
-    whole = words.statistics(s, batch)
-    check(bool(whole), "there are parameters, but statistics() has no sums for m_step()")
+    sums = words.statistics(s, batch)
+    check(bool(sums), "there are parameters, but statistics() has no sums for m_step()")
     rows = torch.arange(batch.num_docs, device=batch.device)
     parts = []
     for some in rows.split(max(1, batch.num_docs // 2)):
         part = batch.select(some)
         parts.append(words.statistics(word_probabilities(theta[some], topics, part), part))
     weighted = words.statistics(s, batch, torch.full_like(theta[:, 0], 0.5))
-    for name, value in whole.items():
+    for name, value in sums.items():
         total = torch.stack([part[name] for part in parts]).sum(0)
         equal(total, value, f"the statistic {name} of all documents is not the sum of its parts")
         equal(2 * weighted[name], value, f"the statistic {name} does not follow the weights")
@@ -201,7 +206,7 @@ def _check_m_step(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBa
 
 
 def _check_draws(words: Words, theta: Tensor, topics: Tensor, batch: DocumentBatch) -> None:
-    """Drawn words have the probabilities, and drawn tokens the mean of tokens()."""
+    """Drawn words have the right probabilities, and drawn tokens the mean of tokens()."""
     s, num_words = topics[0], topics.shape[1]
     if is_up_to_date(words, "draw_words", *DENSITY):
         generator = torch.Generator(s.device).manual_seed(0)
