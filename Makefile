@@ -1,11 +1,11 @@
-# make demo | test | test-studies | quick | check | docs | links | studies | setup; each first completes .venv.
+# make demo | test | test-studies | quick | check | docs | wheel | links | studies | setup; each first completes .venv.
 # Another interpreter: make PYTHON=python3.11 test. Some of the tests: make test PYTEST_ARGS="-k corpus"
 
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 
-.PHONY: setup demo test test-studies quick check docs links studies
+.PHONY: setup demo test test-studies quick check docs wheel links studies
 
 setup: .venv/.installed
 
@@ -36,6 +36,10 @@ check: .venv/.installed
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+# The package as one file, dist/torch_lntm-VERSION-py3-none-any.whl.
+wheel: .venv/.installed
+	.venv/bin/python -m pip wheel --disable-pip-version-check -q --no-deps --no-build-isolation -w dist .
 
 # The site, into build/site. A warning is an error, so that every reference and page is found.
 docs: .venv/.docs

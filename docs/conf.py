@@ -22,7 +22,8 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py"]
+# A package index shows package_page.md; the site has a front page of its own.
+exclude_patterns = ["notebooks/.ipynb_checkpoints", "**/*.py", "package_page.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # The tests execute the notebooks; the site shows the outputs that they were committed with.

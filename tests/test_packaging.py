@@ -159,6 +159,15 @@ def test_the_least_python_is_the_same_everywhere(metadata: configparser.ConfigPa
     assert min(versions, key=lambda version: int(version.partition(".")[2])) == least
 
 
+def test_the_page_of_the_installation_lists_every_extra(
+    metadata: configparser.ConfigParser,
+) -> None:
+    page = (REPOSITORY / "docs" / "install.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert listed == set(metadata["options.extras_require"])
+
+
 def test_the_version_is_the_same_everywhere(metadata: configparser.ConfigParser) -> None:
     version = metadata["metadata"]["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)

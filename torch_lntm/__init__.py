@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch_lntm import testing as testing
     from torch_lntm.corpus import Corpus as Corpus
     from torch_lntm.corpus import convert_corpus as convert_corpus
+    from torch_lntm.corpus import example_corpus as example_corpus
     from torch_lntm.corpus import lee_corpus as lee_corpus
     from torch_lntm.corpus import read_corpus as read_corpus
     from torch_lntm.errors import ConfigError as ConfigError
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "Corpus": "corpus",
     "convert_corpus": "corpus",
+    "example_corpus": "corpus",
     "lee_corpus": "corpus",
     "read_corpus": "corpus",
     "ConfigError": "errors",

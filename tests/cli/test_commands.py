@@ -560,3 +560,26 @@ def test_a_stream_of_blank_lines_has_the_priors_theta(texts, monkeypatch, capsys
         assert [row["tokens"] for row in rows] == ["0", "0"]
         assert rows[0]["topic_0"] == rows[1]["topic_0"]
         assert "2 empty, with the prior's theta" in err
+
+
+def test_the_example_corpus_is_fitted_evaluated_and_reported_by_its_name(capsys):
+    assert main(["fit", "example", "--out", "run", *QUICK]) == 0
+    assert main(["evaluate", "run", "--metrics", "completion"]) == 0
+    assert main(["report", "run", "--no-progress", "--by", "season"]) == 0
+    page = Path("run/report.html").read_text()
+    assert "<blockquote" in page
+    assert "By season" in page
+    assert main(["convert", "example", "folder"]) == 0
+    assert lntm.read_corpus("folder").num_docs == 75
+    capsys.readouterr()
+    assert main(["fit", "example", "--format", "txt", *QUICK]) == 1
+    assert "the corpus example takes no format; leave them out" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:dropped")
+def test_an_example_corpus_is_transformed_by_a_model_of_another_format(texts, capsys):
+    Path("posts.csv").write_text("text,party\nred apple,left\ngreen garden soil,right\nsoil,left\n")
+    fit = ["fit", "posts.csv", "--out", "run", *QUICK, "--test-fraction", "0", "--min-df", "1"]
+    assert main(fit) == 0
+    assert main(["transform", "run", "example", "--out", "-"]) == 0
+    assert capsys.readouterr().out.count("\n") > 75

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 
-from torch_lntm.corpus import examples, lee_corpus, synthetic_topics
+import torch_lntm as lntm
+from torch_lntm.corpus import (
+    example_corpus,
+    example_file,
+    examples,
+    lee_corpus,
+    synthetic_topics,
+)
 from torch_lntm.errors import ConfigError, CorpusError
 
 
@@ -31,6 +41,32 @@ def test_lee_corpus_without_gensim_says_what_to_install(monkeypatch):
     monkeypatch.setattr(examples, "find_spec", lambda name: None)
     with pytest.raises(CorpusError, match=r"torch-lntm\[demo\]"):
         lee_corpus()
+
+
+def test_the_example_corpus_has_short_texts_and_columns():
+    corpus = example_corpus()
+    assert 60 <= corpus.num_docs <= 90
+    texts = [json.loads(line)["text"] for line in example_file().read_text().splitlines()]
+    assert all(30 <= len(text.split()) <= 60 for text in texts)
+    assert len(set(texts)) == len(texts)
+    themes, sizes = np.unique(corpus.metadata["theme"], return_counts=True)
+    assert list(themes) == ["football", "garden", "kitchen", "music", "sea", "stars"]
+    assert sizes.min() >= 12
+    assert set(corpus.metadata["season"]) == {"spring", "summer", "autumn", "winter"}
+    assert (corpus.lengths > 0).all()
+    assert example_corpus(stop_words=None, max_df=1.0).num_words > corpus.num_words
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_topics_of_the_example_corpus_are_its_themes(seed):
+    corpus = example_corpus()
+    model = lntm.models.ctm(6, corpus.num_words, vocabulary=corpus.vocabulary, seed=seed)
+    guide = lntm.guides.TaylorGuide(model)
+    lntm.inference.VariationalEM(model, guide, seed=seed, progress=False).fit(corpus)
+    largest = guide.posterior(corpus.batch()).theta_mode().argmax(1).numpy()
+    themes = corpus.metadata["theme"]
+    right = sum(Counter(themes[largest == k]).most_common(1)[0][1] for k in set(largest))
+    assert right >= 0.95 * len(corpus)
 
 
 @pytest.mark.parametrize("concentration", [1e-3, 0.1, 5.0])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch_lntm as lntm
 from torch_lntm.cli.documents import (
+    EXAMPLES,
     WORD_OPTIONS,
     ChoosesWords,
     Command,
@@ -369,7 +370,7 @@ class Convert(ChoosesWords, ReadsDocuments):
         if folder.is_dir() and any(folder.iterdir()) and not self.overwrite:
             raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
         with self.file() as path:
-            if self.corpus == "lee":
+            if self.corpus in EXAMPLES:
                 self.read_file(path, self.word_options()).save(folder)
             else:
                 given = self.reading_options() | with_stop_words(self.word_options())

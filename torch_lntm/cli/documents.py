@@ -31,6 +31,8 @@ TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
 PRUNING_OPTIONS = ("min_df", "max_df")
 WORD_OPTIONS = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
 _MOST_THREADS = 1024
+#: Corpora that are named by a word: ``lntm.lee_corpus``, ``lntm.example_corpus``.
+EXAMPLES = ("lee", "example")
 #: The options of how a file is read.
 READING_OPTIONS = ("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding")
 
@@ -112,8 +114,8 @@ class ReadsDocuments(Command):
     Attributes:
         corpus: File or folder of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad,
             .parquet, .txt, .jsonl, .csv, also gzipped; a folder of texts, or one that convert
-            wrote), - for standard input, or the word lee for the 300 news articles that come with
-            gensim.
+            wrote), - for standard input, or a word: example for 75 short texts of this package, lee
+            for the 300 news articles of gensim's package.
         format: Format of the corpus, where the name does not tell it: txt (a document per line),
             jsonl, json, csv, folder, npz, ldac, uci, mtx, h5ad, parquet or store. Standard input
             has that of the fit's corpus, or txt where that is a folder of texts.
@@ -148,12 +150,14 @@ class ReadsDocuments(Command):
     def read_file(self, path: str, options: dict[str, Any]) -> Corpus:
         """The corpus in a file of :meth:`file`."""
         given = self.reading_options() | with_stop_words(options)
-        if self.corpus != "lee":
+        if self.corpus not in EXAMPLES:
             return lntm.read_corpus(path, **given)
         reading = [name for name in given if name in READING_OPTIONS]
         if reading:
-            raise ConfigError(f"the corpus lee takes no {', '.join(reading)}; leave them out")
-        return lntm.lee_corpus(**given)
+            raise ConfigError(
+                f"the corpus {self.corpus} takes no {', '.join(reading)}; leave them out"
+            )
+        return lntm.lee_corpus(**given) if self.corpus == "lee" else lntm.example_corpus(**given)
 
     def reading_options(self) -> dict[str, Any]:
         """The options of how the file is read that were given."""
@@ -267,12 +271,12 @@ class OnDocuments(ReadsDocuments):
         names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
         options = {name: run.config[name] for name in names if run.config.get(name) is not None}
         with self.file() as path:
-            if self.corpus != "lee" and not self._holds_texts(path):
+            if self.corpus not in EXAMPLES and not self._holds_texts(path):
                 options = {}
             elif not same:
                 # The model's vocabulary chooses the words.
                 options = {"stop_words": "none"} | options
-                known = None if self.corpus == "lee" else self.vocabulary or run.model.vocabulary
+                known = None if self.corpus in EXAMPLES else self.vocabulary or run.model.vocabulary
                 options |= {"min_df": 1, "max_df": 1.0} if known is None else {"vocabulary": known}
             corpus = self.read_file(path, options)
         words, num_words = run.model.vocabulary, run.model.num_words
@@ -287,6 +291,8 @@ class OnDocuments(ReadsDocuments):
 
     def _inherit(self, run: Run, same: bool) -> None:
         """Take over how the fit's corpus was read, as far as that holds for this one."""
+        if self.corpus in EXAMPLES:
+            return
         names = list(READING_OPTIONS)
         if not same:
             # Another file has another format, may be without labels, and has the model's words.
@@ -300,7 +306,7 @@ class OnDocuments(ReadsDocuments):
             if ours != theirs:
                 names = ["encoding"]
         for name in names:
-            if getattr(self, name) is None and self.corpus != "lee":
+            if getattr(self, name) is None:
                 setattr(self, name, run.config.get(name))
 
     def _holds_texts(self, path: str) -> bool:
@@ -326,7 +332,7 @@ class OnDocuments(ReadsDocuments):
         if own:
             if not isinstance(of_fit, str) or of_fit == "-":
                 raise ConfigError(f"{folder}: does not say what its corpus was; give CORPUS")
-            if of_fit != "lee" and not Path(of_fit).exists():
+            if of_fit not in EXAMPLES and not Path(of_fit).exists():
                 raise ConfigError(
                     f"{of_fit}: no such file or folder, and it is where {folder} had its corpus "
                     "from; name the documents, as CORPUS after the run's folder"

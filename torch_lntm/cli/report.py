@@ -82,7 +82,7 @@ class Report(DrawsPosteriors):
 
     def texts(self) -> Iterable[str] | None:
         """The documents' texts, where the corpus has them and can be read twice."""
-        from torch_lntm.corpus.examples import lee_file
+        from torch_lntm.corpus.examples import example_file, lee_file
         from torch_lntm.corpus.readers import find_format, holds_texts
         from torch_lntm.corpus.readers.texts import TextOptions, TextStream
 
@@ -90,6 +90,8 @@ class Report(DrawsPosteriors):
             return None
         if self.corpus == "lee":
             return TextStream(lee_file(), "txt", TextOptions())
+        if self.corpus == "example":
+            return TextStream(example_file(), "jsonl", TextOptions())
         path = Path(str(self.corpus))
         format = self.format or find_format(path)
         if not holds_texts(path, format, self.text_field):

@@ -2,7 +2,13 @@
 
 from torch_lntm.corpus.batch import DocumentBatch
 from torch_lntm.corpus.corpus import Corpus, as_corpus
-from torch_lntm.corpus.examples import lee_corpus, lee_file, synthetic_topics
+from torch_lntm.corpus.examples import (
+    example_corpus,
+    example_file,
+    lee_corpus,
+    lee_file,
+    synthetic_topics,
+)
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.corpus.readers.convert import convert_corpus
 from torch_lntm.corpus.readers.registration import register_reader
@@ -17,6 +23,8 @@ __all__ = [
     "WordHoldOut",
     "as_corpus",
     "convert_corpus",
+    "example_corpus",
+    "example_file",
     "lee_corpus",
     "lee_file",
     "load_split",

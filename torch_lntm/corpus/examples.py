@@ -14,6 +14,36 @@ from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 
+#: How the example corpora choose words, but for the least number of documents with a word.
+_WORDS = {"token_pattern": r"(?u)\b[^\W\d_]{3,}\b", "stop_words": "english", "max_df": 0.5}
+
+
+def example_corpus(**options: Any) -> Corpus:
+    """75 short texts about 6 themes, in this package. The corpus needs no other library or file.
+
+    The texts were written for this library, and are free to use under its licence. Each has about
+    50 words on a garden, a kitchen, the stars, the sea, football or music. The metadata hold the
+    columns ``theme`` and ``season``.
+
+    Args:
+        **options: Options of ``Corpus.from_texts`` in place of the defaults. The defaults keep
+            words of three or more letters in at least 2 and at most half of the texts, without
+            English stop words.
+
+    Returns:
+        The corpus, with vocabulary and metadata.
+
+    Example:
+        >>> lntm.example_corpus()
+        Corpus('example', num_docs=75, num_words=354, num_tokens=1497, columns: theme, season)
+    """
+    return read_corpus(example_file(), **{**_WORDS, "min_df": 2, **options})
+
+
+def example_file() -> Path:
+    """Path of the texts of :func:`example_corpus`, a file with a JSON object per line."""
+    return Path(__file__).with_name("data") / "example.jsonl"
+
 
 def lee_corpus(**options: Any) -> Corpus:
     """The Lee background corpus: 300 news articles in gensim's package. Works offline.
@@ -33,13 +63,7 @@ def lee_corpus(**options: Any) -> Corpus:
         >>> lntm.lee_corpus()
         Corpus('lee_background', num_docs=300, num_words=2132, num_tokens=23520)
     """
-    defaults = {
-        "token_pattern": r"(?u)\b[^\W\d_]{3,}\b",
-        "stop_words": "english",
-        "min_df": 3,
-        "max_df": 0.5,
-    }
-    return read_corpus(lee_file(), format="txt", **{**defaults, **options})
+    return read_corpus(lee_file(), format="txt", **{**_WORDS, "min_df": 3, **options})
 
 
 def lee_file() -> Path:

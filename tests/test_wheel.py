@@ -1,0 +1,128 @@
+"""The wheel alone, outside of the repository: its page for an index, and the first ten lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from support.markdown import code_of
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+#: Files beside the package from which setuptools builds the wheel.
+SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "docs/package_page.md")
+#: Python that finds the unpacked wheel before the repository, and no gensim.
+ALONE = (
+    "import runpy, sys; wheel, script = sys.argv[1:3]; sys.path.insert(0, wheel); "
+    "sys.modules['gensim'] = None; sys.argv = sys.argv[2:]; "
+    "import torch_lntm; assert torch_lntm.__file__.startswith(wheel); "
+    "runpy.run_path(script, run_name='__main__') if script.endswith('.py') "
+    "else sys.exit(__import__('torch_lntm.cli', fromlist=['main']).main(sys.argv))"
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an unpacked wheel, built from a copy of the sources."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(REPOSITORY / "torch_lntm", source / "torch_lntm", ignore=ignored)
+    for name in SOURCES:
+        (source / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, source / name)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    command = [sys.executable, "-W", "ignore", "-c", build, str(place)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (archive,) = place.glob("*.whl")
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(place / "unpacked")
+    return place / "unpacked"
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    (path,) = wheel.glob("*.dist-info/METADATA")
+    return message_from_bytes(path.read_bytes())
+
+
+def run_alone(wheel: Path, folder: Path, *arguments: str) -> str:
+    """Output of a script, or of a command of ``torch-lntm``, with the wheel alone."""
+    command = [sys.executable, "-c", ALONE, str(wheel), *arguments]
+    environment = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
+    run = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_the_index_page_has_no_relative_link_or_picture(metadata: Message) -> None:
+    page = metadata.get_payload(decode=True).decode()
+    assert page.startswith("# torch_lntm\n")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(\s*<?([^)\s>]+)", text)
+    links += re.findall(r"^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
+    links += re.findall(r"(?:href|src)\s*=\s*[\"']([^\"']+)", text)
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_the_metadata_say_what_an_index_shows(metadata: Message) -> None:
+    assert metadata["Name"] == "torch_lntm"
+    page = metadata.get_payload(decode=True).decode()
+    assert set(re.findall(r"torch_lntm-(\S+?)-py3", page)) == {metadata["Version"]}
+    assert "topic" in metadata["Summary"]
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert {"topic model", "correlated topic model", "Pyro"} <= {
+        word.strip() for word in metadata["Keywords"].split(",")
+    }
+    addresses = metadata.get_all("Home-page", []) + metadata.get_all("Project-URL", [])
+    assert all("https://" in address for address in addresses)
+
+
+def test_the_first_lines_work_from_the_wheel_without_gensim(wheel: Path, tmp_path: Path) -> None:
+    script = tmp_path / "first.py"
+    script.write_text(code_of("package_page.md"))
+    lines = run_alone(wheel, tmp_path, str(script)).splitlines()
+    assert len(lines) == 10
+    assert {line.split()[2] for line in lines[2:8]} & {"sky", "salt", "soil", "harbour", "match"}
+    assert re.fullmatch(r"topic \d: \d+% to \d+%", lines[8])
+
+
+def test_the_printed_output_of_the_index_page_is_what_its_lines_print(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """Words of the topics, without the numbers: machines round differently."""
+    script = tmp_path / "first.py"
+    script.write_text(code_of("package_page.md"))
+    printed = run_alone(wheel, tmp_path, str(script))
+    page = (REPOSITORY / "docs" / "package_page.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+    def words(text: str) -> set[frozenset[str]]:
+        rows = [line.split()[2:] for line in text.splitlines() if line.startswith("    ")]
+        return {frozenset(row) for row in rows}
+
+    assert words(shown) == words(printed)
+
+
+def test_the_commands_work_from_the_wheel_without_gensim(wheel: Path, tmp_path: Path) -> None:
+    fit = ("fit", "example", "--num-topics", "6", "--out", "run", "--no-progress")
+    assert "completion perplexity" in run_alone(wheel, tmp_path, *fit, "--max-iterations", "2")
+    run_alone(wheel, tmp_path, "report", "run", "--no-progress")
+    assert "<blockquote" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
