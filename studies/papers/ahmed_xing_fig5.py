@@ -1,10 +1,10 @@
 """Learned topics and densities of θ on the simplex: *Ahmed & Xing 2007, §4.1, Figure 5*.
 
 Three topics over 32 words, 400 documents of 200 words each. The figure shows the topics and the
-density of θ of a true model, and what EM learned of them by the Taylor and by the Blei–Lafferty
+density of θ of a true model, and those that EM learned by the Taylor and the Blei–Lafferty
 posterior. The paper has one model, and says that Blei–Lafferty's density "puts no mass at areas
-where the ground truth puts high probability mass". Here are several models, learned from random
-topics and from topics that LDA finds. Errors over more models are in ``ahmed_xing_learning``.
+where the ground truth puts high probability mass". This study has several models, learned from
+random topics and from LDA's topics. ``ahmed_xing_learning`` has errors over more models.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from studies.tables import table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Draws from the true density for the mass that a learned one misses.
+#: Draws from the true density, to measure the mass missed by a learned density.
 DRAWS = 20_000
-#: Points along a side of the triangle where densities are drawn.
+#: Points along a side of the triangle of the pictures.
 STEPS = 120
-#: Corners of the triangle, where θ is all of topic 0, 1 and 2.
+#: Corners of the triangle: θ is all of topic 0, 1 and 2.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 
 
@@ -53,10 +53,10 @@ class DensitySettings:
         num_words: Words of the vocabulary M.
         num_tokens: Tokens of a document N.
         num_docs: Documents of each model.
-        models: Models drawn.
+        models: Number of random models.
         posteriors: Names of guides, ``taylor`` among them.
-        starts: Where EM starts: ``random``, ``annealed`` or ``lda``.
-        tolerance: Relative change of the bound at which EM has converged, the paper's.
+        starts: Starts of EM: ``random``, ``annealed`` or ``lda``.
+        tolerance: Relative change of the bound at convergence of EM, the paper's.
         max_iterations: Bound on the iterations of EM.
         seed: Seed of everything random.
     """
@@ -78,11 +78,11 @@ class DensitySettings:
             ConfigError: A value that cannot be used.
         """
         check_numbers(self, {"models": 1}, ["tolerance"])
-        _ = self.learning  # which checks the others
+        _ = self.learning  # checks the rest
 
     @property
     def learning(self) -> LearningSettings:
-        """The same for the study that learns."""
+        """The same settings for the study of learning."""
         return LearningSettings(
             num_words=self.num_words,
             num_tokens=self.num_tokens,
@@ -102,10 +102,10 @@ def run(settings: DensitySettings, cells: Cells) -> LearningResult:
 
 
 def missed(loc: Tensor, covariance: Tensor, other: Tensor, spread: Tensor) -> float:
-    """Share of the mass of Normal(loc, covariance) that Normal(other, spread) does not cover.
+    """Share of the mass of Normal(loc, covariance) outside Normal(other, spread).
 
-    It is 1 − ∫ min(p, q), from 0 for equal densities to 1 for densities that share no mass, and the
-    same for the logistic normals that these are seen through a change of variables.
+    It is 1 − ∫ min(p, q), from 0 for equal densities to 1 for disjoint ones. The share is the same
+    for the logistic normals, which are the normals after a change of variables.
     """
     truth, learned = MultivariateNormal(loc, covariance), MultivariateNormal(other, spread)
     normal = torch.randn(DRAWS, len(loc), generator=torch.Generator().manual_seed(0)).to(loc)
@@ -142,14 +142,14 @@ def tables(result: LearningResult) -> str:
         "stuck",
     ]
     title = (
-        "Errors of ahmed_xing_learning, and the share of the true density's mass that the learned "
-        f"one misses; stuck: the topics' divergence is above {STUCK}"
+        "Errors of ahmed_xing_learning, and the share of the true density's mass missed by the "
+        f"learned density; stuck: the topics' divergence is above {STUCK}"
     )
     return f"{title}\n\n{table(header, rows)}"
 
 
 def by_model(result: LearningResult) -> dict[int, list[Learned]]:
-    """What was learned of each model, in the order of starts and then of posteriors."""
+    """Learned parameters of each model, in the order of starts and then of posteriors."""
     order = result.settings.starts
     return {
         repetition: sorted(
@@ -184,7 +184,7 @@ def simplex_grid(steps: int) -> NDArray[np.float64]:
 def figure(result: LearningResult) -> Figure:
     """The paper's Figure 5, two rows a model: its topics, and below the density of θ.
 
-    The first column is the truth. The colours of a model's row are on the scale of the truth.
+    The first column is the truth. The colours of a model's row have the scale of the truth.
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
@@ -218,7 +218,7 @@ def figure(result: LearningResult) -> Figure:
                 top.set_ylabel("topic", fontsize=8)
             if repetition == 0:
                 top.set_title(name, fontsize=10)
-            # Of a density that is higher than the truth's, the rest has the darkest colour.
+            # Densities above the truth's highest value have the darkest colour.
             shape = {"levels": np.linspace(0.0, highest, 13), "cmap": colours, "extend": "max"}
             triangle.tricontourf(*points.T, density(mean, spread, grid).numpy(), **shape)
             triangle.plot(*CORNERS[[0, 1, 2, 0]].T, color="#4d4d4d", linewidth=0.8)

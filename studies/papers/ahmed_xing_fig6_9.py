@@ -1,10 +1,10 @@
 """Topics, documents' proportions and the topic graph: *Ahmed & Xing 2007, Figures 6 and 9*.
 
-A correlated topic model is fitted to papers of NIPS by the Taylor posterior. Other papers get their
-topic proportions under its parameters, by the Taylor and by the Blei–Lafferty posterior, and by
-Hamiltonian chains, which are exact up to noise. The paper shows proportions as stacked bars, and
-says that Taylor's have "finer details of the components" than Blei–Lafferty's. Besides the bars,
-the figure shows the graph of the topics that Σ correlates.
+A correlated topic model is fitted to papers of NIPS by the Taylor posterior. Test papers get their
+topic proportions under its parameters by the Taylor posterior, by the Blei–Lafferty posterior, and
+by Hamiltonian chains, which are exact up to noise. The paper shows proportions as stacked bars, and
+says that Taylor's have "finer details of the components" than Blei–Lafferty's. The figure also
+shows the graph of correlated topics.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: The posteriors whose proportions are shown.
+#: The posteriors of the shown proportions.
 SHOWN = ("taylor", "blei-lafferty")
-#: The chains' name beside them.
+#: The name of the chains beside the posteriors.
 EXACT = "chains"
-#: Topics with a colour of their own, the largest over all documents; the others are grey.
+#: Topics with a colour of their own, the largest over all documents; the rest are grey.
 COLOURS = ("#2166ac", "#c25b00", "#5aae61", "#762a83", "#92c5de", "#f9be82", "#1b7837", "#7a3600")
 
 
@@ -47,8 +47,8 @@ class ProportionSettings:
         corpus: Name of a corpus in the folder of data, or a path.
         num_topics: Topics.
         train_docs: Documents to fit, drawn at random.
-        test_docs: Other documents, whose proportions are shown.
-        draws: Transitions of the chains, a fifth of which is dropped.
+        test_docs: Test documents with shown proportions.
+        draws: Transitions of the chains; a fifth is dropped.
         theta_samples: Draws of each posterior for its mean of θ.
         seed: Seed of everything random.
     """
@@ -95,10 +95,10 @@ class Proportions:
 
 
 def run(settings: ProportionSettings, cells: Cells) -> Proportions:
-    """Fit, and find the proportions.
+    """Fit, and compute the proportions.
 
     Raises:
-        ConfigError: There is no such corpus, or it has too few documents.
+        ConfigError: The corpus does not exist, or has too few documents.
     """
     corpus = read_corpus(corpus_file(settings.corpus))
     wanted = settings.train_docs + settings.test_docs
@@ -131,7 +131,7 @@ def _rounded(values: Tensor) -> list[list[float]]:
 
 
 def tables(result: Proportions) -> str:
-    """How far the proportions are from the chains', and the topics by their size."""
+    """Distances of the proportions from the chains', and the topics by their size."""
     rows = []
     for name in SHOWN:
         found = [mean_and_error(result.distances(x[name])) for x in (result.theta, result.modes)]
@@ -164,7 +164,7 @@ def figure(result: Proportions) -> Figure:
     axes = plot.subplots(4, 1, height_ratios=(1.0, 1.0, 1.0, 4.2))
     exact = np.array(result.theta[EXACT])
     large = np.argsort(-exact.mean(0), kind="stable")[: len(COLOURS)]
-    # Documents with the same largest topic side by side.
+    # Documents with equal largest topics stand side by side.
     main = exact[:, large]
     order = np.lexsort((-main.max(1), main.argmax(1)))
     titles = {EXACT: "Hamiltonian chains"} | {n: str(POSTERIORS[n]["label"]) for n in SHOWN}
@@ -183,7 +183,7 @@ def figure(result: Proportions) -> Figure:
         fontsize=8,
         frameon=False,
     )
-    # A shift common to all logits, which θ does not see, makes the covariance regular.
+    # A shift common to all logits leaves θ unchanged and makes the covariance regular.
     covariance = torch.tensor(result.covariance, dtype=torch.float64) + 1.0
     shown = ctm(num_topics, 1, covariance=covariance, dtype="float64")
     correlation_graph(shown, labels=result.names, ax=axes[3])
@@ -191,7 +191,7 @@ def figure(result: Proportions) -> Figure:
 
 
 def stacked_bars(ax: Axes, theta: NDArray[np.float64], large: NDArray[np.int64]) -> None:
-    """A bar a document: its large topics in their colours, and the rest in grey."""
+    """A bar for each document: its large topics in their colours, and the rest in grey."""
     parts: list[Any] = [*theta[:, large].T, np.delete(theta, large, 1).sum(1)]
     floor = np.zeros(len(theta))
     for part, colour in zip(parts, (*COLOURS[: len(large)], "#d9d9d9"), strict=True):

@@ -2,10 +2,10 @@
 
 Correlated topic models with 10 to 40 topics are fitted by the Taylor and by the Blei–Lafferty
 posterior, and LDA beside them, on three divisions of papers of NIPS. The paper's perplexity comes
-from importance sampling around each posterior; annealed importance sampling judges both alike.
+from importance sampling around each posterior. Annealed importance sampling judges both alike.
 
-Figure 8 counts iterations of the inference on held-out documents. Here these are of the guides,
-which ascend, and of the paper's two algorithms, update by update.
+Figure 8 counts iterations of the inference on held-out documents. This study counts iterations of
+the guides, which ascend, and of the paper's two algorithms, update by update.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from torch_lntm.models import TopicModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The posterior that the others are compared with.
+#: The reference of all comparisons.
 BASELINE = "taylor"
-#: The paper's own updates, by the posterior that they are of.
+#: The paper's own updates, by posterior.
 AS_PRINTED = {"taylor": taylor_as_printed, "blei-lafferty": blei_lafferty_as_printed}
-#: The estimates of the perplexity, and what each is.
+#: Estimates of the perplexity, with descriptions.
 ESTIMATES = {
     "importance": "importance sampling around its own posterior, as in the paper",
     "annealed": "annealed importance sampling",
@@ -53,13 +53,13 @@ class PapersSettings:
     Attributes:
         corpus: Name of a corpus in the folder of data, or a path.
         posteriors: ``taylor``, ``laplace``, ``blei-lafferty`` or ``khan-bouchard``, or ``lda`` for
-            that model.
+            the LDA model.
         num_topics: Numbers of topics.
         splits: Random divisions of the documents.
-        train_docs: Documents to fit in each.
-        test_docs: Others to judge by.
-        iteration_docs: First test documents whose iterations are counted.
-        relative_tolerance: Relative change of the bound at which a document has converged, the
+        train_docs: Documents to fit in each division.
+        test_docs: Test documents of each division.
+        iteration_docs: Number of test documents with counted iterations, from the first on.
+        relative_tolerance: Relative change of the bound at convergence of a document, the
             paper's. Guides get it times the average ``|bound|``, in nats.
         max_iterations: Bound on the iterations of a document.
         num_samples: Draws of importance sampling.
@@ -106,19 +106,19 @@ class PapersSettings:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """One fit, judged.
+    """Scores of one fit.
 
     Attributes:
         num_topics: Topics.
         split: Number of the division.
-        posterior: What the model was fitted by.
+        posterior: Posterior of the fit.
         importance: Log likelihood of each test document by importance sampling, nats.
-        unreliable: Share of the test documents whose weights have a Pareto k̂ above 0.7.
+        unreliable: Share of the test documents with a Pareto k̂ above 0.7.
         annealed: The same by annealed importance sampling.
         tokens: Tokens of each test document.
         iterations: Mean iterations of the guide on a held-out document; NaN for LDA.
-        printed: Mean iterations of the paper's updates, over documents that converge; NaN for none.
-        unconverged: Share of the documents on which these do not converge.
+        printed: Mean iterations of the paper's updates, over converged documents; NaN for none.
+        unconverged: Share of the documents on which the paper's updates do not converge.
     """
 
     num_topics: int
@@ -138,8 +138,8 @@ class PapersResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per number of topics, division and posterior.
+        settings: The settings.
+        rows: One for each number of topics, division and posterior.
     """
 
     settings: PapersSettings
@@ -149,7 +149,7 @@ class PapersResult:
         """The rows of all divisions.
 
         Raises:
-            ConfigError: There are none.
+            ConfigError: No row matches.
         """
         found = [r for r in self.rows if (r.num_topics, r.posterior) == (num_topics, posterior)]
         if not found:
@@ -164,7 +164,7 @@ class PapersResult:
         ]
 
     def gap(self, num_topics: int, posterior: str, estimate: str) -> tuple[float, float]:
-        """Nats per token that :data:`BASELINE` is better by, and its error over documents."""
+        """Lead of :data:`BASELINE` in nats per token, and its error over documents."""
         ours, other = (self.select(num_topics, name) for name in (BASELINE, posterior))
         gaps = [
             a - b
@@ -217,7 +217,7 @@ class PapersResult:
 
 
 def run(settings: PapersSettings, cells: Cells) -> PapersResult:
-    """Fit and judge."""
+    """Fit and judge every model."""
     corpus = read_corpus(corpus_file(settings.corpus))
     wanted = settings.train_docs + settings.test_docs
     if corpus.num_docs < wanted:
@@ -250,7 +250,7 @@ def judge(
         num_chains=settings.ais_chains, num_temperatures=settings.ais_temperatures, start="prior"
     )
     with warnings.catch_warnings():
-        # How many documents are unreliable is in the result.
+        # The result holds the share of unreliable documents.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
         importance = log_likelihood(
             fitted.model,
@@ -279,7 +279,7 @@ def judge(
 def iterations(
     settings: PapersSettings, model: TopicModel, test: Corpus, name: str
 ) -> tuple[float, float, float]:
-    """Iterations of the guide, of the paper's updates, and the share that these leave undone."""
+    """Iterations of the guide and of the paper's updates, and the share without convergence."""
     model = model.double()
     batch = test.batch(dtype=torch.float64)
     scale = float(make_guide(name, model).posterior(batch).objective.abs().mean())
@@ -323,7 +323,7 @@ def figure(result: PapersResult) -> Figure:
     for ax, estimate in zip(axes, ESTIMATES, strict=False):
         names = settings.posteriors
         found = np.array([[result.perplexities(k, n, estimate) for k in topics] for n in names])
-        # How hard a division's documents are is common to all.
+        # The difficulty of a division's documents is common to all models.
         many = found.shape[-1] > 1
         bars = (
             (found - found.mean(0)).std(-1, ddof=1) / math.sqrt(settings.splits) if many else None

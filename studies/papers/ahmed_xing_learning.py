@@ -1,14 +1,14 @@
 """Parameters learned from simulated documents: *Ahmed & Xing 2007, §4.1, Figure 6*.
 
 Three topics over 32 words, 400 documents of 200 words each. Models are drawn at random, and EM
-learns topics, μ and Σ of each from its documents, by the Taylor, the Blei–Lafferty and other
-posteriors: from the same random topics, with and without the paper's deterministic annealing, and
-from this package's own start, topics that LDA finds. The paper has one model. It reports an error
-of θ of 13 % and 19 %, and a divergence of topics of 0.02 and 0.09, for Taylor and Blei–Lafferty.
-Its picture of what was learned, Figure 5, is the study ``ahmed_xing_fig5``.
+learns topics, μ and Σ of each from its documents, by the Taylor, the Blei–Lafferty and further
+posteriors. EM starts from random topics, with and without the paper's deterministic annealing, and
+from this package's own start, topics by LDA. The paper has one model. It reports an error of θ of
+13 % and 19 %, and a divergence of topics of 0.02 and 0.09, for Taylor and Blei–Lafferty. The study
+``ahmed_xing_fig5`` has its picture of the learned parameters, Figure 5.
 
-The paper stops when the bound changes by less than 10⁻³ of itself. A second, tighter tolerance
-tells what the posterior does from where its EM was stopped.
+The paper stops if the relative change of the bound is below 10⁻³. A second, tighter tolerance
+separates the effect of the posterior from the effect of an early stop.
 """
 
 from __future__ import annotations
@@ -36,23 +36,22 @@ from torch_lntm.models import TopicModel, ctm
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Where EM starts, and what is said of it: from random topics, from these with annealing, or from
-#: topics that LDA finds.
+#: Starts of EM, with descriptions: random topics, random topics with annealing, or LDA's topics.
 STARTS = {"random": "", "annealed": ", annealed", "lda": ", from LDA"}
-#: The same in figures.
+#: The same for figures.
 START_NAMES = {"random": "random", "annealed": "random,\nannealed", "lda": "LDA"}
-#: The posterior that the others' errors are compared with.
+#: The reference of all comparisons.
 BASELINE = "taylor"
-#: The errors, and what each is.
+#: The errors, with descriptions.
 ERRORS = {
     "theta": "½ Σ_k |θ_k − true θ_k|, mean over documents",
-    "topics": "Kullback–Leibler divergence of a learned topic from the true one, mean over topics",
-    "density": "Kullback–Leibler divergence of the learned density of θ from the true one, nats",
-    "likelihood": "log p(w) at the learned parameters less that at the true ones, nats a document",
+    "topics": "Kullback–Leibler divergence of a learned topic from the truth, mean over topics",
+    "density": "Kullback–Leibler divergence of the learned density of θ from the truth, nats",
+    "likelihood": "log p(w) at the learned less log p(w) at the true parameters, nats a document",
 }
-#: Divergence of topics above which EM is stuck where two topics have become alike.
+#: EM is stuck above this divergence of topics: two topics have become alike.
 STUCK = 0.5
-#: Documents of which the exact likelihood is computed.
+#: Documents with a computed exact likelihood.
 LIKELIHOOD_DOCS = 100
 #: Topics K.
 NUM_TOPICS = 3
@@ -68,10 +67,10 @@ class LearningSettings:
         num_docs: Documents of each model.
         prior_variance: Mean prior variance of a component of eta.
         topic_concentration: Dirichlet parameter of the true topics.
-        repetitions: Models drawn.
+        repetitions: Number of random models.
         posteriors: Names of guides.
-        starts: Where EM starts: ``random``, ``annealed`` or ``lda``.
-        tolerances: Relative changes of the bound at which EM has converged, the paper's first.
+        starts: Starts of EM: ``random``, ``annealed`` or ``lda``.
+        tolerances: Relative changes of the bound at convergence of EM, the paper's first.
         max_iterations: Bound on the iterations of EM.
         seed: Seed of everything random.
     """
@@ -111,21 +110,21 @@ class LearningSettings:
 
 @dataclass(frozen=True)
 class Learned:
-    """What one EM learned of one model.
+    """Parameters learned by one EM for one model, with their errors.
 
     Attributes:
-        repetition: Number of the model; its draws depend on it alone.
+        repetition: Number of the model; its draws depend on the number alone.
         posterior: Name of the guide.
-        start: Where EM started.
-        tolerance: Where EM stopped.
+        start: Start of EM.
+        tolerance: Tolerance of EM.
         theta: See :data:`ERRORS`.
         topics: See :data:`ERRORS`.
         density: See :data:`ERRORS`.
         likelihood: See :data:`ERRORS`.
         iterations: Iterations of EM, with those of annealing.
-        probs: The learned topics, in the order of the true ones.
+        probs: The learned topics, in the order of the true topics.
         loc: Mean of the two log ratios of θ to its last component.
-        covariance: Covariance of these.
+        covariance: Covariance of the log ratios.
     """
 
     repetition: int
@@ -143,7 +142,7 @@ class Learned:
 
     @property
     def method(self) -> tuple[str, str, float]:
-        """What was learned by."""
+        """The method: posterior, start and tolerance."""
         return self.posterior, self.start, self.tolerance
 
 
@@ -152,8 +151,8 @@ class LearningResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per model and method.
+        settings: The settings.
+        rows: One for each model and method.
     """
 
     settings: LearningSettings
@@ -163,7 +162,7 @@ class LearningResult:
         """An error of :data:`ERRORS` of every model.
 
         Raises:
-            ConfigError: It was not measured.
+            ConfigError: The error was not measured.
         """
         found = [float(getattr(row, error)) for row in self.rows if row.method == method]
         if not found:
@@ -172,11 +171,11 @@ class LearningResult:
 
     @property
     def methods(self) -> list[tuple[str, str, float]]:
-        """The methods, those of a tolerance together."""
+        """The methods, grouped by tolerance."""
         return sorted(dict.fromkeys(row.method for row in self.rows), key=lambda m: -m[2])
 
     def stuck(self, method: tuple[str, str, float]) -> list[bool]:
-        """Of every model, whether EM ended where topics are alike."""
+        """Whether EM ended with two topics alike, for every model."""
         return [error > STUCK for error in self.errors(method, "topics")]
 
     def tables(self) -> str:
@@ -214,7 +213,7 @@ class LearningResult:
 
 
 def run(settings: LearningSettings, cells: Cells) -> LearningResult:
-    """Draw the models and learn them again, in float64."""
+    """Draw the models and learn their parameters, in float64."""
 
     def measure(key: tuple[int, str, str, float]) -> Learned:
         return learn(settings, *key)
@@ -246,7 +245,7 @@ def learn(
 ) -> Learned:
     """Learn a model's parameters from its documents."""
     truth, corpus, theta = draw(settings, repetition)
-    # As in the paper, parameters are learned by maximum likelihood.
+    # The paper learns parameters by maximum likelihood.
     model = ctm(
         NUM_TOPICS,
         corpus.num_words,
@@ -294,19 +293,19 @@ def evidence(model: TopicModel, corpus: Corpus) -> float:
     """Exact log p(w), mean over the first documents, nats."""
     some = corpus[:LIKELIHOOD_DOCS]
     with warnings.catch_warnings():
-        # Where EM is stuck, the covariance is nearly singular; what is not exact then is far off.
+        # A stuck EM has a nearly singular covariance; quadrature then needs the exact form.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
         return log_likelihood(model, some, "quadrature").total / some.num_docs
 
 
 def match(probs: Tensor, truth: Tensor) -> Tensor:
-    """The order of learned topics that is closest to the true ones, in total variation."""
+    """The order of learned topics closest to the true topics, in total variation."""
     orders = [torch.tensor(order) for order in itertools.permutations(range(len(truth)))]
     return min(orders, key=lambda order: float((probs[order] - truth).abs().sum()))
 
 
 def contrasts(model: TopicModel, order: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of the log ratios of θ, its topics in some order, to the last."""
+    """Mean and covariance of the log ratios of θ, its topics in some order, to the last topic."""
     prior: Any = model.prior
     contrast = torch.eye(NUM_TOPICS, dtype=torch.float64)[:-1]
     contrast[:, -1] = -1.0
@@ -317,7 +316,8 @@ def contrasts(model: TopicModel, order: Tensor) -> tuple[Tensor, Tensor]:
 def normal_divergence(loc: Tensor, covariance: Tensor, other: Tensor, spread: Tensor) -> float:
     """KL divergence of Normal(other, spread) from Normal(loc, covariance), nats.
 
-    Of the logistic normals, which are these seen through a change of variables, it is the same.
+    The divergence of the logistic normals is equal: they are the normals after a change of
+    variables.
     """
     from torch.distributions import MultivariateNormal, kl_divergence
 

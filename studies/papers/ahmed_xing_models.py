@@ -1,4 +1,4 @@
-"""Settings of the simulation of *Ahmed & Xing 2007, §4.1*, and the models that it draws."""
+"""Settings of the simulation of *Ahmed & Xing 2007, §4.1*, and its random models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch_lntm.corpus import synthetic_topics
 from torch_lntm.errors import ConfigError
 from torch_lntm.models import TopicModel, ctm
 
-#: The posterior that every other is compared with, document by document.
+#: The reference of all comparisons, document by document.
 BASELINE = "taylor"
-#: All that can be compared: guides of a correlated topic model, and the paper's own updates.
+#: All compared posteriors: guides of a correlated topic model, and the paper's own updates.
 POSTERIORS = (
     "taylor",
     "laplace",
@@ -24,7 +24,7 @@ POSTERIORS = (
     "taylor-as-printed",
     "blei-lafferty-as-printed",
 )
-#: The settings that are varied, and their names in the paper.
+#: The varied settings, and their names in the paper.
 ASPECTS = {
     "num_topics": "topics K",
     "num_words": "words in the vocabulary M",
@@ -40,35 +40,35 @@ class SimulationSettings:
     In each repetition μ ~ N(0, loc_variance · I), Σ ~ Wishart with 2K degrees of freedom and mean
     prior_variance · I, and each topic ~ symmetric Dirichlet(topic_concentration); documents then
     come from the model itself. Repetitions that differ in N or in the prior's variance alone share
-    their draws of the rest.
+    the rest of their draws.
 
     Attributes:
-        num_topics: K where it is not varied.
-        num_words: M where it is not varied.
-        num_tokens: N where it is not varied.
-        prior_variance: Mean prior variance of a component of eta where it is not varied.
+        num_topics: Base value of K.
+        num_words: Base value of M.
+        num_tokens: Base value of N.
+        prior_variance: Base value of the mean prior variance of a component of eta.
         vary_num_topics: Values of K.
         vary_num_words: Values of M.
         vary_num_tokens: Values of N.
-        vary_prior_variance: Values of the prior's variance. Not in the paper, which leaves the
-            distributions that it drew from open.
+        vary_prior_variance: Values of the prior's variance. The paper leaves its distributions
+            open.
         num_docs: Documents per setting and repetition.
-        repetitions: Models drawn per setting.
+        repetitions: Random models per setting.
         seed: Seed of all draws.
         posteriors: Names of guides, or ``taylor-as-printed`` and ``blei-lafferty-as-printed`` for
             the paper's two algorithms, update by update.
         loc_variance: Variance of the components of μ.
         topic_concentration: Dirichlet parameter of the topics.
-        anchored: Fix the last component of eta at 0, as the paper's §2.2 says, instead of leaving
-            all K free. The distributions of θ that models are drawn from stay the same.
-        relative_tolerance: Relative change of the objective at which a document has converged.
-            Guides have an absolute tolerance in nats; they get this times the average
-            ``|log p(w | true θ)|`` of the setting's documents, which is the scale of every bound.
+        anchored: Fix the last component of eta at 0, as in the paper's §2.2. Otherwise all K are
+            free. The distributions of θ stay the same.
+        relative_tolerance: Relative change of the objective at convergence of a document. Guides
+            have an absolute tolerance in nats: they get the relative tolerance times the average
+            ``|log p(w | true θ)|`` of the setting's documents, the scale of every bound.
         max_iterations: Bound on the iterations.
         theta_samples: Draws from each posterior for its mean of θ.
-        reference_docs: Documents per setting and repetition, the first ones, whose posterior is
-            also sampled by Hamiltonian Monte Carlo; 0 for none.
-        reference_draws: Transitions of the sampler; step sizes adapt in the first fifth, which is
+        reference_docs: Documents per setting and repetition that Hamiltonian Monte Carlo samples
+            too, from the first on; 0 for none.
+        reference_draws: Transitions of the sampler. Step sizes adapt in the first fifth, which is
             dropped.
     """
 
@@ -112,7 +112,7 @@ class SimulationSettings:
         if BASELINE not in self.posteriors or not set(self.posteriors) <= set(POSTERIORS):
             raise ConfigError(
                 f"posteriors are {', '.join(self.posteriors) or 'none'}; expected {BASELINE}, "
-                f"which the others are compared with, and any of {', '.join(POSTERIORS)}"
+                f"the reference of all comparisons, and any of {', '.join(POSTERIORS)}"
             )
         if self.reference_docs > self.num_docs:
             raise ConfigError(
@@ -120,7 +120,7 @@ class SimulationSettings:
             )
 
     def cells(self) -> list[Cell]:
-        """The settings to simulate, each once: the base, then those that differ in one way."""
+        """The settings to simulate, each once: the base, then each single change of the base."""
         base = Cell(self.num_topics, self.num_words, self.num_tokens, self.prior_variance)
         varied = [
             replace(base, **{aspect: value})
@@ -141,7 +141,7 @@ class Cell:
 
 
 def draw_model(settings: SimulationSettings, cell: Cell, repetition: int) -> TopicModel:
-    """The true model of a repetition, from the distributions that the settings state.
+    """The true model of a repetition, from the distributions in the settings.
 
     Args:
         settings: The settings.

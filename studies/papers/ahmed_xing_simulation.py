@@ -1,13 +1,13 @@
-"""How well posteriors recover topic proportions of simulated documents: *Ahmed & Xing 2007, §4.1*.
+"""Recovery of topic proportions from simulated documents: *Ahmed & Xing 2007, §4.1*.
 
 For every setting (number of topics K, words in the vocabulary M, tokens in a document N, spread of
 the prior) a model is drawn at random, documents are drawn from it, and each posterior is solved at
-the model's true parameters. The paper's Figure 4 varies K, M and N one at a time and shows the L2
+the model's true parameters. The paper's Figure 4 varies K, M and N one at a time. It shows the L2
 error of θ at the posterior mean of eta, the difference of the errors of two posteriors document by
-document, and the number of iterations. Three minutes on one core.
+document, and the number of iterations. The study takes three minutes on one core.
 
-The paper does not say what μ, Σ and the topics were drawn from, nor which values K, M and N had.
-:class:`SimulationSettings` says what is drawn here; ``docs/experiments.md`` says what came out.
+The paper omits the distributions of μ, Σ and the topics, and the values of K, M and N.
+:class:`SimulationSettings` has this study's choices; ``docs/experiments.md`` has the results.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ AS_PRINTED = {
     "taylor-as-printed": taylor_as_printed,
     "blei-lafferty-as-printed": blei_lafferty_as_printed,
 }
-#: The numbers of a row, and what each is.
+#: The numbers of a row, with descriptions.
 STATISTICS = {
     "error_mode": "L2 error of θ at the posterior mean of eta",
     "error_mean": "L2 error of the posterior mean of θ",
     "error_converged": "L2 error of θ at the posterior mean of eta, converged documents only",
-    "difference": "error_mode less that of the Taylor posterior, mean over documents",
+    "difference": "error_mode less the Taylor posterior's, mean over documents",
     "iterations": "iterations until convergence, mean over converged documents",
-    "unconverged": "share of documents that did not converge",
+    "unconverged": "share of documents without convergence",
     "milliseconds": "processor time per document",
     "excess": "error_mode less the error of the sampled posterior mean of θ",
     "distance_mode": "L2 distance of θ at the posterior mean of eta from the sampled mean of θ",
@@ -59,9 +59,9 @@ STATISTICS = {
 class Row:
     """One posterior in one setting and repetition.
 
-    The numbers are those of :data:`STATISTICS`. Those over converged documents are NaN if none
-    converged, those that need the sampled reference are NaN without it. All but ``milliseconds``
-    are the same from run to run.
+    The numbers are those of :data:`STATISTICS`. Numbers over converged documents are NaN if no
+    document converged. Numbers that need the sampled reference are NaN without it. All numbers but
+    ``milliseconds`` are equal from run to run.
 
     Attributes:
         cell: The setting.
@@ -93,8 +93,8 @@ class SimulationResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per setting, repetition and posterior.
+        settings: The settings.
+        rows: One for each setting, repetition and posterior.
     """
 
     settings: SimulationSettings
@@ -103,7 +103,7 @@ class SimulationResult:
     def average(self, cell: Cell, posterior: str, statistic: str) -> tuple[float, float]:
         """Mean over repetitions and its standard error (NaN for a single repetition).
 
-        Repetitions without the statistic (no document converged, no reference) are left out.
+        Repetitions without the statistic (no converged document, no reference) are left out.
 
         Args:
             cell: A setting.
@@ -111,7 +111,7 @@ class SimulationResult:
             statistic: A numeric field of :class:`Row`.
 
         Raises:
-            ConfigError: Nothing was measured for that setting and posterior.
+            ConfigError: The setting and posterior were not measured.
         """
         chosen = [row for row in self.rows if row.cell == cell and row.posterior == posterior]
         if not chosen:
@@ -126,7 +126,7 @@ class SimulationResult:
         return [(value, replace(base, **{aspect: value})) for value in values]
 
     def table(self, statistic: str, digits: int = 4) -> str:
-        """One statistic as a Markdown table: a line per setting, a column per posterior.
+        """One statistic as a Markdown table: a line for each setting, a column for each posterior.
 
         Args:
             statistic: A numeric field of :class:`Row`.
@@ -228,7 +228,7 @@ def _simulate(settings: SimulationSettings, cell: Cell, repetition: int) -> list
 def _solve(
     settings: SimulationSettings, name: str, model: TopicModel, batch: DocumentBatch, scale: float
 ) -> NormalPosterior:
-    """The posterior of a name; ``scale`` is the nats that the relative tolerance is relative to."""
+    """The posterior of a name; ``scale`` is the reference of the relative tolerance, in nats."""
     if name in AS_PRINTED:
         space = model.prior.space(batch)
         assert isinstance(space, NormalSpace)
@@ -262,14 +262,14 @@ def _mean_distance(theta: Tensor, reference: Tensor | None) -> float:
 
 
 def figure(result: SimulationResult) -> Figure:
-    """The paper's Figure 4: a column per aspect; rows of errors, differences and iterations.
+    """The paper's Figure 4: a column for each aspect; rows of errors, differences and iterations.
 
-    Solid lines are the Taylor posterior's and dotted ones Blei and Lafferty's, as in the paper.
-    Bars are one standard error over repetitions.
+    Solid lines are the Taylor posterior's, dotted lines Blei and Lafferty's, as in the paper. Bars
+    are one standard error over repetitions.
     """
     from matplotlib.figure import Figure
 
-    # Taylor on top; Laplace, which has its mode, shows as a ring around it.
+    # Taylor on top; Laplace has the same mode and shows as a ring around it.
     styles: dict[str, dict[str, Any]] = {
         "taylor": {"color": "#2166ac", "linestyle": "-", "marker": "o", "zorder": 4},
         "laplace": {"color": "#5aae61", "linestyle": "none", "marker": "o", "markersize": 8},
@@ -292,7 +292,7 @@ def figure(result: SimulationResult) -> Figure:
         for row, (statistic, label) in enumerate(panels.items()):
             ax = axes[row, column]
             for name in result.settings.posteriors:
-                # Where Taylor's printed iteration does not settle, its error would set the scale.
+                # An unconverged printed iteration of Taylor would set the scale by its error.
                 if statistic == "difference" and name in (BASELINE, "taylor-as-printed"):
                     continue
                 cells = [cell for _, cell in result.sweep(aspect)]

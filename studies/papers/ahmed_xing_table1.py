@@ -3,10 +3,10 @@
 A correlated topic model is fitted to abstracts of four categories, by the Taylor and by the
 Blei–Lafferty posterior. A linear support vector machine then classifies the abstracts by their
 topic proportions. The paper has abstracts of PNAS, and reports 72.6 % and 64.3 % on one split with
-146 test documents. Here they are of Ohsumed, with several fits and ten splits.
+146 test documents. This study has abstracts of Ohsumed, with several fits and ten splits.
 
-Each fit's documents also get their proportions by the other posterior: so the table tells apart
-what a posterior does to the topics that are learned, and what it does to the proportions.
+Each fit's documents also get their proportions by the second posterior. The table thereby separates
+the effect of a posterior on the learned topics from its effect on the proportions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from torch_lntm.inference import transform
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The posterior whose accuracy the others' is compared with.
+#: The reference of all comparisons.
 BASELINE = "blei-lafferty"
-#: How a document's proportions are taken from its posterior, and what that is.
+#: Estimates of a document's proportions from its posterior, with descriptions.
 ESTIMATES = {"mean": "posterior mean of θ", "mode": "θ at the posterior mean of eta"}
 
 
@@ -43,13 +43,13 @@ class TableSettings:
     """Settings of the study.
 
     Attributes:
-        corpus: Name of a corpus in the folder of data, or a path. It has labels.
-        categories: Labels to tell apart. Documents with one of them as their only label take part.
-        num_docs: Documents to draw at random of these; all of them if there are fewer.
+        corpus: Name of a corpus in the folder of data, or a path.
+        categories: Labels of the categories. Documents with a single label among them take part.
+        num_docs: Number of documents, drawn at random; all documents if there are fewer.
         num_topics: Topics.
         fitted: Posteriors to fit by: ``taylor``, ``laplace``, ``blei-lafferty``, ``khan-bouchard``,
-            or ``lda`` for that model.
-        fits: Fits by each, from different random starts.
+            or ``lda`` for the LDA model.
+        fits: Fits by each posterior, from different random starts.
         splits: Random divisions into training and test documents of the classifier.
         test_fraction: Share of the test documents.
         theta_samples: Draws of each posterior for its mean of θ.
@@ -87,8 +87,8 @@ class Judged:
     """The abstracts classified by one kind of proportions of one fit.
 
     Attributes:
-        fitted: The posterior that the model was fitted by.
-        posterior: The posterior that the proportions are of.
+        fitted: Posterior of the fit.
+        posterior: Posterior of the proportions.
         estimate: A key of :data:`ESTIMATES`.
         fit: Number of the fit.
         accuracies: Share classified right in each split.
@@ -108,8 +108,8 @@ class TableResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per fit, posterior and estimate.
+        settings: The settings.
+        rows: One for each fit, posterior and estimate.
         sizes: Documents of each category.
     """
 
@@ -119,7 +119,7 @@ class TableResult:
 
     @property
     def kinds(self) -> list[tuple[str, str, str]]:
-        """What is compared: fitted by, proportions by, estimate."""
+        """Compared kinds: posterior of the fit, posterior of the proportions, estimate."""
         return list(dict.fromkeys((row.fitted, row.posterior, row.estimate) for row in self.rows))
 
     def accuracies(self, kind: tuple[str, str, str]) -> Tensor:
@@ -140,7 +140,7 @@ class TableResult:
         )[1]
 
     def tables(self) -> str:
-        """Accuracies, differences and the share of each category that is classified right."""
+        """Accuracies, differences, and the share of each category classified right."""
         header = ["fitted by", "θ by", "estimate", "accuracy, %", "less Blei–Lafferty's"]
         rows = []
         for kind in self.kinds:
@@ -155,7 +155,7 @@ class TableResult:
         parts = [
             "Accuracy in per cent; in parentheses standard errors for the splits and for the fits",
             table(header, rows),
-            "Share of each category that is classified right, in per cent; mean over fits",
+            "Share of each category classified right, in per cent; mean over fits",
         ]
         names = list(self.sizes)
         rows = [
@@ -190,10 +190,10 @@ def run(settings: TableSettings, cells: Cells) -> TableResult:
 
 
 def read_abstracts(settings: TableSettings) -> Corpus:
-    """The documents of the categories, over the words that occur in them.
+    """The documents of the categories, over the words of these documents.
 
     Raises:
-        ConfigError: There is no such corpus, or none of its documents has one of the categories.
+        ConfigError: The corpus does not exist, or no document has one of the categories.
     """
     corpus = read_labelled(settings.corpus)
     (there,) = np.isin(np.array(corpus.labels), settings.categories).nonzero()
@@ -215,14 +215,14 @@ def judge(
     name: str,
     number: int,
 ) -> list[Judged]:
-    """Fit a model and classify by the proportions of each posterior that suits it."""
+    """Fit a model and classify by the proportions of each suitable posterior."""
     model = fit(name, corpus, settings.num_topics, settings.seed + number).model
     posteriors = [other for other in settings.fitted if other != "lda"]
     rows = []
     for posterior in ["lda"] if name == "lda" else posteriors:
         guide = make_guide("vb" if posterior == "lda" else posterior, model)
         for estimate in ESTIMATES:
-            # Under a Dirichlet posterior, both are its mean.
+            # Under a Dirichlet posterior, both estimates are its mean.
             if posterior == "lda" and estimate == "mode":
                 continue
             theta = transform(

@@ -1,9 +1,9 @@
-"""The two algorithms that Ahmed & Xing (2007) compared, update by update as they are printed.
+"""The two algorithms compared by Ahmed & Xing (2007), update by update as printed.
 
-The package's guides reach the same fixed points by other routes: they ascend, with a line search,
-on objectives whose topic responsibilities are always at their optimum. The number of iterations is
-a property of the updates, so the paper's counts can only be compared with counts of these. They are
-plain and dense; use the guides to fit.
+The package's guides reach the same fixed points by different routes: they ascend, with a line
+search, on objectives with topic responsibilities always at the optimum. The number of iterations is
+a property of the updates. The paper's counts are therefore compared with counts of these updates.
+The code is plain and dense; use the guides to fit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch_lntm.kernels import expected_counts
 from torch_lntm.latents import NormalSpace
 from torch_lntm.posteriors import NormalPosterior
 
-#: Newton decrement, nats, at which the numerical maximisation in λ ends.
+#: Newton decrement at the end of the numerical maximisation in λ, nats.
 _NEWTON_TOLERANCE = 1e-6
 _NEWTON_STEPS = 50
 _HALVINGS = 30
-#: Relative change of ν² at which its Newton iteration ends.
+#: Relative change of ν² at the end of its Newton iteration.
 _ROOT_TOLERANCE = 1e-14
 #: Largest change of a coordinate of λ in a Newton step: the objective has an exponential in it.
 _LARGEST_STEP = 3.0
@@ -39,15 +39,14 @@ def taylor_as_printed(
     """The fixed-point iteration of *Ahmed & Xing 2007, eqs 9, 10 and 12*, undamped.
 
     One iteration is eq. 12 (the responsibilities, through the topic counts) and then eqs 9 and 10.
-    Nothing makes it an ascent, and on some documents it never settles.
+    The iteration is no ascent, and on some documents it never settles.
 
     Args:
         batch: Documents, in the dtype of ``space.loc``; float64 to see a relative change of 1e-6.
         topics: ``(num_topics, num_words)``.
-        space: The prior of eta in whitened coordinates, one mean for all documents, which they
-            start at.
-        relative_tolerance: Relative change of the objective between iterations at which a document
-            has converged.
+        space: The prior of eta in whitened coordinates. All documents share one mean and start
+            there.
+        relative_tolerance: Relative change of the objective between iterations at convergence.
         max_iterations: Bound on the iterations.
 
     Returns:
@@ -101,8 +100,8 @@ def blei_lafferty_as_printed(
     """Coordinate ascent on the bound of *Ahmed & Xing 2007, eqs 13–15*, one parameter at a time.
 
     One iteration maximises the bound in the responsibilities, ζ, λ, ζ, ν² and ζ in turn, each with
-    all others fixed, the order of the program that the authors published. λ is maximised
-    numerically to convergence, here by Newton's method, there by conjugate gradients.
+    the rest fixed, the order of the authors' published program. λ is maximised numerically to
+    convergence: here by Newton's method, in the program by conjugate gradients.
 
     Arguments as for :func:`taylor_as_printed`.
 
@@ -171,7 +170,7 @@ def _iterate(
     """Repeat a step on each document until its objective settles.
 
     Returns:
-        mean, variance, objective, iterations and converged, a row per document.
+        mean, variance, objective, iterations and converged, a row for each document.
     """
     mean, variance = mean.clone(), variance.clone()
     value = objective(batch, mean, variance)
@@ -195,8 +194,8 @@ def _iterate(
 def _information(space: NormalSpace, theta: Tensor, lengths: Tensor) -> Tensor:
     """I + N·Lᵀ(diag θ − θθᵀ)L ``(num_docs, dim, dim)``, coordinates reversed, Σ = LLᵀ.
 
-    The posterior precision in coordinates in which the prior is standard normal, in the order that
-    :class:`torch_lntm.posteriors.NormalPosterior` holds it.
+    The posterior precision in coordinates with a standard normal prior, in the order of
+    :class:`torch_lntm.posteriors.NormalPosterior`.
     """
     factor = space.factor.flip(1)
     centred = factor - (theta @ factor)[:, None, :]
@@ -206,10 +205,10 @@ def _information(space: NormalSpace, theta: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _maximise_variance(precision: Tensor, log_rate: Tensor) -> Tensor:
-    """The ν² that solves 1/ν² = precision + exp(log_rate + ν²/2), elementwise.
+    """The solution ν² of 1/ν² = precision + exp(log_rate + ν²/2), elementwise.
 
-    Newton's method in log ν², which descends from any value above the root. The root without the
-    exponential's growth is one.
+    Newton's method in log ν² descends from every value above the root. The root without the
+    exponential's growth is above it.
     """
     y = -torch.logaddexp(precision.log(), log_rate)
     for _ in range(_NEWTON_STEPS):
@@ -227,7 +226,7 @@ def _maximise_lambda(
 ) -> Tensor:
     """The λ that maximises n·λ − ½(λ−μ)ᵀΣ⁻¹(λ−μ) − Σ_k exp(log_rate_k + λ_k) ``(num_docs, dim)``.
 
-    Concave; damped Newton steps, each no longer than the exponential allows.
+    The problem is concave. Newton steps are damped, and the exponential limits their length.
     """
 
     def evaluate(x: Tensor) -> Tensor:
@@ -247,7 +246,7 @@ def _maximise_lambda(
         scale = _LARGEST_STEP / size.clamp_min(_LARGEST_STEP)
         for _ in range(_HALVINGS):
             trial = evaluate(mean + scale * delta)
-            # Rounding of the objective is far below the decrement that matters.
+            # Rounding of the objective is far below the relevant decrement.
             worse = trial < value - _NEWTON_TOLERANCE
             if not bool(worse.any()):
                 break

@@ -20,9 +20,9 @@ class Candidate(NamedTuple):
     """A model to fit.
 
     Attributes:
-        label: Its name in tables and in the figure.
-        make: Its constructor.
-        posterior: Name of its guide.
+        label: Name in tables and in the figure.
+        make: Constructor.
+        posterior: Name of the guide.
         options: Options of the constructor.
     """
 
@@ -32,8 +32,8 @@ class Candidate(NamedTuple):
     options: dict[str, Any]
 
 
-#: The models by name. The paper's CTM has no prior on its covariance, and the posterior of Blei &
-#: Lafferty; this package's default has an inverse-Wishart prior, and Taylor's.
+#: The models by name. The paper's CTM has no prior on its covariance, and Blei & Lafferty's
+#: posterior. This package's default has an inverse-Wishart prior, and Taylor's posterior.
 CANDIDATES = {
     "ctm": Candidate("CTM", ctm, "taylor", {}),
     "iftm": Candidate("IFTM-G", iftm, "factor", {}),
@@ -49,26 +49,26 @@ class FactorSettings:
 
     The true model has μ ~ N(0, loc_variance · I); Σ = Q diag(ℓ) Qᵀ, Q uniform over rotations and
     the i-th largest eigenvalue ℓ_i ∝ i^−covariance_decay with mean prior_variance; each topic ~
-    symmetric Dirichlet(topic_concentration). So Σ is full, and no small number of sources has all
-    of it. Documents have Poisson(mean_length) tokens.
+    symmetric Dirichlet(topic_concentration). Σ is full, and a small number of sources holds only a
+    part of it. Documents have Poisson(mean_length) tokens.
 
     Attributes:
         true_topics: Topics of the true model.
         num_words: Words in the vocabulary.
         num_docs: Documents.
         mean_length: Mean number of tokens.
-        folds: Parts that the documents are divided into, each the test set in turn.
-        num_topics: Topics of the models fitted.
-        completion_topics: The one of them at which the observed share is varied.
-        observed_shares: Shares of each test document's words to observe there.
+        folds: Number of parts of the documents; each part is the test set in turn.
+        num_topics: Topics of the fitted models.
+        completion_topics: The number of topics with varied observed shares.
+        observed_shares: Observed shares of each test document's words.
         models: Names of models to fit; see :data:`CANDIDATES`. IFTM has a quarter as many sources
             as topics.
         loc_variance: Variance of the components of μ.
         prior_variance: Mean variance of a component of eta.
         covariance_decay: Exponent of the eigenvalues' decay; 0 makes topics independent.
         topic_concentration: Dirichlet parameter of the topics.
-        tolerance: Relative change of the objective at which EM has converged.
-        max_iterations: Bound on the EM iterations. The paper names none.
+        tolerance: Relative change of the objective at convergence of EM.
+        max_iterations: Bound on the EM iterations; absent from the paper.
         num_samples: Draws per document of the importance sampling.
         seed: Seed of everything random.
     """
@@ -117,12 +117,12 @@ class FactorSettings:
 
 
 def draw_model(settings: FactorSettings) -> TopicModel:
-    """The true model, float64, from the distributions that the settings state."""
+    """The true model, float64, from the distributions in the settings."""
     k = settings.true_topics
     rng = np.random.default_rng([settings.seed, 0])
     loc = math.sqrt(settings.loc_variance) * rng.standard_normal(k)
-    # QR of normals is uniform over rotations once the signs of R's diagonal are taken out, which
-    # Q diag(ℓ) Qᵀ does not see.
+    # QR of normals is uniform over rotations up to the signs of R's diagonal, and Q diag(ℓ) Qᵀ
+    # does not depend on the signs.
     rotation = np.linalg.qr(rng.standard_normal((k, k)))[0]
     values = np.arange(1.0, k + 1.0) ** -settings.covariance_decay
     root = rotation * np.sqrt(values * settings.prior_variance / values.mean())
@@ -137,7 +137,7 @@ def draw_model(settings: FactorSettings) -> TopicModel:
 
 
 def draw_corpus(settings: FactorSettings, truth: TopicModel) -> Corpus:
-    """The documents, of at least two tokens, so that each has one to observe and one to predict."""
+    """Documents of at least two tokens: one to observe and one to predict."""
     rng = np.random.default_rng([settings.seed, 1])
     lengths = np.maximum(rng.poisson(settings.mean_length, settings.num_docs), 2)
     return truth.generate(lengths.tolist(), seed=settings.seed)[0]

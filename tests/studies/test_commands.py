@@ -157,7 +157,7 @@ def test_runs_and_prints_what_it_writes(tmp_path: Path, capsys: pytest.CaptureFi
     assert "made with another num_docs" in capsys.readouterr().err
 
 
-def test_an_interruption_says_how_to_go_on(
+def test_an_interruption_names_the_command_that_continues(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any) -> None:
@@ -165,7 +165,7 @@ def test_an_interruption_says_how_to_go_on(
 
     monkeypatch.setattr(command, "measure", interrupted)
     assert main(["putthividhya_table1"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command continues" in capsys.readouterr().err
 
 
 def test_mentioned_commands_exist() -> None:
