@@ -75,7 +75,7 @@ class DensitySettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         check_numbers(self, {"models": 1}, ["tolerance"])
         _ = self.learning  # checks the rest

@@ -65,7 +65,7 @@ class ProportionSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         twos = dict.fromkeys(("num_topics", "train_docs", "test_docs"), 2)
         check_numbers(self, {**twos, "draws": 5, "theta_samples": 1, "seed": 0})

@@ -86,7 +86,7 @@ class PapersSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         twos = dict.fromkeys(
             ("num_topics", "train_docs", "test_docs", "num_samples", "ais_chains"), 2

@@ -91,7 +91,7 @@ class LearningSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         ones = dict.fromkeys(("num_words", "num_tokens", "repetitions", "max_iterations"), 1)
         check_numbers(

@@ -97,7 +97,7 @@ class SimulationSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         least = {"num_topics": 2, "num_words": 1, "num_tokens": 1}
         varied = {f"vary_{name}": value for name, value in least.items()}

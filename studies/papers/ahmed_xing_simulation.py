@@ -1,8 +1,8 @@
 """Recovery of topic proportions from simulated documents: *Ahmed & Xing 2007, §4.1*.
 
 For every setting (number of topics K, words in the vocabulary M, tokens in a document N, spread of
-the prior) a model is drawn at random, documents are drawn from it, and each posterior is solved at
-the model's true parameters. The paper's Figure 4 varies K, M and N one at a time. It shows the L2
+the prior) a model is drawn at random, and documents from the model. Each posterior is solved at the
+true parameters. The paper's Figure 4 varies K, M and N one at a time. It shows the L2
 error of θ at the posterior mean of eta, the difference of the errors of two posteriors document by
 document, and the number of iterations. The study takes three minutes on one core.
 

@@ -71,7 +71,7 @@ class TableSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         ones = dict.fromkeys(("fits", "splits", "theta_samples"), 1)
         check_numbers(self, {"num_docs": 10, "num_topics": 2, "seed": 0, **ones})

@@ -47,8 +47,8 @@ CANDIDATES = {
 class FactorSettings:
     """Settings of the study.
 
-    The true model has μ ~ N(0, loc_variance · I); Σ = Q diag(ℓ) Qᵀ, Q uniform over rotations and
-    the i-th largest eigenvalue ℓ_i ∝ i^−covariance_decay with mean prior_variance; each topic ~
+    The true model has μ ~ N(0, loc_variance · I) and Σ = Q diag(ℓ) Qᵀ. Q is uniform over rotations.
+    The i-th largest eigenvalue is ℓ_i ∝ i^−covariance_decay with mean prior_variance. Each topic ~
     symmetric Dirichlet(topic_concentration). Σ is full, and a small number of sources holds only a
     part of it. Documents have Poisson(mean_length) tokens.
 
@@ -95,7 +95,7 @@ class FactorSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         check_numbers(
             self,

@@ -1,13 +1,13 @@
 """Factor, correlated and Dirichlet topic models on simulated text: *IFTM 2009, §3.2.1*.
 
 A correlated topic model with full covariance is drawn at random and a corpus from it. Models with
-fewer topics than the true one are fitted to four fifths of the documents and scored on the rest, in
-turn: the held-out log likelihood against the number of topics, and the perplexity of words given a
-share of the others, as in Figure 3 of *Putthividhya, Attias & Nagarajan 2009*. 25 minutes on one
-core; ``--quick`` takes under two.
+fewer topics are fitted to four fifths of the documents and scored on the rest, in turn. The scores
+are the held-out log likelihood against the number of topics, and the perplexity of words given a
+share of the document, as in Figure 3 of *Putthividhya, Attias & Nagarajan 2009*. The study takes 25
+minutes on one core; ``--quick`` takes under two.
 
-The paper says of the true parameters that they "are drawn randomly from some distribution".
-:class:`FactorSettings` says what is drawn here; ``docs/experiments.md`` says what came out.
+The paper says only that the true parameters "are drawn randomly from some distribution".
+:class:`FactorSettings` has this study's choices; ``docs/experiments.md`` has the results.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from torch_lntm.inference import VariationalEM
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Name of the model that the documents come from, scored beside those fitted.
+#: Name of the true model of the documents, scored beside the fitted models.
 TRUTH = "truth"
-#: Share of a test document's words that completion observes where the share is not varied.
+#: Observed share of a test document's words, unless the share is varied.
 HALF = 0.5
 #: Draws of theta per document for its posterior mean.
 THETA_SAMPLES = 200
@@ -50,12 +50,12 @@ THETA_SAMPLES = 200
 PARETO_K_LIMIT = 0.7
 
 
-#: Pairs of models whose difference, fold by fold, the paper makes a claim about.
+#: Pairs of models with a claim of the paper about their difference, fold by fold.
 CONTRASTS = (("iftm", "ctm-ml"), ("iftm", "ctm"), ("iftm", "lda"), ("ctm-ml", "lda"))
-#: The numbers of a row, what each is, and the digits it is printed with.
+#: The numbers of a row, with descriptions and printed digits.
 STATISTICS = {
     "log_likelihood": ("log p(test documents) by importance sampling, nats", 0),
-    "completion": ("nats per token of one half of a test document's words given the other", 4),
+    "completion": ("nats per token of half of a test document's words given the rest", 4),
     "unreliable": ("share of test documents with Pareto k above 0.7", 3),
     "effective_sample_size": ("effective sample size, median over test documents", 0),
     "iterations": ("EM iterations after the stochastic start", 0),
@@ -67,17 +67,17 @@ STATISTICS = {
 class Row:
     """One model on one fold.
 
-    Fields that are not described here are those of :data:`STATISTICS`; of the truth, iterations and
-    seconds are 0. All but ``cpu_seconds`` are the same from run to run.
+    Fields without a description are those of :data:`STATISTICS`; the truth has 0 iterations and
+    seconds. All fields but ``cpu_seconds`` are equal from run to run.
 
     Attributes:
         model: Name in :data:`CANDIDATES`, or :data:`TRUTH`.
         num_topics: Its topics.
-        fold: Number of the fold that was the test set.
-        log_likelihood_error: Monte Carlo standard error of ``log_likelihood``, nats; an
-            underestimate where documents are unreliable.
+        fold: Number of the test fold.
+        log_likelihood_error: Monte Carlo standard error of ``log_likelihood``, nats; too low if
+            documents are unreliable.
         converged: Whether EM ended by its tolerance.
-        completions: ``completion`` by observed share as text, where the share is varied.
+        completions: ``completion`` by observed share as text, if the share is varied.
     """
 
     model: str
@@ -99,8 +99,8 @@ class FactorResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per model, number of topics and fold.
+        settings: The settings.
+        rows: One for each model, number of topics and fold.
     """
 
     settings: FactorSettings
@@ -110,7 +110,7 @@ class FactorResult:
         """The rows of a model and number of topics, fold by fold.
 
         Raises:
-            ConfigError: There are none.
+            ConfigError: No row matches.
         """
         found = [row for row in self.rows if (row.model, row.num_topics) == (model, num_topics)]
         if not found:
@@ -155,7 +155,7 @@ class FactorResult:
             parts += [title, _table("K", topics, differences, found, digits)]
         shares = sorted(settings.observed_shares)
         found = [[self.perplexity(name, share) for name in (*names, TRUTH)] for share in shares]
-        title = f"perplexity of the other words, K = {settings.completion_topics}"
+        title = f"perplexity of the unobserved words, K = {settings.completion_topics}"
         parts += [title, _table("observed", shares, [*labels, TRUTH], found, 1)]
         return "\n\n".join(parts)
 
@@ -195,7 +195,7 @@ def run(settings: FactorSettings, cells: Cells) -> FactorResult:
 def _fit(
     settings: FactorSettings, name: str, num_topics: int, train: Corpus, test: Corpus, fold: int
 ) -> Row:
-    """A model fitted to one fold's training documents and scored on the others."""
+    """Fit a model to one fold's training documents and score it on the test fold."""
     candidate = CANDIDATES[name]
     model = candidate.make(num_topics, train.num_words, seed=settings.seed, **candidate.options)
     guide = make_guide(candidate.posterior, model)
@@ -235,10 +235,10 @@ def _score(
     cpu_seconds: float = 0.0,
     converged: bool = True,
 ) -> Row:
-    """A model's row; completion by the guide's own posterior, its mean of theta integrated."""
+    """Row of a model; completion integrates theta under the guide's own posterior."""
     model = guide.model
     with warnings.catch_warnings():
-        # The row says of how many documents.
+        # The row holds the share of unreliable documents.
         warnings.filterwarnings("ignore", ".*Pareto k above", UserWarning)
         estimate = log_likelihood(model, test, num_samples=settings.num_samples, seed=settings.seed)
     assert estimate.pareto_k is not None
@@ -286,8 +286,8 @@ _STYLES: dict[str, dict[str, Any]] = {
 def figure(result: FactorResult) -> Figure:
     """The paper's Figure 3: held-out log likelihood, and completion by the observed share.
 
-    Bars are one standard error over folds of the difference from the models' average: how hard a
-    fold's documents are is common to all models.
+    Bars are one standard error over folds of the difference from the models' average: the
+    difficulty of a fold's documents is common to all models.
     """
     from matplotlib.figure import Figure
 

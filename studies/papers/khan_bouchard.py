@@ -1,14 +1,14 @@
-"""What a full covariance buys: *Khan & Bouchard 2009* beside Blei and Lafferty's diagonal one.
+"""The gain of a full covariance: *Khan & Bouchard 2009* beside Blei and Lafferty's diagonal.
 
-Both posteriors maximise the same lower bound of log p(w); Khan and Bouchard's lets the covariance V
+Both posteriors maximise the same lower bound of log p(w). Khan and Bouchard's lets the covariance V
 of a document's eta be full. The note has no experiment. It says that a diagonal V "will be much
 faster as we don't have to compute the inverse of V at every iteration".
 
-For several numbers of topics, on news articles and on documents drawn from the model itself, a
-correlated topic model is fitted by each. Under the parameters of one fit, test documents get both
-posteriors: their bounds are compared with the log evidence by annealed importance sampling, and
-their means of θ with those of Hamiltonian chains. Each fit's own test evidence says what the full V
-does to the parameters that are learned.
+For several numbers of topics, on news articles and on documents drawn from the model itself, each
+posterior fits a correlated topic model. Under the parameters of one fit, test documents get both
+posteriors. Their bounds are compared with the log evidence by annealed importance sampling, and
+their means of θ with those of Hamiltonian chains. Each fit's own test evidence shows the effect of
+the full V on the learned parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: The two posteriors: V diagonal, and V full.
 BOTH = ("blei-lafferty", "khan-bouchard")
-#: What the documents drawn from the model itself are called.
+#: Name of the documents drawn from the model itself.
 SIMULATED = "simulated"
 
 
@@ -48,18 +48,18 @@ class FullSettings:
 
     Attributes:
         corpora: Names of corpora in the folder of data, or paths; ``simulated`` for documents drawn
-            from a random model with as many topics as are fitted.
+            from a random model with the fitted number of topics.
         num_topics: Numbers of topics.
         train_docs: Documents to fit.
-        test_docs: Other documents, to judge by.
-        reference_docs: First test documents whose means of θ are also sampled.
-        reference_draws: Transitions of the sampler, a fifth of which is dropped.
+        test_docs: Test documents.
+        reference_docs: Number of test documents with sampled means of θ, from the first on.
+        reference_draws: Transitions of the sampler; a fifth is dropped.
         theta_samples: Draws of each posterior for its mean of θ.
         ais_chains: Chains of annealed importance sampling.
         ais_temperatures: Its temperatures.
         num_words: Words of the simulated documents.
         num_tokens: Tokens of each simulated document.
-        tolerance: Nats at which the test documents' posteriors have converged.
+        tolerance: Gain in nats at convergence of the test documents' posteriors.
         seed: Seed of everything random.
     """
 
@@ -81,7 +81,7 @@ class FullSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         twos = dict.fromkeys(("num_topics", "train_docs", "test_docs", "ais_chains"), 2)
         ones = dict.fromkeys(("theta_samples", "num_words", "num_tokens"), 1)
@@ -99,8 +99,9 @@ class FullSettings:
 class Compared:
     """Both posteriors with one number of topics.
 
-    Those of the first group are of test documents under the parameters that Blei and Lafferty's
-    posterior learned, one number a document. Lists of two have Blei and Lafferty's first.
+    ``evidence``, ``bounds``, ``distances`` and ``milliseconds`` belong to test documents under the
+    parameters learned by Blei and Lafferty's posterior, one number a document. Lists of two have
+    Blei and Lafferty's first.
 
     Attributes:
         corpus: Name of the corpus.
@@ -109,8 +110,8 @@ class Compared:
         bounds: Each posterior's bound of it.
         distances: ½ Σ_k |E_q θ_k − E_p θ_k| of the reference documents, by each posterior.
         milliseconds: Processor time of each posterior per document.
-        learned: Log evidence of each test document under the parameters that each posterior
-            learned.
+        learned: Log evidence of each test document under the parameters learned by each
+            posterior.
         fit_seconds: Processor time of each fit.
         tokens: Tokens of each test document.
     """
@@ -127,22 +128,22 @@ class Compared:
 
     @property
     def gaps(self) -> list[list[float]]:
-        """Nats that each bound is below the evidence, document by document."""
+        """Gap between the evidence and each bound in nats, document by document."""
         return [[a - b for a, b in zip(self.evidence, bound, strict=True)] for bound in self.bounds]
 
     @property
     def tighter(self) -> tuple[float, float]:
-        """Nats a document that the full V's bound is higher by, and its standard error."""
+        """Gain of the full V's bound in nats a document, and its standard error."""
         return mean_and_error([b - a for a, b in zip(*self.bounds, strict=True)])
 
     @property
     def closer(self) -> tuple[float, float]:
-        """By how much less θ is misplaced with the full V, and its standard error."""
+        """Reduction of misplaced θ by the full V, and its standard error."""
         return mean_and_error([a - b for a, b in zip(*self.distances, strict=True)])
 
     @property
     def better(self) -> tuple[float, float]:
-        """Nats a document of test evidence that learning with the full V gains, and its error."""
+        """Gain in test evidence by learning with the full V, nats a document, and its error."""
         return mean_and_error([b - a for a, b in zip(*self.learned, strict=True)])
 
 
@@ -157,10 +158,10 @@ def run(settings: FullSettings, cells: Cells) -> list[Compared]:
 
 
 def read_texts(settings: FullSettings, name: str, num_topics: int) -> tuple[Corpus, Corpus]:
-    """Documents to fit, and others to judge by.
+    """Training documents and test documents.
 
     Raises:
-        ConfigError: There is no such corpus, or it has too few documents.
+        ConfigError: The corpus does not exist, or has too few documents.
     """
     wanted = settings.train_docs + settings.test_docs
     if name == SIMULATED:
@@ -215,14 +216,14 @@ def evidence(settings: FullSettings, model: TopicModel, test: Corpus) -> list[fl
         num_chains=settings.ais_chains, num_temperatures=settings.ais_temperatures, start="prior"
     )
     with warnings.catch_warnings():
-        # Documents whose chains do not agree make the evidence too low, never the bounds' order.
+        # Disagreeing chains make the evidence too low; the order of the bounds stays.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
         found = log_likelihood(model, test, ais, seed=settings.seed).log_likelihood
     return [float(value) for value in found]
 
 
 def tables(rows: list[Compared]) -> str:
-    """The bounds, the means of θ, the parameters learned and the times."""
+    """The bounds, the means of θ, the learned parameters and the times."""
     under, learned = [], []
     for row in rows:
         where = [row.corpus, str(row.num_topics)]
@@ -253,8 +254,8 @@ def tables(rows: list[Compared]) -> str:
         )
     return "\n\n".join(
         [
-            "Test documents under the parameters of Blei and Lafferty's fit: nats a document that "
-            "the bound is below the evidence, total variation of the mean of θ from the chains', "
+            "Test documents under the parameters of Blei and Lafferty's fit: gap between evidence "
+            "and bound, nats a document; total variation of the mean of θ from the chains', "
             "milliseconds of processor time a document",
             table(
                 [
@@ -291,7 +292,7 @@ def tables(rows: list[Compared]) -> str:
 
 
 def figure(rows: list[Compared]) -> Figure:
-    """By topics: the bounds' gaps, how far θ is off, the evidence gained and the time."""
+    """By topics: the bounds' gaps, the distance of θ, the gain in evidence, and the time."""
     from matplotlib.figure import Figure
 
     corpora = list(dict.fromkeys(row.corpus for row in rows))

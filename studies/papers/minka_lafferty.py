@@ -27,8 +27,8 @@ STYLES: dict[str, dict[str, Any]] = {
     "vb second-order": {"color": "#762a83", "linestyle": "-"},
     "ep": {"color": "#2166ac", "linestyle": "-."},
 }
-#: Most passes over a document's words between two updates. A posterior starts where it last was,
-#: so it follows the topics, and has converged when they no longer move.
+#: Largest number of passes over a document's words between two updates. A posterior starts at its
+#: last value: it follows the topics, and has converged once the topics stand still.
 PASSES = 5
 
 
@@ -38,7 +38,7 @@ def make_method(method: str, model: TopicModel, tolerance: float) -> AspectGuide
     Args:
         method: One of :data:`METHODS`.
         model: The model.
-        tolerance: The change at which a document has converged; see the guide.
+        tolerance: The change at convergence of a document; see the guide.
     """
     if method == "ep":
         return EPGuide(model, tolerance=tolerance)
@@ -50,12 +50,12 @@ def make_method(method: str, model: TopicModel, tolerance: float) -> AspectGuide
 def em_updates(guide: AspectGuide, batch: DocumentBatch) -> Iterator[tuple[float, Statistics]]:
     """Update the guide's model by EM, without end.
 
-    A document's posterior starts from its last one: EP's from its sites, as in §5.2, and VB's from
-    its mean. Probabilities of zero stay zero, so a topic can be held at a corner of the simplex.
+    A document's posterior starts from its last value: EP's from its sites, as in §5.2, and VB's
+    from its mean. Probabilities of zero stay zero, and can hold a topic at a corner of the simplex.
 
     Yields:
-        After each update, how far the probability of any word in any topic moved, and the
-        statistics that the update was made from.
+        After each update, the largest move of a word's probability in a topic, and the statistics
+        of the update.
     """
     model = guide.model
     init = None
@@ -85,7 +85,7 @@ def small_batch(counts: NDArray[np.integer]) -> DocumentBatch:
     return Corpus.from_matrix(counts).batch(dtype=torch.float64)
 
 
-#: The change at which a document over a small vocabulary has converged; see the guides.
+#: The change at convergence of a document over a small vocabulary; see the guides.
 SMALL_TOLERANCE = 1e-5
 
 
@@ -101,13 +101,13 @@ def fit_small(
     Args:
         method: One of :data:`METHODS`.
         counts: ``(num_docs, num_words)``.
-        start: ``(num_topics, num_words)`` topics to start from.
-        tolerances: Moves of a word's probability; EM ends when the smallest is met.
+        start: ``(num_topics, num_words)`` topics at the start.
+        tolerances: Moves of a word's probability. EM ends at the smallest tolerance.
         max_updates: Bound on the updates.
 
     Returns:
-        The guide with the fitted model, and the number of updates after which each tolerance was
-        first met, None for one that was not.
+        The guide with the fitted model, and the number of updates to each tolerance, None for an
+        unmet tolerance.
     """
     guide = make_method(method, small_model(start), SMALL_TOLERANCE)
     met: list[int | None] = [None] * len(tolerances)
@@ -125,13 +125,13 @@ def dirichlet_rule(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Points and weights of a quadrature for Dirichlet expectations, exact for polynomials.
 
-    Under Dirichlet(α) the share v_k of what is left of the stick is Beta(α_k, Σ_{j>k} α_j),
-    independently, and a polynomial in theta of some degree has at most that degree in each v_k: a
-    product of Gauss–Jacobi rules is exact.
+    Under Dirichlet(α) the share v_k of the rest of the stick is Beta(α_k, Σ_{j>k} α_j),
+    independently. A polynomial in theta has at most its own degree in each v_k, and a product of
+    Gauss–Jacobi rules is exact.
 
     Args:
         concentration: α.
-        degree: Total degree up to which the rule is exact.
+        degree: Total degree of exactness.
 
     Returns:
         ``(num_points, num_topics)`` theta, and ``(num_points,)`` positive weights that sum to 1.
@@ -152,13 +152,13 @@ def exact_log_likelihood(
 ) -> NDArray[np.float64]:
     """Exact log p(w) of documents over a small vocabulary under α = 1, by quadrature.
 
-    p(w) is the expectation of a polynomial in theta, whose degree is the document's length
-    (*Minka & Lafferty 2002, eq. 3*).
+    p(w) is the expectation of a polynomial in theta; its degree is the document's length (*Minka &
+    Lafferty 2002, eq. 3*).
 
     Args:
         counts: ``(num_docs, num_words)``.
-        topics: ``(num_topics, num_words)``. The rule has (length / 2 + 1)^(topics − 1) points, so
-            there must be few.
+        topics: ``(num_topics, num_words)``. The rule has (length / 2 + 1)^(topics − 1) points: take
+            few topics.
 
     Returns:
         ``(num_docs,)`` nats, exact to rounding.

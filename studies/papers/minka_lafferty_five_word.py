@@ -1,8 +1,8 @@
-"""Aspects of documents that have none: *Minka & Lafferty 2002, §6.1, five equiprobable words*.
+"""Aspects of documents without aspects: *Minka & Lafferty 2002, §6.1, five equiprobable words*.
 
-Documents of 100 tokens, each of five words with probability 1/5, are fitted by three aspects. By
-maximum likelihood the aspects should all be near the uniform distribution. A minute and a half on
-one core.
+Three aspects are fitted to documents of 100 tokens from five words with probability 1/5 each. By
+maximum likelihood the aspects should all be near the uniform distribution. The study takes 90
+seconds on one core.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class FiveWordSettings:
     """Settings of the study.
 
     Attributes:
-        num_words: Words, all of the same probability.
-        num_docs: Documents fitted.
+        num_words: Words, all with equal probability.
+        num_docs: Training documents.
         length: Tokens of a document.
         num_topics: Aspects.
         num_test_docs: Documents for the perplexity.
         repetitions: Corpora.
-        tolerances: Moves of a word's probability, falling. The updates to each are counted; EM ends
-            at the last.
+        tolerances: Moves of a word's probability, falling. The study counts the updates to each; EM
+            ends at the last.
         max_updates: Bound on the updates of EM.
         seed: Seed of all draws.
     """
@@ -49,7 +49,7 @@ class FiveWordSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         names = ("num_words", "num_docs", "length", "num_test_docs", "repetitions", "max_updates")
         whole = {**dict.fromkeys(names, 1), "num_topics": 2, "seed": 0}
@@ -68,7 +68,7 @@ class FiveWordRow:
         topics: The fitted p(w | a).
         smallest: Their smallest entry.
         largest: Their largest entry.
-        updates: Updates until each tolerance; None for one that was not met.
+        updates: Updates until each tolerance; None for an unmet tolerance.
         train_log_likelihood: Exact log p of the corpus under the fit, nats per document.
         perplexity: Exact, of the test documents.
     """
@@ -88,8 +88,8 @@ class FiveWordResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per corpus and method.
+        settings: The settings.
+        rows: One for each corpus and method.
     """
 
     settings: FiveWordSettings

@@ -1,9 +1,9 @@
 """Test perplexity and concentrations of aspect models of texts: *Minka & Lafferty 2002, Figure 3*.
 
 EP and VB fit aspect models to the same documents from the same random start. Documents are
-mixtures, each three documents of known categories put together (§6.2,
-``studies/configs/minka_lafferty_mixtures.yaml``, five minutes on one core), or those of a corpus as
-they are (§6.3, ``studies/configs/minka_lafferty_ap.yaml``, eight minutes).
+mixtures, three documents of known categories each (§6.2,
+``studies/configs/minka_lafferty_mixtures.yaml``, five minutes on one core), or the documents of a
+corpus (§6.3, ``studies/configs/minka_lafferty_ap.yaml``, eight minutes).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from torch_lntm.models import DirichletPrior, TopicModel, lda
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The methods compared: variational Bayes by eq. 27, expectation propagation by eqs 32–34.
+#: Compared methods: variational Bayes by eq. 27, expectation propagation by eqs 32–34.
 COMPARED = ("vb", "ep")
-#: The change at which a document's posterior has converged in an E-step; see the guides.
+#: The change at convergence of a document's posterior in an E-step; see the guides.
 EM_TOLERANCE = 1e-3
-#: The same for EP's posterior that importance sampling draws around, and the passes it takes at
-#: most: a proposal need not have converged, and more do not improve the estimate.
+#: Tolerance and largest number of passes of EP's posterior for importance sampling. A proposal
+#: needs no convergence, and further passes leave the estimate unchanged.
 PROPOSAL_TOLERANCE, PROPOSAL_PASSES = 1e-2, 10
 #: Estimates with a larger Pareto k are unreliable.
 PARETO_K_LIMIT = 0.7
@@ -49,18 +49,18 @@ class TextSettings:
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or a path.
-        categories: Labels to mix documents of; none to take the corpus's documents as they are.
-        parts: Documents of a mixture. Each is of a category drawn anew, and no document is used
-            twice in a repetition.
-        num_docs: Mixtures made, or documents drawn.
-        test_fraction: Share of them that is kept for the perplexity.
+        categories: Labels of the mixed documents. Empty for the corpus's own documents.
+        parts: Documents of a mixture. Each category is drawn anew, and a repetition uses every
+            document at most once.
+        num_docs: Number of mixtures or documents.
+        test_fraction: Share of test documents.
         num_topics: Aspects.
-        min_df: Training documents that a word must occur in to be kept. Other words are dropped
-            from the test documents as well.
+        min_df: Least number of training documents with a word. Rarer words are dropped from test
+            documents too.
         topic_smoothing: Pseudo-counts of every word in every aspect; 0, as in the paper, is maximum
             likelihood.
         updates: Updates of EM.
-        evaluate_every: Updates between two evaluations; the first update is evaluated as well.
+        evaluate_every: Updates between two evaluations. The first update is evaluated as well.
         num_samples: Draws per document in importance sampling.
         repetitions: Draws of documents, split and start.
         seed: Seed of all draws.
@@ -84,16 +84,16 @@ class TextSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         names = ("parts", "min_df", "updates", "evaluate_every", "repetitions")
         whole = {**dict.fromkeys(names, 1), "num_docs": 2, "num_topics": 2, "seed": 0}
         check_numbers(self, whole, ["test_fraction"])
         if not self.test_fraction < 1.0:
-            raise ConfigError(f"test_fraction is {self.test_fraction}; expected one below 1")
+            raise ConfigError(f"test_fraction is {self.test_fraction}; expected below 1")
 
     def evaluated(self) -> list[int]:
-        """The updates after which the perplexity is taken, ascending."""
+        """The evaluated updates, ascending."""
         every = range(self.evaluate_every, self.updates + 1, self.evaluate_every)
         return sorted({1, *every, self.updates})
 
@@ -106,11 +106,12 @@ class Fit:
         repetition: Number of the draw.
         method: Name of the method.
         perplexity: Perplexity of the test documents after each of :meth:`TextSettings.evaluated`.
-        dirichlet_perplexity: The last one again, drawing from EP's Dirichlet as in the paper.
+        dirichlet_perplexity: The last perplexity again, with draws from EP's Dirichlet as in the
+            paper.
         concentration: The learned α at the end, falling.
         sampling_error: Standard error over draws of the last log perplexity.
-        unreliable: Share of test documents whose last estimate has a Pareto k̂ above 0.7.
-        unconverged: Documents that did not converge in the last E-step.
+        unreliable: Share of test documents with a Pareto k̂ above 0.7 at the last estimate.
+        unconverged: Documents without convergence in the last E-step.
         seconds: Processor time of EM, evaluations left out.
     """
 
@@ -136,8 +137,8 @@ class TextResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        fits: One per repetition and method.
+        settings: The settings.
+        fits: One for each repetition and method.
         dropped: Share of the test documents' tokens dropped, in each repetition.
     """
 
@@ -222,7 +223,7 @@ def run(settings: TextSettings, cells: Cells) -> TextResult:
     """Draw documents, and fit and evaluate both methods on them.
 
     Raises:
-        ConfigError: There is no such corpus, or too few documents.
+        ConfigError: The corpus does not exist, or too few documents.
     """
     corpus = read_corpus(corpus_file(settings.corpus))
 
@@ -246,13 +247,13 @@ def draw_documents(
     """Training and test documents over the words of the training documents.
 
     Args:
-        corpus: Where they come from.
+        corpus: Source of the documents.
         settings: The settings.
-        rng: What draws them.
+        rng: Source of randomness.
 
     Returns:
-        The training documents, the test documents, and the share of the latter's tokens that was
-        dropped.
+        The training documents, the test documents, and the dropped share of the test documents'
+        tokens.
 
     Raises:
         ConfigError: The corpus has too few documents.
@@ -287,18 +288,18 @@ def mixtures(
     """Sums of documents of categories drawn with replacement (*Minka & Lafferty 2002, §6.2*).
 
     Args:
-        corpus: Documents with labels; those of a single label are used.
-        categories: The labels to draw from.
-        num_docs: Mixtures to make.
-        parts: Documents in each. No document is used twice, so that training and test mixtures
-            have none in common.
-        rng: What draws them.
+        corpus: Documents with labels. Only documents with a single label take part.
+        categories: Labels to draw from.
+        num_docs: Number of mixtures.
+        parts: Documents in each mixture. Every document is used at most once: training and test
+            mixtures are disjoint.
+        rng: Source of randomness.
 
     Returns:
         ``(num_docs, num_words)`` counts.
 
     Raises:
-        ConfigError: The corpus has no labels, or a category too few documents.
+        ConfigError: The corpus has no labels, or a category has too few documents.
     """
     if corpus.labels is None:
         raise ConfigError(f"{corpus!r} has no labels to find categories by")
@@ -327,15 +328,15 @@ def fit(
     test: Corpus,
     start: torch.Tensor,
 ) -> Fit:
-    """Fit one method, taking the test perplexity on the way.
+    """Fit one method, and compute the test perplexity at intervals.
 
     Args:
         settings: The settings.
         repetition: Number of the repetition.
         method: ``"vb"`` or ``"ep"``.
-        train: The documents to fit.
-        test: The documents to evaluate on.
-        start: ``(num_topics, num_words)`` topics to start from; every concentration starts at 1.
+        train: Training documents.
+        test: Test documents.
+        start: ``(num_topics, num_words)`` topics at the start. Every concentration starts at 1.
     """
     model = lda(
         settings.num_topics,
@@ -378,14 +379,14 @@ def held_out_likelihood(
     seed: int,
     proposal: Literal["sticks", "dirichlet"],
 ) -> LikelihoodEstimate:
-    """Likelihood of the test documents, drawing around EP's posterior for whichever method.
+    """Likelihood of the test documents, with draws around EP's posterior for both methods.
 
-    The paper draws from EP's Dirichlet itself, which has too little mass where aspects are absent.
-    The perplexity then comes out too high, and higher for sparser models. ``"sticks"`` avoids that.
+    The paper draws from EP's Dirichlet itself. It has too little mass at absent aspects, and makes
+    the perplexity too high, more so for sparser models. ``"sticks"`` avoids the bias.
     """
     guide = EPGuide(model, tolerance=PROPOSAL_TOLERANCE, max_iterations=PROPOSAL_PASSES)
     with warnings.catch_warnings():
-        # The share of estimates with a high Pareto k is in the result.
+        # The result holds the share of estimates with a high Pareto k.
         warnings.simplefilter("ignore", UserWarning)
         return log_likelihood(
             model,

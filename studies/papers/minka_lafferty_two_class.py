@@ -1,8 +1,8 @@
 """Errors of classification by class-conditional probability: *Minka & Lafferty 2002, §6.1*.
 
-Documents of one class are uniform over five words, those of the other have word probabilities in
-proportion to 1, 2, …, 5. An aspect model is fitted to 50 documents of each class, and test
-documents go to the class whose model gives them the higher probability. A minute and a half on one
+Documents of the first class are uniform over five words. Documents of the second have word
+probabilities in proportion to 1, 2, …, 5. An aspect model is fitted to 50 documents of each class,
+and a test document goes to the class with the higher probability. The study takes 90 seconds on one
 core.
 """
 
@@ -19,7 +19,7 @@ from studies.papers.minka_lafferty import METHODS, exact_log_likelihood, fit_sma
 from studies.tables import table, with_error
 
 OPTIMAL = "true models"
-#: The methods whose own estimate of the class-conditional probability classifies as well.
+#: Methods that also classify by their own estimate of the class-conditional probability.
 OWN = {"vb": "vb, by its bound", "ep": "ep, by its evidence"}
 
 
@@ -29,12 +29,12 @@ class TwoClassSettings:
 
     Attributes:
         num_words: Words.
-        num_docs: Documents of each class that models are fitted to.
+        num_docs: Training documents of each class.
         length: Tokens of a document.
         num_topics: Aspects of each model.
         num_test_docs: Test documents of each class.
         repetitions: Resamplings of all documents.
-        tolerance: Move of a word's probability at which EM has converged.
+        tolerance: Move of a word's probability at convergence of EM.
         max_updates: Bound on the updates of EM.
         seed: Seed of all draws.
     """
@@ -53,7 +53,7 @@ class TwoClassSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         names = ("num_docs", "length", "num_test_docs", "repetitions", "max_updates")
         whole = {**dict.fromkeys(names, 1), "num_words": 2, "num_topics": 2, "seed": 0}
@@ -65,9 +65,9 @@ class TwoClassResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        errors: Name of a classifier to the test documents misclassified in each repetition.
-        unconverged: Runs of EM that met the bound on the updates.
+        settings: The settings.
+        errors: Misclassified test documents in each repetition, by name of the classifier.
+        unconverged: Runs of EM that reached the bound on the updates.
     """
 
     settings: TwoClassSettings
@@ -75,7 +75,7 @@ class TwoClassResult:
     unconverged: int
 
     def tables(self) -> str:
-        """Mean errors, and their difference from those of EP and of the true models."""
+        """Mean errors, and their difference from EP's and the true models' errors."""
         rows = []
         for name, errors in self.errors.items():
             cells = [name, with_error(errors, 1)]
@@ -87,7 +87,7 @@ class TwoClassResult:
         return (
             f"Errors in {2 * self.settings.num_test_docs} documents, mean over "
             f"{self.settings.repetitions} resamplings (standard error; differences are paired).\n\n"
-            f"{table(header, rows)}\n\nRuns of EM that did not converge: {self.unconverged}."
+            f"{table(header, rows)}\n\nRuns of EM without convergence: {self.unconverged}."
         )
 
 
@@ -125,11 +125,11 @@ def run(settings: TwoClassSettings, cells: Cells) -> TwoClassResult:
 
 
 def num_errors(first: NDArray[np.float64], second: NDArray[np.float64]) -> int:
-    """Documents misclassified, the first half being of the first class.
+    """Number of misclassified documents; the first half belongs to the first class.
 
     Args:
         first: ``(num_docs,)`` log probabilities under the first class.
-        second: The same under the second; ties go to the first.
+        second: Log probabilities under the second class. Ties go to the first.
     """
     half = len(first) // 2
     chosen = second > first

@@ -1,8 +1,8 @@
-"""Which likelihood EM climbs, on two words and two aspects: *Minka & Lafferty 2002, Figure 1*.
+"""The likelihood that EM climbs, on two words and two aspects: *Minka & Lafferty 2002, Figure 1*.
 
-The second aspect always says word 1; the only parameter is p = p(w = 1 | a = 1), and α = (1, 1).
-The study draws the likelihood of p, exact and by each approximation, and finds where EM with each
-approximation ends. Half a minute on one core.
+The second aspect always says word 1. The only parameter is p = p(w = 1 | a = 1), and α = (1, 1).
+The study draws the likelihood of p, exact and by each approximation, and finds the end of EM under
+each approximation. It takes 30 seconds on one core.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CURVES = ("exact", "max", "vb", "ep")
-#: The p that EM starts from; every likelihood that it climbs has one maximum.
+#: Start of EM; every likelihood here has a single maximum in p.
 START = 0.3
 
 
@@ -45,10 +45,10 @@ class TwoWordSettings:
         num_docs: Sizes of the corpora, in documents. The figure shows the first corpus of the first
             size.
         length: Tokens of a document.
-        true_probability: p(w = 1 | a = 1) of the model that documents are drawn from.
+        true_probability: p(w = 1 | a = 1) of the true model.
         repetitions: Corpora of each size.
-        grid_points: Values of p, from 0 to below 1, at which the curves are computed.
-        tolerance: Move of p at which EM has converged.
+        grid_points: Number of values of p on the curves, from 0 to below 1.
+        tolerance: Move of p at convergence of EM.
         max_updates: Bound on the updates of EM.
         seed: Seed of all draws.
     """
@@ -66,12 +66,12 @@ class TwoWordSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         whole = {"num_docs": 1, "length": 1, "repetitions": 1, "grid_points": 2, "max_updates": 1}
         check_numbers(self, {**whole, "seed": 0}, ["true_probability", "tolerance"])
         if not self.true_probability < 1.0:
-            raise ConfigError(f"true_probability is {self.true_probability}; expected one below 1")
+            raise ConfigError(f"true_probability is {self.true_probability}; expected below 1")
         if not self.num_docs:
             raise ConfigError("num_docs is empty; expected the size of at least one corpus")
 
@@ -81,15 +81,14 @@ class TwoWordResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
+        settings: The settings.
         grid: Values of p.
-        frequencies: Tokens of word 1 in the documents of the corpus shown.
+        frequencies: Tokens of word 1 in the documents of the shown corpus.
         curves: Its log likelihood at each p, by name of the curve; nats.
-        maximisers: Number of documents, then name of a curve, to the p at its maximum in each
-            corpus. Where the maximum is a plateau, as always for the Max approximation, its upper
-            end.
-        estimates: Number of documents, then method, to the p that EM ended at in each corpus.
-        unconverged: Runs of EM that met the bound on the updates.
+        maximisers: By number of documents and name of a curve, the p at its maximum in each corpus.
+            A plateau counts by its upper end; the Max approximation always has a plateau.
+        estimates: By number of documents and method, the p at the end of EM in each corpus.
+        unconverged: Runs of EM that reached the bound on the updates.
     """
 
     settings: TwoWordSettings
@@ -121,14 +120,14 @@ class TwoWordResult:
         truth = self.settings.true_probability
         return (
             f"Truth: {truth:g}. Mean over {self.settings.repetitions} corpora (standard error).\n\n"
-            f"{lines}\n\nRuns of EM that did not converge: {self.unconverged}."
+            f"{lines}\n\nRuns of EM without convergence: {self.unconverged}."
         )
 
     def figure(self) -> Figure:
         """The paper's Figure 1, for the first corpus.
 
-        Exact and EP likelihood are on the scale of the exact maximum; those of Max and VB, which
-        are smaller by orders of magnitude, on that of their own.
+        Exact and EP likelihood are on the scale of the exact maximum. Max and VB are smaller by
+        orders of magnitude, and have scales of their own.
         """
         from matplotlib.figure import Figure
 
@@ -233,7 +232,7 @@ def document_curves(length: int, grid: NDArray[np.float64]) -> dict[str, NDArray
         topics = np.array([[p, 1.0 - p], [1.0, 0.0]])
         model = small_model(topics)
         curves["exact"][i] = exact_log_likelihood(counts, topics)
-        # Eq. 35: the probability of word 1 that the document would choose between p and 1.
+        # Eq. 35: the document's own choice of the probability of word 1, between p and 1.
         chosen = np.maximum(ones / length, p)
         curves["max"][i] = xlogy(ones, chosen) + xlogy(length - ones, 1.0 - chosen)
         for name in ("vb", "ep"):
@@ -245,17 +244,17 @@ def document_curves(length: int, grid: NDArray[np.float64]) -> dict[str, NDArray
 def estimate(
     settings: TwoWordSettings, frequencies: NDArray[np.int64]
 ) -> dict[str, tuple[float, bool]]:
-    """Where EM ends by each method, and whether it converged.
+    """The end of EM by each method, and whether it converged.
 
     Args:
         settings: The settings.
         frequencies: ``(num_docs,)`` tokens of word 1.
 
     Returns:
-        By name of the method.
+        The p and the convergence, by name of the method.
     """
     counts = np.stack([frequencies, settings.length - frequencies], 1)
-    # A word's probability of zero stays zero in EM, which holds the second aspect.
+    # A probability of zero stays zero in EM, and holds the second aspect.
     start = np.array([[START, 1.0 - START], [1.0, 0.0]])
     found = {}
     for method in METHODS:

@@ -1,15 +1,15 @@
-"""Sources of correlation that can be read: *Putthividhya et al. 2009, §3.1, Figure 2*.
+"""Sources of correlation and their meaning: *Putthividhya et al. 2009, §3.1, Figure 2*.
 
 Factor models with 60 topics and 10 sources are fitted to real texts, with Laplacian sources as in
-the figure and with Gaussian ones, several times each, from different random starts. The figure
+the figure and with Gaussian sources, several times each, from different random starts. The figure
 shows the topics at both ends of three sources. The paper says that sparse sources can be
-interpreted. Four numbers say how far they can:
+interpreted. Four numbers measure how easily:
 
-* how many topics a source moves, Σ_k a_k² squared over Σ_k a_k⁴ of its centred loadings a;
-* the excess kurtosis of the documents' posterior means of a source, which is 0 for a normal
-  distribution and 3 for a Laplacian;
+* the number of topics moved by a source, Σ_k a_k² squared over Σ_k a_k⁴ of its centred loadings a;
+* the excess kurtosis of the documents' posterior means of a source, 0 for a normal distribution and
+  3 for a Laplacian;
 * the coherence (NPMI) of the words of the topics at one end, beside that of topics at random;
-* where documents have labels, the share of the commonest one among the documents at one end.
+* if documents have labels, the share of the commonest label among the documents at one end.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 #: The models by the distribution of their sources.
 SOURCES = {"laplace": "iftm-l", "gaussian": "iftm-g"}
-#: Topics at an end of a source, and words of each that enter the coherence of the end.
+#: Topics at an end of a source, and words of each topic in the coherence of the end.
 END_TOPICS, END_WORDS = 4, 3
-#: Sources in the tables and in the figure, those with the largest loadings.
+#: Number of sources in the tables and in the figure, by size of the loadings.
 SHOWN = 3
-#: Random sets of topics that stand for chance.
+#: Random sets of topics, for the coherence by chance.
 RANDOM_SETS = 200
 
 
@@ -54,8 +54,8 @@ class SourceSettings:
         num_topics: Topics.
         num_sources: Sources.
         fits: Fits of each model, from different random starts.
-        num_docs: Documents to draw at random; all of them if there are fewer.
-        end_docs: Documents at each end of a source whose labels are counted.
+        num_docs: Number of documents, drawn at random; all documents if there are fewer.
+        end_docs: Documents with counted labels at each end of a source.
         seed: Seed of everything random.
     """
 
@@ -72,7 +72,7 @@ class SourceSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         ones = dict.fromkeys(("num_sources", "fits", "end_docs"), 1)
         check_numbers(self, {"num_topics": 2 * END_TOPICS, "num_docs": 2, "seed": 0, **ones})
@@ -98,7 +98,7 @@ class Sources:
         ends: NPMI of the words at each end of each source.
         chance: NPMI of the words of random topics, mean.
         purity: Share of the commonest label at each end of each source; empty without labels.
-        base: The same among as many documents at random, mean; NaN without labels.
+        base: Mean share of the commonest label among random documents; NaN without labels.
     """
 
     corpus: str
@@ -114,7 +114,7 @@ class Sources:
 
     @property
     def moved(self) -> list[float]:
-        """Topics that each source moves, in effect."""
+        """Number of topics moved by each source, in effect."""
         squares = np.square(self.loadings)
         return list(squares.sum(0) ** 2 / np.square(squares).sum(0))
 
@@ -231,7 +231,7 @@ def tables(rows: list[Sources]) -> str:
     ]
     return "\n\n".join(
         [
-            "Means over sources or their ends, with standard errors over these and over fits",
+            "Means over sources or their ends, with standard errors over sources and over fits",
             table(header, numbers),
             "Topics at both ends of the strongest sources of the first fit",
             table(["corpus, sources, number", "positive end", "negative end"], ends),
@@ -245,7 +245,7 @@ def strongest(loadings: NDArray[np.float64], number: int) -> list[int]:
 
 
 def figure(rows: list[Sources]) -> Figure:
-    """The paper's Figure 2: topics at both ends of Laplacian sources, a column a corpus.
+    """The paper's Figure 2: topics at both ends of Laplacian sources, a column for each corpus.
 
     The sources are those of the first fit.
     """

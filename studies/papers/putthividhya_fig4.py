@@ -1,19 +1,19 @@
 """Held-out likelihood by topics, perplexity by observed share: *Putthividhya et al. 2009, Fig. 4*.
 
-LDA, the factor models and correlated topic models are fitted to real texts, and judged by other
-documents: by their log likelihood, for several numbers of topics, and by the perplexity of the rest
-of a document given a share of its words. The paper's texts are abstracts of grants, in four folds.
-Here they are news articles and conference papers, in one division each, with several fits a model;
-differences between models are paired by document.
+LDA, the factor models and correlated topic models are fitted to real texts and judged on test
+documents. The first score is the log likelihood, for several numbers of topics. The second is the
+perplexity of the rest of a document given a share of its words. The paper's texts are abstracts of
+grants, in four folds. This study has news articles and conference papers, in one division each,
+with several fits a model. Differences between models are paired by document.
 
 The log likelihood is estimated twice: as in the paper, by importance sampling around a posterior,
-and by annealed importance sampling, which needs no good posterior. Both are too low on average, the
-first where the posterior is bad and the second where the path is short. So a model is judged by the
-higher of the two.
+and by annealed importance sampling, which needs no good posterior. Both are too low on average:
+importance sampling for a bad posterior, annealing for a short path. The higher estimate judges a
+model.
 
-The rest of a document is predicted by the posterior that the model was fitted by. At one observed
-share it is predicted by other posteriors of the same models too, and by the exact posterior mean of
-θ, from chains: that tells what the models differ by from what their posteriors do.
+The rest of a document is predicted by the posterior of the fit. At one observed share, further
+posteriors of the same models predict it too, and so does the exact posterior mean of θ, from
+chains. The comparison separates models from posteriors.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def run(settings: RealSettings, cells: Cells) -> RealResult:
 
 
 def read_texts(settings: RealSettings, name: str) -> tuple[Corpus, Corpus]:
-    """Documents to fit, and others to judge by.
+    """Training documents and test documents.
 
     Raises:
-        ConfigError: There is no such corpus, or it has too few documents.
+        ConfigError: The corpus does not exist, or has too few documents.
     """
     corpus = read_corpus(corpus_file(name))
     corpus = corpus[(corpus.lengths > 1).nonzero()[0]]
@@ -99,16 +99,16 @@ def score(
     name: str,
     number: int,
 ) -> Scored:
-    """A model fitted to the training documents, and scored on the others."""
+    """Fit a model to the training documents and score it on the test documents."""
     fitted = fit(name, train, num_topics, settings.seed + number)
     model, guide = fitted.model, fitted.guide
     ais = AIS(
         num_chains=settings.ais_chains, num_temperatures=settings.ais_temperatures, start="prior"
     )
     with warnings.catch_warnings():
-        # How many documents are unreliable is in the result.
+        # The result holds the share of unreliable documents.
         warnings.simplefilter("ignore", UnreliableEstimateWarning)
-        # A factor model's own mean field leaves most draws without weight: the package's choice.
+        # A factor model's own mean field leaves most draws without weight.
         proposal = None if model.name == "iftm" else guide
         importance = log_likelihood(
             model,
@@ -173,10 +173,10 @@ def _rounded(nats: list[float]) -> list[float]:
 
 
 def figure(result: RealResult) -> Figure:
-    """The paper's Figure 4, a row a corpus: likelihood by topics, perplexity by observed share.
+    """The paper's Figure 4, by corpus: likelihood by topics, perplexity by observed share.
 
-    Both are shown less :data:`BASELINE`'s, as the documents' differences hide those of the models.
-    Bars are both standard errors together, over documents and over fits.
+    Both are shown less :data:`BASELINE`'s, because differences between documents hide differences
+    between models. Bars are both standard errors together, over documents and over fits.
     """
     from matplotlib.figure import Figure
 

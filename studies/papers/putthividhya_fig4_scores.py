@@ -16,18 +16,18 @@ from studies.tables import entry_of_fits, mean_and_error, table
 from torch_lntm.errors import ConfigError
 from torch_lntm.evaluation.per_token import per_token
 
-#: The model that the others are compared with, the paper's.
+#: The reference of all comparisons.
 BASELINE = "iftm-g"
 #: Estimates with a larger Pareto k are unreliable.
 PARETO_K_LIMIT = 0.7
-#: The estimates of the log likelihood, and what each is.
+#: Estimates of the log likelihood, with descriptions.
 ESTIMATES = {
     "importance": "importance sampling around a posterior",
     "annealed": "annealed importance sampling",
-    "higher": "the higher of these two estimates, a fit at a time",
+    "higher": "the higher of both estimates, fit by fit",
 }
-#: The posteriors by which the rest of a document is predicted at one observed share, and what each
-#: is. A model may lack the second and the third.
+#: Posteriors that predict the rest of a document at one observed share, with descriptions. A model
+#: may lack the second and the third.
 PREDICTIONS = {
     "own": "own posterior",
     "blei-lafferty": "Blei–Lafferty's",
@@ -44,14 +44,14 @@ class RealSettings:
         corpora: Names of corpora in the folder of data, or paths.
         models: Names of :data:`studies.papers.texts.MODELS`.
         num_topics: Numbers of topics.
-        completion_topics: Topics where the observed share is varied.
-        observed_shares: Shares of a test document's words to observe.
-        exact_share: The one of them where other posteriors and the exact posterior mean of θ
-            predict too.
+        completion_topics: Topics with a varied observed share.
+        observed_shares: Observed shares of a test document's words.
+        exact_share: The observed share for predictions by further posteriors and by the exact
+            posterior mean of θ.
         exact_tolerance: Monte-Carlo standard error of the exact posterior mean, nats per token.
         fits: Fits of each model, from different random starts.
         train_docs: Documents to fit, drawn at random.
-        test_docs: Other documents, to judge by.
+        test_docs: Test documents.
         num_samples: Draws of importance sampling.
         ais_chains: Chains of annealed importance sampling.
         ais_temperatures: Its temperatures.
@@ -79,7 +79,7 @@ class RealSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         least = {"num_topics": 2, "ais_temperatures": 3, "theta_samples": 1, "fits": 1, "seed": 0}
         twos = dict.fromkeys(("train_docs", "test_docs", "num_samples", "ais_chains"), 2)
@@ -88,7 +88,7 @@ class RealSettings:
         if self.completion_topics not in self.num_topics or max(self.observed_shares) >= 1:
             raise ConfigError(
                 f"completion_topics is {self.completion_topics} and observed_shares are "
-                f"{self.observed_shares}; expected one of num_topics, and shares below 1"
+                f"{self.observed_shares}; expected a value of num_topics, and shares below 1"
             )
         if self.exact_share not in self.observed_shares:
             raise ConfigError(
@@ -98,7 +98,7 @@ class RealSettings:
 
 @dataclass(frozen=True)
 class Scored:
-    """One fit of a model, judged.
+    """Scores of one fit of a model.
 
     Attributes:
         corpus: Name of the corpus.
@@ -106,14 +106,14 @@ class Scored:
         model: Name of the model.
         fit: Number of the fit.
         importance: Log likelihood of each test document by importance sampling, nats.
-        unreliable: Share of the test documents whose weights have a Pareto k̂ above 0.7.
-        annealed: The same by annealed importance sampling.
+        unreliable: Share of the test documents with a Pareto k̂ above 0.7.
+        annealed: Log likelihood by annealed importance sampling.
         annealed_error: Monte-Carlo standard error of the sum of ``annealed``, nats.
-        completions: By observed share as text, nats of each test document's other words.
-        predictions: By key of :data:`PREDICTIONS`, nats of each test document's other words at the
-            share where all are compared.
-        exact_error: Monte-Carlo standard error of the last of these, nats per token; NaN where
-            they are not compared.
+        completions: By observed share as text, nats of each test document's unobserved words.
+        predictions: By key of :data:`PREDICTIONS`, nats of each test document's unobserved words
+            at ``exact_share``.
+        exact_error: Monte-Carlo standard error of the exact prediction, nats per token; NaN
+            without it.
         seconds: Processor time of the fit.
     """
 
@@ -132,7 +132,7 @@ class Scored:
 
     @property
     def higher(self) -> list[float]:
-        """The log likelihoods of the estimate that has the larger sum."""
+        """The log likelihoods of the estimate with the larger sum."""
         return max(self.importance, self.annealed, key=sum)
 
 
@@ -150,7 +150,7 @@ class Scores:
 
     @property
     def perplexity(self) -> float:
-        """Of the tokens, by the mean of the fits' nats."""
+        """Perplexity of the tokens, by the mean of the fits' nats."""
         return math.exp(-self.gap[0])
 
     @property
@@ -160,7 +160,7 @@ class Scores:
         return mean, error, mean_and_error((self.nats.sum(1) / self.tokens.sum()).tolist())[1]
 
     def __sub__(self, other: Scores) -> Scores:
-        """Nats that these are better by, document by document and fit by fit."""
+        """Gain over another fit in nats, document by document and fit by fit."""
         return Scores(self.nats - other.nats, self.tokens)
 
 
@@ -169,10 +169,10 @@ class RealResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per fit, corpus, number of topics and model.
+        settings: The settings.
+        rows: One for each fit, corpus, number of topics and model.
         tokens: By corpus, tokens of each test document.
-        held_out: By corpus and observed share as text, tokens of each test document's other words.
+        held_out: By corpus and observed share as text, unobserved tokens of each test document.
     """
 
     settings: RealSettings
@@ -184,7 +184,7 @@ class RealResult:
         """The fits of a model.
 
         Raises:
-            ConfigError: It was not measured.
+            ConfigError: The value was not measured.
         """
         asked = (corpus, num_topics, model)
         found = [row for row in self.rows if (row.corpus, row.num_topics, row.model) == asked]
@@ -199,13 +199,13 @@ class RealResult:
         return Scores(nats, np.array(self.tokens[corpus]))
 
     def completion(self, corpus: str, model: str, share: float) -> Scores:
-        """The other words at an observed share, by the model's own posterior."""
+        """Unobserved words at an observed share, by the model's own posterior."""
         rows = self.find(corpus, self.settings.completion_topics, model)
         nats = np.array([row.completions[str(share)] for row in rows])
         return Scores(nats, np.array(self.held_out[corpus][str(share)]))
 
     def prediction(self, corpus: str, model: str, posterior: str) -> Scores:
-        """The same by a posterior of :data:`PREDICTIONS` that the model has."""
+        """Unobserved words by a posterior of :data:`PREDICTIONS`."""
         rows = self.find(corpus, self.settings.completion_topics, model)
         nats = np.array([row.predictions[posterior] for row in rows])
         return Scores(nats, np.array(self.held_out[corpus][str(self.settings.exact_share)]))
@@ -213,7 +213,7 @@ class RealResult:
     def tables(self) -> str:
         """Every table, as Markdown."""
         parts = [
-            "In parentheses standard errors over documents and over fits; a perplexity is that of "
+            "In parentheses standard errors over documents and over fits; perplexities are of "
             "the fits' mean nats per token"
         ]
         for corpus in self.settings.corpora:
@@ -227,7 +227,7 @@ class RealResult:
 
     @property
     def _others(self) -> list[str]:
-        """The models that are compared with the baseline."""
+        """All models but the baseline."""
         names = self.settings.models
         return [name for name in names if name != BASELINE] if BASELINE in names else []
 
@@ -278,7 +278,7 @@ class RealResult:
             [f"{share:.0%}", *(f"{found[share, n].perplexity:.0f}" for n in self.settings.models)]
             for share in shares
         ]
-        title = f"perplexity of the other words, K = {self.settings.completion_topics}"
+        title = f"perplexity of the unobserved words, K = {self.settings.completion_topics}"
         parts = [f"{corpus}: {title}", table(["observed", *self._labels], rows)]
         if self._others:
             rows = [
@@ -309,7 +309,7 @@ class RealResult:
             rows.append([str(MODELS[name]["label"]), *found])
         share = f"{self.settings.exact_share:.0%}"
         title = (
-            f"{corpus}: perplexity of the other words by posterior; K = {topics}, {share} observed"
+            f"{corpus}: perplexity of unobserved words by posterior; K = {topics}, {share} seen"
             f". Monte-Carlo error of the exact mean: at most {error:.4f} nats per token"
         )
         parts = [title, table(["", *PREDICTIONS.values()], rows)]

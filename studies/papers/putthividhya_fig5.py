@@ -3,10 +3,10 @@
 Models are fitted to the training messages of 20 Newsgroups, several times each, from different
 random starts. Each test message is a query. The training messages are ranked by the probability of
 their words given the query, as in the paper, and by the cosine and the Hellinger distance of topic
-proportions; and, without a model, by tf–idf. A message of the query's newsgroup is relevant.
+proportions. A last ranking, tf–idf, uses no model. A message of the query's newsgroup is relevant.
 
 The paper compares IFTM with LDA and prints curves without numbers. It has 16,000 training messages
-and 3,949 queries of another edition of the corpus.
+and 3,949 queries of a different edition of the corpus.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from torch_lntm.inference import transform
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The ways to rank by a model, the paper's first.
+#: Rankings by a model, the paper's first.
 RANKINGS = {
     "total": "log p(document given query), nats",
     "likelihood": "the same per token",
     "cosine": "cosine of θ",
     "hellinger": "Hellinger distance of θ",
 }
-#: The ranking that no model has a part in.
+#: The ranking without a model.
 TFIDF = "tf-idf"
-#: The model that the others are compared with.
+#: The reference of all comparisons.
 BASELINE = "lda"
 
 
@@ -58,9 +58,9 @@ class RetrievalSettings:
         models: Models to rank by.
         num_topics: Topics.
         fits: Fits of each model, from different random starts.
-        min_df: Training documents that a word must be in to be kept.
-        num_docs: Documents to draw at random of each part; None for all.
-        queries: Test documents to draw at random as queries.
+        min_df: Least number of training documents with a word.
+        num_docs: Number of documents of each part, drawn at random; None for all.
+        queries: Number of queries, drawn at random from the test documents.
         theta_samples: Draws of each posterior for its mean of θ.
         seed: Seed of everything random.
     """
@@ -79,7 +79,7 @@ class RetrievalSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         ones = dict.fromkeys(("fits", "min_df", "theta_samples"), 1)
         check_numbers(self, {"num_topics": 2, "queries": 2, "seed": 0, **ones})
@@ -90,7 +90,7 @@ class RetrievalSettings:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One way to rank by one fit.
+    """One ranking by one fit.
 
     Attributes:
         model: Name in :data:`MODELS`, or :data:`TFIDF`.
@@ -114,8 +114,8 @@ class RetrievalResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        rows: One per fit and ranking, and one by :data:`TFIDF`.
+        settings: The settings.
+        rows: One for each fit and ranking, and one by :data:`TFIDF`.
         lengths: Tokens of each query.
     """
 
@@ -124,10 +124,10 @@ class RetrievalResult:
     lengths: list[int]
 
     def find(self, model: str, ranking: str) -> list[Ranked]:
-        """A way to rank, by every fit of a model.
+        """A ranking, by every fit of a model.
 
         Raises:
-            ConfigError: It was not measured.
+            ConfigError: The ranking was not measured.
         """
         found = [row for row in self.rows if (row.model, row.ranking) == (model, ranking)]
         if not found:
@@ -139,7 +139,7 @@ class RetrievalResult:
         return np.array([row.average_precision for row in self.find(model, ranking)])
 
     def gaps(self, model: str, ranking: str) -> NDArray[np.float64]:
-        """``(fits, num_queries)`` average precision less that of :data:`BASELINE` ranked alike."""
+        """``(fits, num_queries)`` average precision less :data:`BASELINE`'s by the same ranking."""
         return self.averages(model, ranking) - self.averages(BASELINE, ranking)
 
     def curve(self, model: str, ranking: str) -> NDArray[np.float64]:
@@ -147,7 +147,7 @@ class RetrievalResult:
         return np.array([row.precision for row in self.find(model, ranking)]).mean(0)
 
     def tables(self) -> str:
-        """Mean average precisions, differences to LDA, and these for short and long queries."""
+        """Mean average precisions and differences to LDA, also for short and long queries."""
         names = self.settings.models
         rows = [
             [
@@ -231,10 +231,10 @@ def run(settings: RetrievalSettings, cells: Cells) -> RetrievalResult:
 
 
 def read_messages(settings: RetrievalSettings) -> tuple[Corpus, Corpus]:
-    """Training documents and queries, over the training documents' words; none without words.
+    """Training documents and queries, over the training documents' words; empty documents left out.
 
     Raises:
-        ConfigError: There is no such corpus, or no split or no labels of it.
+        ConfigError: The corpus does not exist, or has no split or no labels.
     """
     rng = np.random.default_rng(settings.seed)
     train, test = (
@@ -245,7 +245,7 @@ def read_messages(settings: RetrievalSettings) -> tuple[Corpus, Corpus]:
         raise ConfigError(f"the corpus {settings.corpus} has no labels or no vocabulary")
     documents = np.bincount(train.word_index, minlength=train.num_words)
     kept = (documents >= settings.min_df).nonzero()[0]
-    # Other words are dropped by intention, and without a warning.
+    # Unknown words are dropped on purpose, without a warning.
     train, test = (
         Corpus.from_matrix(
             part.to_scipy()[:, kept],

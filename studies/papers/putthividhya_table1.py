@@ -1,10 +1,9 @@
 """Training time of LDA, IFTM and CTM: *Putthividhya et al. 2009, Table 1*.
 
-Every model is fitted to the same corpus with the defaults. From where the fit ended, a few more EM
-iterations are timed at solver tolerances that are the same for all models of eta. Times are CPU
-seconds on one thread, the systems in turn at each number of topics. The second line of ratios is
-that of the sums over the numbers of topics, as the paper's ×0.45, ×1, ×1.5 and ×5 are. A quarter of
-an hour.
+Every model is fitted to the same corpus with the defaults. From the end of the fit, a few more EM
+iterations are timed at solver tolerances common to all models of eta. Times are CPU seconds on one
+thread, the systems in turn at each number of topics. The second line of ratios belongs to the sums
+over the numbers of topics, as the paper's ×0.45, ×1, ×1.5 and ×5 do. The study takes 15 minutes.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from torch_lntm.models import TopicModel, ctm, iftm, lda
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Gain in nats at which the documents' posteriors have converged; of LDA, relative change of gamma.
+#: Gain in nats at convergence of the documents' posteriors; for LDA, relative change of gamma.
 TOLERANCES = (1e-2, 1e-4)
 MAX_SOLVER_ITERATIONS = 500
 REFERENCE = "IFTM-G"
@@ -60,7 +59,7 @@ SYSTEMS = {
     "IFTM-G": System(iftm, "factor", {"source": "gaussian"}, 1.0),
     "IFTM-L": System(iftm, "factor", {"source": "laplace"}, 1.5),
     "CTM Taylor": System(ctm, "taylor", {}, None),
-    # What the paper timed: the posterior of Blei & Lafferty's own program.
+    # The paper timed the posterior of Blei & Lafferty's own program.
     "CTM BL": System(ctm, "blei-lafferty", {}, 5.0),
 }
 
@@ -104,11 +103,11 @@ def em_iterations(
     """CPU seconds of EM iterations that start from the documents' last means.
 
     Args:
-        guide: A guide over a fitted model, which the iterations go on changing.
+        guide: A guide over a fitted model; the iterations change the model.
         corpus: Its documents.
         means: ``(num_docs, latent_dim)`` posterior means; overwritten.
-        tolerance: The solver's.
-        repeats: Iterations to time, after one that is not.
+        tolerance: The solver's tolerance.
+        repeats: Iterations to time, after an untimed iteration.
 
     Returns:
         Median CPU seconds of the E-step and of the M-step, and the solver's mean iterations.
@@ -144,7 +143,7 @@ def em_iterations(
 
 
 def measure(settings: Settings, corpus: Corpus, num_topics: int, name: str) -> dict[str, Any]:
-    """A default fit, then EM iterations at each tolerance, each from the fit's end."""
+    """A default fit, then EM iterations at each tolerance, each from the end of the fit."""
     system = SYSTEMS[name]
     model = system.make(num_topics, corpus.num_words, seed=settings.seed, **system.options)
     guide = make_guide(system.posterior, model)
@@ -176,7 +175,7 @@ def seconds_of(row: dict[str, Any], what: str) -> float:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """A table for the default fit, and one for each tolerance of an EM iteration."""
+    """A table for the default fit, and a table for each tolerance of an EM iteration."""
     return "\n\n".join(
         _table(rows, what) for what in ("fit", *(f"{tolerance:g}" for tolerance in TOLERANCES))
     )

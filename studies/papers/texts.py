@@ -1,4 +1,4 @@
-"""What the studies of real texts share: corpora and their parts, fits, and lines of figures."""
+"""Common parts of the studies of real texts: corpora, fits, and lines of figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_lntm.models import TopicModel
 from torch_lntm.plotting.style import NEGATIVE, NEUTRAL, POSITIVE
 from torch_lntm.recipes import Recipe
 
-#: The posteriors of a correlated topic model: how each is called, and its line in every figure.
+#: Posteriors of a correlated topic model: the name and the line of each in every figure.
 POSTERIORS: dict[str, dict[str, Any]] = {
     "taylor": {"label": "Taylor", "color": NEGATIVE, "marker": "o"},
     "laplace": {"label": "Laplace", "color": "#5aae61", "marker": "s"},
@@ -25,7 +25,7 @@ POSTERIORS: dict[str, dict[str, Any]] = {
     "khan-bouchard": {"label": "Khan–Bouchard", "color": "#762a83", "marker": "D"},
     "lda": {"label": "LDA", "color": NEUTRAL, "marker": "v"},
 }
-#: The models of *Putthividhya et al. 2009*, in the same way.
+#: Models of *Putthividhya et al. 2009*: names and lines.
 MODELS: dict[str, dict[str, Any]] = {
     "iftm-g": {"label": "IFTM-G", "color": POSITIVE, "marker": "^"},
     "iftm-l": {"label": "IFTM-L", "color": "#762a83", "marker": "D"},
@@ -39,8 +39,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "lda": POSTERIORS["lda"],
 }
-#: How each of these is made: the model, its posterior and the model's options. The paper's CTM has
-#: no prior of its covariance, and the posterior of Blei & Lafferty.
+#: Model, posterior and options of each name. The paper's CTM has no prior of its covariance, and
+#: the posterior of Blei & Lafferty.
 RECIPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "iftm-g": ("iftm", "factor", {"source": "gaussian"}),
     "iftm-l": ("iftm", "factor", {"source": "laplace"}),
@@ -57,7 +57,7 @@ class Fitted:
 
     Attributes:
         model: The model.
-        guide: The posterior that it was fitted by.
+        guide: Posterior of the fit.
         seconds: Processor time of the fit.
         iterations: EM iterations after the stochastic phases.
         bound: The objective at the end, nats per token.
@@ -73,13 +73,12 @@ class Fitted:
 def fit(
     name: str, corpus: Corpus, num_topics: int, seed: int, options: Mapping[str, Any] | None = None
 ) -> Fitted:
-    """Fits a model with the defaults, and the smoothing of topics that suits the corpus.
+    """Fit a model with the defaults, and the default smoothing of topics for the corpus.
 
     Args:
         name: Key of :data:`RECIPES`.
         corpus: The training documents.
         num_topics: Topics.
-        seed: Seed of everything random.
         options: Further options of the model or of variational EM.
     """
     kind, posterior, of_model = RECIPES[name]
@@ -104,15 +103,15 @@ def fit(
 
 
 def read_parts(name: str, num_docs: int | None = None) -> tuple[Corpus, Corpus]:
-    """Training and test documents of a corpus, as the file of its split says.
+    """Training and test documents of a corpus, by its split file.
 
     Args:
         name: Name of a corpus in the folder of data, or a path. A file ``NAME.split.txt``
-            beside it says ``train`` or ``test`` of each document.
-        num_docs: Number of first documents to use of each part; None for all.
+            beside it has a line ``train`` or ``test`` for each document.
+        num_docs: Number of documents of each part, from the first on; None for all.
 
     Raises:
-        ConfigError: There is no such corpus, or no split of it.
+        ConfigError: The corpus or its split does not exist.
     """
     file = corpus_file(name)
     split = file.with_suffix(".split.txt")
@@ -128,10 +127,10 @@ def read_parts(name: str, num_docs: int | None = None) -> tuple[Corpus, Corpus]:
 
 
 def read_labelled(name: str) -> Corpus:
-    """A corpus whose documents have labels.
+    """A corpus of documents with labels.
 
     Raises:
-        ConfigError: There is no such corpus, or it has no labels.
+        ConfigError: The corpus does not exist, or has no labels.
     """
     corpus = read_corpus(corpus_file(name))
     if corpus.labels is None:
@@ -140,7 +139,7 @@ def read_labelled(name: str) -> Corpus:
 
 
 def used_words(corpus: Corpus) -> Corpus:
-    """The same documents over the words that occur in them."""
+    """The same documents over their own words."""
     if corpus.vocabulary is None:
         return corpus
     occurs = corpus.word_totals > 0

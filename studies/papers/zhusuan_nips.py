@@ -1,12 +1,12 @@
 """Held-out perplexity after Monte-Carlo and variational EM: the *ZhuSuan LNTM tutorial*.
 
 The tutorial fits the logistic-normal topic model to papers of NIPS by Monte-Carlo EM, and estimates
-the perplexity of other papers by annealed importance sampling. This study runs its algorithm with
-its settings, beside a correlated topic model fitted by Monte-Carlo EM and models fitted by
-variational EM. The same estimator judges all of them. The fitted models are kept in the folder
-``models`` beside the result.
+the perplexity of test papers by annealed importance sampling. This study runs the tutorial's
+algorithm with its settings. Beside it run a correlated topic model fitted by Monte-Carlo EM and
+models fitted by variational EM. One estimator judges all of them. The folder ``models`` beside the
+result keeps the fitted models.
 
-The tutorial prints no perplexity. ``docs/experiments.md`` says what came out here.
+The tutorial prints no perplexity. ``docs/experiments.md`` has the results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Method(NamedTuple):
     """A way to fit a model.
 
     Attributes:
-        label: What the table calls it.
+        label: Name in the table.
         kind: Key of :data:`torch_lntm.models.CONSTRUCTORS`.
         posterior: Name of the guide of variational EM; None for Monte-Carlo EM.
         options: Options of the model.
@@ -54,7 +54,7 @@ class Method(NamedTuple):
     tutorial: bool = False
 
 
-#: The methods that are compared, by name.
+#: Compared methods, by name.
 METHODS = {
     "tutorial": Method(
         "MCEM of the tutorial, diagonal Σ", "lntm", None, {"pseudo_documents": 0.0}, True
@@ -74,7 +74,7 @@ class NipsSettings:
 
     Attributes:
         corpus: Name of a corpus in the folder of data, or a path. A file
-            ``NAME.split.txt`` beside it says ``train`` or ``test`` of each document.
+            ``NAME.split.txt`` beside it has a line ``train`` or ``test`` for each document.
         methods: Names in :data:`METHODS`.
         num_topics: Topics.
         epochs: Epochs of Monte-Carlo EM with the tutorial's settings.
@@ -85,9 +85,9 @@ class NipsSettings:
         topic_scale: δ, the standard deviation of the logits of the topics.
         ais_chains: Chains of annealed importance sampling.
         ais_temperatures: Temperatures of annealed importance sampling.
-        bracket_docs: Documents simulated from each fitted model, as long as the first test
+        bracket_docs: Documents simulated from each fitted model, with the lengths of the first test
             documents. Their likelihood is bounded from both sides.
-        num_docs: Number of first documents to use of each part; None for all.
+        num_docs: Number of documents of each part, from the first on; None for all.
         seed: Seed of everything random.
     """
 
@@ -110,7 +110,7 @@ class NipsSettings:
         """Check every value.
 
         Raises:
-            ConfigError: A value that cannot be used.
+            ConfigError: A value is out of range.
         """
         counts = ("epochs", "batch_size", "num_transitions", "num_steps", "num_chains")
         check_numbers(
@@ -129,14 +129,14 @@ class Fit:
     """One method, fitted and judged.
 
     Attributes:
-        method: Its name.
+        method: Name of the method.
         perplexity: Perplexity of the test documents by annealed importance sampling.
         log_likelihood: Log likelihood of each test document, nats.
         total_error: Monte-Carlo standard error of their sum, nats.
         effective_sample_size: Effective number of chains in the median document.
         gap: Nats per document between the bounds of simulated documents, and its standard error.
-        importance: Perplexity by importance sampling with its default guide and draws.
-        unreliable: Share of the test documents whose importance weights have a Pareto k̂ above 0.7.
+        importance: Perplexity by importance sampling with the default guide and draws.
+        unreliable: Share of the test documents with a Pareto k̂ above 0.7.
         completion: Perplexity of half of each test document given the other half, by the Laplace
             posterior's mode (variational Bayes' mean for LDA).
         fit_seconds: Processor time of the fit.
@@ -161,8 +161,8 @@ class NipsResult:
     """The result of the study.
 
     Attributes:
-        settings: What was asked for.
-        fits: One per method.
+        settings: The settings.
+        fits: One for each method.
         test_tokens: Tokens of the test documents.
     """
 
@@ -171,7 +171,7 @@ class NipsResult:
     test_tokens: int
 
     def difference(self, fit: Fit, other: Fit) -> tuple[float, float]:
-        """Nats per token that one fit is better by, and the standard error over documents."""
+        """Gain of one fit in nats per token, and the standard error over documents."""
         gap = np.array(fit.log_likelihood) - np.array(other.log_likelihood)
         error = gap.std(ddof=1) * math.sqrt(gap.size) if gap.size > 1 else math.nan
         return float(gap.sum()) / self.test_tokens, float(error) / self.test_tokens
@@ -214,7 +214,7 @@ def run(settings: NipsSettings, cells: Cells) -> NipsResult:
     """Fit and evaluate every method.
 
     Raises:
-        ConfigError: There is no such corpus, or no split of it.
+        ConfigError: The corpus or its split does not exist.
     """
     train, test = read_parts(settings.corpus, settings.num_docs)
 
@@ -235,9 +235,9 @@ def measure(
 
     Args:
         settings: The settings.
-        name: Its name.
-        train: Documents to fit.
-        test: Documents to judge by.
+        name: Name of the method.
+        train: Training documents.
+        test: Test documents.
         progress: Show progress bars.
     """
     ais = AIS(
@@ -247,7 +247,7 @@ def measure(
     model = fit_model(settings, METHODS[name], train, progress=progress)
     fitted = time.process_time()
     with warnings.catch_warnings():
-        # How many chains count, and which estimates do not, is in the result.
+        # The result holds the effective chains and the share of unreliable estimates.
         warnings.filterwarnings("ignore", ".*(effective sample size|Pareto k)", UserWarning)
         estimate = log_likelihood(model, test, ais, seed=settings.seed, progress=progress)
         evaluated = time.process_time()
@@ -279,8 +279,8 @@ def fit_model(
 
     Args:
         settings: The settings.
-        method: How to fit it.
-        train: Documents to fit.
+        method: The method.
+        train: Training documents.
         progress: Show progress bars.
     """
     options = dict(method.options)
