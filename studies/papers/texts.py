@@ -79,6 +79,7 @@ def fit(
         name: Key of :data:`RECIPES`.
         corpus: The training documents.
         num_topics: Topics.
+        seed: Seed of the fit.
         options: Further options of the model or of variational EM.
     """
     kind, posterior, of_model = RECIPES[name]
