@@ -1,4 +1,4 @@
-"""Visits of documents by their chains, the E-step of Monte-Carlo EM."""
+"""E-step of Monte-Carlo EM: transitions of the documents' chains, and their diagnostics."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 #: Prefixes of the tables with the chains' latent variables and with their adaptation.
 CHAIN, ADAPTATION = "chain.", "adaptation."
-#: The table of the logarithms of the chains' frozen step sizes.
+#: Table of the logarithms of the chains' frozen step sizes.
 STEP_SIZE = ADAPTATION + "log_average"
 
 
 class ChainEStep:
-    """Visits of documents: some transitions of each document's chains, from and to tables.
+    """E-step by chains: a few transitions of each document's chains, kept in tables.
 
     Args:
         model: The model.
-        settings: How chains move.
-        num_transitions: Transitions of each chain at a visit.
-        warmup_epochs: Visits of each document in which step sizes adapt.
-        from_prior: Chains start at prior draws; else at the documents' means.
+        settings: Settings of the chains.
+        num_transitions: Transitions of each chain at a visit of its document.
+        warmup_epochs: Visits of each document with adapting step sizes.
+        from_prior: Whether chains start at prior draws. If False, at the documents' means.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ChainEStep:
         """Move the chains of a batch.
 
         Args:
-            batch: The documents.
-            documents: Their tables, read and written.
+            batch: This process's documents of a mini-batch.
+            documents: The documents' tables, read and written.
             epoch: Number of the visit, from 0.
-            stats: What the transitions did, which is added.
-            share: Share of the mini-batch's documents that these are.
-            include_unmoved: Also chains that have not moved enter the statistics.
+            stats: Statistics of the epoch's transitions. New transitions are added.
+            share: Share of this process in the mini-batch's documents.
+            include_unmoved: Whether chains without a move enter the statistics too.
 
         Returns:
             The documents' statistics at the chains' last draws.
@@ -90,14 +90,14 @@ class ChainEStep:
         return chain_statistics(self.model, chains, None if include_unmoved else moved)
 
     def _chains(self, batch: DocumentBatch, documents: DocumentTables, epoch: int) -> Chains:
-        """The chains of a batch where the last visit left them, or where they start."""
+        """Chains of a batch in their state after the last visit, or at their start."""
         settings, means = self.settings, documents.read("means", batch)
         initial, progress = None, None
         if epoch:
             initial = self._read(documents, batch, CHAIN)
-            num_done = epoch * self.num_transitions
+            num_past = epoch * self.num_transitions
             adaptation = self._read(documents, batch, ADAPTATION)
-            progress = Progress(num_done, DualAveraging(**adaptation, num_updates=num_done))
+            progress = Progress(num_past, DualAveraging(**adaptation, num_updates=num_past))
         elif not self.from_prior:
             initial = initial_latents(self.model, batch, means, settings.num_chains, settings.seed)
         warmup_steps = self.warmup_epochs * self.num_transitions
@@ -108,7 +108,7 @@ class ChainEStep:
     def _read(
         self, documents: DocumentTables, batch: DocumentBatch, prefix: str
     ) -> dict[str, Tensor]:
-        """Chains' values ``(num_chains, num_docs, ...)`` of a batch, by name without the prefix."""
+        """Values ``(num_chains, num_docs, ...)`` of a batch's chains, by name without prefix."""
         return {
             name.removeprefix(prefix): documents.read(name, batch).transpose(0, 1)
             for name in documents.tables
@@ -116,9 +116,9 @@ class ChainEStep:
         }
 
     def countable_transitions(self, epochs: int) -> int:
-        """Transitions in which a chain could move by the end of so many epochs.
+        """Number of transitions behind the table ``moved`` after ``epochs`` epochs.
 
-        What was noted of its moves is forgotten when the step sizes are frozen.
+        The table starts anew when the step sizes are frozen.
         """
         if epochs > self.warmup_epochs:
             epochs -= self.warmup_epochs
@@ -127,13 +127,13 @@ class ChainEStep:
 
 @dataclass(eq=False)
 class LastDraws:
-    """Where the chains of all documents are; of no document in the processes but the first.
+    """Last draws of the chains of all documents. Only the first process has them.
 
     Attributes:
-        latents: ``(num_chains, num_docs, dim)`` by the names of the sites, NaN for empty documents;
-            no site before the chains' first visit.
-        moved: ``(num_chains, num_docs)`` bool, the chain has moved.
-        step_size: ``(num_chains, num_docs)`` averages of the adaptation; 1 before.
+        latents: ``(num_chains, num_docs, dim)`` latent variables by the names of the sites. NaN for
+            empty documents. Empty before the first visit.
+        moved: ``(num_chains, num_docs)`` bool: the chain has moved.
+        step_size: ``(num_chains, num_docs)`` averages of the adaptation. 1 before the first visit.
     """
 
     latents: dict[str, Tensor]
@@ -142,19 +142,19 @@ class LastDraws:
 
     @staticmethod
     def needs(name: str) -> bool:
-        """Whether a table is read here."""
+        """Whether :meth:`of` reads the table of a name."""
         return name.startswith(CHAIN) or name in ("moved", STEP_SIZE)
 
     @classmethod
     def of(cls, tables: Mapping[str, Tensor], empty: Tensor, num_chains: int) -> Self:
-        """The chains that tables of the whole corpus hold.
+        """Last draws from the tables of the entire corpus.
 
         Args:
             tables: The tables by name, on the CPU.
-            empty: ``(num_docs,)`` bool, the document has no words.
+            empty: ``(num_docs,)`` bool: the document is empty.
             num_chains: Chains of each document.
         """
-        none = torch.zeros(len(empty), num_chains)
+        zeros = torch.zeros(len(empty), num_chains)
         latents = {
             name.removeprefix(CHAIN): table.transpose(0, 1).contiguous()
             for name, table in tables.items()
@@ -162,32 +162,32 @@ class LastDraws:
         }
         for value in latents.values():
             value[:, empty] = torch.nan
-        step_size = tables.get(STEP_SIZE, none).mT.exp()
-        return cls(latents, tables.get("moved", none.bool()).mT, step_size)
+        step_size = tables.get(STEP_SIZE, zeros).mT.exp()
+        return cls(latents, tables.get("moved", zeros.bool()).mT, step_size)
 
     def rotate(self, rotations: Mapping[str, Tensor]) -> None:
-        """Apply the rotations that a prior gave its sites to their values."""
+        """Rotate the draws of each site by the prior's rotation of this site."""
         for site in self.latents.keys() & rotations.keys():
             self.latents[site] = self.latents[site] @ rotations[site].to(self.latents[site])
 
     def means(self, before: Tensor | None, site: str) -> Tensor | None:
-        """Means ``(num_docs, dim)`` of a site over the chains that have moved.
+        """Means ``(num_docs, dim)`` of a site over the chains in motion.
 
         Args:
-            before: Means of documents none of whose chains has moved; None if there are none.
+            before: Means for documents with stuck chains only. ``None`` if there are no tables.
             site: The site.
         """
         if before is None or not self.latents:
             return before
         weights = self.moved.to(before) / self.moved.sum(0).clamp_min(1)
         means = torch.einsum("cd,cdk->dk", weights, self.latents[site].to(before))
-        still = ~self.moved.any(0)
-        means[still] = before[still]
+        stuck = ~self.moved.any(0)
+        means[stuck] = before[stuck]
         return means
 
 
 class EpochStats:
-    """What the transitions of an epoch did, on average, without waiting for the device.
+    """Average diagnostics of an epoch's transitions, computed without waiting for the device.
 
     Args:
         num_batches: Mini-batches of the epoch.
@@ -201,11 +201,14 @@ class EpochStats:
         self._log_likelihood: list[Tensor] = []
 
     def add(self, chains: Chains, share: float) -> Tensor:
-        """Count the last transition; returns which chains it moved.
+        """Add the last transition of a batch.
 
         Args:
-            chains: The chains of this process's documents of a mini-batch.
-            share: Share of the mini-batch's documents that these are.
+            chains: Chains of this process's documents of a mini-batch.
+            share: Share of this process in the mini-batch's documents.
+
+        Returns:
+            ``(num_chains, num_docs)`` bool: the transition moved the chain.
         """
         assert chains.last is not None
         self._acceptance.append(_weighted(chains.last.acceptance.mean(), share))
@@ -214,61 +217,62 @@ class EpochStats:
         return chains.last.accepted
 
     def add_draws(self, chains: Chains) -> None:
-        """Count where a visit left the chains."""
+        """Add the chains' draws at the end of a visit."""
         self._log_likelihood.append(chains.state.log_likelihood.mean(0).sum())
 
     def total(self, processes: Processes) -> dict[str, Tensor]:
-        """The epoch's sums and means over the processes, float64 scalars.
+        """Sums and means of the epoch over all processes, float64 scalars.
 
         Returns:
-            ``log_likelihood``, nats, at the draws of all chains, whether they moved or not; and of
-            the transitions mean ``acceptance``, number of ``divergences`` and mean ``step_size``.
+            ``log_likelihood``: nats at the draws of all chains, stuck chains included.
+            ``acceptance``: mean of the transitions. ``divergences``: their number. ``step_size``:
+            mean of the transitions.
         """
-        visited = len(self._log_likelihood) / self._num_batches
+        visited_share = len(self._log_likelihood) / self._num_batches
         return processes.total(
             {
                 "log_likelihood": torch.stack(self._log_likelihood).sum(),
-                "acceptance": visited * torch.stack(self._acceptance).mean(),
+                "acceptance": visited_share * torch.stack(self._acceptance).mean(),
                 "divergences": torch.stack(self._divergences).sum(),
-                "step_size": visited * torch.stack(self._step_size).mean(),
+                "step_size": visited_share * torch.stack(self._step_size).mean(),
             }
         )
 
 
 def _weighted(value: Tensor, share: float) -> Tensor:
-    """The share of a value; one process alone has all of it, without a launch on a GPU."""
+    """The value times a share. A share of 1 saves a launch on a GPU."""
     return value if share == 1.0 else share * value
 
 
 def latent_spread(
     tables: Mapping[str, Tensor], site: str, rows: Tensor, share: float, processes: Processes
 ) -> dict[str, Tensor]:
-    """How the latent variable spreads over all processes' documents, float64 scalars.
+    """Mean and spread of the latent variable over the documents of all processes.
 
     Args:
         tables: The tables of this process's documents, by name.
         site: Name of the latent variable.
-        rows: ``(num_docs,)`` rows of the documents that have chains.
-        share: Share of all documents that these are.
+        rows: ``(num_docs,)`` rows of the documents with chains.
+        share: Share of this process in all documents.
         processes: The processes.
 
     Returns:
-        ``stuck``, the number of chains that have not moved, ``latent_mean``, and ``latent_std``,
-        the mean over components of the standard deviation.
+        Float64 scalars. ``stuck``: number of chains without a move. ``latent_mean``: mean.
+        ``latent_std``: standard deviation over documents, averaged over components.
     """
     draws, moved = (tables[name][rows.to(tables[name].device)] for name in (CHAIN + site, "moved"))
     flat = draws.double().flatten(0, 1)
     means = flat.mean(0)
-    found = processes.total(
+    totals = processes.total(
         {"stuck": (~moved).sum(), "latent_mean": share * flat.mean(), "means": share * means}
     )
-    apart = means - found.pop("means").to(means.device)
-    variance = share * (flat.var(0, correction=0) + apart.square())
-    return {**found, "latent_std": processes.total({"": variance})[""].sqrt().mean()}
+    deviation = means - totals.pop("means").to(means.device)
+    variance = share * (flat.var(0, correction=0) + deviation.square())
+    return {**totals, "latent_std": processes.total({"": variance})[""].sqrt().mean()}
 
 
 def to_floats(values: Mapping[str, float | Tensor]) -> dict[str, float]:
-    """Scalars as Python's numbers: a GPU is asked, and waited for, once for all of them."""
+    """Scalars as Python numbers. The host waits for a GPU once for all scalars."""
     device = next((x.device for x in values.values() if isinstance(x, Tensor)), None)
     scalars = [torch.as_tensor(x, dtype=torch.float64, device=device) for x in values.values()]
     return dict(zip(values, torch.stack(scalars).tolist(), strict=True))

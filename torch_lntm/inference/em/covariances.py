@@ -1,8 +1,8 @@
-"""M-steps that see the covariances of a random sample of the documents.
+"""E-steps with the covariances of a random sample of the documents.
 
-Where a guide's means do not depend on its covariances, the means of all documents cost far less
-than their covariances, num_topics³ each. The M-step needs the sum of these alone, and a sample's,
-scaled up, does as well.
+The covariance of a document costs num_topics³ operations, far more than its mean. Some guides solve
+means without covariances. The M-step needs the sum of the covariances only, and the scaled sum over
+a sample estimates it well.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from torch_lntm.guides import Guide, SolverOptions
 from torch_lntm.inference.em.statistics import Statistics, expected_statistics
 from torch_lntm.posteriors import Posterior, SampledMoments
 
-#: One document in so many for every so many topics, if that leaves enough documents in a step, and
-#: there are enough topics to save time.
+#: Default stride, and number of topics for each further multiple of it.
 STRIDE, TOPICS_PER_STRIDE = 8, 100
+#: Least number of sampled documents in a stochastic step. Least number of topics for a sample to
+#: save time.
 MIN_SAMPLED_DOCS, MIN_SAMPLED_TOPICS = 16, 32
 
 
 def default_stride(guide: Guide[Any], step_docs: int) -> int:
-    """How many documents each document of the sample stands for; 1 if all are taken.
+    """Number of documents represented by each document of the sample; 1 for all documents.
 
     Args:
         guide: The guide.
@@ -41,19 +42,19 @@ def default_stride(guide: Guide[Any], step_docs: int) -> int:
 
 
 class CovarianceSample:
-    """Which documents' covariances are taken.
+    """E-steps with covariances of every ``stride``-th document.
 
     Args:
         guide: A guide.
         corpus: The corpus.
-        order: Positions in it of the non-empty documents, in a random order.
-        stride: How many documents each of the sample stands for. For guides whose means come with
-            the covariances it is 1.
-        max_docs: Documents solved at once; by default from what they take in memory.
+        order: Positions of the non-empty documents in the corpus, in a random order.
+        stride: Number of documents represented by each document of the sample. It becomes 1 if the
+            guide solves means and covariances together.
+        max_docs: Documents solved at once. Defaults to a number by their memory.
 
     Attributes:
-        stride: How many documents each of the sample stands for.
-        max_docs: Documents to give to :meth:`solve` at once.
+        stride: Number of documents represented by each document of the sample.
+        max_docs: Most documents of a batch for :meth:`solve`.
     """
 
     def __init__(
@@ -85,10 +86,10 @@ class CovarianceSample:
         options: SolverOptions,
         **temperatures: Any,
     ) -> tuple[Posterior, Statistics]:
-        """The E-step of a batch: its posteriors, or their means, and its statistics.
+        """E-step of a batch: its posteriors, or their means, and its statistics.
 
-        The arguments are those of :meth:`solve`. The batch is placed in the model here; later
-        checks of it find nothing left to do.
+        The arguments are those of :meth:`solve`. The batch is checked here, so that later checks
+        of the same batch take no time.
         """
         batch = self._guide.model.check_batch(batch)
         posterior, moments = self.solve(batch, init, offset, options, **temperatures)
@@ -104,14 +105,18 @@ class CovarianceSample:
         options: SolverOptions,
         **temperatures: Any,
     ) -> tuple[Posterior, SampledMoments | None]:
-        """The posteriors of a batch; or their means, and moments with the sample's covariances.
+        """Solve the posteriors of a batch.
 
         Args:
             batch: The documents.
-            init: Where the guide starts.
-            offset: Number of the sample to take, modulo ``stride``.
-            options: The solver's settings.
-            **temperatures: Those of annealing.
+            init: Starting point of the guide.
+            offset: Number of the sample, modulo ``stride``.
+            options: Settings of the solver.
+            **temperatures: Temperatures of annealing.
+
+        Returns:
+            The posteriors and ``None`` if the stride is 1. Otherwise posteriors with means only,
+            and moments with the sample's covariances.
         """
         settings: dict[str, Any] = {**temperatures, **options}
         if self.stride == 1:
@@ -122,7 +127,7 @@ class CovarianceSample:
         sampled = -(-(self._num_docs - offset) // self.stride)
         moments = SampledMoments(modes, self._num_docs / max(sampled, 1))
         in_sample = self._rank[batch.positions.numpy()] % self.stride == offset
-        # From the modes one step is enough.
+        # The sample starts at its modes, so one step is enough.
         settings["max_iterations"] = 1
         for part in torch.from_numpy(in_sample).nonzero().squeeze(-1).split(self._max_sampled):
             rows = part.to(batch.device)

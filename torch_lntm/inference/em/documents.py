@@ -1,4 +1,4 @@
-"""The documents of a fit: their batches, who owns them, and what is kept of them between visits."""
+"""Documents of a fit: their batches, their processes, and their tables of values between visits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from torch_lntm.inference.em.distributed import Processes
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: More topics than this are too many for fewer than 2 documents each; a toy corpus may have fewer.
+#: Largest number of topics without a warning below 2 documents for each topic. Toy corpora are
+#: thus accepted.
 _FEW_TOPICS = 20
-#: The tables with rows for stored counts; all others have rows for documents.
+#: Tables with rows for stored counts. All further tables have rows for documents.
 ENTRY_TABLES = frozenset({"sites"})
-#: Batches of corpora with at most this many stored counts are kept between epochs: making them
-#: again would take longer than small batches' arithmetic. Larger corpora are not held in batches.
+#: Most stored counts of a corpus whose batches are cached between epochs. Rebuilding a small batch
+#: would take longer than its arithmetic. Batches of larger corpora would take too much memory.
 MAX_CACHED_COUNTS = 4_000_000
 
 T = TypeVar("T")
@@ -31,18 +32,19 @@ B = TypeVar("B", DocumentBatch, DocumentBatch | None)
 
 
 def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
-    """The documents to fit a model to, as a corpus that is encoded for the model.
-
-    Warns if there are more topics than documents with words, or more than 20 topics and fewer than
-    2 such documents a topic.
+    """Corpus of the documents of a fit, encoded for the model.
 
     Args:
         model: The model.
         documents: A corpus, or a matrix of counts.
 
     Raises:
-        ConfigError: They are over other words.
-        CorpusError: They cannot be used, or there are no tokens.
+        ConfigError: The documents have a different vocabulary.
+        CorpusError: The documents have no tokens, or a matrix holds numbers that are not counts.
+
+    Warns:
+        LNTMWarning: There are more topics than non-empty documents, or more than 20 topics with
+            fewer than 2 non-empty documents each.
     """
     corpus = model.encode(as_corpus(documents))
     if corpus.num_tokens == 0:
@@ -61,60 +63,60 @@ def corpus_to_fit(model: TopicModel, documents: Corpus) -> Corpus:
 class CorpusBatches:
     """Batches of a corpus on a model's device.
 
-    A GPU with enough memory gets a copy of the whole corpus, and makes the batches from it. The
-    host then neither gathers the counts of every batch nor waits until they are copied.
+    A GPU with enough memory gets a copy of the entire corpus, and makes the batches from it. This
+    saves the host from gathering and copying the counts of every batch.
 
     Args:
         corpus: The corpus.
         device: Device of the batches.
-        dtype: Their floating-point type.
+        dtype: Floating-point type of the batches.
     """
 
     def __init__(self, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> None:
         self._corpus, self._device, self._dtype = corpus, device, dtype
-        # A word and a count each; covariates have few columns.
+        # Each entry has a word and a count. Covariates are small in comparison.
         size = corpus.nnz * (torch.int64.itemsize + dtype.itemsize)
         self._copied = device.type == "cuda" and fits(size, device)
         self._copy: DocumentBatch | None = None
 
     def of(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
-        """The documents at some positions, a batch for each array of positions."""
+        """Batches of documents, one for each array of positions."""
         if not self._copied:
             for rows in parts:
                 yield self._corpus.batch(rows, device=self._device, dtype=self._dtype)
             return
-        corpus, chosen = self._corpus, list(parts)
+        corpus, groups = self._corpus, list(parts)
         if self._copy is None:
             self._copy = self._copied_corpus()
-        # One copy of all positions: the host waits for each.
-        places = torch.from_numpy(np.concatenate([*chosen, np.zeros(0, np.int64)]))
+        # All positions are copied at once, because the host waits for each copy.
+        positions = torch.from_numpy(np.concatenate([*groups, np.zeros(0, np.int64)]))
         sizes = np.diff(corpus.row_offsets)
-        copies = places.to(self._device).split([len(rows) for rows in chosen])
-        for rows, copy in zip(chosen, copies, strict=True):
+        on_device = positions.to(self._device).split([len(rows) for rows in groups])
+        for rows, part in zip(groups, on_device, strict=True):
             yield self._copy.select(
-                copy,
+                part,
                 num_entries=int(sizes[rows].sum()),
                 positions=torch.from_numpy(rows),
                 num_tokens=float(corpus.lengths[rows].sum()),
             )
 
     def _copied_corpus(self) -> DocumentBatch:
-        """All documents, copied part by part: the corpus may be larger than the host's memory."""
+        """Batch of all documents, copied in parts: the host's memory may hold less."""
         corpus, device = self._corpus, self._device
-        one = corpus.batch([0], device=device, dtype=self._dtype)
-        word_index = one.word_index.new_empty(corpus.nnz)
-        counts = one.counts.new_empty(corpus.nnz)
+        template = corpus.batch([0], device=device, dtype=self._dtype)
+        word_index = template.word_index.new_empty(corpus.nnz)
+        counts = template.counts.new_empty(corpus.nnz)
         for entries, rows in corpus.parts():
             word_index[entries].copy_(torch.tensor(rows.word_index, dtype=torch.int64))
             counts[entries].copy_(torch.tensor(rows.counts, dtype=self._dtype))
         return replace(
-            one,
+            template,
             row_offsets=torch.tensor(corpus.row_offsets, device=device),
             word_index=word_index,
             counts=counts,
             index=torch.arange(corpus.num_docs, device=device),
             covariates={
-                name: torch.tensor(array).to(one.covariates[name])
+                name: torch.tensor(array).to(template.covariates[name])
                 for name, array in corpus.batch_covariates.items()
             },
         )
@@ -123,19 +125,19 @@ class CorpusBatches:
 def assign_owners(
     sizes: NDArray[np.int64], processes: Processes, *groups: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Assign every document to a process, for as long as a fit lasts.
+    """Assign every document to a process, for the duration of a fit.
 
-    The processes get about equally many documents and stored counts of every group. Documents are
-    dealt out from the largest to the smallest, in rounds that go forth and back. The order of
-    processes within a round is random; otherwise one process would get the largest documents of
-    all groups. Rounds continue from group to group; otherwise one process would get the odd
+    Each process gets about the same number of documents and stored counts of every group. Documents
+    are dealt out from the largest to the smallest, in alternating rounds forth and back. The order
+    of processes within a round is random. A fixed order would give one process the largest
+    documents of all groups. Rounds continue across groups. Otherwise one process would get the odd
     documents of all groups.
 
     Args:
-        sizes: ``(num_docs,)`` stored counts of the documents.
+        sizes: ``(num_docs,)`` number of stored counts of each document.
         processes: The processes.
-        *groups: ``(num_docs,)`` numbers, the most important first. Documents with equal numbers
-            form a group.
+        *groups: ``(num_docs,)`` group numbers, the most important first. Documents with equal
+            numbers form a group.
 
     Returns:
         ``(num_docs,)`` ranks.
@@ -157,13 +159,13 @@ def assign_owners(
 
 
 class DocumentShard:
-    """The documents of a fit that belong to this process: all of them, if there is one process.
+    """This process's documents of a fit. A single process has all documents.
 
     Args:
-        model: The model, whose device and dtype the batches have.
+        model: The model. Batches have its device and dtype.
         corpus: The corpus.
         order: Positions in the corpus of all documents of the fit, in the order of their visits.
-        processes: The processes that share the fit.
+        processes: The processes of the fit.
         *groups: As for :func:`assign_owners`.
 
     Attributes:
@@ -199,14 +201,14 @@ class DocumentShard:
         return len(self.order)
 
     def local_part(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """This process's documents among some, in their order."""
+        """This process's documents among the given positions, in their order."""
         return positions if self._is_local is None else positions[self._is_local[positions]]
 
     def batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
-        """This process's documents among those of each part; None if it has none of them."""
+        """This process's documents of each part; ``None`` for a part without such documents."""
         local = [self.local_part(part) for part in parts]
-        made = self._batches.of(part for part in local if len(part))
-        return (next(made) if len(part) else None for part in local)
+        nonempty = self._batches.of(part for part in local if len(part))
+        return (next(nonempty) if len(part) else None for part in local)
 
     def local_batches(self, max_docs: int) -> Iterator[DocumentBatch]:
         """This process's documents in their order, in batches of at most ``max_docs``."""
@@ -214,7 +216,7 @@ class DocumentShard:
         return self.cached(max_docs, self._batches.of(parts))
 
     def global_batches(self, parts: Iterable[NDArray[np.int64]]) -> Iterator[DocumentBatch]:
-        """All documents of each part, whichever processes they belong to."""
+        """All documents of each part, for all processes."""
         return self._batches.of(parts)
 
     def cached(self, key: Any, items: Iterator[T]) -> Iterator[T]:
@@ -235,19 +237,19 @@ class DocumentShard:
 
 
 class DocumentRows:
-    """Which rows of tables belong to which documents of a corpus, or to their stored counts.
+    """Rows of a corpus's documents and stored counts in tables.
 
-    Tables have rows for all documents. If several processes share a fit, each has the rows of its
-    own documents alone.
+    A single process has rows for all documents. Each process of a shared fit has rows for its own
+    documents only.
 
     Args:
-        row_offsets: ``(num_docs + 1,)`` the corpus's: document d's stored counts are
+        row_offsets: ``(num_docs + 1,)`` offsets of the corpus. Stored counts of document d are
             ``row_offsets[d]:row_offsets[d + 1]``.
-        local: Ascending positions in the corpus of the documents that have rows. Defaults to all.
+        local: Ascending positions of the documents with rows. Defaults to all documents.
 
     Attributes:
-        num_docs: Rows of tables of documents.
-        num_entries: Rows of tables of stored counts.
+        num_docs: Number of rows in tables of documents.
+        num_entries: Number of rows in tables of stored counts.
     """
 
     def __init__(
@@ -265,46 +267,46 @@ class DocumentRows:
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
 
     def find(self, positions: Tensor) -> Tensor:
-        """The rows of documents at some positions in the corpus, on the device of these."""
+        """Rows of the documents at some positions in the corpus, on the positions' device."""
         if self._row_of is None:
             return positions
         return self._on("row_of", self._row_of, positions.device)[positions]
 
     def find_entries(self, positions: Tensor, num_entries: int) -> Tensor:
-        """The rows of the stored counts of documents at some positions, on the device of these.
+        """Rows of the documents' stored counts, on the positions' device.
 
         Args:
             positions: ``(num_docs,)`` positions in the corpus.
-            num_entries: Stored counts that these documents have.
+            num_entries: Number of the documents' stored counts.
 
         Returns:
-            ``(num_entries,)``.
+            ``(num_entries,)`` rows.
         """
         rows = self.find(positions)
         offsets = self._on("offsets", self._offsets, positions.device)
         return _ranges(offsets[rows], offsets[rows + 1], num_entries)
 
     def _on(self, name: str, array: NDArray[np.int64], device: torch.device) -> Tensor:
-        """An array on a device, copied once."""
+        """Array on a device. It is copied once."""
         if (name, device) not in self._copies:
             self._copies[name, device] = torch.tensor(array, device=device)
         return self._copies[name, device]
 
     def select(self, tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """These rows of the tables of a whole corpus."""
+        """These rows of the tables of an entire corpus."""
         if self._local is None:
             return dict(tables)
         return {name: table[self._positions(name)] for name, table in tables.items()}
 
     def collect(self, tables: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-        """The tables of the whole corpus on the CPU, put together in the first process.
+        """Collect the tables of the entire corpus on the CPU of the first process.
 
         Args:
-            tables: This process's tables. The other processes have tables of the same names.
+            tables: This process's tables. All processes have tables of the same names.
             processes: The processes.
 
         Returns:
-            The tables; without rows in all processes but the first.
+            The tables. They are empty in all processes except the first.
         """
         if self._local is None:
             return {name: table.cpu() for name, table in tables.items()}
@@ -317,7 +319,7 @@ class DocumentRows:
         }
 
     def _positions(self, name: str) -> Tensor:
-        """Where the rows of a table belong in the corpus's."""
+        """Positions of a table's rows in the table of the entire corpus."""
         assert self._local is not None
         if name not in ENTRY_TABLES:
             return torch.from_numpy(self._local)
@@ -328,7 +330,7 @@ class DocumentRows:
 
 
 def _ranges(starts: Tensor, stops: Tensor, total: int) -> Tensor:
-    """The ``total`` numbers of some ranges, one after the other."""
+    """Concatenation of integer ranges, with ``total`` numbers."""
     sizes = stops - starts
     shift = starts - (sizes.cumsum(0) - sizes)
     numbers = torch.arange(total, device=starts.device)
@@ -336,7 +338,7 @@ def _ranges(starts: Tensor, stops: Tensor, total: int) -> Tensor:
 
 
 def to_device(tables: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Tables on a device, except those that are too large for it."""
+    """Tables on a device. Large tables stay on their own device."""
     return {
         name: table.to(device) if fits(table.nbytes, device) else table
         for name, table in tables.items()
@@ -346,14 +348,14 @@ def to_device(tables: Mapping[str, Tensor], device: torch.device) -> dict[str, T
 class DocumentTables:
     """Tables with rows for documents, or for their stored counts.
 
-    They are on the model's device, where reading and writing does not make the host wait, or, if
-    too large for it, on the CPU. Rows are found by the documents' positions in the corpus, so that
-    it does not matter in which order or with whom documents are visited.
+    Tables are on the model's device, so that the host need not wait for access. Tables too large
+    for the device are on the CPU. Rows are found by the documents' positions in the corpus, in any
+    order and composition of batches.
 
     Args:
-        tables: The tables by name; new ones appear when they are first written.
-        rows: Which rows belong to which documents.
-        device: The model's, which is that of the batches.
+        tables: The tables by name. The first writing of a name adds a table.
+        rows: Rows of the documents in the tables.
+        device: Device of the model and of the batches.
     """
 
     def __init__(self, tables: dict[str, Tensor], rows: DocumentRows, device: torch.device) -> None:
@@ -365,12 +367,12 @@ class DocumentTables:
         return name in self.tables
 
     def read(self, name: str, batch: DocumentBatch) -> Tensor:
-        """The rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
+        """Rows of a batch's documents ``(num_docs, ...)`` or stored counts ``(nnz, ...)``."""
         table = self.tables[name]
         return table.index_select(0, self._table_rows(name, batch, table)).to(self._device)
 
     def write(self, name: str, batch: DocumentBatch, rows: Tensor) -> None:
-        """Write the rows of a batch's documents, or of its stored counts."""
+        """Write rows of a batch's documents, or of its stored counts."""
         if name not in self.tables:
             height = self._rows.num_entries if name in ENTRY_TABLES else self._rows.num_docs
             zeros = rows.new_zeros(()).expand(height, *rows.shape[1:])
@@ -379,8 +381,8 @@ class DocumentTables:
         table.index_copy_(0, self._table_rows(name, batch, table), rows.to(table))
 
     def _table_rows(self, name: str, batch: DocumentBatch, table: Tensor) -> Tensor:
-        """The rows of a batch in a table, on the table's device."""
-        # Positions on the CPU are known without waiting for a GPU.
+        """Row numbers of a batch in a table, on the table's device."""
+        # batch.positions is on the CPU, and reading it needs no wait for a GPU.
         positions = batch.index if table.device == batch.device else batch.positions
         if name in ENTRY_TABLES:
             return self._rows.find_entries(positions, batch.nnz)
@@ -388,7 +390,12 @@ class DocumentTables:
 
 
 def new_table(values: Tensor, device: torch.device) -> Tensor:
-    """A table of some values, which may be an expanded tensor, on a device if it fits there."""
+    """Table with a copy of some values, on the device, or on the CPU if it is too large.
+
+    Args:
+        values: The values, possibly an expanded tensor.
+        device: The device.
+    """
     home = device if fits(values.numel() * values.element_size(), device) else torch.device("cpu")
     return torch.empty(values.shape, dtype=values.dtype, device=home).copy_(values)
 
@@ -399,11 +406,11 @@ def document_bar(
     """A progress bar over documents.
 
     Args:
-        description: Its text.
-        epochs: Number of epochs; None if it is not known.
+        description: Text of the bar.
+        epochs: Number of epochs; ``None`` if it is unknown.
         num_docs: Documents of an epoch.
-        done: Epochs that an earlier run made.
-        shown: Whether to show it.
+        done: Number of past epochs.
+        shown: Whether to show the bar.
     """
     return tqdm(
         total=None if epochs is None else epochs * num_docs,
@@ -416,7 +423,7 @@ def document_bar(
 
 
 def with_progress(bar: tqdm, batches: Iterator[B]) -> Iterator[B]:
-    """Batches, each of which moves a progress bar once it has been used."""
+    """The same batches. A progress bar advances after each batch."""
     for batch in batches:
         yield batch
         if batch is not None:

@@ -1,4 +1,4 @@
-"""What a fit leaves besides the fitted model."""
+"""Results of fits, besides the fitted model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch_lntm.models import TopicTable
 StopReason = Literal[
     "converged", "stopped_early", "max_iterations", "stopped_by_callback", "interrupted"
 ]
-#: The end of a fit in words, as it is printed, by its stop reason.
+#: Printed description of a fit's end, by its stop reason.
 ENDS: dict[str, str] = {
     "converged": "converged",
     "stopped_early": "finished early, to avoid overfitting",
@@ -31,41 +31,51 @@ ENDS: dict[str, str] = {
     "stopped_by_callback": "stopped by its callback",
     "interrupted": "interrupted",
 }
-#: Largest number of documents whose posterior means are solved for the shares of a fit by a guide.
+#: Most documents with solved posterior means for the topic shares of a fit by a guide.
 _SHARE_DOCS = 2000
-#: Largest number of topics that a printed result lists.
+#: Most topics of a printed result.
 _PRINTED_TOPICS = 20
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit leaves besides the fitted model.
+    """Result of a fit, besides the fitted model.
+
+    ``print(result)`` shows the end of the fit, and the topics with their words and shares.
 
     Attributes:
-        history: One JSON-able record per epoch or iteration: ``phase``, ``iteration``,
-            ``objective`` (nats per token: the guide's own objective, in the phases ``"score"``,
-            ``"annealing"`` and ``"em"`` plus the parameters' log prior), ``seconds`` since the
-            start and ``unconverged`` documents. Objectives compare within the phase ``"em"`` only:
-            elsewhere the parameters change between batches.
-        stop_reason: ``"converged"``, the last iteration changed the objective by no more than the
-            tolerance; ``"max_iterations"``, the fit made all iterations that it was allowed;
-            ``"stopped_by_callback"``, the callback returned True; or ``"interrupted"``, by Ctrl-C.
-        num_unconverged: Documents that did not meet the guide's tolerance in the last E-step.
-        means: ``(num_docs, latent_dim)`` the documents' posterior means in the last E-step; empty
-            documents have the prior mean. Starting points for ``guide.posterior(batch, init)``. If
-            several processes shared the fit, the first has all documents' means and the others
-            have no rows.
-        objective_name: What the objective is.
-        seconds: Time the fit took, that of interrupted runs it continued included.
-        statistics: Those of the last E-step, or of Monte-Carlo EM their running average, from
-            which :class:`~torch_lntm.inference.StepwiseEM` goes on; None where the fit ended
-            before it had any.
+        history: One JSON-able record for each epoch or iteration, with ``phase``, ``iteration``,
+            ``objective`` (nats per token), ``seconds`` since the start, and the number of
+            ``unconverged`` documents. The objective is the guide's. In the phases ``"score"``,
+            ``"annealing"`` and ``"em"`` it includes the parameters' log prior. Compare objectives
+            within the phase ``"em"`` only, because the parameters of stochastic phases change
+            between batches.
+        stop_reason: ``"converged"``: the last iteration changed the objective by at most the
+            tolerance. ``"max_iterations"``: the fit made all allowed iterations.
+            ``"stopped_by_callback"``: the callback returned True. ``"interrupted"``: Ctrl-C ended
+            the fit.
+        num_unconverged: Documents above the guide's tolerance in the last E-step.
+        means: ``(num_docs, latent_dim)`` posterior means of the documents in the last E-step. Empty
+            documents have the prior mean. Use them as starting points of
+            ``guide.posterior(batch, init)``. After a fit by several processes the first process has
+            the means of all documents, and the array is empty elsewhere.
+        objective_name: Description of the objective.
+        seconds: Time of the fit, including interrupted runs before a checkpoint.
+        statistics: Statistics of the last E-step, or the running average of Monte-Carlo EM.
+            :class:`~torch_lntm.inference.StepwiseEM` continues from them. ``None`` if the fit ended
+            before its first E-step.
         posterior: Source of draws of the documents' proportions, for
-            :func:`~torch_lntm.inference.theta_draws`, reports and effects: the fit's guide, or the
-            chains of Monte-Carlo EM where they ended.
-        corpus: The documents of the fit; None if they are not known.
+            :func:`~torch_lntm.inference.theta_draws`, reports and effects: the guide of the fit, or
+            the chains of Monte-Carlo EM in their last state.
+        corpus: The documents of the fit. ``None`` if they are unknown.
 
-    ``print(result)`` shows how the fit ended and the topics with their words and shares.
+    Example:
+        >>> result.means.shape == (len(train), model.latent_dim)
+        True
+        >>> print(result)
+        FitResult(...
+        share: posterior mean of the proportion, averaged over the documents
+        ...
     """
 
     history: list[dict[str, Any]]
@@ -136,7 +146,7 @@ class FitResult:
         return f"{self!r}\n\n{self._first_topics()!r}{self._more_topics()}"
 
     def _repr_html_(self) -> str:
-        """How the fit ended, and the table of topics, for notebooks."""
+        """End of the fit and table of topics, for notebooks."""
         head, more = (f"<p>{html.escape(text)}</p>" for text in (repr(self), self._more_topics()))
         return head + self._first_topics()._repr_html_() + more
 
@@ -144,7 +154,7 @@ class FitResult:
         return self.topic_table()[:_PRINTED_TOPICS]
 
     def _more_topics(self) -> str:
-        """Advice on the topics that a printed result leaves out."""
+        """Advice about further topics below a printed result."""
         more = self.posterior.model.num_topics - _PRINTED_TOPICS
         return f"\n{more} more topics: print(result.topic_table())" if more > 0 else ""
 
@@ -158,39 +168,41 @@ class FitResult:
 
     @property
     def ended(self) -> str:
-        """How the fit ended, in words."""
+        """Description of the fit's end."""
         return ENDS[self.stop_reason]
 
     def settings(self) -> dict[str, str]:
-        """How the fit ended, by name, as a report lists it."""
-        found = {"ended": self.ended, "seconds": f"{self.seconds:.1f}"}
+        """Entries of a report about the fit's end, by name."""
+        entries = {"ended": self.ended, "seconds": f"{self.seconds:.1f}"}
         if self.history:
-            found[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
-        return found
+            entries[self.objective_name] = f"{self.history[-1]['objective']:.4f} nats per token"
+        return entries
 
 
 @dataclass(frozen=True, repr=False)
 class MonteCarloResult(FitResult):
-    """What Monte-Carlo EM leaves besides the fitted model.
+    """Result of Monte-Carlo EM, besides the fitted model.
 
-    As :class:`FitResult`, with these differences: ``stop_reason`` is ``"converged"`` where the
-    search, before the averages, ended because it gained little, and ``"stopped_early"`` where it
-    still gained but the corpus has so few tokens that other documents would lose by it
-    (``min_gain`` of :class:`MonteCarloEM`); ``means`` are the means of the
-    documents' last draws over their chains that move, ``num_unconverged`` counts the documents with
-    a stuck chain, and a record of ``history`` also has the ``perplexity`` of the documents at their
-    draws, ``acceptance``, ``divergences``, ``stuck`` chains, ``step_size``, and ``latent_mean`` and
-    ``latent_std``, the mean of eta (or of theta, under a Dirichlet prior) and its standard
-    deviation over documents, averaged over topics.
-    Perplexities at draws are those of the training documents under proportions that know them.
+    Attributes of :class:`FitResult` differ as follows:
+
+    * ``stop_reason``: ``"converged"`` if the search before the averaging ended because of a small
+      gain, and ``"stopped_early"`` if it ended early to avoid overfitting a corpus of few tokens.
+      See ``min_gain`` of :class:`MonteCarloEM`.
+    * ``means``: averages of the documents' last draws over the chains in motion.
+    * ``num_unconverged``: number of documents with a stuck chain.
+    * ``history``: records also have the ``perplexity`` of the documents at their draws,
+      ``acceptance``, ``divergences``, ``stuck`` chains and ``step_size``. ``latent_mean`` and
+      ``latent_std`` are the mean of eta (theta under a Dirichlet prior) and its standard deviation
+      over documents, averaged over topics. This perplexity is lower than the perplexity of
+      new documents, because the draws are fitted to the same words.
 
     Attributes:
-        chains: ``(num_chains, num_docs, dim)`` the last draws, on the CPU, by the names of the
-            sites: ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty
-            documents. As ``means`` and ``moved``, those of all documents in the first process, and
-            of none in the others that shared the fit.
-        moved: ``(num_chains, num_docs)`` bool, the chain accepted a proposal since its step size
-            was frozen (since it started, before).
+        chains: ``(num_chains, num_docs, dim)`` last draws, on the CPU, by the names of the sites:
+            ``eta``, with ``source`` under a factor prior, or ``theta``. NaN for empty documents.
+            After a fit by several processes the first process has the ``means``, ``chains`` and
+            ``moved`` of all documents, and the arrays are empty elsewhere.
+        moved: ``(num_chains, num_docs)`` bool: the chain accepted a proposal since its step size
+            was frozen, or since its start during warm-up.
     """
 
     chains: dict[str, Tensor] = field(default_factory=dict)
@@ -205,7 +217,7 @@ class MonteCarloResult(FitResult):
         )
 
     def _mean_proportions(self, corpus: Corpus, rows: NDArray[np.int64]) -> Tensor:
-        """See :meth:`FitResult._mean_proportions`; from the last draws if these are enough."""
+        """See :meth:`FitResult._mean_proportions`. Enough last draws need no new draws."""
         if len(rows) * len(self.moved) < SHARE_DRAWS:
             return topic_shares(self.posterior, corpus, rows=rows)
         latent = self.posterior.model.prior.latent

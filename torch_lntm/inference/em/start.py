@@ -1,4 +1,7 @@
-"""The start of a fit, which decides the optimum that EM ends in."""
+"""Start of a fit: topics, prior and means from a fast stand-in model.
+
+The start decides the local optimum at the end of EM.
+"""
 
 from __future__ import annotations
 
@@ -36,32 +39,32 @@ from torch_lntm.posteriors import Draws
 
 StartName = Literal["lda", "documents", "model"]
 
-#: Documents mixed into each starting topic, and the share of the corpus' word frequencies in it.
+#: Number of documents in each initial topic, and share of the corpus's word frequencies in it.
 SEED_DOCUMENTS = 3
 BACKGROUND_SHARE = 0.5
-#: Dirichlet pseudo-tokens of all topics in a document, on the softmax scale, while starting: their
-#: share of the mean document's tokens, the most of them, and the most for one topic.
+#: Dirichlet pseudo-tokens of all topics in a document during the start, on the softmax scale: their
+#: share of the mean document's tokens, their largest sum, and the largest number for one topic.
 PSEUDO_SHARE, MAX_PSEUDO_TOKENS, MAX_CONCENTRATION = 0.1, 5.0, 0.3
-#: Updates of theta per visit of a batch, the first time and later.
+#: Updates of theta at the first visit of a batch, and at later visits.
 FIRST_SWEEPS, SWEEPS = 8, 2
-#: Scale of the running word counts below which the counts themselves are multiplied by it.
+#: Smallest separate scale of running word counts. Smaller scales are multiplied into the counts.
 MIN_SCALE = 1e-12
 #: Step size of an update: (updates + 1)^-exponent.
 START_EXPONENT = 0.3
-#: Updates of the topics that the start aims at, and bounds on its epochs.
+#: Target number of the topics' updates in the start, and bounds on its epochs.
 START_UPDATES, START_EPOCHS = 1200, (3, 40)
-#: Steps between which processes tell each other that all goes well, or of Ctrl-C.
+#: Steps between two exchanges of errors and Ctrl-C among the processes.
 STEPS_TOGETHER = 64
 
 
 def document_topics(
     corpus: Corpus, documents: NDArray[np.int64], num_topics: int, seed: int
 ) -> Tensor:
-    """Topics from the words of a few random documents each, mixed with the corpus' frequencies.
+    """Topics from the words of a few random documents each, mixed with the corpus's frequencies.
 
     Args:
         corpus: The corpus.
-        documents: Positions of its non-empty documents, in the order to choose from.
+        documents: Positions of the non-empty documents. Their order affects the choice.
         num_topics: Number of topics.
         seed: Seed of the choice of documents.
 
@@ -83,10 +86,10 @@ def document_topics(
 
 
 def start_concentration(num_topics: int, mean_length: float) -> float:
-    """Pseudo-tokens of each topic in a document while starting.
+    """Pseudo-tokens of each topic in a document during the start.
 
-    As many as suit long documents would leave short ones without topics of their own: their
-    proportions, the prior that starts from these, and topics would all be alike.
+    Short documents get fewer pseudo-tokens than long documents. Otherwise the pseudo-tokens would
+    outweigh their tokens, and make proportions, prior and topics alike.
 
     Args:
         num_topics: Number of topics.
@@ -97,13 +100,13 @@ def start_concentration(num_topics: int, mean_length: float) -> float:
 
 
 class RunningTopics:
-    """Topics from a running average of word counts, whose updates touch a batch's words alone.
+    """Topics from a running average of word counts, with updates of a batch's words only.
 
-    An update multiplies the counts of all words by one number, which is kept apart, and adds to
-    those of the batch's words: it takes no longer for a large vocabulary.
+    An update multiplies the counts of all words by the same number. A separate scale keeps this
+    number, so that the time of an update is independent of the size of the vocabulary.
 
     Args:
-        word_counts: ``(num_topics, num_words)`` the average, stored word by word. It is overwritten
+        word_counts: ``(num_topics, num_words)`` average, stored word by word. It is overwritten,
             and holds the average again after :meth:`apply_scale`.
         smoothing: Pseudo-counts of every word in every topic.
     """
@@ -114,23 +117,23 @@ class RunningTopics:
         self._smoothing = smoothing
 
     def probs(self, words: Tensor) -> Tensor:
-        """Probabilities ``(num_topics, n)`` of the words ``(n,)`` at some positions."""
+        """Probabilities ``(num_topics, n)`` of the words at positions ``(n,)``."""
         dtype = self._rows.dtype
         totals = self._totals + self._smoothing * len(self._rows)
         counts = self._rows.index_select(0, words).mul_(self._scale).add_(self._smoothing)
         probs = counts.div_(totals.clamp_min(torch.finfo(dtype).tiny).to(dtype))
         return probs.clamp_min_(probability_floor(dtype)).mT
 
-    def blend_(self, words: Tensor, found: Tensor, weight: float, scale: float) -> None:
-        """Let the average become (1 − weight) × itself + weight × scale × ``found``.
+    def blend_(self, words: Tensor, counts: Tensor, weight: float, scale: float) -> None:
+        """Move the average to (1 − weight) × average + weight × scale × ``counts``.
 
         Args:
-            words: ``(n,)`` positions of words, each once.
-            found: ``(num_topics, n)`` their counts; those of other words are 0.
-            weight: Weight of ``found``.
-            scale: What to multiply it by.
+            words: ``(n,)`` different positions of words.
+            counts: ``(num_topics, n)`` counts of these words. All further words have count 0.
+            weight: Weight of the new counts.
+            scale: Factor of the new counts.
         """
-        rows = found.mT
+        rows = counts.mT
         totals = rows.sum(0, dtype=torch.float64)
         self._totals = (1 - weight) * self._totals + weight * scale * totals
         self._scale *= 1 - weight
@@ -140,31 +143,31 @@ class RunningTopics:
         self._rows.scatter_add_(0, at, rows * (weight * scale / self._scale))
 
     def apply_scale(self) -> None:
-        """Write the average itself into the tensor that was given."""
+        """Multiply the scale into the tensor ``word_counts``, which then holds the average."""
         self._rows.mul_(self._scale)
         self._scale = 1.0
 
 
 class Start:
-    """The start of a fit: topics, then the prior, then the documents' means.
+    """Start of a fit: topics, then the prior, then the documents' means.
 
-    A cheap stand-in for the full model finds the topics by stepwise EM. In it theta has a symmetric
-    Dirichlet prior. Its mode on the softmax scale is the fixed point theta ∝ topic_counts +
-    concentration. The topics' word counts are a running average over batches with step size
-    (updates + 1)^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as annealing: it
-    leads to better topics than many more full sweeps do.
+    Stepwise EM finds the topics with a fast stand-in model. The stand-in's prior of theta is a
+    symmetric Dirichlet distribution. The mode of theta on the softmax scale is the fixed point
+    theta ∝ topic_counts + concentration. The topics' word counts are a running average over batches
+    with step size (updates + 1)^−exponent (*Cappé & Moulines 2009*). The noise of the steps acts as
+    annealing, and finds better topics than many more full sweeps.
 
-    The steps are so small that several processes would take longer to add up their parts than one
-    process takes for all. So every process makes every step. The prior and the means then come from
-    the proportions, of each process's own documents.
+    Every process makes every step. Steps are so small that several processes would take longer to
+    add their parts than one process takes for the sum. The prior and the means come from the final
+    proportions. Each process computes them for its own documents.
 
     Args:
         model: The model. Its topics are set at the end of every epoch, its prior after the last.
         shard: The documents of this process.
-        processes: The processes of the fit, which continue from the first one's counts.
+        processes: The processes of the fit. All continue from the counts of the first process.
         name: ``"lda"``, or ``"documents"`` for one epoch.
         epochs: Epochs of ``"lda"``. Defaults to enough for 1,200 updates, within 3 to 40.
-        seed: Seed of the order of documents, and of the documents that the topics begin with.
+        seed: Seed of the order of documents, and of the documents in the initial topics.
 
     Attributes:
         order: Positions of the non-empty documents, in the order of their visits.
@@ -194,43 +197,43 @@ class Start:
             self.epochs = epochs or num_epochs(START_UPDATES, steps, START_EPOCHS)
 
     def run(self, state: FitState, progress: bool) -> Iterator[float]:
-        """Make the epochs that ``state`` does not have yet.
+        """Make the remaining epochs.
 
         Args:
-            state: The state of the fit, whose ``step`` counts the epochs. After the last epoch it
-                has the table of ``means`` of this process's documents.
-            progress: Show a progress bar.
+            state: State of the fit. Its ``step`` is the number of past epochs. After the last epoch
+                it has the table ``means`` of this process's documents.
+            progress: Whether to show a progress bar.
 
         Yields:
-            The log likelihood met in each epoch, nats per token.
+            Log likelihood of each epoch, nats per token, accumulated during the updates.
         """
         if state.step == 0:
             self._begin(state)
         with document_bar("start", self.epochs, len(self.order), state.step, progress) as bar:
-            # The caller may have gone on to another phase, with other steps.
+            # The caller may change state.step at the end of this phase.
             for epoch in range(state.step, self.epochs):
                 objective = self._epoch(state, bar) / self.corpus.num_tokens
                 state.step = epoch + 1
                 bar.set_postfix_str(f"{objective:.4f} nats/token")
                 if state.step == self.epochs:
-                    # Before the caller keeps the state, which must have a prior and means.
+                    # The caller saves the state after the yield, with prior and means.
                     self._finish(state)
                 yield objective
 
     def _begin(self, state: FitState) -> None:
-        """Set topics made of documents, and even proportions."""
+        """Set initial topics from documents, and uniform proportions."""
         model, num_topics = self.model, self.model.num_topics
         topics = document_topics(self.corpus, self.order, num_topics, self.seed + state.restart)
         topics = topics.to(model.device)
         model.topics.set_(topics)
-        # Word by word in memory, as the kernels produce it and the topics keep it.
+        # Kernels and topics store the counts word by word.
         counts = topics.mT * (self.corpus.num_tokens / num_topics)
         state.word_counts = counts.to(model.dtype).contiguous().mT
-        even = torch.tensor(1.0 / num_topics, dtype=model.dtype)
-        state.theta = new_table(even.expand(self.corpus.num_docs, num_topics), model.device)
+        uniform = torch.tensor(1.0 / num_topics, dtype=model.dtype)
+        state.theta = new_table(uniform.expand(self.corpus.num_docs, num_topics), model.device)
 
     def _epoch(self, state: FitState, bar: Any) -> float:
-        """One pass over all documents; returns the log likelihood met on the way, nats."""
+        """Visit all documents; returns the log likelihood accumulated on the way, nats."""
         model, processes, num_tokens = self.model, self.processes, self.corpus.num_tokens
         assert state.word_counts is not None
         objective: float | Tensor = 0.0
@@ -239,42 +242,42 @@ class Start:
         theta, steps = self._proportions(state), self._steps()
 
         def advance() -> bool:
-            """Make the next steps; returns whether there may be more."""
+            """Make the next steps; returns whether steps may remain."""
             nonlocal objective
             before = state.updates
             for words, batch in islice(steps, STEPS_TOGETHER):
                 processes.poll()
-                found = _lda_counts(running.probs(words), batch, theta, sweeps, self.concentration)
-                assert found.word_counts is not None
-                objective += as_float_if_ready(found.log_likelihood.sum())
+                counts = _lda_counts(running.probs(words), batch, theta, sweeps, self.concentration)
+                assert counts.word_counts is not None
+                objective += as_float_if_ready(counts.log_likelihood.sum())
                 state.updates += 1
                 weight = float(state.updates) ** -START_EXPONENT
-                running.blend_(words, found.word_counts, weight, num_tokens / batch.num_tokens)
+                running.blend_(words, counts.word_counts, weight, num_tokens / batch.num_tokens)
                 bar.update(batch.num_docs)
             return state.updates == before + STEPS_TOGETHER
 
         while processes.together(advance):
             pass
         running.apply_scale()
-        # Other machines may have rounded otherwise.
+        # Different machines may round differently.
         processes.share({"word_counts": state.word_counts})
         model.topics.start_(state.word_counts)
         return float(processes.gather(float(objective))[0])
 
     def _steps(self) -> Iterator[tuple[Tensor, DocumentBatch]]:
-        """All documents in batches: the words that occur ``(n,)``, and the documents over these."""
+        """All documents in batches: the positions ``(n,)`` of a batch's words, and the batch."""
         parts = np.split(self.order, range(self.step_docs, len(self.order), self.step_docs))
         batches = self.shard.global_batches(parts)
         return self.shard.cached("start", ((b.words, b.over(b.words)) for b in batches))
 
     def _proportions(self, state: FitState) -> DocumentTables:
-        """The table ``theta``, of which every process has the rows of all documents."""
+        """Table ``theta``. Every process has the rows of all documents."""
         assert state.theta is not None
         rows = DocumentRows(self.corpus.row_offsets)
         return DocumentTables({"theta": state.theta}, rows, self.model.device)
 
     def _finish(self, state: FitState) -> None:
-        """Set the prior, and the means of this process's documents, from the proportions."""
+        """Set the prior and the means of this process's documents from the proportions."""
         prior, theta = self.model.prior, self._proportions(state)
         documents = DocumentTables(state.documents, self.shard.rows, self.model.device)
 
@@ -289,8 +292,8 @@ class Start:
                 logits = proportions.clamp_min(MIN_PROPORTION).log()
                 weights = logits.new_ones(1, len(logits), dtype=torch.float64)
                 moments = Draws({prior.latent: latents[None]}, logits[None], weights)
-                found = prior.statistics(moments, batch)
-                total = {name: total[name] + x if total else x for name, x in found.items()}
+                part = prior.statistics(moments, batch)
+                total = {name: total[name] + x if total else x for name, x in part.items()}
             return total
 
         prior.start(float(len(self.order)), **self.processes.total(self.processes.together(sums)))
@@ -298,7 +301,7 @@ class Start:
 
 
 def random_order(corpus: Corpus, seed: int) -> NDArray[np.int64]:
-    """Positions of the non-empty documents of a corpus, in a random order."""
+    """Positions of a corpus's non-empty documents, in a random order."""
     return np.random.default_rng(seed).permutation(corpus.nonempty)
 
 
@@ -309,13 +312,13 @@ def _lda_counts(
     sweeps: int,
     concentration: float,
 ) -> ExpectedCounts:
-    """Expected counts of a batch's words under LDA, whose theta are read and written."""
+    """Expected counts of a batch's words under LDA. The table of theta is read and updated."""
     weights = documents.read("theta", batch).to(topics)
     for _ in range(sweeps - 1):
         weights = expected_topic_counts(weights, topics, batch) + concentration
         weights /= weights.sum(-1, keepdim=True)
-    # The last update of theta and the words' counts come of one pass.
-    found = expected_counts(weights, topics, batch, word_counts=True)
-    weights = found.topic_counts + concentration
+    # One pass gives the last update of theta and the words' counts.
+    counts = expected_counts(weights, topics, batch, word_counts=True)
+    weights = counts.topic_counts + concentration
     documents.write("theta", batch, weights / weights.sum(-1, keepdim=True))
-    return found
+    return counts

@@ -1,4 +1,4 @@
-"""Additive sufficient statistics: the only thing an M-step sees of an E-step."""
+"""Additive sufficient statistics: the output of every E-step, and the input of every M-step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_lntm.kernels import expected_word_counts, word_probabilities
 from torch_lntm.models import TopicModel
 from torch_lntm.posteriors import Draws, Posterior, SampledMoments
 
-#: The start of the names of the words' sums among the prior's.
+#: Prefix of the names of the words' sums.
 _WORDS = "words."
 
 
@@ -24,19 +24,19 @@ _WORDS = "words."
 class Statistics:
     """Expected sufficient statistics of a topic model, summed over documents.
 
-    Statistics of disjoint sets of documents add up, so batches, processes and stochastic
-    approximation (:meth:`blend_`) are one mechanism. Within a batch sums over documents run in the
-    model's dtype, between batches in float64; running averages keep the dtype.
+    Statistics of disjoint sets of documents add up. Batches, processes and stochastic approximation
+    (:meth:`blend_`) therefore share one mechanism. Sums within a batch have the model's dtype, and
+    sums of batches have float64. Running averages keep their dtype.
 
     Attributes:
-        num_docs: Documents summed over.
-        num_tokens: Their tokens.
-        sums: Float64 sums by name: moments of the posteriors for the prior's M-step, and sums for
-            the words' M-step, whose names begin with ``words.``.
+        num_docs: Number of documents in the sums.
+        num_tokens: Number of their tokens.
+        sums: Float64 sums by name: moments of the posteriors for the prior's M-step, and sums with
+            the prefix ``words.`` for the words' M-step.
         word_counts: ``(num_topics, num_words)`` expected tokens, stored word by word.
-        objective: Sum of the guide's objective, nats. As the next one, it is a tensor while it is
-            on a GPU, for which the host need not wait.
-        num_unconverged: Documents whose solver did not meet its tolerance.
+        objective: Sum of the guide's objective, nats. It stays a tensor on a GPU, so that the host
+            need not wait.
+        num_unconverged: Documents above their solver's tolerance. It stays a tensor on a GPU too.
     """
 
     num_docs: float
@@ -47,11 +47,11 @@ class Statistics:
     num_unconverged: int | Tensor
 
     def __add__(self, other: Statistics) -> Statistics:
-        """Statistics of both sets of documents."""
+        """Statistics of the union of two disjoint sets of documents."""
         return self.scaled(1.0).add_(other)
 
     def add_(self, other: Statistics) -> Statistics:
-        """Add the statistics of other documents, in place but for the type of the counts."""
+        """Add the statistics of further documents in place. The word counts become float64."""
         self.num_docs += other.num_docs
         self.num_tokens += other.num_tokens
         self.sums = {name: value + other.sums[name] for name, value in self.sums.items()}
@@ -61,7 +61,7 @@ class Statistics:
         return self
 
     def scaled(self, weight: float) -> Statistics:
-        """Statistics in which every document counts ``weight``."""
+        """Statistics with the weight ``weight`` for every document."""
         return Statistics(
             weight * self.num_docs,
             weight * self.num_tokens,
@@ -72,43 +72,49 @@ class Statistics:
         )
 
     def blend_(self, new: Statistics, weight: float, scale: float = 1.0) -> None:
-        """Move this running average towards others, in place (*Cappé & Moulines 2009*).
+        """Move this running average towards new statistics, in place (*Cappé & Moulines 2009*).
 
-        It becomes (1 − weight) × these + weight × scale × new, with the unconverged documents of
-        ``new``.
+        The average becomes (1 − weight) × average + weight × scale × new. ``num_unconverged``
+        becomes the number of ``new``.
         """
-        keep, take = 1.0 - weight, weight * scale
-        self.num_docs = keep * self.num_docs + take * new.num_docs
-        self.num_tokens = keep * self.num_tokens + take * new.num_tokens
-        self.sums = {name: keep * x + take * new.sums[name] for name, x in self.sums.items()}
-        self.word_counts.mul_(keep).add_(new.word_counts, alpha=take)
-        self.objective = keep * self.objective + take * new.objective
+        old_weight, new_weight = 1.0 - weight, weight * scale
+        self.num_docs = old_weight * self.num_docs + new_weight * new.num_docs
+        self.num_tokens = old_weight * self.num_tokens + new_weight * new.num_tokens
+        self.sums = {
+            name: old_weight * x + new_weight * new.sums[name] for name, x in self.sums.items()
+        }
+        self.word_counts.mul_(old_weight).add_(new.word_counts, alpha=new_weight)
+        self.objective = old_weight * self.objective + new_weight * new.objective
         self.num_unconverged = new.num_unconverged
 
     def maximise(self, model: TopicModel) -> None:
-        """The M-step: set the model's parameters to their maximisers, priors included."""
+        """M-step: set the model's parameters to their maximisers, including their priors."""
         self.maximise_prior(model)
         model.topics.m_step(self.word_counts)
 
     def maximise_prior(self, model: TopicModel) -> None:
-        """The M-step of all parameters but the topics."""
-        of_words = {name: x for name, x in self.sums.items() if name.startswith(_WORDS)}
-        model.words.m_step(**{name.removeprefix(_WORDS): x for name, x in of_words.items()})
-        others = {name: x for name, x in self.sums.items() if name not in of_words}
-        model.prior.m_step(self.num_docs, **others)
+        """M-step of all parameters except the topics."""
+        word_sums = {name: x for name, x in self.sums.items() if name.startswith(_WORDS)}
+        model.words.m_step(**{name.removeprefix(_WORDS): x for name, x in word_sums.items()})
+        prior_sums = {name: x for name, x in self.sums.items() if name not in word_sums}
+        model.prior.m_step(self.num_docs, **prior_sums)
 
 
 def sum_statistics(parts: Iterable[Statistics | None]) -> Statistics | None:
-    """The sum of the statistics of several sets of documents; None if there is no set but None."""
+    """Sum of the statistics of several sets of documents. Parts without documents are None.
+
+    Returns:
+        The sum; ``None`` if all parts are ``None``.
+    """
     total: Statistics | None = None
-    for found in parts:
-        if found is not None:
-            total = found if total is None else total.add_(found)
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total.add_(part)
     return total
 
 
 def as_float_if_ready(number: Tensor) -> Any:
-    """A number as Python's where the host has it; else the tensor that will have it."""
+    """Python number of a scalar on the CPU. A scalar on a GPU is returned as it is."""
     return number if number.is_cuda else number.item()
 
 
@@ -123,19 +129,19 @@ def expected_statistics(
     """Statistics of a batch under its posterior.
 
     Args:
-        guide: The guide that solved the posterior.
-        batch: Non-empty documents (an empty one would count as a document of the prior).
-        posterior: Their posterior.
-        moments: Moments to take in the place of the posterior's, if it has no covariances.
-        **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides that
-            have them.
+        guide: The guide of the posterior.
+        batch: Non-empty documents. An empty document would enter the M-step of the prior.
+        posterior: Posterior of the documents.
+        moments: Moments instead of the posterior's, for a posterior without covariances.
+        **temperatures: ``temperature`` and ``topic_temperature`` of annealing, for guides with
+            annealing.
     """
     model = guide.model
     batch = model.check_batch(batch)
     sums = model.prior.statistics(moments or posterior, batch)
     if not model.words.independent:
-        found = model.words.statistics(guide.word_probabilities(batch, posterior), batch)
-        sums |= {_WORDS + name: x for name, x in found.items()}
+        word_sums = model.words.statistics(guide.word_probabilities(batch, posterior), batch)
+        sums |= {_WORDS + name: x for name, x in word_sums.items()}
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,
@@ -157,19 +163,19 @@ def sampled_statistics(
 ) -> Statistics:
     """Statistics of a batch at draws of its latent variables, averaged over chains.
 
-    A document of which no chain is used is not counted.
+    Documents without a used chain are left out.
 
     Args:
         model: The model.
         batch: Non-empty documents.
-        latents: ``(num_chains, num_docs, dim)`` values by the names of the sites.
-        logits: ``(num_chains, num_docs, num_topics)`` logits of theta at these.
-        log_likelihood: ``(num_chains, num_docs)`` nats at these.
-        used: ``(num_chains, num_docs)`` bool, the chains to average; by default all.
+        latents: ``(num_chains, num_docs, dim)`` draws by the names of the sites.
+        logits: ``(num_chains, num_docs, num_topics)`` logits of theta at the draws.
+        log_likelihood: ``(num_chains, num_docs)`` nats at the draws.
+        used: ``(num_chains, num_docs)`` bool: chains in the average. Defaults to all chains.
 
     Returns:
-        The statistics; the objective is the log likelihood, and documents with chains left out
-        count as unconverged.
+        The statistics. The objective is the log likelihood. Documents with unused chains count as
+        unconverged.
     """
     batch = model.check_batch(batch)
     rows = batch.repeat(len(log_likelihood))
@@ -177,12 +183,14 @@ def sampled_statistics(
 
 
 def chain_statistics(model: TopicModel, chains: Chains, used: Tensor | None = None) -> Statistics:
-    """As :func:`sampled_statistics`, at the last draws of chains, whose batch has been checked.
+    """Statistics at the last draws of chains, as :func:`sampled_statistics`.
+
+    The batch of the chains has been checked already.
 
     Args:
         model: The model.
-        chains: The chains of non-empty documents.
-        used: ``(num_chains, num_docs)`` bool, the chains to average. Defaults to all.
+        chains: Chains of non-empty documents.
+        used: ``(num_chains, num_docs)`` bool: chains in the average. Defaults to all chains.
     """
     target, log_likelihood = chains.target, chains.state.log_likelihood
     rows = target.rows(len(log_likelihood))
@@ -199,27 +207,27 @@ def _draw_statistics(
     log_likelihood: Tensor,
     used: Tensor | None,
 ) -> Statistics:
-    """As :func:`sampled_statistics`, of a batch that has been checked, and its rows by chain."""
+    """Statistics as :func:`sampled_statistics`, for a checked batch and its rows by chain."""
     num_unconverged = 0
     if used is None:
         weights = torch.full_like(log_likelihood, 1.0 / len(log_likelihood))
     else:
         num_unconverged = int((~used).any(0).sum())
-        counted = used.any(0).nonzero().squeeze(-1)
-        if len(counted) < batch.num_docs:
-            batch = batch.select(counted)
+        included = used.any(0).nonzero().squeeze(-1)
+        if len(included) < batch.num_docs:
+            batch = batch.select(included)
             rows = batch.repeat(len(log_likelihood))
-            latents = {site: value[:, counted] for site, value in latents.items()}
-            logits, log_likelihood = logits[:, counted], log_likelihood[:, counted]
-            used = used[:, counted]
+            latents = {site: value[:, included] for site, value in latents.items()}
+            logits, log_likelihood = logits[:, included], log_likelihood[:, included]
+            used = used[:, included]
         weights = used.double() / used.sum(0).clamp_min(1)
     draws = Draws(latents, logits, weights)
     theta = torch.softmax(logits, -1).flatten(0, 1).to(rows.dtype)
     shares = weights.flatten() if len(weights) > 1 else None
     sums, topics = model.prior.statistics(draws, batch), model.topics.probs
     if not model.words.independent:
-        found = model.words.statistics(word_probabilities(theta, topics, rows), rows, shares)
-        sums |= {_WORDS + name: x for name, x in found.items()}
+        word_sums = model.words.statistics(word_probabilities(theta, topics, rows), rows, shares)
+        sums |= {_WORDS + name: x for name, x in word_sums.items()}
     return Statistics(
         num_docs=float(batch.num_docs),
         num_tokens=batch.num_tokens,

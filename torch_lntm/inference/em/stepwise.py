@@ -1,4 +1,4 @@
-"""Stepwise EM: a fit that goes on with documents that arrive in parts and are not kept."""
+"""StepwiseEM: updates of a fitted model by a stream of new documents."""
 
 from __future__ import annotations
 
@@ -21,38 +21,47 @@ from torch_lntm.inference.em.statistics import (
 )
 from torch_lntm.models import TopicModel
 
-#: Transitions of a new document's chains: those that adapt their step sizes, and those after.
+#: Transitions of a new document's chains during warm-up, and after it.
 WARMUP_TRANSITIONS, TRANSITIONS = 20, 10
 
 
 class StepwiseEM:
-    """Go on with the fit of a topic model by documents each of which is seen once.
+    """Update a fitted topic model by a stream of new documents, each seen once.
 
-    Every mini-batch makes an update: an E-step, whose statistics enter a running average, and an
-    M-step (*Cappé & Moulines 2009*). The weight of the new statistics is
-    (their tokens / all tokens so far)^decay, and the average stands for all tokens so far, so that
-    the priors of the parameters weigh less and less. Documents are forgotten slowly, so the model
-    can follow a stream that drifts.
+    Every mini-batch makes an update (*Cappé & Moulines 2009*): an E-step, a running average of its
+    statistics, and an M-step. The weight of the new statistics is (new tokens / all tokens)^decay.
+    The average represents all tokens so far, so the influence of the parameters' priors shrinks.
+    The weight of old documents decays slowly, so the model can follow a drifting stream.
 
     Args:
-        model: The fitted model, which is changed in place.
-        guide: The guide whose posterior the E-step solves, over the same model.
-        statistics: The average to go on from: those of the model's
+        model: The fitted model. It is changed in place.
+        guide: Guide of the E-step, over the same model.
+        statistics: Initial average: ``statistics`` of the model's
             :class:`~torch_lntm.inference.FitResult`.
-        chains: How chains move, if E-steps sample the posterior; it should be what the model was
-            fitted by. ``MonteCarloEM(...).settings.chains`` and ``DocumentHMC(...).settings``
-            have it.
-        decay: How fast weights decay, above 0 and up to 1: with 1 all tokens weigh alike; the
-            smaller it is, the sooner they are forgotten.
-        seed: Seed of the order of documents within a part, and of the chains.
+        chains: Settings of chains, for E-steps by sampling. Use the settings of the fit:
+            ``MonteCarloEM(...).settings.chains`` or ``DocumentHMC(...).settings``. Defaults to
+            E-steps by the guide.
+        decay: Decay of the weights, above 0 and up to 1. All tokens have equal weights for 1.
+            Smaller values give new tokens more weight.
+        seed: Seed of the order of new documents, and of the chains.
 
     Attributes:
         statistics: The running average.
-        num_updates: Updates made.
+        num_updates: Number of updates.
 
     Raises:
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is invalid.
         IncompatibleGuideError: The guide belongs to another model.
+
+    Example:
+        >>> import copy
+        >>> stream_model = copy.deepcopy(model)
+        >>> stepwise = lntm.inference.StepwiseEM(
+        ...     stream_model, lntm.guides.TaylorGuide(stream_model), result.statistics
+        ... )
+        >>> stepwise.update(test)  # changes stream_model
+        >>> stepwise.num_updates
+        1
     """
 
     def __init__(
@@ -79,15 +88,15 @@ class StepwiseEM:
 
     @torch.no_grad()
     def update(self, documents: Corpus) -> None:
-        """Learn from the next documents. Ctrl-C leaves the model at its last update.
+        """Update the model by new documents. Ctrl-C keeps the model at its last update.
 
         Args:
-            documents: A corpus, or a matrix of counts; empty ones take no part.
+            documents: A corpus, or a matrix of counts. Empty documents are skipped.
 
         Raises:
-            ConfigError: They are over other words than the model.
-            CorpusError: They cannot be used.
-            NumericalError: A parameter or a density left the real numbers.
+            ConfigError: The documents have a different vocabulary.
+            CorpusError: The matrix holds numbers that are not counts.
+            NumericalError: A parameter or a density is not finite.
         """
         corpus = self.model.encode(as_corpus(documents, allow_empty=True))
         rng = np.random.default_rng([self.seed, self.num_updates])
@@ -98,7 +107,8 @@ class StepwiseEM:
         covariances = CovarianceSample(self.guide, corpus, order, stride)
         device, dtype = self.model.device, self.model.dtype
         with self.model.topics.updated_often():
-            # The fit has put the parameters into their conventional form, but not the average.
+            # The fit has rotated the parameters to their canonical form. The average has not been
+            # rotated, so an M-step brings the parameters back to it.
             self.statistics.maximise(self.model)
             for rows in np.array_split(order, -(-len(order) // MAX_STEP_DOCS)):
                 batch = corpus.batch(np.sort(rows), device=device, dtype=dtype)
@@ -108,7 +118,7 @@ class StepwiseEM:
         self.model.check_parameters()
 
     def _expect(self, batch: DocumentBatch, covariances: CovarianceSample) -> Statistics:
-        """E-step by the guide, in parts that fit in memory."""
+        """E-step by the guide, in parts, to bound memory."""
         options = self.guide.em_options
 
         def expect(part: DocumentBatch) -> Statistics:
@@ -119,7 +129,7 @@ class StepwiseEM:
         return total
 
     def _sample(self, batch: DocumentBatch) -> Statistics:
-        """E-step by chains of the documents' own, from their modes."""
+        """E-step by new chains of each document, from its mode."""
         assert self.chains is not None
         rng = np.random.default_rng([self.seed, self.num_updates, 1])
         seed = int(rng.integers(2**63))
@@ -132,15 +142,15 @@ class StepwiseEM:
             chains.move(remaining)
         return chain_statistics(self.model, chains, chains.moved)
 
-    def _step(self, found: Statistics) -> None:
-        """Blend new statistics into the average, which then stands for more tokens."""
+    def _step(self, new: Statistics) -> None:
+        """Blend new statistics into the average, and make an M-step."""
         self.num_updates += 1
-        if not found.num_tokens:
-            return  # no chain has moved
+        if not new.num_tokens:
+            return  # all chains are stuck
         before = self.statistics.num_tokens
-        seen = before + found.num_tokens
+        seen = before + new.num_tokens
         average = self.statistics.scaled(seen / before)
-        weight = (found.num_tokens / seen) ** self.decay
-        average.blend_(found, weight, seen / found.num_tokens)
+        weight = (new.num_tokens / seen) ** self.decay
+        average.blend_(new, weight, seen / new.num_tokens)
         self.statistics = average
         average.maximise(self.model)

@@ -1,4 +1,4 @@
-"""Gradient steps in the topics' parameters, in the place of exact M-steps."""
+"""Gradient steps in the topics' parameters, instead of exact M-steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.models import Topics
 from torch_lntm.models.topics.topics import TopicUpdate
 
-#: Epochs after which the learning rate is half of what it began with.
+#: Number of epochs for the learning rate to fall by half.
 LEARNING_DELAY = 10.0
 
 
@@ -18,7 +18,7 @@ class TopicAscent:
 
     Args:
         topics: The topics.
-        learning_rate: Adam's learning rate at first.
+        learning_rate: Adam's learning rate in the first epoch.
     """
 
     def __init__(self, topics: Topics, learning_rate: float) -> None:
@@ -27,10 +27,10 @@ class TopicAscent:
 
     @staticmethod
     def check(topics: Topics, topic_update: TopicUpdate | None) -> TopicUpdate:
-        """The update of the topics that was asked for, or their own choice.
+        """Checked kind of the topics' update. ``None`` gives the topics' default.
 
         Raises:
-            ConfigError: These topics do not have the update.
+            ConfigError: The topics lack this update.
         """
         topic_update = topic_update or topics.updates[0]
         if topic_update not in topics.updates:
@@ -41,14 +41,14 @@ class TopicAscent:
         return topic_update
 
     def step(self, word_counts: Tensor, epoch: int) -> dict[str, Tensor]:
-        """One step along the gradient at expected counts of the whole corpus.
+        """Make a step along the gradient at expected counts.
 
         Args:
-            word_counts: ``(num_topics, num_words)``.
-            epoch: The epoch, from 0, which the learning rate falls with.
+            word_counts: ``(num_topics, num_words)`` counts, scaled to the entire corpus.
+            epoch: Number of the epoch, from 0. The learning rate falls with it.
 
         Returns:
-            The optimiser's state, by the parameters' positions and names of its own.
+            The optimiser's state. Keys are a parameter's position and the optimiser's name.
         """
         rate = self._learning_rate / (1.0 + epoch / LEARNING_DELAY)
         self._optimizer.param_groups[0]["lr"] = rate
@@ -62,7 +62,7 @@ class TopicAscent:
         }
 
     def resume(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state that :meth:`step` returned, if it has returned one."""
+        """Continue from a state of :meth:`step`. An empty state changes nothing."""
         parts: dict[int, dict[str, Tensor]] = {}
         for key, value in state.items():
             position, _, name = key.partition(".")
