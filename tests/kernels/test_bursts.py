@@ -1,4 +1,4 @@
-"""Documents that repeat their words, against urns that are filled token by token."""
+"""Dirichlet-multinomial counts against urns filled token by token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def problem(num_docs: int = 7, num_topics: int = 3, num_words: int = 11, seed: i
 
 
 def urn(q: np.ndarray, counts: np.ndarray, a: float) -> float:
-    """Log probability of a document's tokens, one after the other."""
+    """Log probability of a document's tokens, token by token."""
     seen, total = np.zeros_like(q), 0.0
     for v in np.repeat(np.arange(len(q)), counts.astype(int)):
         total += math.log((seen[v] + a * q[v]) / (seen.sum() + a))
@@ -100,7 +100,7 @@ def test_the_likelihood_equals_that_of_polya_urns(device, dtype) -> None:
 def test_counts_are_the_expected_tokens_of_the_topics(device, dtype) -> None:
     theta, topics, counts = problem()
     rate = A * theta @ topics
-    # The token that follows i others of its word came from the topics with chance x / (x + i).
+    # A token after i tokens of its word came from the topics with probability x / (x + i).
     tables = np.zeros_like(rate)
     for i in range(int(counts.max())):
         tables += np.where(counts > i, rate / (rate + i), 0.0)
@@ -178,7 +178,7 @@ def test_words_without_any_topic_cost_finite_nats(device, dtype) -> None:
     first = torch.autograd.grad(value.sum(), (t, phi), create_graph=True)
     second = torch.autograd.grad(sum((g * g.detach().sign()).sum() for g in first), (t, phi))
     assert all(bool(g.isfinite().all()) for g in (*first, *second))
-    # One more token of such a word costs as much as it costs independent draws.
+    # A further token of such a word costs as much as under independent draws.
     alone = mixture_log_likelihood(t, phi, batch)
     assert float(value[1].detach()) == pytest.approx(float(alone[1].detach()), abs=20.0)
 

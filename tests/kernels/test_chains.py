@@ -1,4 +1,4 @@
-"""Words padded for dense products are the same words."""
+"""The padded and the sparse layout of words."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch_lntm.kernels.chains import PaddedWords, SparseWords
 
 @pytest.mark.slow
 def test_padded_and_sparse_words_agree(device: torch.device) -> None:
-    """Documents of different sizes, one of them empty, whose first counts are not 1."""
+    """Documents of different sizes, with a first count above 1; one of them is empty."""
     problem = random_problem(lengths=(40, 0, 3, 12))
     batch = make_batch(problem.counts, device)
     topics = torch.from_numpy(problem.topics).to(device)
     sparse, padded = SparseWords(topics, batch), PaddedWords(topics, batch)
     rng = np.random.default_rng(0)
-    # Other numbers of chains after the first: nothing of it is kept.
+    # The number of chains may change: nothing is kept from the first.
     for num_chains in (3, 2, 5):
         drawn = rng.dirichlet(np.ones(len(topics)), (num_chains, batch.num_docs))
         theta = torch.from_numpy(drawn).to(device)

@@ -48,8 +48,8 @@ def problem(
     return weights.to(device, dtype), topics.to(device, dtype), batch
 
 
-# One topic; numbers of topics that are no power of two; several tiles of words; topics that leave a
-# tile no more than one word.
+# A single topic; numbers of topics besides powers of two; several tiles of words; so many topics
+# that a tile holds a single word.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 1, 5), (6, 3, 13), (4, 33, 150), (3, 2049, 7)])
 def test_fused_counts_equal_the_reference_and_the_sparse_products(
@@ -120,7 +120,7 @@ def test_word_counts_equal_the_sparse_products(
     fused: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of several tiles of documents, and of words that no document has."""
+    """Several tiles of documents, and words without documents."""
     weights, topics, batch = problem(fused, dtype, *shape)
     topics = torch.cat([topics, topics[:, :2]], 1)
     batch = replace(batch, num_words=batch.num_words + 2)
@@ -132,7 +132,7 @@ def test_word_counts_equal_the_sparse_products(
         torch.testing.assert_close(got, one_by_one, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     assert torch.equal(alone, found.word_counts)
     assert float(found.word_counts[:, -2:].abs().sum()) == 0.0
-    # Word by word in memory, as whoever adds them up expects.
+    # Stored word by word, as the sums over batches expect.
     assert found.word_counts.mT.is_contiguous()
 
 
@@ -161,7 +161,7 @@ def test_fused_noise_equals_separate_operations(
 
 
 def test_noise_on_the_cpu_needs_no_kernel(fused: torch.device) -> None:
-    """Where the kernels are refused, noise for reports and plots is still made."""
+    """Noise for reports and plots works even if the kernels are refused."""
     keys = noise.document_keys(0, torch.arange(3), 2)
     assert noise.normal(keys, 4).shape == (2, 3, 4)
     assert fused_kernels.normal(keys.to(fused)[:0], 4).shape == (0, 3, 4)
@@ -231,7 +231,7 @@ for name in ("expected_counts", "word_counts", "transition", "mixed", "uniform",
 def test_the_kernels_compile_to_machine_code_without_a_gpu(
     fused: torch.device, tmp_path: object
 ) -> None:
-    """Of the interpreter's language not everything compiles."""
+    """The compiler accepts less than the interpreter."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     command = [sys.executable, "-c", _COMPILE]

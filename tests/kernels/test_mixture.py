@@ -109,7 +109,7 @@ def test_gradients(device) -> None:
         torch.testing.assert_close(a, b)
 
 
-# Forward mode scripts functions of PyTorch's own at its first use.
+# Forward mode compiles PyTorch's own functions at its first use, with a warning.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_derivatives_of_both_orders_in_both_inputs(hardware) -> None:
@@ -124,12 +124,12 @@ def test_derivatives_of_both_orders_in_both_inputs(hardware) -> None:
 
     assert torch.autograd.gradcheck(function, (t, phi), check_forward_ad=True)
     assert torch.autograd.gradgradcheck(function, (t, phi), check_fwd_over_rev=True)
-    # With one input fixed the graph is another.
+    # With an input fixed, the graph differs.
     assert torch.autograd.gradgradcheck(lambda a: function(a, phi.detach()), t)
     assert torch.autograd.gradgradcheck(lambda b: function(t.detach(), b), phi)
 
 
-# Forward mode scripts functions of PyTorch's own at its first use.
+# Forward mode compiles PyTorch's own functions at its first use, with a warning.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_transforms_of_torch_func(hardware) -> None:
     weights, topics, counts = random_arrays(4, 3, 6)
@@ -160,7 +160,7 @@ def test_transforms_of_torch_func(hardware) -> None:
 
 
 def test_the_gradient_of_topics_is_computed_only_on_request(device, monkeypatch) -> None:
-    """As by a sampler of the documents' latent variables on a model whose topics are parameters."""
+    """As in a sampler of documents' latent variables on a model with topics as parameters."""
     weights, topics, counts = random_arrays()
     t, phi = tensors(device, torch.float64, weights, topics)
     t.requires_grad_()
@@ -232,7 +232,7 @@ def test_no_tokens_at_all(device, num_docs) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [1.0, 5.0, 1e6])
 def test_a_word_of_probability_zero_costs_a_finite_number_of_nats(device, dtype, count) -> None:
-    """Also where the count over the smallest normal number would overflow."""
+    """Holds even if the count divided by the smallest normal number would overflow."""
     counts = np.array([[count, 1, 0], [count, 0, 2], [0, 1, 0]])
     theta = np.array([[1, 0], [0.5, 0.5], [0, 1]])
     topics = np.array([[0, 0.5, 0.5], [0, 1, 0.0]])
@@ -333,7 +333,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
     ],
 )
 def test_no_large_table_is_formed(sizes, forbidden_mib) -> None:
-    """Peak memory in a process of its own, beyond that of two documents."""
+    """Peak memory in a separate process, minus the peak for two documents."""
     command = [sys.executable, "-W", "ignore", "-c", MEMORY_SCRIPT, *map(str, sizes)]
     grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert grown < 0.4 * forbidden_mib

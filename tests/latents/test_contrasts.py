@@ -10,7 +10,7 @@ from torch_lntm.latents import ContrastSpace, NormalSpace
 
 
 def test_the_prior_is_negligible_outside_the_grid() -> None:
-    """Also on the near side of a posterior that is far from the prior mean."""
+    """Holds on the near side of a posterior far from the prior mean too."""
     zero, eye = torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
     space = ContrastSpace.of(NormalSpace(zero, eye))
     mean = torch.tensor([[9.0, -4.0, -5.0]], dtype=torch.float64)
@@ -18,7 +18,7 @@ def test_the_prior_is_negligible_outside_the_grid() -> None:
     depth = torch.tensor(45.0, dtype=torch.float64)
     grid = space.grid(posterior, 0, lambda z: depth, 11)
     lowest = float(space.log_density(grid.centre) - depth)
-    # All around the box of the grid.
+    # Points all around the grid.
     corner = grid.ends.sinh()
     along = torch.linspace(-1.0, 1.0, 201, dtype=torch.float64)[:, None] * corner
     for end in (-1.0, 1.0):

@@ -17,7 +17,7 @@ from torch_lntm.latents import GammaSpace
 def test_gamma_coordinates_have_the_density_of_gamma_variates(
     concentration: float, device: torch.device
 ) -> None:
-    """Their law by quadrature of the density, and of draws, against SciPy's."""
+    """Quadrature of the density, and draws, against SciPy's distribution."""
     alpha = torch.tensor([concentration], dtype=torch.float64, device=device)
     space = GammaSpace(alpha)
     grid = torch.linspace(-12, 12, 60_001, dtype=torch.float64, device=device)[:, None]
@@ -27,7 +27,7 @@ def test_gamma_coordinates_have_the_density_of_gamma_variates(
     assert cdf[-1] == pytest.approx(1, abs=1e-8)
     law = stats.gamma(concentration)
     x = parts.value[:, 0].cpu().numpy()
-    # Where gamma variates can be represented; the sum is half a step late.
+    # The range in which gamma variates can be represented. The sum is half a step late.
     seen = x > -600
     np.testing.assert_allclose(cdf[seen], law.cdf(np.exp(x[seen])), atol=1e-3)
     back = space.whiten(parts.value)
@@ -42,7 +42,7 @@ def test_gamma_coordinates_have_the_density_of_gamma_variates(
 
 @pytest.mark.parametrize("concentration", [1e-12, 1e-8, 0.01, 1.0, 1e5])
 def test_whiten_inverts_log_gamma(concentration: float, device: torch.device) -> None:
-    """Between the tail and the wall too, where under small α many steps are needed."""
+    """Holds between the tail and the wall too, where small α needs many steps."""
     x = torch.cat(
         [
             torch.linspace(-30.0, 20.0, 2001, dtype=torch.float64, device=device),
@@ -61,7 +61,7 @@ def test_locate_returns_coordinates_of_the_given_theta(device: torch.device) -> 
     theta = torch.softmax(space.logits(space.draw(noise.fold_in(keys, 0))), -1)
     z = space.locate({"theta": theta}, noise.fold_in(keys, 1))
     torch.testing.assert_close(torch.softmax(space.logits(z), -1), theta)
-    # With theta from the prior, z is from the prior; also where theta was rounded to 0.
+    # With theta from the prior, z is from the prior. This holds for theta rounded to 0 too.
     rounded = space.locate({"theta": theta.float()}, noise.fold_in(keys, 1))
     assert bool((theta.float() == 0).any())
     prior = space.draw(noise.fold_in(keys, 2))[0].cpu().numpy()

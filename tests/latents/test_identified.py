@@ -28,7 +28,7 @@ def test_standardised_logits_have_prior_variance_1(make: Any) -> None:
     standardiser = prior.identified(batch).standardiser
     covariance = standardiser.mT @ prior.covariance.detach().double() @ standardiser
     torch.testing.assert_close(covariance.diagonal(), torch.ones(4).double())
-    # Centred: what all topics share is taken off.
+    # Centred: the common part of all topics is removed.
     if len(standardiser) == 4:
         torch.testing.assert_close(standardiser.sum(0), torch.zeros(4).double())
 

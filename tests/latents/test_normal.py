@@ -26,6 +26,6 @@ def test_the_unit_metric_of_eta_is_the_inverse_factor() -> None:
     tril = torch.tensor([[1.0, 0.0], [0.5, 2.0]], dtype=torch.float64)
     space = NormalSpace(torch.zeros(2, dtype=torch.float64), tril)
     eye = torch.eye(2, dtype=torch.float64)[:, None, :]
-    # Momenta move eta as they are.
+    # The velocity of eta equals the momentum.
     moved = space.push(space.unit_metric().push(eye))
     torch.testing.assert_close(moved, eye)

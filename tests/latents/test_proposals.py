@@ -1,4 +1,4 @@
-"""Noise that proposals are made of, and elliptical proposals."""
+"""Noise of proposals, and elliptical proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals for theta under a Dirichlet prior, as they are and against closed forms."""
+"""Proposals for theta under a Dirichlet prior, against closed forms."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def draws(
 @pytest.mark.parametrize("proposal", ["sticks", "dirichlet"])
 @pytest.mark.parametrize("concentration", [1e-6, 0.01, 2.0])
 def test_proposal_draws_have_the_stated_density(proposal: str, concentration: float) -> None:
-    # Around a few tokens more than the prior: weighted means of theta are the prior's.
-    # Dirichlet draws have bounded weights here only towards smaller γ. |z| < 4.5: under 1e-4.
+    # For γ a few tokens above the prior, weighted means of theta equal the prior's. Dirichlet draws
+    # have bounded weights here only for smaller γ. |z| < 4.5: false-failure rate below 1e-4.
     alpha = concentration * torch.tensor([1.0, 2.0, 0.5]).double()
     tokens = torch.tensor([0.3, 0.0, 2.0]).double()
     gamma = alpha + tokens if proposal == "sticks" else 0.8 * alpha
@@ -49,19 +49,19 @@ def test_proposal_draws_have_the_stated_density(proposal: str, concentration: fl
 
 
 def test_weights_of_sticks_have_light_tails_if_a_topic_may_be_absent() -> None:
-    # Where one topic vanishes, ratios of the Dirichlet have Pareto shape 1 − α/γ = 0.89.
+    # As a topic vanishes, ratios of the Dirichlet have Pareto shape 1 − α/γ = 0.89.
     alpha = torch.full((4,), 0.05).double()
     gamma = alpha + torch.tensor([0.4, 3.0, 0.0, 0.4]).double()
     _, sticks = draws("sticks", alpha, gamma, 100_000, (0,))
     _, dirichlet = draws("dirichlet", alpha, gamma, 100_000, (0,))
     assert float(pareto_k(dirichlet[None])[0]) > 0.7
-    # Three sticks with two ends, the prior's own law at each with probability 1/120 or more.
+    # Three sticks with two ends. Each end has the prior's law with probability 1/120 or more.
     assert float(sticks.max()) <= 6 * math.log(120)
     assert float(sticks.max()) < float(dirichlet.max())
 
 
 def test_any_topic_may_be_absent_in_mixture_draws() -> None:
-    # A topic with 40 expected tokens is absent, as under the prior, in some draws all the same.
+    # A topic with 40 expected tokens is absent in some draws, as under the prior.
     alpha = torch.full((3,), 0.01).double()
     gamma = alpha + torch.tensor([0.3, 40.0, 0.0])
     log_theta, _ = draws("sticks", alpha, gamma, 20_000, (0,))
@@ -79,7 +79,7 @@ def test_dirichlet_draws_have_the_dirichlet_moments() -> None:
 
 
 def test_sticks_have_the_stated_density() -> None:
-    # With two topics there is one stick, whose law is a mixture of four beta distributions.
+    # Two topics have a single stick. Its law is a mixture of four beta distributions.
     alpha, gamma = torch.tensor([0.4, 0.9]).double(), torch.tensor([2.0, 3.5]).double()
     nothing = torch.empty(0)
     proposal = StickSpace.of(alpha).proposal(

@@ -10,7 +10,7 @@ from torch_lntm.latents import StickSpace
 
 
 def test_the_prior_is_negligible_outside_the_grid() -> None:
-    """Also on the near side of a posterior that is far from the middle."""
+    """Holds on the near side of a posterior far from the middle too."""
     alpha = torch.tensor([1.0, 1.0], dtype=torch.float64)
     space = StickSpace.of(alpha)
     posterior = SimpleNamespace(gamma=torch.tensor([[2000.0, 1.0]], dtype=torch.float64))

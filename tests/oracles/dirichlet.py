@@ -1,4 +1,4 @@
-"""The Dirichlet aspect model of one document, by quadrature and as its paper prints it, in NumPy.
+"""The Dirichlet aspect model of a single document, by quadrature and by the printed equations, in NumPy.
 
 Counts are dense ``(num_words,)``, everything is float64. Quadrature is for 2 or 3 topics.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import digamma, gammaln, log_expit, logsumexp
 
-#: Where the integrand is cut off, nats below its tails' start, for 2 and 3 topics.
+#: Cut-off of the integrand, in nats below the start of its tails, for 2 and 3 topics.
 _REACH = {2: 45.0, 3: 25.0}
-#: Longest spacing, and the spacing in units of one over the root of the number of tokens.
+#: Longest spacing, and spacing in units of 1 over the square root of the number of tokens.
 _SPACING = {2: (0.1, 0.5), 3: (0.3, 1.0)}
 
 
@@ -80,7 +80,7 @@ def expected_responsibilities(gamma: np.ndarray, word: np.ndarray) -> np.ndarray
 def vb_updates(
     counts: np.ndarray, topics: np.ndarray, alpha: np.ndarray, gamma: np.ndarray, updates: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """γ after some rounds of eqs 11 and 10, and the responsibilities q(a|w) that it came from."""
+    """γ after some rounds of eqs 11 and 10, and the last responsibilities q(a|w)."""
     q = np.empty_like(topics)
     for _ in range(updates):
         for v in range(len(counts)):
@@ -99,7 +99,7 @@ def vb_bound(counts: np.ndarray, topics: np.ndarray, alpha: np.ndarray, q: np.nd
 
 
 def second_order_counts(counts: np.ndarray, topics: np.ndarray, gamma: np.ndarray) -> np.ndarray:
-    """Eqs 32–34 as printed but for S's missing index of the word, before normalisation."""
+    """Eqs 32–34 as printed, with the missing word index of S, before normalisation."""
     num_topics, num_words = topics.shape
     result = np.zeros(topics.shape)
     for w in range(num_words):

@@ -85,7 +85,7 @@ def undamped_taylor_converges(
     covariance: np.ndarray,
     max_iterations: int = 500,
 ) -> bool:
-    """Whether iterating Ahmed & Xing's eqs 10 and 12 as printed, from the prior mean, settles."""
+    """Whether Ahmed & Xing's eqs 10 and 12, iterated as printed from the prior mean, converge."""
     mean, precision = loc.copy(), np.linalg.inv(covariance)
     for _ in range(max_iterations):
         g = softmax(mean)

@@ -1,7 +1,7 @@
 """log p(document) of a topic model with 2 or 3 topics on a dense uniform grid, in plain NumPy.
 
-In the coordinates x_k = eta_k − eta_K, which share nothing with the package's contrasts, whitening
-or spacing of points.
+The coordinates are x_k = eta_k − eta_K. The package's contrasts, whitening and spacing of points
+are different.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def log_marginals(
     """log p(w_d) of dense counts ``(num_docs, num_words)``.
 
     loc and covariance are of eta with K components. The grid spans ``reach`` prior standard
-    deviations, so it is for documents whose posterior is far wider than its spacing.
+    deviations. A document's posterior must be far wider than the spacing.
     """
     num_topics = len(loc)
     difference = np.hstack([np.eye(num_topics - 1), -np.ones((num_topics - 1, 1))])

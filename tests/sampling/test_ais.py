@@ -148,7 +148,7 @@ def test_transitions_keep_the_tempered_posterior(kind: str, device: torch.device
         draws, expected = theta**power, (weights * exact**power).sum(0)
         of_weights = (weights * (exact**power - expected)).square().sum(0)
         error = (draws.var(0) / len(draws) + of_weights).sqrt()
-        # At most 40 means a case, at 5 standard errors: false-failure rate 5e-5.
+        # At most 40 means per case, at 5 standard errors: false-failure rate 5e-5.
         assert bool(((draws.mean(0) - expected).abs() < 5 * error).all())
 
 
@@ -173,7 +173,7 @@ def test_tuned_transitions_do_not_depend_on_the_weighted_chains(device: torch.de
 
 
 def test_weights_equal_their_formula(device: torch.device) -> None:
-    """Against a loop over temperatures that keeps every state, both ways."""
+    """Against a loop over temperatures that stores every state, in both directions."""
     target = padded_target(device)
     keys = some_keys(target)
     schedule = [0.0, 0.1, 0.4, 1.0]
@@ -198,7 +198,7 @@ def test_weights_equal_their_formula(device: torch.device) -> None:
 
 
 def test_acceptance_is_the_mean_over_transitions(device: torch.device) -> None:
-    """Of steps so short that nearly all are accepted, whatever the number of temperatures."""
+    """Very short steps are nearly all accepted, for any number of temperatures."""
     target = padded_target(device)
     tiny = torch.full((1, len(LENGTHS)), -12.0, dtype=torch.float64, device=device)
     for num_temperatures in (3, 5):

@@ -1,4 +1,4 @@
-"""The bridge: a target seen from a normal, and the normal that chains fit."""
+"""The bridge: a target in the coordinates of a normal, and the fit of this normal by chains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LENGTHS = (30, 1, 60, 3)
 
 
 def make_bridge(kind: str, device: torch.device, seed: int = 0) -> Bridge:
-    """From a normal that has nothing to do with the posterior."""
+    """A bridge from a normal unrelated to the posterior."""
     space: IdentifiedSpace
     if kind == "laplace":
         problem = random_factor_problem(lengths=LENGTHS, source="laplace")
@@ -109,7 +109,7 @@ def test_a_moved_bridge_has_the_given_moments(device: torch.device) -> None:
     moved = bridge.moved(mean, scale)
     u = draws(bridge, seed=2)
     torch.testing.assert_close(z_of(moved, u), z_of(bridge, mean + scale * u))
-    # The density of the documents is what it was.
+    # The density of the documents is unchanged.
     of_moved = moved.log_prior(u) + moved.likelihood(u)[0] - scale.log().sum(-1)
     inside = mean + scale * u
     torch.testing.assert_close(of_moved, bridge.log_prior(inside) + bridge.likelihood(inside)[0])
@@ -124,7 +124,7 @@ def test_chains_fit_the_normal_to_the_posterior(kind: str, device: torch.device)
     schedule = ais.make_schedule("sigmoid", 32).tolist()
     keys = noise.document_keys(0, bridge.batch.index, 2)
     fitted, transitions = ais.fit(bridge, schedule, keys, 4)
-    # Of the document and the seed alone, whatever the number of chains.
+    # The fit depends on the document and the seed alone, for any number of chains.
     again, _ = ais.fit(bridge, schedule, keys[:1], 4)
     torch.testing.assert_close(again.loc, fitted.loc)
     assert bool((transitions.log_step_size <= math.log(math.pi / 8) + 1 / 32).all())
@@ -133,7 +133,7 @@ def test_chains_fit_the_normal_to_the_posterior(kind: str, device: torch.device)
     weights = torch.softmax(plain.log_joint(z)[1], 0)[..., None]
     exact = (weights * z).sum(0)
     spread = (weights * (z - exact).square()).sum(0).sqrt()
-    # 192 draws, which hang together where the first normal is far too narrow.
+    # 192 draws, which are correlated if the first normal is far too narrow.
     assert float(((fitted.loc - exact) / spread).square().mean().sqrt()) < 0.5
     sizes = [
         1 / torch.softmax(b.likelihood(draws(b, 4000, seed=3))[0], 0).square().sum(0)

@@ -80,5 +80,5 @@ def test_topics_without_common_words_fix_the_topics_of_tokens(device: torch.devi
     expected = torch.tensor([[7.0, 2.0, 0.0], [1.0, 1.0, 1.0]]).double()
     expected = expected / expected.sum(1, keepdim=True)
     torch.testing.assert_close(theta[:, 0], expected[None, 0].expand(2, 3), atol=1e-6, rtol=0)
-    # A word that no topic has tells nothing.
+    # A word without any topic carries no information.
     assert bool(theta[:, 1].isfinite().all())

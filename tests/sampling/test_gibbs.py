@@ -66,7 +66,7 @@ def test_a_document_does_not_depend_on_its_batch(device: torch.device) -> None:
 
 
 def test_extreme_concentrations_give_proportions(device: torch.device) -> None:
-    """Topics that share no word, tiny concentrations, a huge count."""
+    """Topics without common words, tiny concentrations, a huge count."""
     eye = torch.eye(5, dtype=torch.float64, device=device)[:3].clamp_min(1e-30)
     counts = np.array([[200_000, 0, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     alpha = torch.full((3,), 1e-6, device=device).double()
@@ -91,7 +91,7 @@ def test_draws_do_not_depend_on_the_chunks_of_tokens(monkeypatch: pytest.MonkeyP
 def test_multinomial_draws_of_counts_have_equal_moments(
     alpha: list[float], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As above with every count above 1 drawn at once: false-failure rate 2e-4."""
+    """As above, with a multinomial draw for every count above 1: false-failure rate 2e-4."""
     monkeypatch.setattr("torch_lntm.sampling.gibbs._MAX_TOKENS", 1)
     theta = draw(COUNTS, alpha, device, sweeps=3)
     chains = torch.stack([theta, theta.square()], -2).mean(1)
@@ -109,8 +109,8 @@ def test_multinomial_draws_of_counts_do_not_depend_on_the_batch(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_memory_of_a_huge_count_is_bounded(device: torch.device, seed: int) -> None:
-    """Of two words told apart by two topics; theta_0 ~ Beta(1 + n, 1 + m) then, by its law.
+def test_a_huge_count_has_its_exact_law_in_bounded_memory(device: torch.device, seed: int) -> None:
+    """Topics of one word each: theta_0 ~ Beta(1 + n, 1 + m) exactly.
 
     Kolmogorov–Smirnov of independent draws, false-failure rate 1e-4 each.
     """
@@ -120,13 +120,13 @@ def test_the_memory_of_a_huge_count_is_bounded(device: torch.device, seed: int) 
     alpha = torch.ones(2, dtype=torch.float64, device=device)
     theta = gibbs(make_batch(counts, device), topics, alpha, **options)[:, 0].numpy()
     for document, (n, m) in enumerate(counts):
-        # The smaller proportion: the other one has no digits left.
+        # The smaller proportion. The larger proportion has no digits left.
         values, law = (theta[:, document, 1], stats.beta(1 + m, 1 + n))
         assert stats.kstest(values, law.cdf).pvalue > 1e-4
 
 
 def test_a_huge_count_follows_its_expectation(device: torch.device) -> None:
-    """Given so many tokens of one word, a sweep multiplies the topics' odds by their φ's.
+    """A sweep over very many tokens of a word multiplies the topics' odds by their φ.
 
     600 changes at 6 standard errors, of a multinomial and a Dirichlet: false-failure rate 1e-6.
     """

@@ -149,8 +149,8 @@ def test_prior_draws_have_the_priors_distribution(kind: str, device: torch.devic
     for entry, values in enumerate(z.T):
         laplacian = kind == "laplace sources" and entry < target.space.num_sources
         assert stats.kstest(values, "laplace" if laplacian else "norm").pvalue > 1e-6
-    # Coordinates are independent, their sizes too: of 91 correlations, at 6 standard deviations
-    # each, in 4 priors, 1e-6.
+    # Coordinates are independent, and so are their sizes: 91 correlations at 6 standard deviations
+    # each, in 4 priors, give 1e-6.
     correlation = np.corrcoef(np.hstack([z, np.abs(z)]).T)
     np.fill_diagonal(correlation, 0.0)
     assert np.abs(correlation).max() < 6 / np.sqrt(len(z))
@@ -271,7 +271,7 @@ def test_exact_draws_stay_exact(kind: str, dtype: torch.dtype, device: torch.dev
     target = DocumentTarget(few.space, few.topics, batch)
     metric = UnitMetric()
     state = first = hmc.init(target, truth)
-    # Large steps: what is tested is that rejections make up for their error.
+    # Large steps, so that the test covers the correction of their errors by rejections.
     step_size = torch.full_like(state.log_prior, 0.9)
     rate = 0.0
     for t in range(6):
@@ -381,7 +381,7 @@ def test_dual_averaging_equals_the_papers_formulas(device: torch.device) -> None
 
 
 def test_first_step_sizes_follow_the_scale_of_each_document(device: torch.device) -> None:
-    """Of standard normal targets in coordinates 1, 64 and 1/64 times as wide."""
+    """Standard normal targets in coordinates 1, 64 and 1/64 times as wide."""
     target = make_target("free", device, lengths=(0, 0, 0))
     scale = torch.tensor([1.0, 1 / 64, 64.0], dtype=torch.float64, device=device)
     eye = torch.eye(target.dim, dtype=torch.float64, device=device)

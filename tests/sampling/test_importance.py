@@ -42,8 +42,9 @@ def test_pareto_k_agrees_with_maximum_likelihood() -> None:
 @pytest.mark.parametrize("shape", [-0.2, 0.2, 0.6, 1.1])
 @pytest.mark.parametrize("num_samples", [100, 1000, 4000])
 def test_pareto_k_equals_arviz(shape: float, num_samples: int) -> None:
-    # The same fit on the same grid, and the same weak prior; ArviZ takes the logs of the weights
-    # less a constant, and differs by rounding and where it puts the threshold between two draws.
+    # ArviZ makes the same fit on the same grid with the same weak prior. It takes the logs of the
+    # weights up to a constant. Differences come from rounding and from its threshold between two
+    # draws.
     arviz = pytest.importorskip("arviz")
     log_weights = pareto_draws(shape, 4, num_samples)
     expected = arviz.psislw(log_weights.numpy())[1]

@@ -1,4 +1,4 @@
-"""Quadrature on a space's grid: what its error says where points are few."""
+"""Quadrature on a space's grid: its error estimate with few points."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_the_error_covers_the_distance_from_the_truth() -> None:
 
 @pytest.mark.parametrize("kind", ["ctm", "lda"])
 def test_a_grid_dominated_by_one_point_has_infinite_error(kind: str) -> None:
-    # The posterior of millions of tokens is far narrower than the spacing of 11 points, here placed
-    # by a posterior that is far too wide.
+    # The posterior of millions of tokens is far narrower than the spacing of 11 points. The grid is
+    # placed by a posterior that is far too wide.
     topics = torch.tensor([[0.7, 0.3], [0.2, 0.8]])
     corpus = Corpus.from_matrix([[60_000_000, 40_000_000]])
     if kind == "ctm":

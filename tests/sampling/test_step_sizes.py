@@ -11,7 +11,7 @@ from torch_lntm.sampling import step_sizes
 
 
 def test_a_chain_keeps_its_step_size_after_crossing_the_threshold(monkeypatch) -> None:
-    """While others go on, its acceptance at other keys says nothing any more."""
+    """Its acceptance at later keys is ignored while the search of other chains continues."""
     script = iter(
         torch.tensor([[[a, b]]])
         for a, b in ((0.9, 0.1), (0.9, 0.2), (0.5, 0.3), (0.95, 0.4), (0.95, 0.9), (0.9, 0.1))
@@ -28,7 +28,7 @@ def test_a_chain_keeps_its_step_size_after_crossing_the_threshold(monkeypatch) -
     nothing: Any = None
     keys = torch.zeros(1, 2, dtype=torch.int64)
     found = step_sizes.find_step_size(keys, nothing, state, nothing)
-    # Doubled until fewer are accepted than the threshold, or halved until more are.
+    # Doubled until acceptance falls below the threshold, or halved until it exceeds the threshold.
     assert found.tolist() == [[4.0, 1 / 16]]
     assert tried[:3] == [[1.0, 1.0], [2.0, 0.5], [4.0, 0.25]]
     assert len(tried) == 5

@@ -1,4 +1,4 @@
-"""Transitions in one launch against leapfrog steps one by one, and against autograd."""
+"""Fused transitions against separate leapfrog steps, and against autograd."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_space(kind: str, device: torch.device, dtype: torch.dtype) -> LatentSpa
 def make_start(
     kind: str, device: torch.device, dtype: torch.dtype = torch.float64, num_chains: int = 2
 ) -> tuple[DocumentTarget, dict[str, Any]]:
-    """A target of two documents, one of them empty, and what a transition starts from."""
+    """A target of two documents, one of them empty, and the arguments of a transition."""
     space = make_space(kind, device, dtype)
     problem = random_problem(space.num_topics, 7, (12, 0)) if space.num_topics > 1 else None
     counts = problem.counts if problem else np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
@@ -84,7 +84,7 @@ def test_a_fused_transition_equals_separate_steps(
         torch.testing.assert_close(got, one_by_one, rtol=tolerance, atol=tolerance)
 
 
-# Triton's interpreter computes with NumPy, which warns where trajectories leave the real numbers.
+# Triton's interpreter computes with NumPy, which warns of infinite trajectories.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_fused_transition_accepts_rejects_and_diverges_like_separate_steps(
     fused: torch.device, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +111,7 @@ def test_a_fused_transition_accepts_rejects_and_diverges_like_separate_steps(
 
 
 def test_a_fused_transition_equals_steps_with_autograd_gradients(fused: torch.device) -> None:
-    """Of a proposal that is taken in any case."""
+    """The proposal is always accepted."""
     target, start = make_start("anchored", fused, num_chains=1)
     start["drawn"] = start["drawn"]._replace(
         acceptance_uniform=torch.zeros_like(start["drawn"].acceptance_uniform)

@@ -1,4 +1,4 @@
-"""The set of documents that a solver works on."""
+"""The set of active documents of a solver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flags(*values: int) -> torch.Tensor:
 
 @dataclass
 class Named:
-    """What a solver holds besides tensors."""
+    """A held value of another kind than a tensor."""
 
     names: list[str]
 
@@ -46,7 +46,7 @@ def test_stopped_documents_are_dropped_from_all_held_values() -> None:
     (table,) = active.drop_stopped(table)
     assert active.rows.tolist() == [2]
     assert table.tolist() == [[4.0, 5.0]]
-    # The last one ends the loop; it stays held, so that what is held can still be read.
+    # The last document ends the loop. It stays held, so its values can still be read.
     active.step(flags(1))
     (table,) = active.drop_stopped(table)
     assert active.finished
@@ -68,7 +68,7 @@ def test_stopped_documents_are_held_up_to_the_idle_share() -> None:
     active.step(flags(1, 0, 0, 0))
     (table,) = active.drop_stopped(table)
     assert table.tolist() == [0, 1, 2, 3]
-    # What an idle document does counts no more, even if it seems to fail now.
+    # A stopped document is ignored, even if it seems to fail now.
     active.step(flags(0, 1, 0, 0), flags(1, 0, 0, 0))
     (table,) = active.drop_stopped(table)
     assert table.tolist() == active.rows.tolist() == [2, 3]
@@ -81,7 +81,7 @@ def test_the_idle_share_is_of_the_held_documents() -> None:
     active.step(flags(1, 1, 1, 1, 0, 0, 0, 0))
     (table,) = active.drop_stopped(table)
     assert table.tolist() == [4, 5, 6, 7]
-    # One of four is not yet half of them.
+    # One of four documents is less than half of them.
     active.step(flags(1, 0, 0, 0))
     (table,) = active.drop_stopped(table)
     assert table.tolist() == active.rows.tolist() == [4, 5, 6, 7]
@@ -169,7 +169,7 @@ def test_an_empty_batch_is_finished_at_the_start() -> None:
         (1.1e-2, 1.0, (False, False)),
         (1e-2, 1e-3, (True, False)),
         (-1e-2, 1e-3, (True, False)),
-        # A fall within rounding is convergence, one beyond it failure.
+        # A fall within rounding is convergence. A larger fall is failure.
         (-0.9, 1.0, (True, False)),
         (-1.1, 1.0, (False, True)),
         (-1.1e-2, 1e-3, (False, True)),

@@ -1,4 +1,4 @@
-"""The ascent in the mean and its rounds with variances, where they must not claim success."""
+"""The ascent in the mean and its rounds with variances, in cases of failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torch_lntm.solvers.tangent import maximise_tangent_bound
 
 
 class Scripted(Objective):
-    """A function of one coordinate of two empty documents, whose slope is what it says it is."""
+    """A function of a coordinate of two empty documents, with a slope of the test's choice."""
 
     value: Callable[[torch.Tensor], torch.Tensor]
     slope: float
@@ -54,7 +54,7 @@ def scripted(
 
 
 def test_a_failed_line_search_is_not_convergence() -> None:
-    """Every step lowers the function, by far more than rounding, and the slope says otherwise."""
+    """Every step lowers the function by far more than rounding, against the stated slope."""
     objective = scripted(lambda z: -1e3 * z, slope=1.0)
     found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-6, max_iterations=10)
     assert found.point.z.tolist() == [[0.0], [0.0]]
@@ -64,7 +64,7 @@ def test_a_failed_line_search_is_not_convergence() -> None:
 
 
 def test_a_halved_step_with_a_gain_below_rounding_is_accepted() -> None:
-    # The full step is bad; half of it gains nothing that a value of 1e6 could show.
+    # The full step is bad. The gain of half the step is below the rounding of a value of 1e6.
     objective = scripted(lambda z: torch.where(z > 0.03, -2e6, -1e6).double(), slope=0.04)
     found = maximise_mean(objective, torch.zeros(2, 1), tolerance=1e-9, max_iterations=1)
     torch.testing.assert_close(found.point.z, torch.full((2, 1), 0.02))
@@ -150,7 +150,7 @@ def test_secants_after_large_gains_are_dropped() -> None:
 
 
 def test_a_secant_without_a_possible_step_is_dropped() -> None:
-    """No halving of the longer second step ends where alone the function is high."""
+    """No halving of the longer second step ends at a point of high values."""
 
     class Kinked(Scripted):
         def evaluate(self, z: torch.Tensor, words: Words | None = None) -> Point:
@@ -183,7 +183,7 @@ def test_the_prior_term_is_summed_in_double_precision(device) -> None:
 
 
 def test_a_falling_bound_is_not_convergence(device) -> None:
-    """Variances whose update makes the bound worse."""
+    """Variances with an update that lowers the bound."""
 
     class Growing:
         def __init__(self) -> None:
@@ -219,7 +219,7 @@ def test_a_falling_bound_is_not_convergence(device) -> None:
 @pytest.mark.parametrize("variance", [1.0, 1e2, 1e4])
 @pytest.mark.parametrize("spread", [1.0, 10.0, 100.0])
 def test_the_update_of_v_converges_from_distant_starts(device, variance, spread) -> None:
-    """From equal shares, whatever the prior, the length and the means are."""
+    """Start from equal shares, for priors, lengths and means of many kinds."""
     rng = np.random.default_rng(0)
     root = rng.normal(size=(12, 12))
     covariance = variance * (root @ root.T / 12 + 0.01 * np.eye(12))
@@ -234,7 +234,7 @@ def test_the_update_of_v_converges_from_distant_starts(device, variance, spread)
 
 
 def test_the_update_of_v_works_in_single_precision_without_data(device) -> None:
-    """Topics that no document can have leave V as the prior has it, without a step too far."""
+    """With impossible topics V equals the prior covariance."""
     problem = random_problem(lengths=(300, 8))
     batch = problem.batch(device, torch.float32)
     space = problem.model(device, torch.float32).prior.space(batch)

@@ -38,7 +38,7 @@ def test_normalisers_against_direct_minimisation(device, scale) -> None:
         zero = oracle.tilted(mean[d], covariance[d], np.zeros(3))
         assert tangent[d] == pytest.approx(oracle.tangent(mean[d], covariance[d]), rel=1e-12)
         assert tangent[d] == pytest.approx(zero, rel=1e-12)
-        # Convex in a, and its minimum is a point of the simplex.
+        # The bound is convex in a, and its minimum lies in the simplex.
         best = min(
             (
                 optimize.minimize(
@@ -55,7 +55,7 @@ def test_normalisers_against_direct_minimisation(device, scale) -> None:
 
 
 def test_the_tilted_optimum_solves_its_fixed_point() -> None:
-    """From the value alone: its gradient in m is the optimal a (by the envelope theorem)."""
+    """From the value alone: its gradient in m is the optimal a, by the envelope theorem."""
     mean, covariance = normals(2.0)
     m = torch.from_numpy(mean)
     v = torch.from_numpy(covariance)

@@ -1,5 +1,4 @@
-"""VB's E-step, the Dirichlet's fit and the second-order counts against references they share no
-code with."""
+"""VB's E-step, the fit of a Dirichlet and second-order counts against independent references."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_agrees_with_scikit_learn(device, alpha) -> None:
     peer = LatentDirichletAllocation(
         4, doc_topic_prior=alpha, max_doc_update_iter=20_000, mean_change_tol=1e-10
     )
-    # What a fit leaves; the topics themselves stand in for exp(E log topics).
+    # Topics of a fit would be exp(E log topics). The topics stand in for them.
     peer.components_ = peer.exp_dirichlet_component_ = topics
     peer.doc_topic_prior_, peer.n_features_in_ = alpha, topics.shape[1]
     gamma, _ = peer._e_step(counts, cal_sstats=False, random_init=False)
@@ -102,7 +101,8 @@ def test_bound_is_below_the_evidence(device, num_topics) -> None:
         for d, document in enumerate(counts):
             gap = oracle.log_evidence(document, topics, alpha) - float(post.objective[d])
             assert -1e-9 < gap < 3.0
-            # One token: q(z) is exact but q(theta) is not its mixture. None: nothing to bound.
+            # One token: q(z) is exact but q(theta) is not its mixture. No token: the bound is
+            # exact.
             assert (gap > 1e-3) == (document.sum() > 0)
 
 
@@ -211,7 +211,7 @@ def test_a_word_of_a_vanished_topic_keeps_a_finite_bound(device, dtype) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("small", [0.1, 1e-3, 1e-8])
 def test_the_default_start_reaches_topics_of_small_concentration(device, dtype, small) -> None:
-    """At the prior mean its weight exp Ψ(γ_k) would vanish at once, and never come back."""
+    """At the prior mean the topic's weight exp Ψ(γ_k) would vanish at once, for good."""
     topics = np.array([[0.5, 0.4999, 5e-5, 5e-5], [1e-4, 1e-4, 0.5, 0.4998]])
     counts, alpha = np.array([[0.0, 0, 25, 25]]), np.array([1.0, small])
     model = lda(2, 4, concentration=alpha, topics=topics, dtype=dtype).to(device)
@@ -352,7 +352,7 @@ def test_the_error_of_second_order_counts_has_the_stated_order() -> None:
         errors.append(np.abs(counts - exact).max())
         plug_in_errors.append(np.abs(plug_in / plug_in.sum() - exact).max())
         sums.append(abs(counts.sum() - 1))
-    # What is left out falls as 1/γ₀², twice γ₀ divides it by about 4; the plug-in's by about 2.
+    # The error falls as 1/γ₀²: twice γ₀ divides it by about 4. The plug-in's error halves.
     for values, power in ((errors, 2), (sums, 2), (plug_in_errors, 1)):
         rates = np.log2(np.array(values[:-1]) / values[1:])
         np.testing.assert_allclose(rates, power, atol=0.25)
@@ -376,7 +376,7 @@ def test_second_order_counts_of_impossible_words_and_empty_batches(device) -> No
 def posterior(
     gamma: list[list[float]], device: torch.device | str = "cpu", first: int = 0
 ) -> DirichletPosterior:
-    """Of the documents from position ``first`` on."""
+    """The posterior of the documents from position ``first`` on."""
     num_docs = len(gamma)
     return DirichletPosterior(
         concentration=torch.tensor([0.4, 1.5, 0.1], dtype=torch.float64, device=device),
@@ -446,6 +446,6 @@ def test_draws_of_tiny_parameters_are_corners() -> None:
     assert float((draws.amax(-1) > 0.999).double().mean()) > 0.99
     share = (draws > 0.5).double().mean(0)
     np.testing.assert_allclose(share, [0.5, 0.25, 0.25], atol=6 * 0.5 / 4000**0.5)
-    # log theta is far below what a plain gamma variate can hold, and still has its distribution.
+    # log theta is far below the range of a plain gamma variate, and still has its distribution.
     small = posterior([[0.05, 1.0, 1.0]]).theta_samples(4000)[:, 0, 0].numpy()
     assert kstest(small, "beta", args=(0.05, 2.0)).pvalue > 1e-6

@@ -25,7 +25,7 @@ def solve(
     tolerance: float = 0.0,
     max_iterations: int = 3000,
 ) -> DirichletPosterior:
-    """As tightly as the dtype allows, unless told otherwise."""
+    """EP posteriors, by default as tight as the dtype allows."""
     return ep(
         make_batch(np.atleast_2d(counts), device, dtype),
         torch.from_numpy(topics).to(device, dtype),
@@ -65,8 +65,7 @@ def exact(counts: np.ndarray, topics: np.ndarray, alpha: np.ndarray) -> tuple[fl
     taken, left = log_expit(sticks), np.cumsum(log_expit(-sticks), 1)
     log_theta = np.hstack([taken, np.zeros((len(taken), 1))])
     log_theta[:, 1:] += left
-    # dθ = Π of the θ's sticks: a Dirichlet's density in these coordinates has Σ_k log θ_k more, but
-    # for the last topic's, whose share of each remainder is the rest of the stick.
+    # Jacobian of θ in the logits of the sticks v: Π_k θ_k (1 − v_k), over all topics but the last.
     jacobian = log_theta[:, :-1].sum(1) + log_expit(-sticks).sum(1)
     log_joint = log_theta @ (alpha - 1.0) + jacobian - log_beta(alpha)
     log_joint += (len(alpha) - 1) * np.log(step)
@@ -121,7 +120,7 @@ def vb_bound(counts: np.ndarray, topics: np.ndarray, alpha: np.ndarray) -> float
     return log_beta(gamma) - log_beta(alpha) + float((counts * q * np.log(ratio)).sum())
 
 
-# What it finds.
+# Results.
 
 
 def test_one_token_is_exact(device) -> None:
@@ -133,7 +132,7 @@ def test_one_token_is_exact(device) -> None:
     weights = topics.T * mean / (mean @ topics)[:, None]
     expected = (alpha + weights) / (alpha.sum() + 1)
     np.testing.assert_allclose(post.mean.cpu(), expected, rtol=1e-12)
-    # The summed variance of the mixture of Dirichlet(α + e_k), too.
+    # The summed variance of the mixture of Dirichlet(α + e_k) is exact too.
     second = np.array(
         [
             sum(
@@ -157,7 +156,7 @@ def test_equal_topics_are_exact(device) -> None:
 
 
 def test_topics_without_common_words_are_exact(device) -> None:
-    # Every term is then a power of one θ_k, and the posterior a Dirichlet.
+    # Every term is then a power of a single θ_k, and the posterior is a Dirichlet.
     counts, alpha = np.array([3.0, 1, 0.5, 7.3]), np.array([0.8, 1.5])
     topics = np.array([[0.4, 0, 0.6, 0], [0, 0.9, 0, 0.1]])
     post = solve(counts, topics, alpha, device)
@@ -203,7 +202,7 @@ def test_evidence_and_mean_against_quadrature(device, num_topics, typical, worst
 def test_agrees_with_the_equations_as_printed(device) -> None:
     counts, topics, alpha = random_documents(5, 12, seed=0)
     batch = make_batch(counts)
-    # With counts of 1 and 2 the steps are the same too, and so is every pass.
+    # With counts of 1 and 2 the steps agree too, and so does every pass.
     few = np.minimum(counts, 2)
     for passes in (1, 3):
         post = solve(few, topics, alpha, device, max_iterations=passes)
@@ -239,11 +238,11 @@ def test_moments_match_at_every_word(device, dtype) -> None:
     np.testing.assert_allclose(gamma, total, rtol=1e-12)
 
 
-# Documents that ask for care.
+# Difficult documents.
 
 
 def skipping_document() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A document with small α and sharp topics, of which the printed algorithm skips words."""
+    """A document with small α and sharp topics, in which the printed algorithm skips words."""
     rng = np.random.default_rng(0)
     topics = rng.dirichlet(np.full(60, 0.05), 12) + 1e-6
     topics /= topics.sum(1, keepdims=True)
@@ -257,7 +256,8 @@ def test_words_with_a_nonpositive_cavity_are_skipped(device) -> None:
     few = np.minimum(counts, 2)
     gamma, beta, _ = printed_ep(few, topics, alpha, 1)
     assert (gamma - beta[few > 0] <= 0).any()
-    # Cut short there, its evidence is finite and it has not converged, whatever the tolerance.
+    # After a single pass, the evidence is finite and the document has not converged at any
+    # tolerance.
     post = solve(few, topics, alpha, device, tolerance=1e9, max_iterations=1)
     np.testing.assert_allclose(post.gamma.cpu()[0], gamma, atol=1e-10)
     assert bool(torch.isfinite(post.objective).all())
@@ -267,7 +267,8 @@ def test_words_with_a_nonpositive_cavity_are_skipped(device) -> None:
     half = (alpha + after) / 2
     second = solve(few, topics, alpha, device, max_iterations=2)
     np.testing.assert_allclose(second.gamma.cpu()[0], half, atol=1e-10)
-    # β of which one word is only just skipped: drawn back it would not be, but has not converged.
+    # A start whose β are just too large at a single word. Half of them would be valid, but the
+    # document has not converged.
     lowest = float((post.gamma[0] - post.sites).min())
     scale = 1.01 * alpha[0] / (alpha[0] - lowest)
     once = solve(
@@ -275,7 +276,7 @@ def test_words_with_a_nonpositive_cavity_are_skipped(device) -> None:
     )
     assert bool((once.gamma[0] - once.sites > 0).all())
     assert not bool(once.converged.any())
-    # Given passes, it finds a fixed point where nothing is skipped.
+    # With enough passes, EP reaches a fixed point without skipped words.
     post = solve(counts, topics, alpha, device)
     assert bool(post.converged.all())
     cavities = post.gamma[0] - post.sites
@@ -286,7 +287,7 @@ def test_words_with_a_nonpositive_cavity_are_skipped(device) -> None:
 
 
 def test_skipped_words_enter_the_evidence_by_the_variational_term(device) -> None:
-    # β with γ − β < 0 at both words, and no pass: all terms are variational ones.
+    # β with γ − β < 0 at both words, and no pass: all terms of the evidence are variational.
     counts, topics = np.array([1.0, 1.0]), np.array([[0.7, 0.3], [0.4, 0.6]])
     alpha = np.array([1.0, 1.0])
     sites = torch.tensor([[2.5, -1.6], [-1.6, 2.5]], dtype=torch.float64, device=device)
@@ -308,7 +309,7 @@ def test_warm_start(device) -> None:
     assert bool((again.iterations == 1).all())
     torch.testing.assert_close(again.gamma, first.gamma, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(again.objective, first.objective, rtol=1e-10, atol=1e-10)
-    # Under a smaller α some γ = α + Σ n β are not positive; those documents start cold.
+    # Under a smaller α some γ = α + Σ n β are not positive. These documents start from zeros.
     smaller = alpha * 0.02
     cold = solve(counts, topics, smaller, device, max_iterations=1)
     warm = solve(counts, topics, smaller, device, init=first.sites, max_iterations=1)
@@ -364,7 +365,7 @@ def test_extreme_counts_and_concentrations_give_finite_results(device, dtype) ->
     assert bool(post.converged[0])
     np.testing.assert_array_equal(post.gamma.cpu()[0], alpha)
     assert float(post.objective[0]) == 0.0
-    # The impossible word says nothing of theta, and costs a finite number of nats.
+    # The impossible word carries no information on theta, and costs a finite number of nats.
     np.testing.assert_allclose(post.gamma.cpu()[2], alpha, rtol=1e-4)
     assert float(post.objective[2]) < -100.0
 
@@ -394,7 +395,8 @@ def test_float32_converges_near_corners(device) -> None:
     ],
 )
 def test_steps_follow_the_stated_rule(device, count, scale, limit) -> None:
-    # Half of the way that all copies would go, or to where a γ_k has halved, or at least γ'.
+    # The step is half of the way for all copies. It is shortened until no γ_k falls below half its
+    # value, but at least as long as the move to γ'.
     alpha, word = scale * np.array([0.5, 0.5, 1.0]), np.array([0.6, 0.4, 0.03])
     topics = np.stack([word, 1.0 - word], 1)
     post = solve(np.array([count, 0.0]), topics, alpha, device, max_iterations=1)
@@ -417,7 +419,7 @@ def test_huge_counts_converge(device) -> None:
 
 @pytest.mark.parametrize(
     ("alpha", "word"),
-    # The largest comes first, and not.
+    # With the largest topic first, and with another topic first.
     [([3000.0, 1e-7], [0.4, 0.5]), ([1e-7, 3000.0, 2e-7], [0.5, 0.4, 0.7])],
 )
 def test_small_concentrations_do_not_cancel(device, alpha, word) -> None:

@@ -35,7 +35,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 SPACES = {"gaussian": GaussianFactorSpace, "laplace": LaplaceFactorSpace}
 
-#: What the dual costs a source that nothing is known of.
+#: Cost of the dual for a source without data, in nats.
 DUAL_COST = math.log(2) + 0.5 - 0.5 * math.log(2 * math.pi)
 
 
@@ -54,7 +54,7 @@ def arguments(
     dtype: torch.dtype = torch.float64,
     **options: float,
 ) -> tuple[tuple, dict]:
-    """What a solver takes but for the prior; tight tolerances unless told otherwise."""
+    """Arguments of a solver without the prior, by default with tight tolerances."""
     topics = torch.from_numpy(problem.topics).to(device, dtype)
     loc = torch.from_numpy(problem.loc).to(device, dtype)
     settings = {"tolerance": 1e-5 if dtype == torch.float32 else 1e-12, "max_iterations": 2000}
@@ -114,7 +114,7 @@ def test_contract(device, source, dtype) -> None:
 @SOURCES
 @DTYPES
 def test_the_objective_is_the_bound_of_the_posterior(device, source, dtype) -> None:
-    """Also when stopped early, and also by way of the divergence."""
+    """Holds after an early stop too, and for the bound by way of the divergence."""
     problem = random_factor_problem(source=source)
     exact = {"rel": 1e-5, "abs": 1e-4} if dtype == torch.float32 else {"rel": 1e-10, "abs": 1e-10}
     (batch, topics), _ = arguments(problem, device, dtype)
@@ -167,7 +167,7 @@ def test_a_warm_start_with_little_gain_takes_one_round(device, source) -> None:
 
 @SOURCES
 def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> None:
-    """Of the bound with what an update holds fixed; any start."""
+    """The maximiser of the bound with all other quantities fixed, from any start."""
     problem = random_factor_problem(source=source, lengths=(30, 1, 4, 200))
     space = make_space(problem, device)
     rng = np.random.default_rng(1)
@@ -222,7 +222,7 @@ def test_every_update_raises_the_bound_and_is_its_maximiser(device, source) -> N
 
 @DTYPES
 def test_the_update_of_the_mean_survives_overflow(device, dtype) -> None:
-    """u = e^1e8 and n/λ = 1e8; against bisection on eq. 7 in t's logarithm."""
+    """u = e^1e8 and n/λ = 1e8, against bisection of eq. 7 in log t."""
     cases = []
     for precision in (1e-4, 1.0, 1e6):
         for n, length in ((1e4, 1e4), (3.0, 1e4), (0.0, 10.0), (0.0, 0.0)):
@@ -323,7 +323,7 @@ def test_ill_conditioned_priors_in_single_precision(device, source) -> None:
     problem = extreme_problem(source)
     options = {"tolerance": 1e-3, "max_iterations": 500}
     single = solve(problem, device, torch.float32, **options)
-    # So wide a prior has many local optima: double precision starts at that of single precision.
+    # A wide prior has many local optima. Double precision starts at the single-precision optimum.
     double = solve(problem, device, start=single.mean.double(), **options)
     cold = solve(problem, device, **options)
     for post in (single, double, cold):
@@ -335,7 +335,7 @@ def test_ill_conditioned_priors_in_single_precision(device, source) -> None:
 
 
 def test_low_rank_taylor_is_accurate_in_single_precision(device) -> None:
-    """Its mode in double precision, its covariance as by dense algebra at that very mean."""
+    """The mode equals double precision. The covariance equals dense algebra at this mean."""
     problem = extreme_problem("gaussian")
     options = {"tolerance": 1e-3, "max_iterations": 500}
     data, settings = arguments(problem, device, torch.float32, **options)
@@ -389,13 +389,13 @@ def test_a_posterior_does_not_depend_on_its_batch(device, source, dtype) -> None
 def test_unconverged_documents_are_reported(device, source) -> None:
     problem = random_factor_problem(source=source, scale=20.0)
     post = solve(problem, device, max_iterations=1)
-    # The posterior of a document without words may be where it starts.
+    # The posterior of a document without words may equal its start.
     assert not bool(post.converged[problem.counts.sum(1) > 0].any())
     assert post.iterations.tolist() == [1] * 5
     assert bool(post.objective.isfinite().all())
 
 
-# What is summed and drawn.
+# Moments and draws.
 
 
 @SOURCES
@@ -481,7 +481,7 @@ def test_prior_coordinates(device, precision) -> None:
     eta = torch.randn(4, 5, dtype=torch.float64, device=device)
     z = space.whiten(eta)
     torch.testing.assert_close(space.unwhiten(z), eta, rtol=1e-9, atol=1e-9)
-    # The shortest: as long as the dense prior's.
+    # The shortest z has the length of the dense prior's z.
     length = dense.whiten(eta).square().sum(-1)
     torch.testing.assert_close(z.square().sum(-1), length, rtol=1e-8, atol=1e-8)
     g = torch.randn(4, 5, dtype=torch.float64, device=device)
@@ -546,6 +546,6 @@ def test_laplace_under_a_factor_prior_equals_dense_laplace(device) -> None:
 
 
 def test_laplace_sources_have_no_normal_marginal() -> None:
-    """So that no guide which needs a normal prior of eta fits them."""
+    """Guides for normal priors therefore refuse these models."""
     assert not issubclass(LaplaceFactorSpace, EtaSpace)
     assert not hasattr(LaplaceFactorSpace, "marginal")

@@ -1,4 +1,4 @@
-"""Each solver against the equations it solves, and all of them against what they promise alike."""
+"""Each solver against its equations, and all solvers against their common contract."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def solve(
     init: torch.Tensor | None = None,
     **options: float,
 ) -> NormalPosterior:
-    """Tightly, unless told otherwise."""
+    """Posteriors, by default with tight tolerances."""
     settings = {"tolerance": 1e-5 if dtype == torch.float32 else 1e-12, "max_iterations": 2000}
     guide = GUIDES[name](problem.model(device, dtype), **settings)
     return guide.posterior(problem.batch(device, dtype), init, **options)
@@ -48,7 +48,7 @@ def arrays(posterior: NormalPosterior) -> tuple[np.ndarray, np.ndarray]:
     return posterior.mean.cpu().numpy(), posterior.covariance.cpu().numpy()
 
 
-# What every posterior promises.
+# The common contract.
 
 
 @ALL
@@ -118,7 +118,8 @@ def test_samples_and_intervals(device, name) -> None:
 def test_float32_is_close_to_float64(device, name, anchored) -> None:
     problem = random_problem(lengths=(30, 1, 0, 60, 8), anchored=anchored)
     single, double = (solve(name, problem, device, t) for t in (torch.float32, torch.float64))
-    # Where the objective is flat to within the single-precision tolerance, means may differ by √.
+    # If the objective is flat to within the single-precision tolerance, means may differ by its
+    # root.
     torch.testing.assert_close(single.theta_mode().double(), double.theta_mode(), rtol=0, atol=3e-3)
     torch.testing.assert_close(single.covariance.double(), double.covariance, rtol=2e-2, atol=1e-2)
     torch.testing.assert_close(single.objective, double.objective, rtol=1e-5, atol=1e-3)
@@ -146,7 +147,7 @@ def ill_conditioned(kind: str) -> Problem:
 @ALL
 @pytest.mark.parametrize("kind", ["spectrum", "shared", "wide"])
 def test_ill_conditioned_priors_in_single_precision(device, name, kind) -> None:
-    """Eigenvalues 1e-6 … 1e2; a variance of 1e4 that all topics share; 1e3 in every direction."""
+    """Eigenvalues 1e-6 … 1e2, a common variance of 1e4 for all topics, and 1e3 everywhere."""
     problem = ill_conditioned(kind)
     options = {"tolerance": 1e-6, "max_iterations": 500}
     single = solve(name, problem, device, torch.float32, **options)
@@ -181,7 +182,7 @@ def test_a_posterior_does_not_depend_on_its_batch(device, name, dtype) -> None:
 @ALL
 @ANCHORED
 def test_all_starts_reach_a_unique_solution(device, name, anchored) -> None:
-    # Long documents of well-separated topics: every token all but tells its topic.
+    # Long documents of well-separated topics: nearly every token reveals its topic.
     rng = np.random.default_rng(3)
     topics = np.kron(np.eye(3), rng.dirichlet(np.ones(5), 1)) + 1e-3
     problem = random_problem(3, lengths=(80, 40), anchored=anchored)
@@ -246,7 +247,7 @@ def test_the_mode_is_a_stationary_point_of_the_traced_joint(device, name, anchor
     log_joint = poutine.trace(program).get_trace(batch).log_prob_sum()
     (gradient,) = torch.autograd.grad(log_joint, eta)
     assert gradient.abs().max().item() < 1e-5
-    # And the objective is Laplace's formula with the posterior's own precision.
+    # The objective is Laplace's formula with the posterior's own precision.
     for d, (m, v) in enumerate(zip(*arrays(post), strict=True)):
         value = oracle.log_joint(
             m, problem.counts[d], problem.topics, problem.loc, problem.covariance
@@ -289,8 +290,8 @@ def test_laplace_covariance_is_the_inverse_negative_hessian(device, anchored) ->
 def test_laplace_at_a_saddle_keeps_taylors_precision_and_marks_it(device) -> None:
     """Two topics explain the document alike and the prior favours a third.
 
-    There is a mode for each of the two; between them, where symmetry keeps an ascent from the prior
-    mean, is a saddle.
+    Each of the two topics has a mode. Between the modes is a saddle, and symmetry keeps an ascent
+    from the prior mean there.
     """
     topics = np.array([[0.9, 0.1], [0.9, 0.1], [0.001, 0.999]])
     counts = np.array([[3.0, 0], [0, 3]])
@@ -303,7 +304,7 @@ def test_laplace_at_a_saddle_keeps_taylors_precision_and_marks_it(device) -> Non
 
 @cache
 def short_documents() -> Problem:
-    """On some of which Ahmed & Xing's iteration, as printed, does not settle."""
+    """Ahmed & Xing's printed iteration fails to converge on some of the documents."""
     rng = np.random.default_rng(0)
     topics = rng.dirichlet(np.full(30, 0.1), 10) * 0.99 + 0.01 / 30
     root = rng.normal(size=(10, 10))
@@ -330,7 +331,7 @@ def test_short_documents_converge_although_the_undamped_iteration_fails(device, 
     assert bool(default.converged.all())
     post = solve(name, problem, device)
     assert bool(post.converged.all())
-    # The steps tried on the way there overshoot by more than one halving mends.
+    # The trial steps overshoot by more than a single halving repairs.
     rest = (problem.topics, problem.loc, problem.covariance)
     previous = np.full(100, -np.inf)
     for iterations in range(1, 16):
@@ -432,7 +433,7 @@ def test_khan_bouchard_equals_blei_lafferty_under_diagonal_priors(device, anchor
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
 @pytest.mark.parametrize("scale", [0.1, 10.0, 1000.0])
 def test_a_khan_bouchard_update_meets_its_fixed_point(device, anchored, temperature, scale) -> None:
-    """(T·V)⁻¹ = Σ⁻¹ + N diag softmax(m + diag V / 2), from far away, for any means and lengths."""
+    """(T·V)⁻¹ = Σ⁻¹ + N diag softmax(m + diag V / 2), from distant starts."""
     lengths = (1, 7, 100, 3000)
     problem = random_problem(lengths=lengths, anchored=anchored, scale=scale)
     batch, space = problem.batch(device), problem.model(device).prior.space(problem.batch(device))
@@ -467,7 +468,7 @@ def test_every_iteration_raises_the_objective(device, name, anchored, scale) -> 
         post = solve(name, problem, device, max_iterations=iterations)
         means, covariances = arrays(post)
         if name in ("taylor", "laplace"):
-            # Their ascent is that of the log joint in the mean.
+            # These solvers climb the log joint in the mean.
             value = [
                 oracle.log_joint(m, c, *rest) for m, c in zip(means, problem.counts, strict=True)
             ]
@@ -506,7 +507,8 @@ def test_tempered_fixed_points(device, name, anchored, temperature, topic_temper
     assert bool(post.converged.all())
     lift, precision = oracle.lift_matrix(4, anchored), np.linalg.inv(problem.covariance)
     for m, v, c in zip(*arrays(post), problem.counts, strict=True):
-        # The covariance returned is T times the tempered optimum, comparable with the untempered.
+        # The returned covariance is T times the tempered optimum, comparable with the untempered
+        # one.
         tempered = v / temperature
         half = np.diag(lift @ tempered @ lift.T) / 2
         p = softmax(lift @ m + (half if name in ("blei-lafferty", "khan-bouchard") else 0))

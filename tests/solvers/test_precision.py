@@ -1,4 +1,4 @@
-"""Documents that float32 is too coarse for."""
+"""Documents of float32 models that are solved in float64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {"tolerance": 1e-3, "max_iterations": 1000}
 
 
 def models(name: str, device: torch.device, **scale: float) -> tuple[TopicModel, TopicModel]:
-    """The same model in float32 and in float64; a factor model for the guides that end so."""
+    """A model in float32 and in float64. Guides with names ending in factor get a factor model."""
     single, double = torch.float32, torch.float64
     if name.endswith("factor"):
         problem = random_factor_problem(4, 2, source="laplace" if name == "factor" else "gaussian")
@@ -68,7 +68,7 @@ def long_and_short() -> np.ndarray:
 def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -> None:
     single, double = models(name, device)
     counts = long_and_short()
-    # Close to the optima: where the bound is flat, what is left depends on every rounding.
+    # Tight tolerances, because in flat parts of the bound the remaining error depends on rounding.
     got, exact = (solve(name, model, counts, tolerance=1e-8) for model in (single, double))
     assert got.mean.dtype == got.covariance.dtype == torch.float32
     assert got.objective.dtype == torch.float64
@@ -80,13 +80,13 @@ def test_a_long_document_of_a_float32_model_is_solved_in_float64(device, name) -
         # In float32 the bound would stand still where a round gains less than 0.3 nats. Topics that
         # differ by rounding make the last gains differ by some of their size.
         assert abs(int(got.iterations[d]) - int(exact.iterations[d])) <= 1
-        # Posteriors are kept in float32: a rounding of the mean is far less than its spread.
+        # Posteriors are kept in float32: the rounding of a mean is far below its spread.
         distance = (got.mean[d] - exact.mean[d]).abs() / std[d]
         assert float(distance.max()) < 0.01
         torch.testing.assert_close(got.variance[d].double(), exact.variance[d], rtol=1e-4, atol=0.0)
-        # The topics of the two models differ by their own rounding, once a token.
+        # The topics of the two models differ by their rounding, which counts once per token.
         assert float(got.objective[d]) == pytest.approx(float(exact.objective[d]), rel=1e-7)
-    # The others are what they are without them, in their own places.
+    # The other documents have the results of a batch without the long ones.
     for d in (0, 2, 3):
         alone = solve(name, single, counts[d : d + 1], tolerance=1e-8)
         torch.testing.assert_close(got.mean[d], alone.mean[0], rtol=1e-4, atol=1e-4)
@@ -127,7 +127,7 @@ def test_prior_means_stay_with_their_documents(device) -> None:
 
 
 class OtherSpace:
-    """Coordinates of one's own: no dataclass, and without the attributes of a NormalSpace."""
+    """Custom coordinates: no dataclass, and without the attributes of a NormalSpace."""
 
     eta_variance = EtaSpace.eta_variance
     has_low_rank = EtaSpace.has_low_rank
@@ -168,7 +168,7 @@ def test_length_tolerance_and_prior_variance_decide_about_float64(device) -> Non
     # Rounding below the tolerance does no harm.
     assert found(1.0, 1e-2) == [False, False, False, False, True]
     assert found(1.0, 1.0) == [False] * 5
-    # In a prior of variance 1e4 the matrices are the trouble, whatever the tolerance.
+    # Under a prior variance of 1e4 the matrices decide, at any tolerance.
     assert found(1e2, 1.0) == [True, True, True, False, True]
     assert found(1e2, 1e-4, torch.float64) == [False] * 5
     mixing = torch.full((5, 1), 7e1, device=device)
@@ -177,7 +177,7 @@ def test_length_tolerance_and_prior_variance_decide_about_float64(device) -> Non
 
 
 def test_a_word_repeated_a_million_times_under_a_wide_prior(device) -> None:
-    """Precisions with eigenvalues up to 1e10, of which float32 keeps no small one."""
+    """Precisions with eigenvalues up to 1e10, whose small eigenvalues float32 loses."""
     rng = np.random.default_rng(0)
     rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     covariance = rotation * np.logspace(-8, 4, 4) @ rotation.T
@@ -217,7 +217,7 @@ def test_distant_prior_means_and_the_largest_counts_are_solved(device, name) -> 
 
 @pytest.mark.slow
 def test_khan_bouchard_recomputes_failed_precisions_in_float64(device) -> None:
-    """Without the help of float64 for the whole document."""
+    """The solver itself, without float64 for the whole document."""
     root = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
     covariance = torch.from_numpy(root * np.logspace(-2, 5, 6) @ root.T)
     tril = torch.linalg.cholesky((covariance + covariance.mT) / 2).to(device)
@@ -252,7 +252,7 @@ def test_a_failed_float32_precision_is_recomputed_in_float64(device) -> None:
     assert caught.value.documents == (8,)
 
 
-# Words that only an improbable topic has.
+# Words of improbable topics only.
 
 
 def divided(device: torch.device, gap: float, dtype: str, name: str = "taylor") -> TopicModel:
@@ -269,7 +269,7 @@ def divided(device: torch.device, gap: float, dtype: str, name: str = "taylor") 
 
 @ALL
 def test_a_topic_below_the_float32_floor_is_reached(device, name) -> None:
-    # The last one is long besides, so that float64 is needed from the start.
+    # The last document is long too, so it needs float64 from the start.
     counts = np.array([[0.0, 0, 3, 0], [30, 20, 0, 0], [3, 2, 1, 1], [9000, 0, 9000, 0]])
     single, double = (divided(device, 80.0, t, name) for t in ("float32", "float64"))
     got, exact = (solve(name, m, counts, tolerance=1e-6) for m in (single, double))
@@ -277,7 +277,7 @@ def test_a_topic_below_the_float32_floor_is_reached(device, name) -> None:
     torch.testing.assert_close(got.theta_mode().double(), exact.theta_mode(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(got.objective, exact.objective, rtol=1e-6, atol=1e-3)
     assert 0.1 < float(got.theta_mode()[1, 0]) < 0.5
-    # Alone, too.
+    # The document alone gives the same result.
     part = solve(name, single, counts[:3], tolerance=1e-6)
     torch.testing.assert_close(part.theta_mode(), got.theta_mode()[:3], rtol=1e-4, atol=1e-5)
 
@@ -294,7 +294,7 @@ def test_a_document_with_a_topic_below_the_float64_floor_has_not_converged(devic
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_lost_words_are_marked(device, dtype) -> None:
     topics = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.0]], dtype=dtype, device=device)
-    # A word of the first topic, of both, and of none, which no weights could save.
+    # A word of the first topic, of both topics, and of no topic.
     batch = make_batch(np.eye(3), device, dtype)
     tiny = 0.1 * torch.finfo(dtype).tiny
     for small, expected in ((tiny, True), (1e-3, False)):
@@ -306,7 +306,7 @@ def test_lost_words_are_marked(device, dtype) -> None:
 
 def test_float32_zeros_become_float64_zeros_if_some_topic_has_the_word(device) -> None:
     floor, zero = probability_floor(torch.float32), probability_floor(torch.float64)
-    # The last word is one that no topic has.
+    # No topic has the last word.
     topics = torch.tensor([[0.5, 0.5, floor, floor], [floor, 0.3, 0.7, floor]], device=device)
     kept = float(topics[0, 3])
     expected = torch.tensor([[0.5, 0.5, zero, kept], [zero, 0.3, 0.7, kept]], dtype=torch.float64)

@@ -48,7 +48,7 @@ def test_wright_omega_of_large_arguments(device, dtype) -> None:
 
 
 def test_wright_omega_without_a_rate(device) -> None:
-    """The limit: what an empty document asks for."""
+    """The limit for an empty document."""
     x = torch.tensor([-torch.inf, 1.0], dtype=torch.float64, device=device, requires_grad=True)
     value = wright_omega(x)
     assert value.tolist() == [0.0, pytest.approx(1.0, rel=1e-15)]
@@ -78,7 +78,7 @@ def test_wright_omega_derivatives_by_differences(device) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("exponent", [0.5, 5.0])
 def test_inverse_mean_root(device, dtype, exponent) -> None:
-    """Also where the rate itself underflows: it meets variances in the thousands."""
+    """Holds for rates that underflow too, which occur with variances in the thousands."""
     grid = np.array(
         list(
             itertools.product(
