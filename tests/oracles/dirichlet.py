@@ -1,4 +1,4 @@
-"""The Dirichlet aspect model of a single document, by quadrature and by the printed equations, in NumPy.
+"""The Dirichlet aspect model of one document in NumPy, by quadrature and by the printed equations.
 
 Counts are dense ``(num_words,)``, everything is float64. Quadrature is for 2 or 3 topics.
 """
