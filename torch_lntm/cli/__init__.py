@@ -1,7 +1,7 @@
-"""The command ``torch-lntm``: fit, topics, sources, transform, evaluate and convert.
+"""The program ``torch-lntm`` and its commands.
 
-A command is a dataclass. Its fields are the options, on the command line and in configuration
-files; their types and documentation are what the options are checked against and explained by.
+A command is a dataclass. Its fields are the options of the command line and of configuration files.
+The types of the fields check the values, and the documentation of the fields is the help.
 """
 
 from torch_lntm.cli.documents import Command, OnDocuments, ReadsDocuments, say

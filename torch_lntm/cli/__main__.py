@@ -1,4 +1,4 @@
-"""``python -m torch_lntm.cli``, the same as ``torch-lntm``."""
+"""``python -m torch_lntm.cli`` runs ``torch-lntm``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch-lntm topics``, ``sources``, ``transform``, ``evaluate``, ``convert``; all commands."""
+"""``torch-lntm topics``, ``sources``, ``transform``, ``evaluate`` and ``convert``."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ if TYPE_CHECKING:
     from torch_lntm.reports import Score
 
 _METHOD_OPTIONS = ("num_samples", "num_chains", "num_temperatures")
-#: Characters that a column of texts may take in .npz, padded to the longest.
+#: Maximum number of characters of a text column in .npz, with every text padded to the longest.
 MAX_CHARACTERS = 2**26
 _METRICS = ("completion", "likelihood", "coherence", "diversity")
 
 
 @dataclass(kw_only=True)
 class Topics(Command):
-    """Print the topics of a run, the largest first.
+    """Print the topics of a run, largest first.
 
     Attributes:
         run_folder: The run's folder.
-        num_words: Top words of each topic.
-        num_correlated: Number of the most positively correlated topics to print of each, and of the
-            most negatively correlated.
-        by_group: Print the words by which groups differ instead, of a model fitted with --content.
-        format: How to print them.
+        num_words: Number of top words of each topic.
+        num_correlated: Number of correlated topics to print for each topic: this number of the most
+            positive and of the most negative correlations.
+        by_group: Print the differences of words between groups. Needs a model fitted with
+            --content.
+        format: Output format.
     """
 
     positionals = ("run_folder",)
@@ -61,7 +62,7 @@ class Topics(Command):
     format: Literal["text", "json", "csv"] = "text"
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         run = lntm.load_run(str(self.run_folder))
         if self.by_group:
             words = lntm.reports.group_words(run.model, num_words=self.num_words)
@@ -74,13 +75,13 @@ class Topics(Command):
 
 @dataclass(kw_only=True)
 class Sources(Command):
-    """Print the sources of a run's iftm model, each by the topics that come and go with it.
+    """Print the sources of an iftm model, each with the topics at its two ends.
 
     Attributes:
         run_folder: The run's folder.
-        num_topics: Topics at each end of a source.
-        num_words: Top words of each topic.
-        format: How to print them.
+        num_topics: Number of topics at each end of a source.
+        num_words: Number of top words of each topic.
+        format: Output format.
     """
 
     positionals = ("run_folder",)
@@ -91,7 +92,7 @@ class Sources(Command):
     format: Literal["text", "json", "csv"] = "text"
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         model = lntm.load_run(str(self.run_folder)).model
         summaries = lntm.reports.summarise_sources(
             model, num_topics=self.num_topics, num_words=self.num_words
@@ -102,21 +103,21 @@ class Sources(Command):
 
 @dataclass(kw_only=True)
 class Transform(OnDocuments):
-    """Write the topic proportions of documents under a run's model and, for iftm, their sources.
+    """Write the topic proportions of documents under a run's model, and sources of iftm.
 
-    The rows carry the documents' own columns, such as labels. Texts are read and cut into words as
-    for the fit, unless options here say otherwise.
+    The rows include the columns of the documents, such as labels. The fit's options for reading and
+    counting words are the defaults.
 
     Attributes:
         run_folder: The run's folder.
-        out: File to write, .csv or .npz, or - for CSV on standard output. In CSV, texts that a
-            spreadsheet would compute, such as =A1, begin with an apostrophe. The arrays of .npz are
-            theta, converged, lengths, for iftm sources (their posterior means), and the documents'
-            columns, each named metadata.NAME, but those of long texts.
-        estimate: Estimate of the proportions: mode, the posterior's mode on the softmax scale, or
-            mean, its mean of theta.
-        num_samples: Draws per document for the mean.
-        overwrite: Replace a file that is there already.
+        out: File to write, .csv or .npz, or - for CSV on standard output. CSV puts an apostrophe
+            before texts that a spreadsheet would compute, such as =A1. The arrays of .npz are
+            theta, converged, lengths, sources (posterior means, for iftm only) and metadata.NAME
+            for each column of the documents. Columns of long texts are omitted from .npz.
+        estimate: Estimate of the proportions. mode: posterior mode on the softmax scale. mean:
+            posterior mean of theta.
+        num_samples: Number of draws per document for the mean.
+        overwrite: Replace an existing file.
     """
 
     positionals = ("run_folder", "corpus")
@@ -129,7 +130,7 @@ class Transform(OnDocuments):
     overwrite: bool = False
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from torch_lntm.files import atomic_write, write_arrays
 
         out = Path(str(self.out))
@@ -138,7 +139,7 @@ class Transform(OnDocuments):
         if self.out != "-":
             refuse_existing(out, self.overwrite)
         _, guide, corpus = self.load(str(self.run_folder))
-        found = lntm.inference.transform(
+        topics = lntm.inference.transform(
             guide,
             corpus,
             self.estimate,
@@ -147,74 +148,74 @@ class Transform(OnDocuments):
             progress=self.shows_progress,
         )
         if self.out == "-":
-            print(_as_csv(found), end="")
+            print(_as_csv(topics), end="")
         elif out.suffix == ".npz":
-            write_arrays(out, **_as_arrays(found))
+            write_arrays(out, **_as_arrays(topics))
         else:
             with atomic_write(out) as file:
-                file.write(_as_csv(found).encode("utf-8", "backslashreplace"))
+                file.write(_as_csv(topics).encode("utf-8", "backslashreplace"))
         say(
             f"wrote {len(corpus)} document{'s' * (len(corpus) != 1)} to "
             f"{'standard output' if self.out == '-' else out}: "
-            f"{int((found.lengths == 0).sum())} empty, with the prior's theta, and "
-            f"{int((~found.converged).sum())} not converged"
+            f"{int((topics.lengths == 0).sum())} empty, with the prior's theta, and "
+            f"{int((~topics.converged).sum())} not converged"
         )
         return 0
 
 
-def _as_arrays(found: DocumentTopics) -> dict[str, Any]:
-    """What was found of documents, by the names of plain arrays."""
+def _as_arrays(topics: DocumentTopics) -> dict[str, Any]:
+    """Topics of documents as plain arrays by name."""
     import numpy as np
 
     arrays = {
-        "theta": found.theta.numpy(),
-        "converged": found.converged.numpy(),
-        "lengths": found.lengths,
+        "theta": topics.theta.numpy(),
+        "converged": topics.converged.numpy(),
+        "lengths": topics.lengths,
     }
-    if found.sources is not None:
-        arrays["sources"] = found.sources.mean.numpy()
-    for name, values in found.metadata.items():
+    if topics.sources is not None:
+        arrays["sources"] = topics.sources.mean.numpy()
+    for name, values in topics.metadata.items():
         if values.dtype != object:
             arrays[f"metadata.{name}"] = values
             continue
         texts = [_cell(value) for value in values]
-        # NumPy gives each text the room of the longest.
+        # NumPy pads every text to the longest.
         if len(texts) * max(map(len, texts)) <= MAX_CHARACTERS:
             arrays[f"metadata.{name}"] = np.array(texts)
         else:
-            say(f"the column {name} is left out, for its texts are long; .csv holds them")
+            say(f"the column {name} of long texts is left out; write .csv to keep it")
     return arrays
 
 
-def _as_csv(found: DocumentTopics) -> str:
-    """What was found of documents, as a table with a row for each."""
+def _as_csv(topics: DocumentTopics) -> str:
+    """Topics of documents as a table with a row for each document."""
     import numpy as np
 
-    columns = [f"topic_{k}" for k in range(found.theta.shape[1])]
-    table = found.theta.numpy()
-    if found.sources is not None:
-        sources = found.sources.mean.numpy()
+    columns = [f"topic_{k}" for k in range(topics.theta.shape[1])]
+    table = topics.theta.numpy()
+    if topics.sources is not None:
+        sources = topics.sources.mean.numpy()
         columns += [f"source_{k}" for k in range(sources.shape[1])]
         table = np.hstack([table, sources])
-    own = {"document", "tokens", "converged", *columns}
-    known = [name if name not in own else f"metadata.{name}" for name in found.metadata]
+    reserved = {"document", "tokens", "converged", *columns}
+    names = [f"metadata.{name}" if name in reserved else name for name in topics.metadata]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["document", *map(_no_formula, known), "tokens", "converged", *columns])
+    writer.writerow(["document", *map(_no_formula, names), "tokens", "converged", *columns])
     for d, numbers in enumerate(table):
-        about = [_no_formula(_cell(values[d])) for values in found.metadata.values()]
-        row = [d, *about, found.lengths[d], int(found.converged[d])]
+        about = [_no_formula(_cell(values[d])) for values in topics.metadata.values()]
+        row = [d, *about, topics.lengths[d], int(topics.converged[d])]
         writer.writerow([*row, *(f"{number:.6g}" for number in numbers)])
     return text.getvalue()
 
 
 def _cell(value: object) -> str:
-    """A value of a document's column; empty where it is missing."""
+    """Text of a value; empty if the value is missing."""
     return "" if value is None or value != value else str(value)
 
 
 def _no_formula(cell: str) -> str:
-    """A cell that spreadsheets do not compute: those that begin as formulas get an apostrophe."""
+    """The cell, with an apostrophe if a spreadsheet would compute it."""
     if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:
@@ -226,29 +227,28 @@ def _no_formula(cell: str) -> str:
 
 @dataclass(kw_only=True)
 class Evaluate(OnDocuments):
-    """Score a run's model on documents; on its own corpus, those held out from the fit.
+    """Score a run's model on documents.
 
-    Without CORPUS the run's own corpus is read again.
+    CORPUS defaults to the corpus of the fit. Documents held out from the fit are scored, if any.
 
     Attributes:
         run_folder: The run's folder.
-        metrics: Metrics with commas between: any of completion, likelihood, coherence
-            and diversity.
-        observed_fraction: Share of each document's tokens that completion observes.
-        theta: Topic proportions by which completion predicts the other tokens. mode, mean: their
-            mode or mean in the posterior of the run's guide. integrated: averaged over that
-            posterior, all tokens of a document together. exact: their mean by chains of each
-            document, which takes longer and approximates nothing.
-        method: Estimator of the likelihood: importance sampling; annealed importance sampling
-            (ais), which takes longer and can be trusted where documents are short or the model was
-            fitted by chains; quadrature, for 2 or 3 topics; or auto, ais for a run of posterior
-            hmc and else importance.
-        num_samples: Draws per document of importance sampling; 1000 if not given.
-        num_chains: Chains per document of ais; 16 if not given.
-        num_temperatures: Temperatures of ais; if not given 64, or 500 of a Dirichlet prior.
-        top_n: Top words of each topic for coherence and diversity.
-        out: JSON file to write the scores to as well.
-        overwrite: Replace a file that is there already.
+        metrics: Metrics, separated by commas: completion, likelihood, coherence and diversity.
+        observed_fraction: Share of each document's tokens observed for completion.
+        theta: Topic proportions for the prediction of the held-out tokens. mode, mean: posterior
+            mode or mean by the run's guide. integrated: average of the joint probability of a
+            document's held-out tokens over the guide's posterior. exact: posterior mean by chains
+            for each document; slower, without approximation.
+        method: Estimator of the likelihood. importance: importance sampling. ais: annealed
+            importance sampling; slower, and reliable for short documents and for models fitted by
+            chains. quadrature: for 2 or 3 topics. auto: ais for runs with posterior hmc, importance
+            otherwise.
+        num_samples: Draws per document for importance sampling. Defaults to 1000.
+        num_chains: Chains per document for ais. Defaults to 16.
+        num_temperatures: Temperatures of ais. Defaults to 64, and to 500 for a Dirichlet prior.
+        top_n: Number of top words of each topic for coherence and diversity.
+        out: JSON file for the scores, in addition to the printed table.
+        overwrite: Replace an existing file.
     """
 
     positionals = ("run_folder", "corpus")
@@ -267,7 +267,7 @@ class Evaluate(OnDocuments):
     overwrite: bool = False
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from torch_lntm.evaluation.likelihood.methods import make_method
 
         metrics = self._metrics()
@@ -276,20 +276,20 @@ class Evaluate(OnDocuments):
                 raise ConfigError(f"{self.out}: is a folder; name a file to write the scores to")
             refuse_existing(Path(self.out), self.overwrite)
         options = {name: getattr(self, name) for name in _METHOD_OPTIONS}
-        given = {name: value for name, value in options.items() if value is not None}
-        method = None if self.method == "auto" else make_method(self.method, given)
+        options = {name: value for name, value in options.items() if value is not None}
+        method = None if self.method == "auto" else make_method(self.method, options)
         run, guide, corpus = self.load(str(self.run_folder))
         if method is None:
-            method = make_method(_suited_method(run, given), given)
+            method = make_method(_default_method(run, options), options)
         test, train = self._documents(run, corpus)
         scores: list[Score] = []
         if "completion" in metrics:
-            sampled = run.config.get("posterior") in lntm.recipes.SAMPLERS
+            by_chains = run.config.get("posterior") in lntm.recipes.SAMPLERS
             scores += self.complete(
                 guide,
                 test,
                 train,
-                run.path if sampled else None,
+                run.path if by_chains else None,
                 observed_fraction=self.observed_fraction,
                 theta=self.theta,
             )
@@ -305,7 +305,7 @@ class Evaluate(OnDocuments):
         return 0
 
     def _metrics(self) -> list[str]:
-        """The metrics that were asked for."""
+        """Names of the metrics."""
         metrics = [name.strip() for name in self.metrics.split(",")]
         unknown = [name for name in metrics if name not in _METRICS]
         if unknown:
@@ -313,20 +313,20 @@ class Evaluate(OnDocuments):
         return metrics
 
     def _documents(self, run: Run, corpus: Corpus) -> tuple[Corpus, Corpus | None]:
-        """The documents to score, and those of the fit where these were held out from it."""
+        """Documents to score, and training documents if the scored documents were held out."""
         if run.metadata.get("corpus", {}).get("fingerprint") != corpus.fingerprint():
             return corpus, None
         split = run.split(corpus)
         if split is None:
-            say("warning: the model was fitted to these very documents")
+            say("warning: the model was fitted to these documents")
             return corpus, None
         say(f"completion and likelihood of the {len(split.test)} documents held out from the fit")
         return split.test, split.train
 
     def _likelihood(self, run: Run, test: Corpus, method: Any) -> list[Score]:
-        """The log likelihood of documents, where they have words."""
+        """Scores of the log likelihood; an empty list for documents without words."""
         if test.num_tokens == 0:
-            say("the documents have no words: there is no likelihood per token")
+            say("the documents have no words, so the likelihood per token is undefined")
             return []
         estimate = lntm.evaluation.log_likelihood(
             run.model, test, method, seed=self.seed, progress=self.shows_progress
@@ -334,25 +334,25 @@ class Evaluate(OnDocuments):
         return lntm.reports.likelihood_scores(estimate)
 
 
-def _suited_method(run: Run, given: Collection[str]) -> str:
-    """The estimator of the likelihood that suits a run, and the options that were given."""
+def _default_method(run: Run, options: Collection[str]) -> str:
+    """Estimator of the likelihood for a run, given the user's options."""
     from torch_lntm.recipes import SAMPLERS
 
-    if given:
-        return "importance" if "num_samples" in given else "ais"
-    # Proposals that approximate the posterior are too narrow for priors as wide as chains find.
+    if options:
+        return "importance" if "num_samples" in options else "ais"
+    # Chains fit wide priors. The approximate posteriors are then too narrow as proposals.
     return "ais" if run.config.get("posterior") in SAMPLERS else "importance"
 
 
 @dataclass(kw_only=True)
 class Convert(ChoosesWords, ReadsDocuments):
-    """Write a corpus to a folder, from which every command reads it without taking memory for it.
+    """Convert a corpus to a folder that every command memory-maps.
 
-    The corpus may be larger than the memory. Texts are cut into words here, once and for all.
+    The corpus may be larger than the memory. The words of texts are counted once, by this command.
 
     Attributes:
         folder: Folder to write.
-        overwrite: Replace a corpus that is there already.
+        overwrite: Replace an existing corpus.
     """
 
     positionals = ("corpus", "folder")
@@ -365,7 +365,7 @@ class Convert(ChoosesWords, ReadsDocuments):
     overwrite: bool = False
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         folder = Path(str(self.folder))
         if folder.is_dir() and any(folder.iterdir()) and not self.overwrite:
             raise ConfigError(f"{folder}: exists already; choose another path, or pass --overwrite")
@@ -373,8 +373,8 @@ class Convert(ChoosesWords, ReadsDocuments):
             if self.corpus in EXAMPLES:
                 self.read_file(path, self.word_options()).save(folder)
             else:
-                given = self.reading_options() | with_stop_words(self.word_options())
-                lntm.convert_corpus(path, folder, **given)
+                options = self.reading_options() | with_stop_words(self.word_options())
+                lntm.convert_corpus(path, folder, **options)
         corpus = lntm.read_corpus(folder)
         if corpus.preparation:
             say(in_options(corpus.preparation))

@@ -62,7 +62,7 @@ class Command:
     plugin: str | None = None
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         raise AssertionError("every command runs in its own way")
 
 

@@ -207,7 +207,7 @@ class Fit(ChoosesWords, OnDocuments):
     keep_chains: bool | None = None
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         device = self.torch_device()
         with processes_on(device) as processes:
             task = processes.together(lambda: self._task(device))

@@ -43,7 +43,7 @@ class Report(DrawsPosteriors):
     overwrite: bool = False
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         out = None if self.out is None else Path(self.out)
         if out is not None:
             refuse_existing(out, self.overwrite)

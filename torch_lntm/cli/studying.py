@@ -65,7 +65,7 @@ class Effects(DrawsPosteriors):
     figure: str | None = None
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         if self.figure is not None and self.predict is None:
             raise ConfigError("figure: predictions are drawn; name their column by --predict")
         if self.corpus is not None and self.corpus.lstrip().startswith("~"):
@@ -182,7 +182,7 @@ class Select(ChoosesWords, OnDocuments):
     figure: str | None = None
 
     def run(self) -> int:
-        """Run it; returns the exit code."""
+        """Run the command. Returns the exit code."""
         from torch_lntm.recipes import Recipe
 
         sizes = whole_numbers("num_topics", self.num_topics)

@@ -35,7 +35,7 @@ class Archive(NamedTuple):
 
 
 def write_archive(path: Path, archive: Archive) -> None:
-    """Writes an ``.npz`` file atomically. Plain NumPy reads the file without unpickling.
+    """Writes an ``.npz`` file atomically. Plain NumPy reads the file, with ``allow_pickle=False``.
 
     The counts are the arrays ``data``, ``indices``, ``indptr`` and ``shape``. The metadata are JSON
     in ``documents``, an array of bytes: ``{"metadata": [{"name", "kind", "values"}, ...],
@@ -124,7 +124,7 @@ def _matrix(path: Path, arrays: dict[str, np.ndarray]) -> sp.csr_matrix:
             f"entries, got shape {arrays['shape'].tolist()}, indptr {indptr[-1:].tolist()} and "
             f"{data.size} entries"
         )
-    indices.setflags(write=False)  # a corpus keeps a read-only array without a copy
+    indices.setflags(write=False)  # a corpus copies writable arrays
     try:
         return sp.csr_matrix((data, indices, indptr), arrays["shape"].tolist())
     except ValueError as error:

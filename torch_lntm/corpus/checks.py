@@ -29,8 +29,7 @@ def check_counts(matrix: Any, allow_empty: bool) -> sp.csr_matrix:
         allow_empty: Accept a matrix of zeros.
 
     Raises:
-        CorpusError: An entry is an invalid count, or the matrix has no documents, no words or no
-            tokens.
+        CorpusError: An entry is an invalid count, or the matrix is empty.
     """
     numbers = _to_scipy_or_numpy(matrix)
     csr: sp.csr_matrix = numbers if _is_canonical(numbers) else _canonical(numbers)
@@ -52,7 +51,7 @@ def counting_code(documents: Any) -> str | None:
         documents: Documents of any kind.
 
     Returns:
-        The code; ``None`` if the documents are not recognised as texts.
+        The code; ``None`` for unknown types of documents.
     """
     if is_table(documents):
         text = _text_column({name: documents[name] for name in column_names(documents)})
@@ -97,7 +96,7 @@ def _is_canonical(matrix: Any) -> bool:
 
 
 def _invalid_counts(data: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mask of the entries that are not whole numbers from 0 to ``MAX_COUNT``."""
+    """Mask of the entries other than whole numbers from 0 to ``MAX_COUNT``."""
     # The first comparison finds NaN, the second infinity.
     bad = ~(data >= 0) | (data > MAX_COUNT)
     return bad | (data != np.floor(data)) if data.dtype.kind == "f" else bad
@@ -182,8 +181,8 @@ def check_vocabulary(
         num_words: Expected number of words; ``None`` accepts any number.
 
     Raises:
-        CorpusError: The words are not an ordered list, a word is blank, repeated or not a string,
-            or the number of words is wrong.
+        CorpusError: The words are in an unordered collection, a word is blank, repeated or of
+            another type, or the number of words is wrong.
     """
     if vocabulary is None:
         return None

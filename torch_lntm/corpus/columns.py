@@ -17,7 +17,7 @@ from torch_lntm.errors import CorpusError, MissingColumnError
 
 T = TypeVar("T")
 
-#: Half of a surrogate pair. No encoding of text can write it.
+#: Half of a surrogate pair. Encoding it raises an error.
 SURROGATE = re.compile("[\ud800-\udfff]")
 #: float64 represents every integer up to this one.
 EXACT_IN_FLOAT = 2**53
@@ -75,8 +75,8 @@ def _frozen(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 def make_metadata(columns: Any, num_docs: int) -> Arrays:
     """Converts values to columns of metadata, each with one value for every document.
 
-    A column has one of four types: float64, int64, bool, or object for text. Every value that is
-    neither a number nor a truth value becomes text. Lists are joined by ``|``, and dates are
+    A column has one of four types: float64, int64, bool, or object for text. Values of other
+    types become text. Lists are joined by ``|``, and dates are
     written out. Missing values are ``None``, NaN and pandas's ``NA`` and ``NaT``. A missing value
     becomes NaN in a column of numbers and ``None`` in text. Half of a surrogate pair becomes
     U+FFFD. Integers and truth values with missing values become float64, or text if float64 would
@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
         text = "|".join(map(str, value))
     else:
         text = json.dumps(value) if isinstance(value, dict) else str(value)
-    # Half of a surrogate pair cannot be written to files, tables or terminals.
+    # Files, tables and terminals refuse half of a surrogate pair.
     return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
@@ -244,7 +244,7 @@ def make_covariates(arrays: Any, num_docs: int) -> Arrays:
     """Copies arrays with one row for each document, as float64, int64 or bool.
 
     Raises:
-        CorpusError: A value is not a finite number, or the number of rows is wrong.
+        CorpusError: A value is infinite, NaN or of another type, or the number of rows is wrong.
     """
     if not isinstance(arrays, Mapping):
         raise CorpusError(

@@ -89,16 +89,14 @@ class Corpus(Documents):
             metadata: Further columns: a mapping of names to ``num_docs`` values each, or a data
                 frame of pandas, Polars or Arrow with a row for each document in order. The index
                 of a data frame is ignored.
-            allow_empty: Accept a matrix of zeros. New documents may have no word of a fitted
-                model's vocabulary.
+            allow_empty: Accept a matrix of zeros, such as documents of unknown words only.
 
         Returns:
             The corpus. Rows of zeros are kept as empty documents.
 
         Raises:
             CorpusError: A count is negative, fractional, NaN or too large. The vocabulary, the
-                labels or the metadata have another length. A word is repeated. The matrix has no
-                tokens.
+                labels or the metadata have another length. A word is repeated. The matrix is empty.
 
         Example:
             >>> counts = [[2, 0, 1], [0, 3, 0]]
@@ -150,7 +148,7 @@ class Corpus(Documents):
             stop_words: Words to leave out. ``"english"`` is scikit-learn's list of 318 English
                 words. A list may be in any language. ``None`` and ``"none"`` keep all words.
                 Defaults to ``"auto"``: the English words if they make up at least a tenth of the
-                tokens, otherwise no words. ``"auto"`` keeps all n-grams.
+                tokens, otherwise an empty list. ``"auto"`` keeps all n-grams.
             min_df: Minimum number of documents with a word, as a number or a share.
                 Defaults to ``"auto"``: 1 for fewer than 50 documents, 2 from 50, 3 from 500, 4
                 from 5,000, and so forth.
@@ -158,11 +156,11 @@ class Corpus(Documents):
                 ``token_pattern``, ``lowercase`` and ``max_features``.
 
         Returns:
-            The corpus. Texts without a counted word are kept as empty documents. The attribute
+            The corpus. Texts of uncounted words are kept as empty documents. The attribute
             ``preparation`` names the words left out by ``"auto"``.
 
         Raises:
-            CorpusError: A text is not a string, no word remains, or two options contradict.
+            CorpusError: A text is of another type, all words are left out, or options contradict.
 
         Example:
             >>> texts = ["the wood of the old house", "a house of stone", "the stone of the bridge"]
@@ -305,7 +303,8 @@ class Corpus(Documents):
             The corpus.
 
         Raises:
-            CorpusError: A value is not a finite number, or an array has another number of rows.
+            CorpusError: A value is infinite, NaN or of another type, or an array has another
+                number of rows.
         """
         new = make_covariates(covariates, self.num_docs)
         bare = self.without_encodings(*new)
@@ -329,7 +328,8 @@ class Corpus(Documents):
             The corpus; ``self`` if it already has the array.
 
         Raises:
-            CorpusError: A value is not a finite number, or the array has another number of rows.
+            CorpusError: A value is infinite, NaN or of another type, or the array has another
+                number of rows.
         """
         if name in self.encoders and self.encoders[name] == encoder:
             return self
@@ -341,7 +341,7 @@ class Corpus(Documents):
         )
 
     def without_encodings(self, *names: str) -> Corpus:
-        """Returns the corpus without some of the derived arrays.
+        """Returns a corpus with fewer derived arrays.
 
         Args:
             *names: Names of encodings to remove. Unknown names are ignored.
@@ -365,7 +365,7 @@ class Corpus(Documents):
                 get an empty column.
 
         Returns:
-            The corpus over the new columns. Documents without a known word are kept as empty
+            The corpus over the new columns. Documents of unknown words are kept as empty
             documents.
 
         Raises:

@@ -31,7 +31,7 @@ class Documents:
     """Immutable word counts of ``num_docs`` documents in compressed sparse rows.
 
     This base class of ``Corpus`` stores the counts and makes batches. ``Corpus`` adds constructors,
-    splits and saving. The constructor here does not check its arrays. Documents may be empty.
+    splits and saving. Its constructor trusts its arrays. Documents may be empty.
 
     Attributes:
         row_offsets: ``(num_docs + 1,)`` int64; document d's entries are
@@ -160,7 +160,7 @@ class Documents:
         sizes = self.row_offsets[rows + 1] - self.row_offsets[rows]
         row_offsets = np.concatenate([[0], np.cumsum(sizes)])
         entries = self._neighbours(rows)
-        if entries is not None:  # a view without a copy
+        if entries is not None:  # a view
             word_index, counts = self.word_index[entries], self.counts[entries]
         else:
             in_files = self.goes_to_files(int(row_offsets[-1]))
@@ -243,7 +243,7 @@ class Documents:
         return self._with_counts(lambda entries, rows: counts[entries])
 
     def without_counts(self: D, counts: NDArray[np.integer]) -> D:
-        """Returns the corpus without some of the tokens.
+        """Returns a corpus with fewer tokens.
 
         Args:
             counts: ``(nnz,)`` number of tokens to remove from each entry.
@@ -275,7 +275,7 @@ class Documents:
     def fingerprint(self) -> str:
         """SHA-256 of the counts and the vocabulary, in hexadecimal.
 
-        The metadata, the covariates and the name do not affect it.
+        It ignores the metadata, the covariates and the name.
         """
         return self._fingerprint
 

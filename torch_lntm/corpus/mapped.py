@@ -85,7 +85,7 @@ def map_array(path: Path, dtype: Any) -> NDArray[Any]:
 
 
 def _map(file: Any, dtype: np.dtype[Any], start: int, size: int) -> NDArray[Any]:
-    if not size:  # an empty range cannot be mapped
+    if not size:  # mapping an empty range is an error
         return np.empty(0, dtype)
     array = np.memmap(file, dtype, "r", start, (size,))
     if hasattr(os, "preadv"):

@@ -188,7 +188,7 @@ def _draw_tokens(
     The numbers of a document have a multivariate hypergeometric distribution. They are drawn by
     halving. The number of drawn tokens in the first half of the document's entries is
     hypergeometric. Given this number, the two halves are independent. All documents are halved at
-    once. Time and memory depend on the number of entries, and not on the number of tokens.
+    once. Time and memory are proportional to the number of entries, for any number of tokens.
     """
     tokens_before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     drawn = np.zeros(counts.size, np.int64)

@@ -88,7 +88,7 @@ class StoreWriter(RowsWriter):
             preparation: Sentence about the words left out.
 
         Raises:
-            CorpusError: The corpus has no documents, or too many words.
+            CorpusError: The corpus is empty or has too many words.
         """
         if not self.num_docs or not 0 < num_words <= _MAX_WORDS:
             raise CorpusError(

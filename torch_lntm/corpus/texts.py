@@ -26,7 +26,7 @@ _CHARACTERS = 1 << 22
 
 
 class NoWordsError(CorpusError):
-    """The texts contain no word to count."""
+    """All texts are empty or contain only words to leave out."""
 
 
 def check_texts(texts: Iterable[str]) -> Sequence[str]:
@@ -62,7 +62,7 @@ def count_words(
     min_df: int | float | str = "auto",
     **options: Any,
 ) -> tuple[sp.csr_matrix, NDArray[Any], str | None]:
-    """Counts the words of texts and leaves out words without information about topics.
+    """Counts the words of texts and leaves out uninformative words.
 
     Args:
         texts: The documents.
@@ -72,7 +72,7 @@ def count_words(
 
     Returns:
         ``(num_docs, num_words)`` counts, the words, and a sentence about the words left out
-        automatically; ``None`` if there are no such words.
+        automatically, if any.
 
     Raises:
         CorpusError: An option is invalid, or no word remains.

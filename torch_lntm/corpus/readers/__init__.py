@@ -93,8 +93,8 @@ def read_corpus(
     * ``jsonl``: a JSON object per line.
     * ``json``: an array of JSON objects.
     * ``csv`` (``.csv``, ``.tsv``): records under a header.
-    * ``parquet``: a row per document. Chosen if ``text_field`` is given or the file has no lists
-      ``words``.
+    * ``parquet``: a row per document. Chosen if ``text_field`` is given or lists ``words``
+      are missing.
     * ``folder``: a document per ``.txt`` file. The subfolder is the label, and the path relative to
       the folder is the column ``id``.
 
@@ -247,7 +247,7 @@ def open_source(
         text_options: Names of the user's options of ``Corpus.from_texts``.
 
     Raises:
-        CorpusError: The file is missing, or an option does not apply to its format.
+        CorpusError: The file is missing, or an option belongs to another format.
     """
     try:
         path = Path(path)
@@ -285,7 +285,7 @@ def open_source(
 
 
 def _check_applicable(path: Path, format: str, is_text: bool, options: TextOptions) -> None:
-    """Refuses options without an effect on the format."""
+    """Refuses options of other formats."""
     formats_by_option = {
         "text_field": (options.text_field, WITH_FIELDS),
         "label_field": (options.label_field, WITH_FIELDS),
@@ -313,7 +313,7 @@ def find_format(path: Path) -> str:
     """Format of a path by its name; see :func:`read_corpus`.
 
     Raises:
-        CorpusError: The name does not belong to a format.
+        CorpusError: The name fits none of the formats.
     """
     if path.is_dir():
         return "store" if is_store(path) else "folder"

@@ -224,7 +224,7 @@ class _AnnData:
         return texts
 
     def _index(self, table: str) -> list[str] | None:
-        """Names of the rows of a table; ``None`` if the table has no index."""
+        """Names of the rows of a table; ``None`` if missing."""
         group = self._get(self.file, table)
         name = _text(group.attrs.get("_index", "_index"))
         if name not in group:
@@ -378,7 +378,7 @@ class _Parquet:
                 )
             names = [text]
         texts = self.budget
-        if max_bytes == math.inf:  # conversion reads the texts twice and does not hold them
+        if max_bytes == math.inf:  # conversion reads the texts twice, in parts
             texts = _Budget(self.path, max_bytes, held=False)
         announced = self._check_sizes(self.names[names.index(text)], texts)
         size = announced // max(1, self.file.metadata.num_rows)

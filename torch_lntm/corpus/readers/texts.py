@@ -98,7 +98,7 @@ class TextStream:
         """Reads the file from the start. Every pass must give the same texts.
 
         Raises:
-            FileError: The file is missing, malformed, truncated or too large, or holds no text.
+            FileError: The file is missing, malformed, truncated, too large or empty.
         """
         text_field = self.options.text_field or "text"
         columns = _Columns(self.path, self.options)
