@@ -414,7 +414,7 @@ def test_a_model_that_predicts_worse_than_words_alone_is_reported(counts, struct
     rows = [line for line in out.splitlines() if line.startswith("completion")]
     model, unigram = (float(row.split()[2]) for row in rows)
     assert (model < unigram) == structured
-    warning = "warning: words alone, without topics, predict these documents better"
+    warning = "warning: a unigram model predicts these documents better than the topic model"
     assert (warning in err) == (model > unigram)
 
 

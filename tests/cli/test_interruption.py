@@ -55,7 +55,7 @@ def test_ctrl_c_keeps_the_best_so_far(counts, capsys):
     assert not Path("run.partial").exists()
     assert main(["fit", counts, "--out", "run", *ENDLESS, "--max-iterations", "1000000"]) == 0
     out, err = capsys.readouterr()
-    assert "run holds this very fit already, as Ctrl-C left it; --overwrite fits it again" in err
+    assert "run holds this fit already, as Ctrl-C left it; --overwrite fits it again" in err
     assert "top words" in out
 
 
@@ -194,7 +194,7 @@ def test_a_fit_killed_after_its_run_was_saved_is_shown(counts, out, monkeypatch,
     monkeypatch.setattr(lntm.inference.VariationalEM, "fit", None)
     assert main(fit) == 0
     printed, err = capsys.readouterr()
-    assert "holds this very fit already; --overwrite fits it again" in err
+    assert "holds this fit already; --overwrite fits it again" in err
     assert "top words" in printed
     assert "completion perplexity" in printed
     assert printed.endswith(f"The run is in {run}\n")

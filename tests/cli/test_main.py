@@ -222,7 +222,7 @@ def test_a_full_disk_is_named_with_what_to_do(counts, where, monkeypatch, capsys
     assert error.startswith(
         f"error: {name}: cannot be written (No space left on device): the disk is full; free"
     )
-    kept = "The checkpoint in run.partial is kept, and the same command continues from it"
+    kept = "The checkpoint in run.partial is kept; run the command again to continue from it"
     assert (kept in error) == (where == "checkpoint")
     if where != "scores":
         assert not Path("run").exists()

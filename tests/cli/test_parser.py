@@ -181,7 +181,7 @@ def test_closed_streams_are_no_traceback(run_folder, monkeypatch, stream):
     [
         ("corpus: 2001-13-01", "not YAML of options: month must be in 1..12"),
         ("corpus: 2001-12-01", "corpus: expected str; got 2001-12-01"),
-        ("out: &a x\nvocabulary: *a", "holds an alias, as in *name; write out what it"),
+        ("out: &a x\nvocabulary: *a", "holds an alias, as in *name; write out the value"),
         ('out: "a\\0b"', "out: expected str; got a"),
         ("seed: 99999999999999999999", "seed: expected int; got 99999999999999999999"),
         ("keep_chains: 3", "keep_chains: expected bool; got 3"),

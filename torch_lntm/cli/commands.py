@@ -229,20 +229,21 @@ def _no_formula(cell: str) -> str:
 class Evaluate(OnDocuments):
     """Score a run's model on documents.
 
-    CORPUS defaults to the corpus of the fit. Documents held out from the fit are scored, if any.
+    CORPUS defaults to the corpus of the fit. If documents of CORPUS were held out, completion and
+    likelihood use only these documents.
 
     Attributes:
         run_folder: The run's folder.
         metrics: Metrics, separated by commas: completion, likelihood, coherence and diversity.
         observed_fraction: Share of each document's tokens observed for completion.
-        theta: Topic proportions for the prediction of the held-out tokens. mode, mean: posterior
-            mode or mean by the run's guide. integrated: average of the joint probability of a
-            document's held-out tokens over the guide's posterior. exact: posterior mean by chains
-            for each document; slower, without approximation.
-        method: Estimator of the likelihood. importance: importance sampling. ais: annealed
-            importance sampling; slower, and reliable for short documents and for models fitted by
-            chains. quadrature: for 2 or 3 topics. auto: ais for runs with posterior hmc, importance
-            otherwise.
+        theta: Topic proportions for the prediction of the held-out tokens. mode, mean: The mode
+            or mean of the guide's posterior. integrated: The probability of a document's held-out
+            tokens, averaged over the guide's posterior. exact: The posterior mean by chains for
+            each document. Chains are slower and need no approximation.
+        method: Estimator of the likelihood. importance: Importance sampling. ais: Annealed
+            importance sampling. It is slower, and reliable for short documents and for models
+            fitted by chains. quadrature: Quadrature, for 2 or 3 topics. auto: The method ais for
+            runs with posterior hmc, and importance otherwise.
         num_samples: Draws per document for importance sampling. Defaults to 1000.
         num_chains: Chains per document for ais. Defaults to 16.
         num_temperatures: Temperatures of ais. Defaults to 64, and to 500 for a Dirichlet prior.

@@ -1,4 +1,4 @@
-"""What the commands have in common: reading documents, choosing a device, scoring."""
+"""Base classes of the commands: reading documents, choosing a device, scoring."""
 
 from __future__ import annotations
 
@@ -25,31 +25,35 @@ if TYPE_CHECKING:
     from torch_lntm.io import Run
     from torch_lntm.reports import Score
 
-#: The options of how texts are cut into words.
+#: Options of splitting texts into words.
 TOKEN_OPTIONS = ("stop_words", "token_pattern", "lowercase")
-#: The options of which of these words make the vocabulary.
+#: Options of choosing the vocabulary among the words.
 PRUNING_OPTIONS = ("min_df", "max_df")
 WORD_OPTIONS = (*TOKEN_OPTIONS, *PRUNING_OPTIONS)
 _MOST_THREADS = 1024
-#: Corpora that are named by a word: ``lntm.lee_corpus``, ``lntm.example_corpus``.
+#: Names of corpora that are not files: ``lntm.lee_corpus`` and ``lntm.example_corpus``.
 EXAMPLES = ("lee", "example")
-#: The options of how a file is read.
+#: Options of reading a file.
 READING_OPTIONS = ("format", "vocabulary", "text_field", "label_field", "delimiter", "encoding")
 
 
 @dataclass(kw_only=True)
 class Command:
-    """A command.
+    """Base class of commands.
 
-    ``positionals`` names the fields that are arguments without a flag, of which ``optional`` may be
-    left out, ``required`` the flags that may not be left out, ``groups`` the flags under each
-    heading of the help, ``line_only`` those that may not stand in a configuration file, and
-    ``shared`` says whether several processes can share the work.
+    Class variables:
+
+    * ``positionals``: Fields for arguments without a flag.
+    * ``optional``: Positional arguments with a default.
+    * ``required``: Flags without a default.
+    * ``groups``: Flags under each heading of the help.
+    * ``line_only``: Options refused in configuration files.
+    * ``shared``: Whether several processes can share the work.
 
     Attributes:
-        plugin: Python module, or .py file, to import first. It may register models, guides,
-            readers, commands and sections of the report. It runs with your rights, so it cannot
-            come from a configuration file.
+        plugin: Python module or .py file to import first. It may register models, guides, readers,
+            commands and sections of the report. It runs with your rights, so configuration files
+            cannot name it.
     """
 
     positionals: ClassVar[tuple[str, ...]] = ()
@@ -63,15 +67,15 @@ class Command:
 
     def run(self) -> int:
         """Run the command. Returns the exit code."""
-        raise AssertionError("every command runs in its own way")
+        raise AssertionError("a command overrides run")
 
 
 def say(message: str) -> None:
-    """Print a message about the work, apart from its results."""
+    """Print a message to standard error, separately from the results."""
     print(visible(message), file=sys.stderr)
 
 
-#: Advice of the library's messages, and the same in the command line's words.
+#: Patterns of advice in the library's messages, and the advice for the command line.
 _IN_OPTIONS = tuple(
     (re.compile(pattern), plain)
     for pattern, plain in (
@@ -91,41 +95,42 @@ _IN_OPTIONS = tuple(
         (r", unpack it, or raise max_bytes", ", or unpack it"),
     )
 )
-#: Characters that move a terminal's cursor, colour it, or worse.
+#: Control characters. They can move the cursor of a terminal, colour it, or worse.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def in_options(message: str) -> str:
-    """A message of the library, such as a corpus's ``preparation``, in the command line's words."""
+    """Translates a message of the library from Python names to options of the command line."""
     for pattern, plain in _IN_OPTIONS:
         message = pattern.sub(plain, message)
     return message
 
 
 def visible(text: str) -> str:
-    """A text whose control characters are written out, so that no terminal obeys them."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """Escapes control characters, to protect the terminal."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 @dataclass(kw_only=True)
 class ReadsDocuments(Command):
-    """Commands that read documents.
+    """Base class of commands that read documents.
 
     Attributes:
-        corpus: File or folder of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad,
-            .parquet, .txt, .jsonl, .csv, also gzipped; a folder of texts, or one that convert
-            wrote), - for standard input, or a word: example for 75 short texts of this package, lee
-            for the 300 news articles of gensim's package.
-        format: Format of the corpus, where the name does not tell it: txt (a document per line),
-            jsonl, json, csv, folder, npz, ldac, uci, mtx, h5ad, parquet or store. Standard input
-            has that of the fit's corpus, or txt where that is a folder of texts.
+        corpus: File of documents (.npz, .ldac, .dat, docword.*.txt, .mtx, .h5ad, .parquet, .txt,
+            .jsonl, .csv; may be gzipped), folder of texts or folder written by convert. Use - for
+            standard input, example for 75 short texts of this package, and lee for 300 news
+            articles in gensim's package.
+        format: Format of the corpus: txt (a document per line), jsonl, json, csv, folder, npz,
+            ldac, uci, mtx, h5ad, parquet or store. Defaults to the format of the name. For standard
+            input, it defaults to the format of the fit's corpus, and to txt if the fit read a
+            folder of texts.
         vocabulary: File with a word per line: the names of the columns of counts, or the words to
             count in texts.
-        text_field: Field of .jsonl, or column of .csv or .parquet, with the text; if not given
-            "text", or the only column of .parquet.
-        label_field: Field or column with the document's label; "label" if not given.
-        delimiter: Character between the columns of .csv; found out if not given.
-        encoding: Encoding of text files; "utf-8" if not given.
+        text_field: Field of .jsonl, or column of .csv or .parquet, with the text. Defaults to
+            "text", and to the only column of .parquet.
+        label_field: Field or column with the document's label. Defaults to "label".
+        delimiter: Character between the columns of .csv. Defaults to a choice by the header.
+        encoding: Encoding of text files. Defaults to "utf-8".
     """
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {"reading documents": READING_OPTIONS}
@@ -139,35 +144,36 @@ class ReadsDocuments(Command):
     encoding: str | None = None
 
     def read(self, **options: Any) -> Corpus:
-        """The corpus.
+        """Read the corpus.
 
         Args:
-            **options: For texts, ``CountVectorizer`` options.
+            **options: Options of ``CountVectorizer`` for texts.
         """
         with self.file() as path:
             return self.read_file(path, options)
 
     def read_file(self, path: str, options: dict[str, Any]) -> Corpus:
-        """The corpus in a file of :meth:`file`."""
-        given = self.reading_options() | with_stop_words(options)
+        """Read the corpus in a file of :meth:`file`."""
+        options = self.reading_options() | with_stop_words(options)
         if self.corpus not in EXAMPLES:
-            return lntm.read_corpus(path, **given)
-        reading = [name for name in given if name in READING_OPTIONS]
+            return lntm.read_corpus(path, **options)
+        reading = [name for name in options if name in READING_OPTIONS]
         if reading:
             raise ConfigError(
                 f"the corpus {self.corpus} takes no {', '.join(reading)}; leave them out"
             )
-        return lntm.lee_corpus(**given) if self.corpus == "lee" else lntm.example_corpus(**given)
+        corpus = lntm.lee_corpus if self.corpus == "lee" else lntm.example_corpus
+        return corpus(**options)
 
     def reading_options(self) -> dict[str, Any]:
-        """The options of how the file is read that were given."""
+        """The user's options of reading."""
         return {
             name: value for name in READING_OPTIONS if (value := getattr(self, name)) is not None
         }
 
     @contextmanager
     def file(self) -> Iterator[str]:
-        """The corpus's path; that of a temporary file for standard input."""
+        """Context with the path of the corpus. Standard input is copied to a temporary file."""
         if self.corpus != "-":
             yield str(self.corpus)
             return
@@ -186,7 +192,7 @@ class ReadsDocuments(Command):
 
 
 def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with the stop words of a file instead of its name."""
+    """Replaces the name of a file of stop words by its words."""
     if options.get("stop_words") in (None, "auto", "none", "english"):
         return options
     from torch_lntm.files import read_lines
@@ -195,21 +201,22 @@ def with_stop_words(options: dict[str, Any]) -> dict[str, Any]:
     if not Path(name).exists() and Path(name).name == name and not Path(name).suffix:
         raise ConfigError(
             f"stop_words is {name!r}; expected english, none, or a file with a word per line. "
-            "Other languages need such a file"
+            "Languages other than English need a file"
         )
     return options | {"stop_words": read_lines(Path(options["stop_words"]))}
 
 
 @dataclass(kw_only=True)
 class ChoosesWords(Command):
-    """Commands that cut texts into words and choose among them.
+    """Base class of commands that split texts into words and choose a vocabulary.
 
     Attributes:
-        stop_words: Words not to count: "english", "none", or a file with a word per line.
-        min_df: Least documents a word must be in, a number or a share such as 0.01.
-        max_df: Most documents a word may be in, a number or a share such as 0.5.
+        stop_words: Words to leave out: "english", "none", or a file with a word per line. Defaults
+            to English words for English texts.
+        min_df: Minimum number of documents with a word, or share such as 0.01.
+        max_df: Maximum number of documents with a word, or share such as 0.5.
         token_pattern: Regular expression of a word.
-        lowercase: Turn words to lower case, which is done if not given.
+        lowercase: Convert words to lower case. Defaults to true.
     """
 
     stop_words: str | None = None
@@ -219,21 +226,21 @@ class ChoosesWords(Command):
     lowercase: bool | None = None
 
     def word_options(self) -> dict[str, Any]:
-        """The options that were given."""
+        """The user's options of words."""
         return {name: value for name in WORD_OPTIONS if (value := getattr(self, name)) is not None}
 
 
 @dataclass(kw_only=True)
 class OnDocuments(ReadsDocuments):
-    """Commands that read documents and compute.
+    """Base class of commands that read documents and compute.
 
     Attributes:
-        device: Device to compute on; auto takes a CUDA device if there is one.
-        threads: Threads to compute with on the CPU. While nothing else runs, a second one saves
-            nearly half of the time from some 20,000 documents on, and a tenth for 2,000; it can
-            cost far more than it saves where something does.
-        seed: Seed of everything random.
-        progress: Show progress bars, where standard error is a terminal.
+        device: Device of the computation. auto uses a CUDA device if available.
+        threads: Number of CPU threads. On an idle machine a second thread saves nearly half of the
+            time for 20,000 documents and more, and a tenth for 2,000. On a busy machine a second
+            thread can cost far more than it saves.
+        seed: Seed of all random numbers.
+        progress: Show progress bars if standard error is a terminal.
     """
 
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -247,41 +254,41 @@ class OnDocuments(ReadsDocuments):
     progress: bool = True
 
     def __post_init__(self) -> None:
-        """Check what every command takes.
+        """Check the seed.
 
         Raises:
-            ConfigError: The seed cannot be one.
+            ConfigError: The seed is out of range.
         """
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}; expected a number from 0 to 2**63 - 1")
 
     @property
     def shows_progress(self) -> bool:
-        """Whether to show progress bars: a file of their states would be of no use."""
+        """Whether to show progress bars. They are useless in a file."""
         return self.progress and sys.stderr is not None and sys.stderr.isatty()
 
     def read_for(self, run: Run) -> Corpus:
-        """The corpus over the vocabulary of a fitted model, read and counted as for its fit.
+        """Read the corpus over the vocabulary of a fitted model.
 
-        Options that were given here count more than the fit's.
+        The fit's options of reading and counting are the defaults.
         """
         _check_reading(run)
-        same = self.corpus == run.config.get("corpus")
-        self._inherit(run, same)
-        names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if same else ()))
+        is_corpus_of_fit = self.corpus == run.config.get("corpus")
+        self._inherit(run, is_corpus_of_fit)
+        names = (*TOKEN_OPTIONS, *(PRUNING_OPTIONS if is_corpus_of_fit else ()))
         options = {name: run.config[name] for name in names if run.config.get(name) is not None}
         with self.file() as path:
             if self.corpus not in EXAMPLES and not self._holds_texts(path):
                 options = {}
-            elif not same:
+            elif not is_corpus_of_fit:
                 # The model's vocabulary chooses the words.
                 options = {"stop_words": "none"} | options
-                known = None if self.corpus in EXAMPLES else self.vocabulary or run.model.vocabulary
-                options |= {"min_df": 1, "max_df": 1.0} if known is None else {"vocabulary": known}
+                words = None if self.corpus in EXAMPLES else self.vocabulary or run.model.vocabulary
+                options |= {"min_df": 1, "max_df": 1.0} if words is None else {"vocabulary": words}
             corpus = self.read_file(path, options)
-        words, num_words = run.model.vocabulary, run.model.num_words
-        if words is not None:
-            return corpus.with_vocabulary(words)
+        vocabulary, num_words = run.model.vocabulary, run.model.num_words
+        if vocabulary is not None:
+            return corpus.with_vocabulary(vocabulary)
         if corpus.num_words != num_words:
             raise CorpusError(
                 f"{corpus!r} does not have the {num_words} words of the model, which has no "
@@ -289,34 +296,33 @@ class OnDocuments(ReadsDocuments):
             )
         return corpus
 
-    def _inherit(self, run: Run, same: bool) -> None:
-        """Take over how the fit's corpus was read, as far as that holds for this one."""
+    def _inherit(self, run: Run, is_corpus_of_fit: bool) -> None:
+        """Use the fit's options of reading as defaults, as far as they apply to this corpus."""
         if self.corpus in EXAMPLES:
             return
         names = list(READING_OPTIONS)
-        if not same:
-            # Another file has another format, may be without labels, and has the model's words.
+        if not is_corpus_of_fit:
+            # Another file can have another format and lack labels. The model has the words.
             names = [n for n in names if n not in ("format", "vocabulary", "label_field")]
-            theirs = run.config.get("format") or _format_of(run.config.get("corpus"))
-            ours = self.format or _format_of(self.corpus)
-            if ours is None:
-                # A stream is no folder.
-                stream = self.corpus == "-" and theirs == "folder"
-                ours = self.format = "txt" if stream else theirs
-            if ours != theirs:
+            format_of_fit = run.config.get("format") or _format_of(run.config.get("corpus"))
+            format = self.format or _format_of(self.corpus)
+            if format is None:
+                is_text_stream = self.corpus == "-" and format_of_fit == "folder"
+                format = self.format = "txt" if is_text_stream else format_of_fit
+            if format != format_of_fit:
                 names = ["encoding"]
         for name in names:
             if getattr(self, name) is None:
                 setattr(self, name, run.config.get(name))
 
     def _holds_texts(self, path: str) -> bool:
-        """Whether the corpus, which is at a path, holds texts, not counts."""
+        """Whether the corpus at ``path`` holds texts rather than counts."""
         from torch_lntm.corpus.readers import find_format, holds_texts
 
         return holds_texts(Path(path), self.format or find_format(Path(path)), self.text_field)
 
     def torch_device(self) -> torch.device:
-        """The device asked for; sets the number of threads too."""
+        """Device of the option. Also sets the number of threads."""
         import torch
 
         if not 1 <= self.threads <= _MOST_THREADS:
@@ -325,30 +331,33 @@ class OnDocuments(ReadsDocuments):
         return lntm.recipes.find_device(self.device)
 
     def load(self, folder: str) -> tuple[Run, Guide[Any], Corpus]:
-        """A run, the guide of its model on the device, and the documents over its vocabulary."""
+        """A run, its guide on the device, and the documents over its vocabulary."""
         device = self.torch_device()
         run = lntm.load_run(folder)
-        own, of_fit = self.corpus is None, run.config.get("corpus")
-        if own:
-            if not isinstance(of_fit, str) or of_fit == "-":
-                raise ConfigError(f"{folder}: does not say what its corpus was; give CORPUS")
-            if of_fit not in EXAMPLES and not Path(of_fit).exists():
+        by_default, corpus_of_fit = self.corpus is None, run.config.get("corpus")
+        if by_default:
+            if not isinstance(corpus_of_fit, str) or corpus_of_fit == "-":
+                raise ConfigError(f"{folder}: does not name the corpus of the fit; give CORPUS")
+            if corpus_of_fit not in EXAMPLES and not Path(corpus_of_fit).exists():
                 raise ConfigError(
-                    f"{of_fit}: no such file or folder, and it is where {folder} had its corpus "
-                    "from; name the documents, as CORPUS after the run's folder"
+                    f"{corpus_of_fit}: no such file or folder, and it is where {folder} had its "
+                    "corpus from; name the documents, as CORPUS after the run's folder"
                 )
-            self.corpus = of_fit
+            self.corpus = corpus_of_fit
         run.model.to(device)
         corpus = self.read_for(run)
-        then = run.metadata.get("corpus", {}).get("fingerprint")
-        if self.corpus == of_fit != "-" and then not in (None, corpus.fingerprint()):
-            changed = f"{of_fit}: no longer holds the documents of the fit, or is read otherwise"
-            if own:
+        fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
+        if self.corpus == corpus_of_fit != "-" and fingerprint not in (None, corpus.fingerprint()):
+            changed = f"{corpus_of_fit}: the documents or the options of reading have changed"
+            if by_default:
                 raise ConfigError(
-                    f"{changed}; to take all that it holds, also what was trained on, name it as "
-                    "CORPUS after the run's folder"
+                    f"{changed} since the fit; to use all documents, including training documents, "
+                    "name it as CORPUS after the run's folder"
                 )
-            say(f"warning: {changed}; all documents are taken, also those that were trained on")
+            say(
+                f"warning: {changed} since the fit; all documents are used, including training "
+                "documents"
+            )
         return run, run.guide(), corpus
 
     def complete(
@@ -356,26 +365,26 @@ class OnDocuments(ReadsDocuments):
         guide: Guide[Any],
         test: Corpus,
         train: Corpus | None,
-        sampled: Path | None,
+        run_of_chains: Path | None,
         *,
         observed_fraction: float = 0.5,
         theta: Theta = "mode",
     ) -> list[Score]:
         """Scores of document completion.
 
-        A bursty model has 2 scores: with the documents' own words, and by its topics alone.
+        A bursty model has 2 scores: with repeated words, and by its topics alone.
 
         Args:
             guide: The guide of the model.
             test: Documents to score.
-            train: Documents of the fit, for the score of the unigram model; None if not known.
-            sampled: Folder of the run after a fit by chains; None after other fits.
+            train: Documents of the fit, for the score of the unigram model; ``None`` if unknown.
+            run_of_chains: Folder of the run after a fit by chains; ``None`` after further fits.
             observed_fraction: Share of each document's tokens to observe.
             theta: As for :func:`~torch_lntm.evaluation.document_completion`.
         """
         hold_out = test.hold_out_words(observed_fraction, self.seed)
         if hold_out.held_out.num_tokens == 0:
-            say("no document has two words or more: there is nothing to complete")
+            say("completion needs a document with at least 2 words")
             return []
         cache_weights: list[Any] = [None]
         if guide.model.words.cache_weight is not None and theta != "integrated":
@@ -393,40 +402,39 @@ class OnDocuments(ReadsDocuments):
             )
             for weight in cache_weights
         ]
-        if sampled is not None and theta != "exact":
+        if run_of_chains is not None and theta != "exact":
             say(
-                f"completion takes theta from {type(guide).__name__}'s posterior, which "
-                "approximates the fit's chains; "
-                f"torch-lntm evaluate {sampled} --theta exact takes it from chains"
+                f"completion uses the posterior of {type(guide).__name__}, an approximation of the "
+                f"fit's chains; torch-lntm evaluate {run_of_chains} --theta exact uses chains"
             )
         if train is not None:
             results.append(lntm.evaluation.unigram_perplexity(train, hold_out.held_out))
             if results[-2].perplexity > results[-1].perplexity:
                 say(
-                    "warning: words alone, without topics, predict these documents better than "
-                    "the model does; it may have too many topics, or too few documents"
+                    "warning: a unigram model predicts these documents better than the topic "
+                    "model; the model may have too many topics, or too few documents"
                 )
         return lntm.reports.completion_scores(*results)
 
 
 @dataclass(kw_only=True)
 class DrawsPosteriors(OnDocuments):
-    """Commands that draw from the documents' posteriors.
+    """Base class of commands that draw from the documents' posteriors.
 
     Attributes:
-        draws: Source of the draws. guide: the approximation that the run's posterior names, or the
-            model's usual one after posterior hmc. chains: chains of each document, which
-            approximate nothing and take longer; after posterior hmc they continue the fit's. auto:
-            chains after posterior hmc, the guide otherwise.
-        num_draws: Draws of each document's posterior; 25 to 50, fewer for larger corpora, if not
-            given.
+        draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
+            default guide after posterior hmc. chains: Chains for each document. They are slower and
+            need no approximation, and they continue the chains of a fit by hmc. auto: chains after
+            posterior hmc, and guide otherwise.
+        num_draws: Number of draws from each document's posterior. Defaults to 25 to 50, with fewer
+            for larger corpora.
     """
 
     draws: Literal["auto", "guide", "chains"] = "auto"
     num_draws: int | None = None
 
     def posterior_of(self, run: Run, corpus: Corpus) -> DrawSource:
-        """Source of the draws of a run that was loaded; says how long chains take."""
+        """Source of draws for a run. Prints the expected time of chains."""
         if self.draws == "guide":
             return run.guide()
         if self.draws == "auto" or run.config.get("posterior") in lntm.recipes.SAMPLERS:
@@ -436,33 +444,33 @@ class DrawsPosteriors(OnDocuments):
         chains = posterior.kept_chains
         if chains is None:
             return posterior
-        drawn = lntm.inference.theta_draws(
+        draws = lntm.inference.theta_draws(
             chains, corpus, self.num_draws, progress=self.shows_progress
         )
-        how = "new chains of each document"
+        source = "new chains of each document"
         if chains.num_docs:
-            how = f"the fit's chains{_expected_time(chains, run, corpus, drawn.num_draws)}"
-        say(f"{drawn.num_draws} draws by {how}; --draws guide is faster, and approximate")
-        return drawn
+            source = f"the fit's chains{_expected_time(chains, run, corpus, draws.num_draws)}"
+        say(f"{draws.num_draws} draws by {source}; --draws guide is faster, and approximate")
+        return draws
 
 
 def _expected_time(chains: KeptChains, run: Run, corpus: Corpus, num_draws: int) -> str:
-    """How long chains take to continue, in words, by what the fit took."""
+    """Expected time of continuing chains, in words, from the time of the fit."""
     from torch_lntm.inference.draws.chains import transitions_of
 
     seconds = run.metadata.get("seconds")
-    made = chains.num_transitions * chains.num_docs
-    if not isinstance(seconds, int | float) or not made:
+    transitions = chains.num_transitions * chains.num_docs
+    if not isinstance(seconds, int | float) or not transitions:
         return ""
-    found = seconds / made * len(corpus) * transitions_of(chains, num_draws)
-    return f", about {found / 60:.0f} minutes" if found > 90 else f", about {max(found, 1):.0f} s"
+    time = seconds / transitions * len(corpus) * transitions_of(chains, num_draws)
+    return f", about {time / 60:.0f} minutes" if time > 90 else f", about {max(time, 1):.0f} s"
 
 
 def _check_reading(run: Run) -> None:
-    """Refuse a configuration whose options of reading are of other types than the command line's.
+    """Check the types of the options of reading in a run's configuration.
 
     Raises:
-        ConfigError: An option is.
+        ConfigError: An option has another type than on the command line.
     """
     kinds = get_type_hints(ReadsDocuments) | get_type_hints(ChoosesWords)
     for name in (*READING_OPTIONS, *WORD_OPTIONS):
@@ -475,10 +483,10 @@ def _check_reading(run: Run) -> None:
 
 
 def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Refuse to replace a file, unless asked to.
+    """Check that a file may be written.
 
     Raises:
-        ConfigError: The file exists, or is a symbolic link that leads back to itself.
+        ConfigError: The file exists and may not be replaced, or is a symbolic link to itself.
     """
     from torch_lntm.files import behind_links
 
@@ -490,12 +498,12 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 def structural_options(
     model: str, prevalence: str | None, content: str | None, corpus: Any
 ) -> dict[str, Any]:
-    """The constructor's arguments that a formula of prevalence and a column of content stand for.
+    """Arguments of the constructor for a formula of prevalence and a column of content.
 
-    They are learned from all documents: the ones held out may have levels and dates of their own.
+    All documents define them, because held-out documents may have further levels and dates.
 
     Raises:
-        ConfigError: The model is stm and there is neither.
+        ConfigError: The model is stm, and both options are missing.
     """
     options: dict[str, Any] = {}
     if prevalence is not None:
@@ -510,7 +518,7 @@ def structural_options(
 
 
 def _format_of(corpus: object) -> str | None:
-    """The format that the name of a corpus tells, if any."""
+    """Format of a corpus by its name; ``None`` if unknown."""
     from torch_lntm.corpus.readers import find_format
 
     with suppress(CorpusError):

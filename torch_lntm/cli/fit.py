@@ -56,7 +56,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class _Task:
-    """What is to be fitted to what, and for which configuration."""
+    """A fit to do: corpus, model, guide, engine and configuration."""
 
     corpus: Corpus
     split: Split[Corpus] | None
@@ -70,86 +70,88 @@ class _Task:
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """The configuration that continuing a killed fit takes."""
+        """Part of the configuration that must be equal to continue a fit."""
         return {name: value for name, value in self.config.items() if name not in CHANGEABLE}
 
     @property
     def train(self) -> Corpus:
-        """The documents to fit."""
+        """Training documents."""
         return self.corpus if self.split is None else self.split.train
 
 
 @dataclass(kw_only=True)
 class Fit(ChoosesWords, OnDocuments):
-    """Fit a topic model to a corpus, save the run, print its topics and held-out perplexity.
+    """Fit a topic model to a corpus, save the run, and print topics and held-out perplexity.
 
-    A fit that was killed continues from its last checkpoint when the same command is run again.
-    Ctrl-C ends a fit early and saves the best so far; with Monte-Carlo EM the last finished epoch.
-    Several processes share a fit that torchrun starts, with the same options:
+    Run the command again to continue a killed fit from its last checkpoint. Ctrl-C ends a fit early
+    and saves the best iteration so far, or the last finished epoch of Monte-Carlo EM. torchrun
+    distributes a fit over several processes:
     torchrun --nproc-per-node 2 -m torch_lntm fit CORPUS.
 
     Attributes:
-        out: Folder to save the run in; runs/NAME-DATE-TIME if not given.
-        overwrite: Replace a run that is there already.
-        model: Model to fit: ctm, the correlated topic model; lntm, the same without correlations;
-            iftm, the independent factor topic model; lda, the generative aspect model (latent
-            Dirichlet allocation); stm, the structural topic model, whose topics' prevalence depends
-            on columns of the corpus; or the name of one that a plug-in registers.
-        posterior: Approximation of the documents' posteriors: taylor, laplace, blei-lafferty or
-            khan-bouchard for ctm, lntm and stm; factor, or with gaussian sources taylor or laplace
-            for iftm; vb or ep for lda. Or hmc, Monte-Carlo EM, which samples instead of
-            approximating; or auto, which takes hmc, of fewer epochs where there are more than 7
-            million tokens, and the first of these for millions of documents. If not given auto,
-            unless options of only one of the two are.
+        out: Folder of the run. Defaults to runs/NAME-DATE-TIME.
+        overwrite: Replace an existing run.
+        model: Model to fit. ctm: The correlated topic model. lntm: The logistic-normal topic model
+            without correlations. iftm: The independent factor topic model. lda: Latent Dirichlet
+            allocation, also called the generative aspect model. stm: The structural topic model,
+            with topics' prevalence by columns of the corpus. Plug-ins can register further models.
+        posterior: Method for the documents' posteriors. auto: Monte-Carlo EM (hmc), with fewer
+            epochs above 7 million tokens, and variational EM above 67 million documents x topics to
+            save memory. hmc: Monte-Carlo EM, by sampling. ctm, lntm and stm have the approximations
+            taylor, laplace, blei-lafferty and khan-bouchard. lda has vb and ep. iftm has factor,
+            and also taylor and laplace for gaussian sources. Defaults to auto, or to the engine of
+            your options if you set options of a single engine.
         num_topics: Number of topics, K.
-        topic_smoothing: Pseudo-counts of every word in every topic, not for lntm; if not given
-            0.05, or less where there are fewer tokens than topics times words.
-        pseudo_documents: Weight of the prior of the covariance's parameters, in documents; 2K + 2
-            if not given, for iftm 2. Not for lda.
-        pseudo_variance: Variance that this prior stands for; 1 if not given, with hmc 10. Not for
-            lda.
-        bursty: Let documents repeat their words, as if each had a distribution of words of its own
-            around that of its topics; topics are then less about single documents.
+        topic_smoothing: Pseudo-count of every word in every topic, except for lntm. Defaults to
+            0.05, and to less for corpora with fewer tokens than topics x words.
+        pseudo_documents: Weight of the prior of the covariance, in documents. Ignored by lda.
+            Defaults to 2K + 2, and to 2 for iftm.
+        pseudo_variance: Variance of the prior of the covariance. Ignored by lda. Defaults to 1, and
+            to 10 with hmc.
+        bursty: Model repeated words. Each document has its own distribution of words around the
+            topics' mixture, and topics depend less on single documents.
         dtype: Floating-point type of the parameters.
         model_options: Further arguments of the model's constructor, as JSON.
         anchored: Use K - 1 free components instead of K.
         topic_scale: Prior standard deviation of the logits of a topic's words.
-        num_sources: Number of sources, below K; K / 4 if not given.
-        source: Distribution of the sources; laplace makes them sparse and readable.
-        concentration: Prior of the topic proportions, for --no-learn-concentration or --start model
-            (other starts estimate it); 1 / K if not given.
-        symmetric: Keep one concentration for all topics.
-        learn_concentration: Change the concentration in the fit.
-        prevalence: Formula of the columns that the prevalence of topics depends on, such as
+        num_sources: Number of sources, below K. Defaults to K / 4.
+        source: Distribution of the sources. laplace gives sparse, readable sources.
+        concentration: Dirichlet parameter of the topic proportions, for --no-learn-concentration or
+            --start model. Further starts estimate it. Defaults to 1 / K.
+        symmetric: Use an equal concentration for all topics.
+        learn_concentration: Fit the concentration.
+        prevalence: Formula of the columns for the prevalence of topics, such as
             "~ party + bs(date, df=6)".
-        penalty: Precision of the prior of their coefficients; found by evidence if not given.
-        content: Column of the groups of documents between which the words of topics differ.
-        content_penalty: Precision of the prior of these differences, in tokens; the larger, the
-            fewer.
-        topics_update: Update of the topics; bound if not given with vb, second-order with ep.
-        start: First topics: lda, by a fast fit without correlations; documents, from less of it;
-            model, random ones.
-        max_iterations: Bound on the iterations of EM after the stochastic phases. 0 stops after
-            these and one look at all documents.
-        tolerance: Relative change of the objective at which EM has converged.
-        restarts: Starts to choose the best of.
-        annealing: Deterministic annealing schedule, such as ahmed-xing; for taylor, laplace,
+        penalty: Precision of the prior of the coefficients of --prevalence. Defaults to an estimate
+            from the evidence.
+        content: Column of groups of documents with different words of topics.
+        content_penalty: Precision of the prior of the differences between groups, in tokens. Larger
+            values give fewer differences.
+        topics_update: Update of the topics. Defaults to bound for vb and to second-order for ep.
+        start: Initial topics. lda: A fast fit without correlations. documents: A shorter fit.
+            model: Random topics.
+        max_iterations: Maximum number of EM iterations after the stochastic phases. 0 stops after
+            these phases and a single pass over all documents.
+        tolerance: Relative change of the objective for convergence of EM.
+        restarts: Number of starts. The best start is used.
+        annealing: Schedule of deterministic annealing, such as ahmed-xing, for taylor, laplace,
             blei-lafferty and khan-bouchard.
-        max_docs: Documents per batch, to bound memory; chosen by what the posterior needs if not
-            given.
-        max_epochs: Visits of every document at most; 60 if not given, and with posterior auto fewer
-            where there are more than 7 million tokens.
-        min_gain: Nats a token that epochs have to gain for others to follow; 0 for max_epochs of
-            them.
-        num_chains: Chains of each document.
-        num_transitions: Transitions of each chain at a visit.
-        batch_size: Documents between two updates of the model; by default 8 per cent of them, but
-            320 to 3,200, and a quarter at most.
-        test_fraction: Share of the documents to hold out for evaluation; 0 for none.
-        num_words: Top words to print of each topic.
-        checkpoint_seconds: Time between checkpoints.
-        keep_chains: Keep where the chains of posterior hmc ended, so that report and effects
-            continue them; done for up to 100 MB, 4 bytes a document, topic and chain, if not given.
+        max_docs: Maximum number of documents per batch, to bound memory. Defaults to a choice by
+            the memory of the posterior.
+        max_epochs: Maximum number of visits of every document. Defaults to 60, and to fewer for
+            posterior auto above 7 million tokens.
+        min_gain: Minimum gain of the search, in nats per token per epoch. The search ends below it.
+            0 runs all max_epochs.
+        num_chains: Number of chains per document.
+        num_transitions: Number of transitions of each chain per visit.
+        batch_size: Number of documents between two updates of the model. Defaults to 8 % of the
+            documents, from 320 to 3,200 and at most a quarter.
+        test_fraction: Share of the documents to hold out for evaluation. 0 holds out none.
+        num_words: Number of top words to print for each topic.
+        checkpoint_seconds: Seconds between checkpoints.
+        keep_chains: Save the last states of the chains of posterior hmc, for report and effects to
+            continue. They take 4 bytes per document, topic and chain. Defaults to saving up to
+            100 MB.
     """
 
     positionals = ("corpus",)
@@ -161,7 +163,7 @@ class Fit(ChoosesWords, OnDocuments):
         "model": ("model", *_ANY_MODEL, "model_options"),
         **_OF_MODELS,
         "fit": ("posterior", "start", "test_fraction"),
-        "variational EM (every posterior but hmc)": _VARIATIONAL_OPTIONS,
+        "variational EM (all posteriors except hmc)": _VARIATIONAL_OPTIONS,
         "posteriors vb and ep": _GUIDE_OPTIONS,
         "Monte-Carlo EM (posterior hmc)": _SAMPLER_OPTIONS,
         "computation": OnDocuments.groups["computation"],
@@ -211,8 +213,8 @@ class Fit(ChoosesWords, OnDocuments):
         device = self.torch_device()
         with processes_on(device) as processes:
             task = processes.together(lambda: self._task(device))
-            found = processes.together(lambda: self._place(task) if processes.first else None)
-            path, is_finished = processes.gather(found)[0]
+            target = processes.together(lambda: self._target(task) if processes.first else None)
+            path, is_finished = processes.gather(target)[0]
             if not is_finished:
                 return self._fit(task, Path(path), processes)
             if processes.first:
@@ -220,29 +222,29 @@ class Fit(ChoosesWords, OnDocuments):
             return 0
 
     def _task(self, device: torch.device) -> _Task:
-        """Read the corpus and make what is to be fitted to it."""
+        """Read the corpus, and make the model, the guide and the engine."""
         from torch_lntm.io import check_saveable, check_target
         from torch_lntm.recipes import Recipe
 
         if self.num_words < 1:
             raise ConfigError(f"num_words is {self.num_words}; expected at least 1")
-        asked = Recipe(self.model, self._posterior())
+        requested = Recipe(self.model, self._posterior())
         if self.out is not None:
             check_target(Path(self.out), overwrite=True)
         corpus = self.read(**self.word_options())
         split = self._split(corpus)
         train = corpus if split is None else split.train
-        chosen = asked.for_corpus(train, self.num_topics)
-        recipe, by_hand = chosen.recipe, self.model_options or {}
-        suited = {name: value for name, value in chosen.options.items() if name not in by_hand}
-        given = suited | self._options()
-        given |= structural_options(self.model, self.prevalence, self.content, corpus)
+        resolved = requested.for_corpus(train, self.num_topics)
+        recipe, explicit = resolved.recipe, self.model_options or {}
+        options = {name: value for name, value in resolved.options.items() if name not in explicit}
+        options |= self._options()
+        options |= structural_options(self.model, self.prevalence, self.content, corpus)
         model, guide, engine = recipe.make(
             corpus.num_words,
             corpus.vocabulary,
             seed=self.seed,
             device=device,
-            options=given | {"progress": self.shows_progress},
+            options=options | {"progress": self.shows_progress},
             model_options=self.model_options,
         )
         check_saveable(model)
@@ -250,8 +252,8 @@ class Fit(ChoosesWords, OnDocuments):
         config |= {
             "device": device.type,
             "posterior": recipe.posterior if recipe.samples else guide.name,
-            "topic_smoothing": given.get("topic_smoothing"),
-            "max_epochs": given.get("max_epochs"),
+            "topic_smoothing": options.get("topic_smoothing"),
+            "max_epochs": options.get("max_epochs"),
         }
         return _Task(
             corpus,
@@ -261,12 +263,12 @@ class Fit(ChoosesWords, OnDocuments):
             engine,
             config,
             recipe.samples,
-            chosen.reason,
+            resolved.reason,
             device,
         )
 
-    def _place(self, task: _Task) -> tuple[str, bool]:
-        """Where the run goes, and whether it is there already."""
+    def _target(self, task: _Task) -> tuple[str, bool]:
+        """Path of the run, and whether the run is already finished."""
         from torch_lntm.io import check_target
 
         path = self._path(task.corpus, task.fixed)
@@ -276,28 +278,28 @@ class Fit(ChoosesWords, OnDocuments):
         return str(path), False
 
     def _fit(self, task: _Task, path: Path, processes: Processes) -> int:
-        """Fit, save and print; the first process alone does more than fitting."""
+        """Fit, save and print. Only the first process saves and prints."""
         from torch_lntm.io import UnfinishedRun
 
-        opened = processes.together(
+        first_run = processes.together(
             lambda: UnfinishedRun(path, task.fixed) if processes.first else None
         )
-        if opened is None:
+        if first_run is None:
             result = self._result(task, Path(processes.gather(None)[0]), processes)
             if result.stop_reason == "interrupted":
-                processes.gather(None)  # the launcher ends all once one has gone
+                processes.gather(None)  # the launcher ends all processes after the first exit
                 return INTERRUPTED
             return 0
         corpus, split, model = task.corpus, task.split, task.model
         config = task.config | {"out": str(path)}
-        with opened as unfinished:
+        with first_run as unfinished:
             if unfinished.started:
                 say(f"continuing the unfinished fit of {unfinished.checkpoint}")
             self._announce(task, processes)
             processes.gather(str(unfinished.checkpoint))
             result = self._result(task, unfinished.checkpoint, processes)
             shares = result.topic_shares
-            assert shares is not None  # the first process has all documents
+            assert shares is not None  # the first process has the shares of all documents
             metadata = {
                 "corpus": {
                     **{name: getattr(corpus, name) for name in _ABOUT_CORPUS},
@@ -314,9 +316,9 @@ class Fit(ChoosesWords, OnDocuments):
             if result.stop_reason == "interrupted":
                 try:
                     save(None)
-                    kept = "last finished epoch" if task.samples else "best so far"
+                    state = "last finished epoch" if task.samples else "best so far"
                     say(
-                        f"interrupted: saved the {kept}, {stage(result)}, in {path}; "
+                        f"interrupted: saved the {state}, {stage(result)}, in {path}; "
                         f"see torch-lntm topics {path}"
                     )
                 finally:
@@ -329,7 +331,7 @@ class Fit(ChoosesWords, OnDocuments):
                         task.guide, split.test, split.train, path if task.samples else None
                     )
             except BaseException:
-                save(None)  # the fit is not lost with its scores; the same command finishes them
+                save(None)  # keeps the fit; the next call of this command computes the scores
                 raise
             save(scores)
         say(f"{result.ended}: {stage(result)}, {result.seconds:.1f} s")
@@ -339,7 +341,7 @@ class Fit(ChoosesWords, OnDocuments):
         return 0
 
     def _announce(self, task: _Task, processes: Processes) -> None:
-        """Say what is fitted to what."""
+        """Print the documents, the words and the device of the fit."""
         corpus, split = task.corpus, task.split
         if corpus.preparation:
             say(in_options(corpus.preparation))
@@ -368,7 +370,7 @@ class Fit(ChoosesWords, OnDocuments):
         return result
 
     def _options(self) -> dict[str, Any]:
-        """The options of model, guide and engine that are not at their defaults."""
+        """Options of model, guide and engine that differ from their defaults."""
         names = (*_MODEL_OPTIONS, *_ENGINE_OPTIONS, *_GUIDE_OPTIONS)
         defaults = {field.name: field.default for field in fields(self)}
         options = {name: getattr(self, name) for name in names}
@@ -379,13 +381,13 @@ class Fit(ChoosesWords, OnDocuments):
         }
 
     def _posterior(self) -> str | None:
-        """The posterior asked for; without one, what the options or else the documents want."""
-        given = self._options()
+        """Name of the posterior: the user's, or a choice by the user's other options."""
+        options = self._options()
         if self.posterior is not None or self.plugin is not None:
             return self.posterior
-        if any(name in given for name in (*_VARIATIONAL_OPTIONS, *_GUIDE_OPTIONS)):
+        if any(name in options for name in (*_VARIATIONAL_OPTIONS, *_GUIDE_OPTIONS)):
             return None
-        return "hmc" if any(name in given for name in _SAMPLER_OPTIONS) else "auto"
+        return "hmc" if any(name in options for name in _SAMPLER_OPTIONS) else "auto"
 
     def _split(self, corpus: Corpus) -> Split[Corpus] | None:
         if not 0 <= self.test_fraction < 1:
@@ -397,7 +399,7 @@ class Fit(ChoosesWords, OnDocuments):
         return corpus.split(self.test_fraction, self.seed)
 
     def _path(self, corpus: Corpus, fixed: dict[str, Any]) -> Path:
-        """Where the run goes: where the same command's last fit was to go, if that was killed."""
+        """Path of the run: the user's, that of a killed fit of this command, or a new path."""
         from torch_lntm.files import shortened
         from torch_lntm.io import UnfinishedRun, partial_folder
 
@@ -423,7 +425,7 @@ class Fit(ChoosesWords, OnDocuments):
         split: Split[Corpus] | None,
         scores: list[Score] | None,
     ) -> None:
-        """Save the run, complete or not at all."""
+        """Save the run atomically."""
         try:
             lntm.io.save_run(
                 unfinished.path,
@@ -440,26 +442,27 @@ class Fit(ChoosesWords, OnDocuments):
             if not unfinished.started:
                 raise
             raise ConfigError(
-                f"{error}. The checkpoint in {unfinished.folder} is kept, and the same command "
-                "continues from it"
+                f"{error}. The checkpoint in {unfinished.folder} is kept; run the command "
+                "again to continue from it"
             ) from error
         unfinished.discard()
 
     def _show_finished(self, run: Run, split: Split[Corpus] | None, fixed: dict[str, Any]) -> int:
-        """Print a run that this very command saved before, and finish its scores."""
-        left = ", as Ctrl-C left it" if run.metadata.get("stop_reason") == "interrupted" else ""
-        say(f"{run.path} holds this very fit already{left}; --overwrite fits it again")
+        """Print a run that an equal command saved before, and complete its scores."""
+        state = ", as Ctrl-C left it" if run.metadata.get("stop_reason") == "interrupted" else ""
+        say(f"{run.path} holds this fit already{state}; --overwrite fits it again")
         scores_file = run.path / "evaluation.json"
         scores = None
         if scores_file.exists():
             scores = lntm.reports.read_scores(scores_file)
         elif split is not None:
             guide: Guide[Any] = run.guide()
-            sampled = run.config.get("posterior") in lntm.recipes.SAMPLERS
-            scores = self.complete(guide, split.test, split.train, run.path if sampled else None)
+            by_chains = run.config.get("posterior") in lntm.recipes.SAMPLERS
+            folder = run.path if by_chains else None
+            scores = self.complete(guide, split.test, split.train, folder)
             lntm.reports.write_scores(scores_file, scores)
             lntm.io.write_card(run, lntm.reports.score_records(scores))
-        # A fit that was killed after it had saved the run leaves its unfinished run.
+        # A fit killed between saving the run and cleaning up leaves its unfinished run.
         if lntm.io.partial_folder(run.path).exists():
             with lntm.io.UnfinishedRun(run.path, fixed) as unfinished:
                 unfinished.discard()

@@ -1,4 +1,4 @@
-"""Commands that a launcher such as torchrun starts in several processes."""
+"""Commands in several processes, started by a launcher such as torchrun."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from torch_lntm.inference import Processes
 
-#: How long a process waits for the others: reading a corpus or writing a checkpoint takes the first
-#: one longer, and this long after one of them has gone the others end.
+#: Maximum time that a process waits for another process. The first process is slower, because it
+#: reads corpora and writes checkpoints. All processes end at this time after one has died.
 TIMEOUT = timedelta(minutes=30)
 
 
 def launched_rank() -> int | None:
-    """Which of several processes this is, as the launcher says; None if it is the only one."""
+    """Rank of this process by the launcher's variables; ``None`` for a single process."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(os.environ.get(name) for name in names) or int(os.environ["WORLD_SIZE"]) < 2:
         return None
@@ -28,7 +28,7 @@ def launched_rank() -> int | None:
 
 @contextmanager
 def first_speaks() -> Iterator[None]:
-    """A context in which nothing is printed, but by the first of several processes."""
+    """Context in which only the first of several processes prints."""
     if not launched_rank():
         yield
         return
@@ -40,10 +40,10 @@ def first_speaks() -> Iterator[None]:
 
 @contextmanager
 def processes_on(device: torch.device) -> Iterator[Processes]:
-    """The processes that were launched, as a process group for as long as the context lasts.
+    """Context with a process group of all launched processes.
 
     Args:
-        device: The kind of device to compute on; of CUDA's each process takes its own.
+        device: Type of the device. With CUDA, each process uses a separate device.
     """
     import torch
     import torch.distributed as dist

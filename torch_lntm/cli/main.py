@@ -1,4 +1,4 @@
-"""The program: it runs a command and reports in one line what goes wrong."""
+"""The program: runs a command and reports an error in a single line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_lntm.cli.launch import first_speaks, launched_rank
 from torch_lntm.cli.parser import parse
 from torch_lntm.errors import ConfigError, LNTMError
 
-#: Exit codes: an error that was reported, and a reader of the output that went away.
+#: Exit codes: after a reported error, and after a closed pipe of the output.
 FAILED, READER_GONE = 1, 141
 
 
@@ -26,14 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The arguments, without the program's name; by default those of the process.
+        argv: The arguments, without the program's name. Defaults to the arguments of the process.
 
     Returns:
-        The exit code: 0 done, 1 an error that was reported, 130 after Ctrl-C, 141 if the reader
-        of the output went away.
+        The exit code: 0 after success, 1 after a reported error, 130 after Ctrl-C, 141 after a
+        closed pipe of the output.
 
     Raises:
-        SystemExit: With 2 for wrong options, with 0 after printing help or the version.
+        SystemExit: With code 2 for wrong options, and with code 0 after help or the version.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with _any_encoding(sys.stdout), _visible_output(), warnings.catch_warnings():
@@ -44,24 +44,24 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if launched_rank() is not None and not command.shared:
                     raise ConfigError("this command runs in one process; start it by torch-lntm")
                 code = command(**options).run()
-            if sys.stdout is not None:  # it may be closed
+            if sys.stdout is not None:  # None if closed
                 sys.stdout.flush()
             return code
-        except BrokenPipeError:  # the reader, such as head, has had enough
+        except BrokenPipeError:  # the reader, such as head, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return READER_GONE
         except LNTMError as error:
-            if error.shared and launched_rank():  # the first process says it
+            if error.shared and launched_rank():  # the first process reports the error
                 return FAILED
             return _fail(in_options(str(error)))
         except OSError as error:
-            return _fail(_of_the_system(error))
+            return _fail(_system_error(error))
         except (MemoryError, RuntimeError) as error:
-            wanted = _memory_wanted(error)
-            if wanted is None:
+            shortage = _memory_shortage(error)
+            if shortage is None:
                 raise
             return _fail(
-                f"not enough memory: {wanted}. Fewer topics or words, smaller batches (max_docs, "
+                f"not enough memory: {shortage}. Fewer topics or words, smaller batches (max_docs, "
                 "batch_size) and float32 take less"
             )
         except KeyboardInterrupt:
@@ -75,8 +75,8 @@ def _fail(message: str) -> int:
     return FAILED
 
 
-def _of_the_system(error: OSError) -> str:
-    """What the operating system refused, with the file where it is known, and what to do."""
+def _system_error(error: OSError) -> str:
+    """Message of an error of the operating system: the file, the reason and advice."""
     where = "" if error.filename is None else f"{error.filename}: "
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     advice = "; free some space and run the same command again" if full else ""
@@ -96,14 +96,14 @@ def _show_warning(
 
 # -------------------------------------------------------------------- memory
 
-#: How numpy and torch say how much memory they could not get.
+#: Sizes in the messages of NumPy and torch about memory.
 _WITH_UNIT = re.compile(r"(?:[Aa]llocate) ([\d.]+) ((?:[KMGTPE]i)?B|bytes)")
 _TOO_LARGE = re.compile(r"Storage size calculation overflowed|integer multiplication overflow")
 _UNITS = {"B": 0, "bytes": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4, "PiB": 5, "EiB": 6}
 
 
-def _memory_wanted(error: BaseException) -> str | None:
-    """How much memory was wanted in vain, in words; None for an error of another kind."""
+def _memory_shortage(error: BaseException) -> str | None:
+    """Missing memory in words; ``None`` for errors of another kind."""
     text = str(error)
     amount = _WITH_UNIT.search(text)
     if amount is not None:
@@ -118,10 +118,12 @@ def _memory_wanted(error: BaseException) -> str | None:
 
 
 class _VisibleStream:
-    """A stream that writes control characters out: words and names come from files of others.
+    """Stream that escapes control characters.
+
+    Words and names come from files of unknown origin and must not control the terminal.
 
     Args:
-        stream: Where it writes to.
+        stream: The underlying stream.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -136,20 +138,20 @@ class _VisibleStream:
 
 @contextmanager
 def _visible_output() -> Iterator[None]:
-    """A context in which nothing that is printed steers the terminal."""
-    if sys.stdout is None:  # closed
+    """Context in which standard output escapes control characters."""
+    if sys.stdout is None:  # if closed
         yield
         return
     with redirect_stdout(cast("TextIO", _VisibleStream(sys.stdout))):
         yield
 
 
-#: Plain characters for those of the tables that some encodings lack.
+#: ASCII replacements of characters of the tables, for encodings that lack them.
 _PLAIN = {"−": "-", "–": "-", "…": "...", "±": "+/-", "’": "'"}
 
 
 def _plain_character(error: UnicodeError) -> tuple[str, int]:
-    """What to write in the place of a character that the output's encoding lacks."""
+    """Replacement of a character that the output's encoding lacks."""
     assert isinstance(error, UnicodeEncodeError)
     return _PLAIN.get(error.object[error.start], "?"), error.start + 1
 
@@ -159,7 +161,7 @@ codecs.register_error("torch_lntm.plain", _plain_character)
 
 @contextmanager
 def _any_encoding(stream: TextIO) -> Iterator[None]:
-    """A context in which all that is printed can be encoded, by plainer characters if need be."""
+    """Context in which printing replaces characters that the encoding of ``stream`` lacks."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is None or stream.errors != "strict":
         yield

@@ -1,4 +1,4 @@
-"""Command line and configuration files, both checked against a command's fields."""
+"""Command line and configuration files, checked against the fields of a command."""
 
 from __future__ import annotations
 
@@ -25,37 +25,38 @@ from torch_lntm.cli.commands import COMMANDS
 from torch_lntm.cli.documents import Command, visible
 from torch_lntm.errors import ConfigError
 
-#: The most characters of a configuration file.
+#: Maximum number of characters of a configuration file.
 _MOST_CHARACTERS = 100_000
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in a line, without repeating all options, and what may be meant."""
+    """Parser with errors of a single line and suggestions of similar options."""
 
     def error(self, message: str) -> NoReturn:
-        """End with an error of the options."""
+        """Exit with an error about the options."""
         text = " ".join(message.split())
         if text.startswith("unrecognized arguments:"):
             unknown = text.partition(":")[2].split()[0].partition("=")[0]
-            known = [name for action in self._actions for name in action.option_strings]
-            text += _suggestion(unknown.replace("_", "-"), known)
+            options = [name for action in self._actions for name in action.option_strings]
+            text += _suggestion(unknown.replace("_", "-"), options)
         self.exit(2, f"error: {visible(text)}\nSee {self.prog} --help.\n")
 
 
 class Typed(str):
-    """A value as it was typed on the command line, to be told from a default."""
+    """Value from the command line, as opposed to a default."""
 
 
 def read_value(name: str, hint: Any, value: Any) -> Any:
-    """The value of an option, of one of its types.
+    """Convert the value of an option to one of its types.
 
     Args:
-        name: The option's name, for messages.
-        hint: Its types: str, int, float, bool, dict, a Literal, or several, with or without None.
-        value: A text, as typed, or what stands in a file.
+        name: Name of the option, for messages.
+        hint: Type of the option: str, int, float, bool, dict, a Literal, or a union of these types
+            and None.
+        value: Text of the command line, or value of a configuration file.
 
     Raises:
-        ValueError: The value is of none of the types.
+        ValueError: The value fits none of the types.
     """
     kinds = [kind for kind in _kinds(hint) if kind is not type(None)]
     if value is None or (value == "null" and len(kinds) < len(_kinds(hint)) and str not in kinds):
@@ -77,50 +78,50 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """The values of a type that has few."""
+    """Possible values of a type, if they can be listed."""
     return ("true", "false") if kind is bool else get_args(kind) * (get_origin(kind) is Literal)
 
 
 def _of_kind(kind: Any, value: Any) -> Any:
-    """The value as one of a type.
+    """Convert a value to a type.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value has another type.
     """
-    right = False
+    is_valid = False
     if get_origin(kind) is Literal:
-        right = isinstance(value, str) and value in get_args(kind)
+        is_valid = isinstance(value, str) and value in get_args(kind)
     elif kind is str:
-        right = isinstance(value, str) and "\0" not in value
+        is_valid = isinstance(value, str) and "\0" not in value
     elif kind is bool:
         value = {"true": True, "false": False}.get(str(value).lower(), value)
-        right = isinstance(value, bool)
+        is_valid = isinstance(value, bool)
     elif get_origin(kind) is dict:
         value = yaml.safe_load(value) if isinstance(value, str) else value
-        right = isinstance(value, dict)
+        is_valid = isinstance(value, dict)
     else:
         value = kind(value) if type(value) in (str, Typed, int, kind) else value
-        right = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
-        right = right and isinstance(value, kind)
-    if not right:
+        is_valid = isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+        is_valid = is_valid and isinstance(value, kind)
+    if not is_valid:
         raise ValueError(f"{value!r} is no {kind}")
     return str(value) if isinstance(value, Typed) else value
 
 
-def _suggestion(unknown: str, known: Sequence[str]) -> str:
-    close = get_close_matches(unknown, known, n=1)
+def _suggestion(unknown: str, names: Sequence[str]) -> str:
+    close = get_close_matches(unknown, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
-    """The command that some arguments choose, and its options.
+    """Parse a command and its options.
 
     Args:
         arguments: The arguments, without the program's name.
 
     Raises:
-        SystemExit: With 2 for wrong options, with 0 after printing help or the version.
-        ConfigError: A plug-in that cannot be imported.
+        SystemExit: With code 2 for wrong options, and with code 0 after help or the version.
+        ConfigError: A plug-in cannot be imported.
     """
     arguments = _import_plugin_of(arguments)
     parser = Parser(
@@ -141,17 +142,17 @@ def parse(arguments: Sequence[str]) -> tuple[type[Command], dict[str, Any]]:
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help(sys.stdout if arguments else sys.stderr)
         parser.exit(0 if arguments else 2)
-    known = [*COMMANDS, "--help", "--version"]
-    hint = _suggestion(arguments[0], known) or f"; expected one of {', '.join(COMMANDS)}"
+    names = [*COMMANDS, "--help", "--version"]
+    hint = _suggestion(arguments[0], names) or f"; expected one of {', '.join(COMMANDS)}"
     parser.error(f"no command {arguments[0]!r}{hint}")
 
 
 class Help(argparse.HelpFormatter):
-    """Keeps the line breaks of descriptions, and leaves out types and defaults that say nothing."""
+    """Help with the line breaks of descriptions, and without uninformative types and defaults."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        said = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
-        return f"{action.help or ''}{'' if said else ' (default: %(default)s)'}"
+        hidden = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
+        return f"{action.help or ''}{'' if hidden else ' (default: %(default)s)'}"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "".join(indent + line for line in text.splitlines(keepends=True))
@@ -162,14 +163,14 @@ def _summary(command: type[Command]) -> str:
 
 
 def _options(name: str, command: type[Command], arguments: list[str]) -> dict[str, Any]:
-    """The options of a command: the defaults, then the configuration file's, then the arguments."""
+    """Options of a command. Arguments override the configuration file, which overrides defaults."""
     parser = _command_parser(f"torch-lntm {name}", command)
     config: Path | None = parser.parse_known_args(arguments)[0].config
     if config is not None:
         parser.set_defaults(**_read_config(parser, command, config))
     options = vars(parser.parse_args(arguments))
     options.pop("config")
-    _check_given(parser, command, options, config)
+    _check_required(parser, command, options, config)
     hints = typing.get_type_hints(command)
     try:
         for option, value in options.items():
@@ -180,10 +181,10 @@ def _options(name: str, command: type[Command], arguments: list[str]) -> dict[st
     return options
 
 
-def _check_given(
+def _check_required(
     parser: Parser, command: type[Command], options: dict[str, Any], config: Path | None
 ) -> None:
-    """Refuse options of which one is missing, or where a configuration file is in its place."""
+    """Refuse missing arguments, and a configuration file in the place of an argument."""
     first = options[command.positionals[0]] if command.positionals else None
     if config is None and Path(str(first)).suffix in (".yaml", ".yml"):
         parser.error(f"{first}: is a configuration file; did you mean --config {first}?")
@@ -195,7 +196,7 @@ def _check_given(
 
 
 def _import_plugin_of(arguments: Sequence[str]) -> list[str]:
-    """Import the module of ``--plugin``, which may register the command.
+    """Import the module of ``--plugin``. The module may register the command.
 
     Returns:
         The arguments, with the command first.
@@ -210,19 +211,19 @@ def _import_plugin_of(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     _import_plugin(options.plugin)
     if not others or others[0].startswith("-"):
-        return others  # help, or the version
+        return others  # help or version
     return [others[0], "--plugin", options.plugin, *others[1:]]
 
 
 def _import_plugin(plugin: str) -> None:
-    """Import a module by its name, also one in the working directory, or by its .py file.
+    """Import a module by its name or its .py file. The working directory is searched too.
 
     Raises:
-        ConfigError: It cannot be imported.
+        ConfigError: The module cannot be imported.
     """
     try:
         if plugin.endswith(".py"):
-            # A name of its own: a file such as json.py must not replace another module.
+            # A unique name, because a file such as json.py must not replace another module.
             name = f"torch_lntm_plugin_{Path(plugin).stem}"
             spec = importlib.util.spec_from_file_location(name, plugin)
             assert spec is not None
@@ -262,7 +263,7 @@ def _command_parser(prog: str, command: type[Command]) -> Parser:
     help_of = _help_of(command)
     for name in command.positionals:
         parser.add_argument(name, nargs="?", type=Typed, help=help_of[name], metavar=name.upper())
-    parser.add_argument("--config", type=Path, help="YAML or JSON file of options, by their names.")
+    parser.add_argument("--config", type=Path, help="YAML or JSON file of options by name.")
     hints = typing.get_type_hints(command)
     options = {field.name: field for field in fields(command)}
     grouped = {name for names in command.groups.values() for name in names}
@@ -275,7 +276,7 @@ def _command_parser(prog: str, command: type[Command]) -> Parser:
 
 
 def _help_of(command: type[Command]) -> dict[str, str]:
-    """The help of every option, from the docstrings."""
+    """Help of every option, from the docstrings."""
     return {
         parameter.arg_name: " ".join((parameter.description or "").split()).replace("%", "%%")
         for base in reversed(command.__mro__)
@@ -284,15 +285,15 @@ def _help_of(command: type[Command]) -> dict[str, str]:
 
 
 def add_option(group: Any, name: str, hint: Any, default: Any, text: str, **settings: Any) -> None:
-    """Add an option to a parser; values that are typed are left to :func:`read_value`.
+    """Add an option to a parser. :func:`read_value` converts the values later.
 
     Args:
-        group: The parser, or a group of it.
-        name: The option's name.
-        hint: Its types.
-        default: Its default. Truth values are flags, with others that begin by ``--no-``.
-        text: Its help.
-        **settings: Others of ``add_argument``.
+        group: The parser, or a group of the parser.
+        name: Name of the option.
+        hint: Type of the option.
+        default: Default of the option. Truth values give two flags, ``--name`` and ``--no-name``.
+        text: Help of the option.
+        **settings: Further arguments of ``add_argument``.
     """
     settings["help"] = text
     choices = ",".join(choice for kind in _kinds(hint) for choice in _choices(kind))
@@ -300,25 +301,27 @@ def add_option(group: Any, name: str, hint: Any, default: Any, text: str, **sett
         settings["action"] = argparse.BooleanOptionalAction
     else:
         settings |= {"type": Typed, "metavar": f"{{{choices}}}" if choices else name.upper()}
-    # Set below: the action would write its default into the help.
+    # The default is set separately, because the action would write it into the help.
     group.add_argument("--" + name.replace("_", "-"), default=None, **settings)
     group.set_defaults(**{name: default})
 
 
 def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str, Any]:
-    """A configuration file's options, all known and of the right type."""
+    """Read and check the options in a configuration file."""
     values = _read_yaml(parser, path)
-    known = {field.name: field for field in fields(command) if field.name not in command.line_only}
+    allowed = {
+        field.name: field for field in fields(command) if field.name not in command.line_only
+    }
     hints = typing.get_type_hints(command)
     for key, value in values.items():
         if key in command.line_only:
             parser.error(f"{path}: {key} runs code; give it on the command line, as --{key}")
-        if key not in known:
-            hint = _suggestion(str(key).replace("-", "_"), list(known))
+        if key not in allowed:
+            hint = _suggestion(str(key).replace("-", "_"), list(allowed))
             parser.error(
-                f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(known)}'}"
+                f"{path}: unknown option {key!r}{hint or f'; known: {chr(44).join(allowed)}'}"
             )
-        default = known[key].default
+        default = allowed[key].default
         if isinstance(default, bool) and not isinstance(value, bool):
             parser.error(f"{path}: {key}: expected true or false; got {value!r}")
         if default is not None and value is None:
@@ -331,7 +334,7 @@ def _read_config(parser: Parser, command: type[Command], path: Path) -> dict[str
 
 
 def _read_yaml(parser: Parser, path: Path) -> dict[Any, Any]:
-    """What stands in a configuration file, which may be of a stranger."""
+    """Read a configuration file of unknown origin."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
@@ -339,12 +342,12 @@ def _read_yaml(parser: Parser, path: Path) -> dict[Any, Any]:
             parser.error(
                 f"{path}: holds more than {_MOST_CHARACTERS} characters; is it another file?"
             )
-        # A short file can stand for billions of values by aliases of aliases.
+        # Aliases of aliases let a short file expand to billions of values.
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            parser.error(f"{path}: holds an alias, as in *name; write out what it stands for")
-        twice = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
-        if twice is not None:
-            parser.error(f"{path}: {twice}; give every option once")
+            parser.error(f"{path}: holds an alias, as in *name; write out the value")
+        repeated = _repeated_key(yaml.compose(text, Loader=yaml.SafeLoader))
+        if repeated is not None:
+            parser.error(f"{path}: {repeated}; give every option once")
         values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})")
@@ -357,7 +360,7 @@ def _read_yaml(parser: Parser, path: Path) -> dict[Any, Any]:
 
 
 def _repeated_key(node: yaml.Node | None) -> str | None:
-    """A key that stands twice in a mapping of a YAML document, with its lines."""
+    """Message about a repeated key in a mapping of a YAML document; ``None`` if there is none."""
     seen: dict[str, int] = {}
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -365,6 +368,6 @@ def _repeated_key(node: yaml.Node | None) -> str | None:
             if key.value in seen:
                 return f"{key.value!r} stands on line {seen[key.value]} and on line {line}"
             seen[str(key.value)] = line
-            if (found := _repeated_key(value)) is not None:
-                return found
+            if (message := _repeated_key(value)) is not None:
+                return message
     return None

@@ -12,22 +12,23 @@ from torch_lntm.cli.documents import DrawsPosteriors, refuse_existing, say
 
 @dataclass(kw_only=True)
 class Report(DrawsPosteriors):
-    """Write a page on a run: topics, map, correlations, documents, prevalence and scores.
+    """Write a page about a run: topics, map, correlations, documents, prevalence and scores.
 
-    The page is one HTML file that opens in any browser, without a network. Without CORPUS the run's
-    own corpus is read again, with its texts, which the page quotes.
+    The page is a single HTML file and opens in any browser, without a network. It quotes the texts
+    of the documents. CORPUS defaults to the corpus of the fit.
 
     Attributes:
         run_folder: The run's folder.
-        out: File to write; report.html in the run's folder, made again where there is one, if not
-            given.
-        by: Columns of the documents to show the topics' prevalence by, with commas between; if not
-            given the first six that put documents into groups, and for none an empty text.
-        effects: Formula of effects to show, such as "~ party"; none if not given.
+        out: File to write. Defaults to report.html in the run's folder, which is replaced.
+        by: Columns of the documents for the topics' prevalence, separated by commas. Defaults to
+            the first six columns that divide the documents into groups. An empty text shows no
+            column.
+        effects: Formula of effects to show, such as "~ party". By default the page shows no
+            effects.
         title: Title of the page.
-        num_words: Top words of each topic.
-        num_docs: Documents to show of each topic.
-        overwrite: Replace a file that is there already.
+        num_words: Number of top words of each topic.
+        num_docs: Number of documents to show for each topic.
+        overwrite: Replace an existing file.
     """
 
     positionals = ("run_folder", "corpus")
@@ -81,7 +82,7 @@ class Report(DrawsPosteriors):
         return 0
 
     def texts(self) -> Iterable[str] | None:
-        """The documents' texts, where the corpus has them and can be read twice."""
+        """Texts of the documents; ``None`` for counts and for standard input."""
         from torch_lntm.corpus.examples import example_file, lee_file
         from torch_lntm.corpus.readers import find_format, holds_texts
         from torch_lntm.corpus.readers.texts import TextOptions, TextStream
@@ -97,5 +98,5 @@ class Report(DrawsPosteriors):
         if not holds_texts(path, format, self.text_field):
             return None
         names = ("text_field", "label_field", "encoding", "delimiter")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return TextStream(path, format, TextOptions(**given))
+        options = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return TextStream(path, format, TextOptions(**options))

@@ -1,4 +1,4 @@
-"""What ``torch-lntm fit`` knows of fits that are there already, and says of their ends."""
+"""Finished runs of ``torch-lntm fit``, and a summary of a fit's progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch_lntm.inference import FitResult
     from torch_lntm.io import Run
 
-#: What may differ when a killed fit is continued.
+#: Options that may change when a killed fit is continued.
 CHANGEABLE = (
     *("out", "overwrite", "threads", "progress", "num_words", "checkpoint_seconds"),
     "keep_chains",
@@ -21,18 +21,18 @@ CHANGEABLE = (
 
 
 def same_run(path: Path, corpus: Corpus, fixed: dict[str, Any]) -> Run | None:
-    """The run in a folder, if it was asked for by the same configuration and corpus."""
+    """The run in a folder, if its configuration and its corpus are equal; ``None`` otherwise."""
     if not (path / "metadata.json").is_file():
         return None
     run = lntm.load_run(path)
-    found = {name: value for name, value in run.config.items() if name not in CHANGEABLE}
-    same = found == json.loads(json.dumps(fixed))
+    config = {name: value for name, value in run.config.items() if name not in CHANGEABLE}
+    is_equal = config == json.loads(json.dumps(fixed))
     fingerprint = run.metadata.get("corpus", {}).get("fingerprint")
-    return run if same and fingerprint == corpus.fingerprint() else None
+    return run if is_equal and fingerprint == corpus.fingerprint() else None
 
 
 def stage(result: FitResult) -> str:
-    """How far a fit came."""
+    """Last phase, iteration and objective of a fit, in words."""
     if not result.history:
         return "the start"
     last = result.history[-1]

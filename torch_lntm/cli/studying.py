@@ -1,4 +1,4 @@
-"""``torch-lntm effects`` and ``select``: what topics depend on, and how many there should be."""
+"""``torch-lntm effects`` and ``select``: covariates of topics, and the number of topics."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from torch_lntm.errors import ConfigError
 
 @dataclass(kw_only=True)
 class Effects(DrawsPosteriors):
-    """Print how the topic proportions of a run depend on columns of its documents.
+    """Print the effects of columns of the documents on the topic proportions.
 
-    Without CORPUS the run's own corpus is read again, the documents held out from the fit included.
+    CORPUS defaults to the corpus of the fit, including the held-out documents.
 
     Attributes:
         run_folder: The run's folder.
-        formula: The columns, such as "~ party * bs(date, df=6)"; if not given, those that the
-            model's prevalence depends on.
-        topics: Topics to regress, with commas between; all if not given.
-        standard_errors: Standard errors of the regression, classical or robust to unequal
-            variances.
-        clusters: Column of groups within which documents may depend on each other.
+        formula: Formula of the columns, such as "~ party * bs(date, df=6)". Defaults to the
+            formula of the model's prevalence.
+        topics: Topics to regress, separated by commas. Defaults to all topics.
+        standard_errors: Standard errors of the regression: classical, or robust to unequal
+            variances (HC0 to HC3).
+        clusters: Column of groups of dependent documents.
         weights: Column of the documents' weights.
-        draws: Source of the draws. guide: the approximation that the run's posterior names, or the
-            model's usual one after posterior hmc. chains: chains of each document, which
-            approximate nothing and take longer; after posterior hmc they continue the fit's.
-            joint: one chain over documents, topics and prior together, whose intervals hold what
-            the fit leaves open of all, as they must where documents are short. auto: chains after
-            posterior hmc, the guide otherwise.
+        draws: Source of the draws. guide: The approximation of the run's posterior, or the model's
+            default guide after posterior hmc. chains: Chains for each document. They are slower and
+            need no approximation, and they continue the chains of a fit by hmc. joint: A joint
+            chain of documents, topics and prior. Its intervals include the uncertainty of the fit,
+            as is necessary for short documents. auto: chains after posterior hmc, and guide
+            otherwise.
         level: Probability of the intervals.
-        predict: Column to print expected proportions at the values of, instead of coefficients.
-        print_as: How to print them.
-        figure: File to draw the predictions in, such as effects.png; needs --predict, and shows
-            most with a few --topics.
+        predict: Column for predictions. Prints the expected proportions at the values of this
+            column instead of coefficients.
+        print_as: Output format.
+        figure: File for a figure of the predictions, such as effects.png. Needs --predict. Choose a
+            few --topics for a clear figure.
     """
 
     positionals = ("run_folder", "corpus")
@@ -113,10 +114,12 @@ class Effects(DrawsPosteriors):
 
 
 def _own_formula(model: Any) -> str:
-    """The formula of a model's prevalence."""
+    """Formula of the prevalence of a model."""
     covariates = getattr(model.prior, "covariates", None)
     if covariates is None or covariates.formula is None:
-        raise ConfigError("formula: the model has none of its own; give one by --formula")
+        raise ConfigError(
+            "formula: the model has no formula of prevalence; give a formula by --formula"
+        )
     text: str = covariates.formula.text
     return text
 
@@ -134,7 +137,7 @@ def _save_figure(figure: Any, path: str) -> None:
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """The numbers of an option such as ``"10,20,50"``."""
+    """Numbers in an option such as ``"10,20,50"``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -143,24 +146,24 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 @dataclass(kw_only=True)
 class Select(ChoosesWords, OnDocuments):
-    """Fit models of several numbers of topics, judge them on one split, and recommend one.
+    """Compare several numbers of topics on a split of the documents, and recommend a number.
 
-    Ctrl-C ends the fits, and those that are complete are judged.
+    Ctrl-C ends the fits. The completed fits are compared.
 
     Attributes:
-        num_topics: Numbers of topics to try, with commas between.
-        model: Model to fit: ctm, lntm, iftm, lda or stm, or the name of one that a plug-in
-            registers.
-        posterior: Approximation of the documents' posteriors, as for fit; auto if not given.
-        prevalence: Formula of the columns that the prevalence of topics depends on, for stm.
-        content: Column of the groups between which the words of topics differ, for stm.
-        num_seeds: Fits of each number of topics; two or more show how stable topics are.
+        num_topics: Numbers of topics to try, separated by commas.
+        model: Model to fit: ctm, lntm, iftm, lda, stm or a model of a plug-in.
+        posterior: Method for the documents' posteriors, as for fit. Defaults to auto.
+        prevalence: Formula of the columns for the prevalence of topics, for stm.
+        content: Column of groups of documents with different words of topics, for stm.
+        num_seeds: Number of fits for each number of topics. Two or more fits show the stability of
+            topics.
         test_fraction: Share of the documents to hold out.
-        top_n: Top words of each topic for coherence and exclusivity.
-        likelihood: Estimate the log likelihood of whole held-out documents too, by annealed
-            importance sampling, which takes about as long as the fits.
-        print_as: How to print the criteria.
-        figure: File to draw them in, such as topics.png.
+        top_n: Number of top words of each topic for coherence and exclusivity.
+        likelihood: Also estimate the log likelihood of complete held-out documents, by annealed
+            importance sampling. This takes about as long as the fits.
+        print_as: Output format of the criteria.
+        figure: File for a figure of the criteria, such as topics.png.
     """
 
     positionals = ("corpus",)
