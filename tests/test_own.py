@@ -47,25 +47,25 @@ def corpus() -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def mine(corpus):
+def own_code(corpus):
     """The names that the two pages define, as their code runs from top to bottom."""
-    module = ModuleType("mine")
+    module = ModuleType("own_code")
     module.__dict__["corpus"] = corpus
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
         for page in ("own_prior.md", "own_guide.md"):
             exec(compile(code_of(page), page, "exec"), module.__dict__)
-    sys.modules["mine"] = module
+    sys.modules["own_code"] = module
     yield module
-    del sys.modules["mine"], CONSTRUCTORS["toeplitz"], GUIDES["mode"]
+    del sys.modules["own_code"], CONSTRUCTORS["toeplitz"], GUIDES["mode"]
 
 
-def make_model(mine, kind: str, dtype: torch.dtype = torch.float64) -> TopicModel:
+def make_model(own_code, kind: str, dtype: torch.dtype = torch.float64) -> TopicModel:
     generator = torch.Generator().manual_seed(0)
     topics = DirichletTopics(NUM_TOPICS, NUM_WORDS, dtype=dtype, generator=generator)
     if kind == "toeplitz":
-        return TopicModel(mine.ToeplitzPrior(NUM_TOPICS, dtype=dtype), topics)
-    return TopicModel(mine.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
+        return TopicModel(own_code.ToeplitzPrior(NUM_TOPICS, dtype=dtype), topics)
+    return TopicModel(own_code.CovariatePrior(NUM_TOPICS, 2, dtype=dtype), topics)
 
 
 each_kind = pytest.mark.parametrize("kind", ["toeplitz", "covariates"])
@@ -73,16 +73,16 @@ each_kind = pytest.mark.parametrize("kind", ["toeplitz", "covariates"])
 
 @pytest.mark.slow
 @each_kind
-def test_it_keeps_the_contract(mine, corpus, kind) -> None:
-    prior = make_model(mine, kind).prior
+def test_user_priors_keep_the_contract(own_code, corpus, kind) -> None:
+    prior = make_model(own_code, kind).prior
     batch = corpus.batch(np.arange(4), dtype=torch.float64)
     lntm.testing.check_prior(prior, batch, exact_m_step=kind == "covariates")
 
 
 @pytest.mark.slow
 @each_kind
-def test_every_normal_guide_solves_it(mine, corpus, kind) -> None:
-    model = make_model(mine, kind)
+def test_every_normal_guide_solves_user_priors(own_code, corpus, kind) -> None:
+    model = make_model(own_code, kind)
     names = guides_for(model)
     assert {"taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"} <= set(names)
     for name in names:
@@ -93,8 +93,8 @@ def test_every_normal_guide_solves_it(mine, corpus, kind) -> None:
 @pytest.mark.slow
 @each_kind
 @pytest.mark.parametrize("name", ["taylor", "laplace", "blei-lafferty", "khan-bouchard", "mode"])
-def test_variational_em_fits_it(mine, corpus, kind, name) -> None:
-    model = make_model(mine, kind)
+def test_variational_em_fits_user_priors(own_code, corpus, kind, name) -> None:
+    model = make_model(own_code, kind)
     before = {key: value.clone() for key, value in model.prior.state_dict().items()}
     guide = make_guide(name, model)
     result = VariationalEM(model, guide, max_iterations=3, progress=False).fit(corpus)
@@ -107,8 +107,8 @@ def test_variational_em_fits_it(mine, corpus, kind, name) -> None:
 
 @pytest.mark.slow
 @each_kind
-def test_stock_pyro_takes_it(mine, corpus, kind) -> None:
-    model = make_model(mine, kind)
+def test_plain_pyro_runs_user_priors(own_code, corpus, kind) -> None:
+    model = make_model(own_code, kind)
     batch = corpus.batch(np.arange(6), dtype=torch.float64)
     svi = SVI(
         model, make_guide("taylor", model), pyro.optim.Adam({"lr": 0.05}), TraceMeanField_ELBO()
@@ -124,8 +124,8 @@ def test_stock_pyro_takes_it(mine, corpus, kind) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_guides_emit_it_for_batches_of_any_dtype(mine, corpus, dtype) -> None:
-    model = make_model(mine, "covariates")
+def test_guides_accept_batches_of_any_dtype(own_code, corpus, dtype) -> None:
+    model = make_model(own_code, "covariates")
     batch = corpus.batch(np.arange(6), dtype=dtype)
     for name in guides_for(model):
         assert make_guide(name, model)(batch).dtype == torch.float64
@@ -133,8 +133,8 @@ def test_guides_emit_it_for_batches_of_any_dtype(mine, corpus, dtype) -> None:
 
 @pytest.mark.slow
 @each_kind
-def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
-    model = make_model(mine, kind)
+def test_samplers_and_evaluators_accept_user_priors(own_code, corpus, kind) -> None:
+    model = make_model(own_code, kind)
     guide = make_guide("laplace", model)
     VariationalEM(model, guide, max_iterations=2, progress=False).fit(corpus)
     sampled = DocumentHMC(model, num_chains=2).run(
@@ -161,13 +161,13 @@ def test_samplers_and_evaluators_take_it(mine, corpus, kind) -> None:
 
 @pytest.mark.slow
 @each_kind
-def test_monte_carlo_em_fits_it(mine, corpus, kind) -> None:
-    model = make_model(mine, kind)
+def test_monte_carlo_em_fits_user_priors(own_code, corpus, kind) -> None:
+    model = make_model(own_code, kind)
     result = MonteCarloEM(model, max_epochs=3, num_transitions=10, progress=False).fit(corpus)
     assert result.history[-1]["perplexity"] < NUM_WORDS
 
 
-def test_a_prior_that_leaves_something_out_is_told_what(corpus) -> None:
+def test_the_error_for_an_incomplete_prior_names_the_method(corpus) -> None:
     class Unfinished(lntm.models.NormalPrior):
         def location(self, batch):
             return torch.zeros(NUM_TOPICS)
@@ -177,8 +177,8 @@ def test_a_prior_that_leaves_something_out_is_told_what(corpus) -> None:
         make_guide("taylor", model).posterior(corpus.batch())
 
 
-def test_generate_draws_from_it(mine) -> None:
-    model = make_model(mine, "covariates")
+def test_generate_draws_from_user_priors(own_code) -> None:
+    model = make_model(own_code, "covariates")
     with torch.no_grad():
         model.prior.weights.copy_(torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 0.0]]))
     x = np.stack([np.ones(400), np.repeat([-1.0, 1.0], 200)], 1)
@@ -193,22 +193,22 @@ def test_generate_draws_from_it(mine) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[3, -1], [2.5, 3], [math.nan, 1], 4])
-def test_lengths_that_cannot_be_are_refused(mine, lengths) -> None:
+def test_invalid_lengths_are_refused(own_code, lengths) -> None:
     with pytest.raises(ConfigError, match="expected a whole number of tokens for each document"):
-        make_model(mine, "toeplitz").generate(lengths)
+        make_model(own_code, "toeplitz").generate(lengths)
 
 
-def test_generate_refuses_covariates_of_other_documents(mine) -> None:
+def test_generate_refuses_covariates_with_a_wrong_number_of_rows(own_code) -> None:
     with pytest.raises(lntm.errors.CorpusError, match=r"covariate 'x': .* the 2 documents"):
-        make_model(mine, "covariates").generate([3, 4], covariates={"x": np.ones((3, 2))})
+        make_model(own_code, "covariates").generate([3, 4], covariates={"x": np.ones((3, 2))})
 
 
-def test_variational_em_learns_what_covariates_do(mine) -> None:
+def test_variational_em_recovers_the_slopes(own_code) -> None:
     """Slopes come back, although engines visit documents in an order of their own."""
     rng = np.random.default_rng(3)
     topics = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), NUM_TOPICS) + 1e-3)
     truth = TopicModel(
-        mine.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
+        own_code.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
         DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
     )
     slopes = torch.tensor([[0.5, 0.0, -0.5], [1.0, -1.0, 0.0]], dtype=torch.float64)
@@ -218,7 +218,7 @@ def test_variational_em_learns_what_covariates_do(mine) -> None:
     x = np.stack([np.ones(500), rng.normal(size=500)], 1)
     made, _ = truth.generate([80] * 500, covariates={"x": x}, seed=0)
     model = TopicModel(
-        mine.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
+        own_code.CovariatePrior(NUM_TOPICS, 2, dtype=torch.float64),
         DirichletTopics(NUM_TOPICS, 30, probs=topics, dtype=torch.float64),
     )
     guide = make_guide("taylor", model)
@@ -230,35 +230,43 @@ def test_variational_em_learns_what_covariates_do(mine) -> None:
 
 
 @pytest.mark.slow
-def test_a_name_makes_it_known_to_files_and_the_command_line(
-    mine, corpus, tmp_path, capsys
+def test_registered_models_work_with_files_and_the_command_line(
+    own_code, corpus, tmp_path, capsys
 ) -> None:
-    unnamed = make_model(mine, "toeplitz")
+    unnamed = make_model(own_code, "toeplitz")
     with pytest.raises(ConfigError, match=r"models\.register"):
         save_model(tmp_path / "model", unnamed)
     assert not (tmp_path / "model").exists()
-    model = mine.toeplitz(NUM_TOPICS, NUM_WORDS)
+    model = own_code.toeplitz(NUM_TOPICS, NUM_WORDS)
     with torch.no_grad():
         model.prior.rho.fill_(0.4)
     save_model(tmp_path / "model", model)
     again = load_model(tmp_path / "model")
-    assert type(again.prior) is mine.ToeplitzPrior
+    assert type(again.prior) is own_code.ToeplitzPrior
     assert again.prior.rho.item() == pytest.approx(0.4)
     corpus.save(tmp_path / "corpus.npz")
     run = tmp_path / "run"
     arguments = ["--model", "toeplitz", "--num-topics", "3", "--posterior", "mode"]
-    fit = ["fit", str(tmp_path / "corpus.npz"), *arguments, "--out", str(run), "--plugin", "mine"]
+    fit = [
+        "fit",
+        str(tmp_path / "corpus.npz"),
+        *arguments,
+        "--out",
+        str(run),
+        "--plugin",
+        "own_code",
+    ]
     assert main([*fit, "--no-progress", "--max-iterations", "2"]) == 0
     out = tmp_path / "theta.csv"
     transform = ["transform", str(run), str(tmp_path / "corpus.npz"), "--out", str(out)]
-    assert main([*transform, "--plugin", "mine", "--no-progress"]) == 0
+    assert main([*transform, "--plugin", "own_code", "--no-progress"]) == 0
     assert len(out.read_text().splitlines()) == NUM_DOCS + 1
     capsys.readouterr()
 
 
-def test_a_mean_of_its_own_is_not_drawn_by_the_rule_of_a_base(mine, corpus) -> None:
+def test_a_subclass_with_a_new_mean_does_not_inherit_the_draw(own_code, corpus) -> None:
     """The base pools documents about one mean, which this prior does not have."""
-    model = make_model(mine, "covariates")
+    model = make_model(own_code, "covariates")
     assert is_up_to_date(ctm(2, 3).prior, "draw_", "location", "statistics")
     assert not is_up_to_date(model.prior, "draw_", "location", "statistics")
     with pytest.raises(lntm.errors.IncompatibleGuideError, match="no method draw_ of its own"):

@@ -37,36 +37,36 @@ def corpus() -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def mine(corpus):
+def own_code(corpus):
     """The names that the two pages define, as their code runs from top to bottom."""
-    module = ModuleType("mine")
+    module = ModuleType("own_code")
     module.__dict__["corpus"] = corpus
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lntm.errors.ConvergenceWarning)
         for page in ("own_topics.md", "own_words.md"):
             exec(compile(code_of(page), page, "exec"), module.__dict__)
-    sys.modules["mine"] = module
+    sys.modules["own_code"] = module
     yield module
-    del sys.modules["mine"]
+    del sys.modules["own_code"]
     for name in KINDS:
         del CONSTRUCTORS[name]
 
 
 @pytest.fixture
-def make(mine, corpus):
+def make(own_code, corpus):
     """A function that makes a model of a kind, with random parameters in float64."""
 
     def make_model(kind: str) -> TopicModel:
         sizes = (3, NUM_WORDS)
         if kind == "embedded":
             rho = torch.randn(NUM_WORDS, 8, generator=torch.Generator().manual_seed(1))
-            model = mine.embedded(*sizes, embeddings=rho, vocabulary=corpus.vocabulary)
+            model = own_code.embedded(*sizes, embeddings=rho, vocabulary=corpus.vocabulary)
         elif kind == "periods":
             periods = lntm.models.Groups.of(corpus, "year")
-            model = mine.periods_model(*sizes, periods=periods, vocabulary=corpus.vocabulary)
+            model = own_code.periods_model(*sizes, periods=periods, vocabulary=corpus.vocabulary)
         else:
             background = torch.arange(1.0, NUM_WORDS + 1, dtype=torch.float64)
-            model = mine.background_model(*sizes, background=background)
+            model = own_code.background_model(*sizes, background=background)
         return model.double()
 
     return make_model
@@ -85,7 +85,7 @@ def test_the_classes_are_as_short_as_the_pages_say() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_contracts_hold(make, corpus, kind) -> None:
+def test_user_parts_keep_their_contracts(make, corpus, kind) -> None:
     model = make(kind)
     batch = batch_of(model, corpus[:6])
     lntm.testing.check_topics(model.topics, batch)
@@ -106,7 +106,7 @@ def test_variational_em_raises_its_bound(make, corpus, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_monte_carlo_em_fits_them(make, corpus, kind) -> None:
+def test_monte_carlo_em_fits_user_parts(make, corpus, kind) -> None:
     for update in make(kind).topics.updates:
         model = make(kind)
         engine = lntm.inference.MonteCarloEM(
@@ -202,7 +202,7 @@ def test_generated_words_have_the_probabilities_of_the_model(make, corpus, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_models_come_back(make, corpus, kind, tmp_path) -> None:
+def test_models_with_user_parts_survive_saving_and_loading(make, corpus, kind, tmp_path) -> None:
     model = make(kind)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -218,7 +218,7 @@ def test_saved_models_come_back(make, corpus, kind, tmp_path) -> None:
     assert torch.equal(one, other)
 
 
-def test_a_model_of_other_sizes_is_refused_before_memory_is_taken(make, tmp_path) -> None:
+def test_a_model_of_wrong_size_is_refused_before_allocation(make, tmp_path) -> None:
     lntm.save_model(make("embedded").float(), tmp_path / "model")
     file = tmp_path / "model" / "model.json"
     text = file.read_text()
@@ -229,7 +229,7 @@ def test_a_model_of_other_sizes_is_refused_before_memory_is_taken(make, tmp_path
 
 
 @pytest.mark.slow
-def test_the_command_line_fits_and_reads_them(mine, corpus, tmp_path, capsys) -> None:
+def test_the_command_line_fits_and_loads_user_parts(own_code, corpus, tmp_path, capsys) -> None:
     plugin = tmp_path / "own.py"
     code = code_of("own_topics.md")
     code = "\n".join(
@@ -248,7 +248,7 @@ def test_the_command_line_fits_and_reads_them(mine, corpus, tmp_path, capsys) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_joint_chains_sample_this_model_or_refuse_it_by_name(make, corpus, kind) -> None:
+def test_joint_chains_sample_user_parts_or_refuse_them_by_name(make, corpus, kind) -> None:
     model = make(kind)
     name = {"embedded": "EmbeddedTopics", "periods": "PeriodTopics"}.get(kind, "BackgroundWords")
     with pytest.raises(IncompatibleGuideError, match=f"{name} has no method draw_"):
@@ -268,7 +268,7 @@ class TiedTopics(lntm.models.DirichletTopics):
         super().m_step(word_counts)
 
 
-def test_a_joint_chain_does_not_untie_tied_topics(corpus) -> None:
+def test_joint_chains_keep_tied_topics_tied(corpus) -> None:
     topics = TiedTopics(3, NUM_WORDS)
     model = TopicModel(lntm.models.LogisticNormalPrior(3), topics)
     with pytest.raises(IncompatibleGuideError, match="TiedTopics has no method draw_ of its own"):
@@ -282,7 +282,7 @@ class GradientNamed(lntm.models.DirichletTopics):
         return SimpleNamespace()
 
 
-def test_the_name_of_a_method_does_not_choose_the_algorithm(corpus) -> None:
+def test_method_names_do_not_change_the_algorithm(corpus) -> None:
     prior = lntm.models.LogisticNormalPrior
     plain = TopicModel(prior(3), lntm.models.DirichletTopics(3, NUM_WORDS))
     named = TopicModel(prior(3), GradientNamed(3, NUM_WORDS))
@@ -295,7 +295,7 @@ def test_the_name_of_a_method_does_not_choose_the_algorithm(corpus) -> None:
     assert torch.equal(plain.topics.probs, named.topics.probs)
 
 
-def test_a_subclass_that_leaves_something_out_is_told_what(corpus) -> None:
+def test_the_error_for_an_incomplete_subclass_names_the_method(corpus) -> None:
     class Unfinished(lntm.models.Topics):
         def sites(self):
             return {}
@@ -305,14 +305,14 @@ def test_a_subclass_that_leaves_something_out_is_told_what(corpus) -> None:
         _ = model.topics.probs
 
 
-def test_given_probabilities_are_met_where_the_parameters_allow_it(mine) -> None:
-    topics = mine.EmbeddedTopics(3, 20 * torch.eye(NUM_WORDS, dtype=torch.float64))
+def test_set_reaches_probabilities_within_the_family(own_code) -> None:
+    topics = own_code.EmbeddedTopics(3, 20 * torch.eye(NUM_WORDS, dtype=torch.float64))
     wanted = np.random.default_rng(0).dirichlet(np.full(NUM_WORDS, 2.0), 3)
     topics.set_(torch.from_numpy(wanted))
     np.testing.assert_allclose(topics.probs.detach().numpy(), wanted, atol=1e-4)
 
 
-def test_steps_by_gradients_continue_with_the_moments_of_every_parameter(make) -> None:
+def test_a_continued_fit_by_gradients_keeps_adams_moments(make) -> None:
     counts = torch.rand(3, 3 * NUM_WORDS, dtype=torch.float64) * 9
     whole, parts = make("periods").topics, make("periods").topics
     ascent = TopicAscent(whole, 0.1)

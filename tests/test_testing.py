@@ -148,7 +148,7 @@ def _with_space(kind: type[NormalSpace]) -> _Prior:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_broken_prior_is_found(prior, message, batch) -> None:
+def test_check_prior_finds_broken_priors(prior, message, batch) -> None:
     testing.check_prior(_Prior(), batch)
     with pytest.raises(AssertionError, match=message):
         testing.check_prior(prior, batch)
@@ -173,7 +173,7 @@ class _AnotherSite(TaylorGuide):
     ("guide", "message"),
     [(_DependsOnNeighbours, "shares its batch"), (_AnotherSite, "the guide emits")],
 )
-def test_a_broken_guide_is_found(guide, message, batch) -> None:
+def test_check_guide_finds_broken_guides(guide, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_guide(guide(make_model("ctm")), batch)
 
@@ -202,7 +202,7 @@ class _Resting(_Prior):
         (_Resting, "does not maximise"),
     ],
 )
-def test_priors_that_mislead_a_fit_are_found(prior, message, batch) -> None:
+def test_check_prior_finds_priors_that_mislead_fits(prior, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_prior(prior(), batch)
 
@@ -232,7 +232,7 @@ class _Elsewhere(TaylorGuide):
         (_Elsewhere, "emits as eta is not the posterior"),
     ],
 )
-def test_guides_that_mislead_are_found(guide, message, batch) -> None:
+def test_check_guide_finds_misleading_guides(guide, message, batch) -> None:
     topics = torch.eye(3, NUM_WORDS, dtype=torch.float64) + 0.02
     model = ctm(3, NUM_WORDS, topics=topics / topics.sum(1, keepdim=True), dtype="float64")
     with pytest.raises(AssertionError, match=message):

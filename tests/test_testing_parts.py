@@ -144,12 +144,12 @@ class _OtherGroup(models.ContentTopics):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_broken_topics_are_found(topics, message, batch) -> None:
+def test_check_topics_finds_broken_topics(topics, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_topics(topics, batch)
 
 
-def test_topics_of_another_group_are_found(corpus) -> None:
+def test_check_topics_finds_topics_of_a_wrong_group(corpus) -> None:
     groups = models.Groups.of(corpus, "party")
     topics = _OtherGroup(3, NUM_WORDS, groups, penalty=1.0)
     with torch.no_grad():
@@ -239,12 +239,12 @@ class _IgnoresWeights(DirichletMultinomial):
         (_IgnoresWeights, "does not follow the weights"),
     ],
 )
-def test_broken_words_are_found(kind, message, batch) -> None:
+def test_check_words_finds_broken_words(kind, message, batch) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_words(kind(2.0), batch)
 
 
-def test_terms_that_are_not_convex_are_found(batch) -> None:
+def test_check_words_finds_nonconvex_terms(batch) -> None:
     with pytest.raises(AssertionError, match="not convex"):
         testing.check_words(_Concave(), batch)
 

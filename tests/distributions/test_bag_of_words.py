@@ -28,7 +28,7 @@ def bags(device: torch.device, lengths: list[int] | None = None) -> BagOfWords:
     )
 
 
-def test_log_prob_sums_over_topic_assignments_for_every_form_of_counts(device) -> None:
+def test_log_prob_sums_over_topic_assignments_for_every_type_of_counts(device) -> None:
     expected = torch.from_numpy(enumerate_assignments(THETA, TOPICS, COUNTS)[0])
     batch = make_batch(COUNTS, device)
     dense = torch.from_numpy(COUNTS).to(device)
@@ -36,7 +36,7 @@ def test_log_prob_sums_over_topic_assignments_for_every_form_of_counts(device) -
         torch.testing.assert_close(bags(device).log_prob(value).cpu(), expected)
 
 
-def test_expand_and_leading_dimensions(device) -> None:
+def test_expand_adds_leading_dimensions(device) -> None:
     expanded = bags(device).expand([5, 2, 4])
     assert expanded.batch_shape == (5, 2, 4)
     assert expanded.event_shape == (6,)
@@ -56,7 +56,7 @@ def test_leading_dimensions_of_theta_topics_and_counts_broadcast(device) -> None
     torch.testing.assert_close(got, (counts * words).sum(-1))
 
 
-def test_draws_have_the_shape_that_was_asked_for(device) -> None:
+def test_draws_have_the_requested_shape(device) -> None:
     lengths = [30, 0, 4, 9]
     draws = bags(device, lengths).expand([2, 4]).sample(torch.Size([3]))
     assert draws.shape == (3, 2, 4, 6)
@@ -65,7 +65,7 @@ def test_draws_have_the_shape_that_was_asked_for(device) -> None:
     assert len({tuple(draw.to_dense().flatten().tolist()) for row in draws for draw in row}) == 6
 
 
-def test_it_is_an_ordinary_pyro_site(device) -> None:
+def test_bags_of_words_work_as_a_pyro_site(device) -> None:
     theta = torch.from_numpy(THETA).to(device).requires_grad_()
     topics = torch.from_numpy(TOPICS).to(device)
     batch = make_batch(COUNTS, device)
@@ -81,7 +81,7 @@ def test_it_is_an_ordinary_pyro_site(device) -> None:
     assert bool(theta.grad[0].all())
 
 
-def test_sampled_words_have_the_mixture_s_frequencies(device, generator) -> None:
+def test_sampled_words_have_the_frequencies_of_the_mixture(device, generator) -> None:
     lengths = [20_000, 0, 5_000, 1]
     csr = bags(device, lengths).sample_counts(generator)
     assert csr.layout == torch.sparse_csr
@@ -93,7 +93,7 @@ def test_sampled_words_have_the_mixture_s_frequencies(device, generator) -> None
         assert p_value > 1e-6
 
 
-def test_sampling_follows_its_generator(device) -> None:
+def test_sampling_is_determined_by_its_generator(device) -> None:
     q = bags(device, [30, 0, 4, 9])
     draws = [q.sample_counts(torch.Generator(device).manual_seed(s)).to_dense() for s in (1, 1, 2)]
     assert torch.equal(draws[0], draws[1])
@@ -117,7 +117,7 @@ def test_topics_of_probability_zero_are_never_drawn(device, generator) -> None:
     assert q.sample_counts(generator).to_dense().tolist() == [[0, 5000, 0]]
 
 
-def test_errors(device) -> None:
+def test_invalid_arguments_are_refused(device) -> None:
     theta, topics = torch.from_numpy(THETA).to(device), torch.from_numpy(TOPICS).to(device)
     with pytest.raises(ValueError, match=r"theta has 2 topics .* topics has 3 rows"):
         BagOfWords(theta[:, :2], topics)

@@ -38,7 +38,7 @@ def huge(device: torch.device) -> DocumentBatch:
     )
 
 
-def test_any_function_sees_the_dense_counts(counts, device) -> None:
+def test_other_functions_get_dense_counts(counts, device) -> None:
     dense = DENSE.to(device)
     for function in (
         lambda c: c + 1,
@@ -75,7 +75,7 @@ def test_any_function_sees_the_dense_counts(counts, device) -> None:
     assert float(counts.sum()) == float(dense.sum())
 
 
-def test_one_batch_stands_for_every_leading_index(counts, device) -> None:
+def test_a_single_batch_is_shared_by_all_leading_indices(counts, device) -> None:
     same = torch.stack([WordCounts(counts.batches[0])] * 4).reshape(2, 1, 2, 3, 5)
     assert isinstance(same, WordCounts)
     assert len(same.batches) == 1
@@ -83,7 +83,7 @@ def test_one_batch_stands_for_every_leading_index(counts, device) -> None:
     assert isinstance(same[1], WordCounts)
 
 
-def test_what_handlers_do_to_a_value_makes_nothing_dense(device) -> None:
+def test_pyro_handlers_keep_counts_sparse(device) -> None:
     counts = WordCounts(huge(device))
     assert counts.numel() == 10**12
     several = torch.stack([counts.detach(), counts]).reshape(2, 1, *counts.shape).double()
@@ -94,7 +94,7 @@ def test_what_handlers_do_to_a_value_makes_nothing_dense(device) -> None:
     assert "nnz=1000000" in repr(several)
 
 
-def test_counts_too_large_to_be_dense_are_refused(device) -> None:
+def test_very_large_counts_are_not_made_dense(device) -> None:
     counts = WordCounts(huge(device))
     for function in (lambda c: c.sum(), lambda c: c.numpy(), lambda c: c + 1):
         with pytest.raises(ConfigError, match=f"the limit is {MAX_DENSE:,}"):

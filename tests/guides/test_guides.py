@@ -32,7 +32,7 @@ def trace_of(program: Any, batch: Any) -> Any:
 
 
 @each_pair
-def test_a_guide_emits_its_posterior_at_the_model_s_sites(device, family, name) -> None:
+def test_a_guide_emits_its_posterior_at_the_models_sites(device, family, name) -> None:
     model = make_model(family).to(device)
     batch = make_batch(make_counts(LENGTHS), device, corpus_size=12)
     guide = make_guide(name, model, tolerance=1e-8)
@@ -60,7 +60,7 @@ def test_a_guide_emits_its_posterior_at_the_model_s_sites(device, family, name) 
 
 
 @pytest.mark.parametrize("name", ["taylor", "laplace"])
-def test_the_sources_site_is_their_exact_conditional(device, name) -> None:
+def test_the_source_site_has_the_exact_conditional_distribution(device, name) -> None:
     """log q(source | eta) is log p(source, eta) less the marginal log p(eta)."""
     model = make_model("iftm(source='gaussian')").to(device)
     batch = make_batch(make_counts(LENGTHS), device)
@@ -76,7 +76,7 @@ def test_the_sources_site_is_their_exact_conditional(device, name) -> None:
 
 @pytest.mark.slow
 @each_pair
-def test_svi_starts_documents_where_it_left_them(family, name) -> None:
+def test_svi_starts_documents_at_their_last_solution(family, name) -> None:
     """Called again at the same parameters, a solver has next to nothing left to do."""
     guide = make_guide(name, make_model(family), tolerance=1e-6, max_iterations=500)
     batch = make_batch(make_counts((30, 1, 8, 60, 3)))
@@ -110,7 +110,7 @@ def test_svi_starts_documents_where_it_left_them(family, name) -> None:
 
 
 @each_pair
-def test_a_posterior_follows_the_model_s_present_parameters(device, family, name) -> None:
+def test_a_posterior_uses_the_models_current_parameters(device, family, name) -> None:
     model, batch = make_model(family).to(device), make_batch(make_counts(), device)
     guide = GUIDES[name](model)
     before = guide.posterior(batch).theta_mode()
@@ -128,7 +128,7 @@ def test_a_posterior_follows_the_model_s_present_parameters(device, family, name
 
 @pytest.mark.slow
 @each_pair
-def test_a_posterior_does_not_depend_on_its_batch(device, family, name) -> None:
+def test_a_posterior_is_independent_of_its_batch(device, family, name) -> None:
     model, counts = make_model(family).to(device), make_counts((30, 1, 0, 8, 60, 3))
     guide = make_guide(name, model, tolerance=1e-8)
     together = guide.posterior(make_batch(counts, device))
@@ -139,7 +139,7 @@ def test_a_posterior_does_not_depend_on_its_batch(device, family, name) -> None:
 
 
 @each_pair
-def test_a_bound_is_below_the_evidence_and_word_counts_are_of_all_tokens(
+def test_a_bound_is_below_the_evidence_and_word_counts_cover_all_tokens(
     device, family, name
 ) -> None:
     """Importance sampling from the prior, unbiased, against the bound: 5 standard errors."""
@@ -157,7 +157,7 @@ def test_a_bound_is_below_the_evidence_and_word_counts_are_of_all_tokens(
     assert bool((counts >= 0).all())
 
 
-def test_word_counts_at_other_temperatures() -> None:
+def test_word_counts_follow_the_temperatures() -> None:
     """Responsibilities ∝ t_k φ_kv^T′ of every word, in plain loops."""
     model, counts = make_model("ctm"), make_counts()
     guide, batch = TaylorGuide(model), make_batch(counts)
@@ -187,7 +187,7 @@ def test_counts_of_another_dtype_are_converted(device) -> None:
 
 
 @pytest.mark.parametrize("name", ["taylor", "ep"])
-def test_call_settings_override_the_guide_s(name) -> None:
+def test_call_settings_override_the_guides_settings(name) -> None:
     guide = GUIDES[name](make_model("lda" if name == "ep" else "ctm"), max_iterations=1)
     batch = make_batch(make_counts())
     assert guide.posterior(batch).iterations.max() == 1
@@ -198,7 +198,7 @@ def test_call_settings_override_the_guide_s(name) -> None:
 
 
 @pytest.mark.parametrize("name", ["vb", "ep"])
-def test_both_topic_updates_go_with_both_aspect_guides(name) -> None:
+def test_both_aspect_guides_support_both_topic_updates(name) -> None:
     model, batch = make_model("lda"), make_batch(make_counts())
     found = [
         GUIDES[name](model, topics_update=update).word_counts(
@@ -215,7 +215,7 @@ def test_both_topic_updates_go_with_both_aspect_guides(name) -> None:
 # -- names, and what is refused ------------------------------------------------------------------
 
 
-def test_names() -> None:
+def test_guides_are_made_by_name() -> None:
     for family, name in PAIRS:
         guide = make_guide(name, make_model(family), tolerance=0.5, max_iterations=7)
         assert type(guide) is GUIDES[name]
@@ -240,7 +240,7 @@ FIT = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_guide_that_does_not_fit_says_what_it_needs_and_which_ones_fit(family) -> None:
+def test_the_error_for_an_unsuitable_prior_names_suitable_guides(family) -> None:
     model = make_model(family)
     assert {name for f, name in PAIRS if f == family} == FIT[family]
     for name in {name for _, name in PAIRS} - FIT[family]:
@@ -253,7 +253,7 @@ def test_a_guide_that_does_not_fit_says_what_it_needs_and_which_ones_fit(family)
         assert set(fitting.split(", ")) >= FIT[family]
 
 
-def test_a_prior_of_ones_own_fits_by_its_space() -> None:
+def test_a_user_prior_is_matched_by_its_space() -> None:
     class Own(type(make_model("ctm").prior)):  # type: ignore[misc]
         """A subclass that says nothing about guides."""
 
@@ -263,7 +263,7 @@ def test_a_prior_of_ones_own_fits_by_its_space() -> None:
     assert not any(GUIDES[name].fits(model) for name in ("factor", "vb", "ep"))
 
 
-def test_what_is_no_topic_model_is_refused() -> None:
+def test_arguments_of_other_types_than_a_model_are_refused() -> None:
     for model in (SimpleNamespace(prior=nn.Identity()), nn.Linear(2, 2), "ctm"):
         with pytest.raises(
             ConfigError, match=f"expected a topic model, got a {type(model).__name__}"
@@ -283,7 +283,7 @@ def test_documents_over_another_vocabulary_are_refused(family, name) -> None:
 
 
 @each_pair
-def test_a_start_that_cannot_be_is_refused(family, name) -> None:
+def test_an_invalid_start_is_refused(family, name) -> None:
     guide = GUIDES[name](make_model(family))
     batch = make_batch(make_counts())
     what = "stored count" if name == "ep" else "document"
@@ -298,7 +298,7 @@ def test_a_start_of_theta_must_be_positive() -> None:
         guide.posterior(make_batch(make_counts()), torch.zeros(5, 4))
 
 
-def test_a_temperature_is_refused_where_a_guide_has_none() -> None:
+def test_a_temperature_is_refused_by_guides_without_annealing() -> None:
     batch = make_batch(make_counts())
     message = r"DirichletGuide has no other temperature than 1; annealing is for TaylorGuide"
     for temperatures in ({"temperature": 0.5}, {"topic_temperature": 0.5}):
@@ -309,6 +309,6 @@ def test_a_temperature_is_refused_where_a_guide_has_none() -> None:
 @pytest.mark.parametrize(
     "options", [{"tolerance": 0.0}, {"tolerance": float("nan")}, {"max_iterations": 0}]
 )
-def test_settings_that_are_not_positive_are_refused(options) -> None:
+def test_settings_of_zero_or_less_are_refused(options) -> None:
     with pytest.raises(ConfigError, match="expected both positive"):
         TaylorGuide(random_problem().model(), **options)

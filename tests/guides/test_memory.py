@@ -14,7 +14,7 @@ def batch(num_docs: int, documents: list[int]) -> DocumentBatch:
     return corpus.batch(documents, dtype=torch.float64)
 
 
-def test_documents_of_another_corpus_are_forgotten() -> None:
+def test_warm_starts_of_another_corpus_are_dropped() -> None:
     warm = WarmStarts("documents")
     starts = torch.arange(6.0).view(3, 2)
     warm.write(batch(3, [0, 1, 2]), starts)
@@ -27,7 +27,7 @@ def test_documents_of_another_corpus_are_forgotten() -> None:
     assert warm.read(batch(3, [0])) is None
 
 
-def test_entries_are_those_of_the_document() -> None:
+def test_warm_starts_by_entries_match_their_document() -> None:
     warm = WarmStarts("entries")
     starts = torch.arange(12.0).view(6, 2)
     warm.write(batch(3, [2, 0, 1]), starts)

@@ -67,7 +67,7 @@ def log_probability(q: np.ndarray, counts: np.ndarray, a: float = A) -> np.ndarr
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_program_has_the_density_of_bursty_documents(device, kind) -> None:
+def test_the_program_has_the_dirichlet_multinomial_density(device, kind) -> None:
     model, counts = make(kind).to(device), counts_of()
     batch = make_batch(counts, device)
     trace = pyro.poutine.trace(model).get_trace(batch)
@@ -87,7 +87,7 @@ def test_the_program_has_the_density_of_bursty_documents(device, kind) -> None:
     assert float(model.words.log_concentration.grad) == pytest.approx(slope, rel=1e-6)
 
 
-def test_statistics_are_derivatives_in_the_log_of_the_concentration(device) -> None:
+def test_statistics_are_derivatives_in_the_log_concentration(device) -> None:
     counts, words = counts_of(), DirichletMultinomial(dtype=torch.float64).to(device)
     with torch.no_grad():
         words.log_concentration.fill_(math.log(A))
@@ -107,7 +107,7 @@ def test_statistics_are_derivatives_in_the_log_of_the_concentration(device) -> N
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_m_steps_end_at_the_maximum_whatever_the_batches(device) -> None:
+def test_m_steps_reach_the_maximum_for_any_batches(device) -> None:
     counts = counts_of(60, seed=2)
     theta = np.random.default_rng(3).dirichlet(np.ones(3), len(counts))
     q = theta @ TOPICS
@@ -128,7 +128,7 @@ def test_m_steps_end_at_the_maximum_whatever_the_batches(device) -> None:
 
 
 @pytest.mark.parametrize("case", ["spread", "one word"])
-def test_concentrations_stay_finite_where_there_is_no_maximum(case) -> None:
+def test_the_concentration_stays_finite_without_a_maximum(case) -> None:
     counts = np.ones((3, NUM_WORDS)) if case == "spread" else np.eye(NUM_WORDS)[[0, 3]] * 1e6
     words = DirichletMultinomial(dtype=torch.float64)
     for _ in range(60):
@@ -138,7 +138,7 @@ def test_concentrations_stay_finite_where_there_is_no_maximum(case) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_words_that_no_topic_has_are_counted_as_drawn_once(dtype) -> None:
+def test_words_outside_all_topics_count_as_single_tokens(dtype) -> None:
     batch = make_batch(counts_of(), dtype=dtype)
     words = DirichletMultinomial(dtype=dtype)
     least = torch.full((batch.nnz,), probability_floor(dtype), dtype=dtype)
@@ -150,7 +150,7 @@ def test_words_that_no_topic_has_are_counted_as_drawn_once(dtype) -> None:
     torch.testing.assert_close(found[1], line, rtol=1e-6, atol=1e-6)
 
 
-def test_what_a_model_prints_is_what_fits_do_not_change() -> None:
+def test_the_repr_of_a_model_is_unchanged_by_fits() -> None:
     assert repr(make("ctm", a=9.0)) == repr(make("ctm", a=7.0))
     assert "DirichletMultinomial" in repr(make("ctm"))
     parts = make("ctm")
@@ -159,7 +159,7 @@ def test_what_a_model_prints_is_what_fits_do_not_change() -> None:
     }
 
 
-def test_documents_of_at_most_one_token_leave_the_concentration() -> None:
+def test_documents_of_at_most_one_token_do_not_change_the_concentration() -> None:
     counts = np.vstack([np.eye(NUM_WORDS)[[0, 3]], np.zeros((1, NUM_WORDS))])
     for start in np.geomspace(0.01, 1e4, 25):
         words = DirichletMultinomial(dtype=torch.float64)
@@ -194,7 +194,7 @@ def lda_of_two() -> TopicModel:
 
 
 @pytest.mark.parametrize("method", ["quadrature", "importance", "ais"])
-def test_likelihoods_are_those_of_a_grid(method) -> None:
+def test_likelihoods_match_a_grid(method) -> None:
     model, counts = lda_of_two(), counts_of()
     expected, _ = grid_of_two_topics(model, counts)
     corpus = Corpus.from_matrix(counts, allow_empty=True)
@@ -205,7 +205,7 @@ def test_likelihoods_are_those_of_a_grid(method) -> None:
 
 
 @pytest.mark.slow
-def test_chains_and_guides_have_the_means_of_a_grid() -> None:
+def test_means_of_chains_and_guides_match_a_grid() -> None:
     model, counts = lda_of_two(), counts_of()
     _, expected = grid_of_two_topics(model, counts)
     batch = make_batch(counts)
@@ -218,7 +218,7 @@ def test_chains_and_guides_have_the_means_of_a_grid() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_guide_is_as_close_as_with_independent_draws(device, kind) -> None:
+def test_every_guide_is_as_accurate_as_with_independent_draws(device, kind) -> None:
     counts, gaps = counts_of(), {}
     corpus = Corpus.from_matrix(counts, allow_empty=True)
     method, slack = ("quadrature", 1e-6) if kind != "iftm" else ("ais", 0.1)
@@ -243,7 +243,7 @@ def test_every_guide_is_as_close_as_with_independent_draws(device, kind) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_documents_do_not_depend_on_each_other(device, kind) -> None:
+def test_posteriors_are_independent_of_other_documents(device, kind) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)
     rows = torch.tensor([4, 1], device=device)
     for name in guides_for(model):
@@ -255,7 +255,7 @@ def test_documents_do_not_depend_on_each_other(device, kind) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("ctm", n) for n in BOUNDS[:2]] + [*OTHER_BOUNDS])
-def test_no_other_surrogate_counts_give_a_higher_bound(device, kind, name) -> None:
+def test_surrogate_counts_maximise_the_bound(device, kind, name) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)
     guide = make_guide(name, model)
     posterior = guide.posterior(batch, tolerance=1e-10, max_iterations=2000)
@@ -271,7 +271,7 @@ def test_no_other_surrogate_counts_give_a_higher_bound(device, kind, name) -> No
         assert lower > 1e-3 if factor != 1.0 else lower < 1e-9
 
 
-def test_documents_have_converged_when_their_surrogate_counts_have(device) -> None:
+def test_documents_converge_with_their_surrogate_counts(device) -> None:
     model, batch = make("ctm", 2).to(device), make_batch(counts_of(), device)
     guide = make_guide("blei-lafferty", model)
     exact = guide.posterior(batch, tolerance=1e-10, max_iterations=1000)
@@ -293,7 +293,7 @@ def test_iterations_are_summed_over_all_rounds(device) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ctm", "lntm"])
-def test_modes_are_those_of_the_density(device, kind) -> None:
+def test_modes_maximise_the_density(device, kind) -> None:
     model, batch = make(kind).to(device), make_batch(counts_of(), device)
     settings = {"tolerance": 1e-14, "max_iterations": 500}
     posterior = make_guide("taylor", model, **settings).posterior(batch)
@@ -307,7 +307,7 @@ def test_modes_are_those_of_the_density(device, kind) -> None:
     assert float(other.abs().max()) > 0.1  # the words' repetitions count
 
 
-def test_modes_under_a_dirichlet(device) -> None:
+def test_modes_under_a_dirichlet_prior_maximise_the_density(device) -> None:
     model, counts = lda_of_two().to(device), counts_of()
     found = theta_modes(model, make_batch(counts, device))[:, 0].cpu().numpy()
     alpha = model.prior.concentration.detach().cpu().numpy()
@@ -322,7 +322,7 @@ def test_modes_under_a_dirichlet(device) -> None:
         assert mode == pytest.approx(1 / (1 + math.exp(-best)), abs=2e-3)
 
 
-def test_copies_repeat_words_as_often_as_they_should() -> None:
+def test_drawn_words_repeat_at_the_expected_rate() -> None:
     model = make("lda", 1)
     corpus, _ = model.generate([2] * 20_000, seed=0)
     pairs = float((corpus.counts == 2).sum()) / len(corpus)
@@ -345,7 +345,7 @@ def generated() -> Corpus:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["taylor", "blei-lafferty", "hmc", "vb"])
-def test_fits_find_the_concentration(generated, engine) -> None:
+def test_fits_recover_the_concentration(generated, engine) -> None:
     kind = "lda" if engine == "vb" else "ctm"
     model = getattr(lntm.models, kind)(3, NUM_WORDS, bursty=True)
     if engine == "hmc":
@@ -357,7 +357,7 @@ def test_fits_find_the_concentration(generated, engine) -> None:
     assert 0.7 * 25.0 < model.words.cache_weight < 1.3 * 25.0
 
 
-def test_words_that_do_not_repeat_are_independent_draws() -> None:
+def test_without_repetitions_words_are_independent_draws() -> None:
     plain = lntm.models.ctm(
         3, NUM_WORDS, topics=torch.from_numpy(TOPICS), covariance=2.0 * torch.eye(3)
     )
@@ -381,7 +381,7 @@ def test_em_never_lowers_the_bound(generated) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["variational", "chains"])
-def test_a_fit_goes_on_where_it_was(tmp_path, generated, engine) -> None:
+def test_an_interrupted_fit_continues_where_it_stopped(tmp_path, generated, engine) -> None:
     corpus = generated[:150]
 
     def fitted(*sizes: int, anew: bool = True) -> TopicModel:
@@ -407,7 +407,7 @@ def test_a_fit_goes_on_where_it_was(tmp_path, generated, engine) -> None:
     assert whole.words.cache_weight != pytest.approx(200.0, rel=1e-3)
 
 
-def test_other_parts_leave_the_words() -> None:
+def test_replacing_other_parts_keeps_the_words() -> None:
     model, other = make("ctm"), make("ctm", bursty=False)
     changed = model.with_parts(other.prior, other.topics)
     assert (changed.prior, changed.topics) == (other.prior, other.topics)
@@ -419,7 +419,7 @@ def test_other_parts_leave_the_words() -> None:
     assert other.with_parts().words.independent
 
 
-def test_param_sites_with_and_without_latent_topics(device) -> None:
+def test_the_concentration_is_a_param_site_with_and_without_latent_topics(device) -> None:
     model, batch = make("ctm").to(device), make_batch(counts_of(), device)
 
     def sites(**settings: bool) -> set[str]:
@@ -433,13 +433,13 @@ def test_param_sites_with_and_without_latent_topics(device) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_guides_keep_their_contract_where_most_words_are_copies(kind) -> None:
+def test_guides_keep_their_contract_if_most_words_are_repetitions(kind) -> None:
     model = make(kind, a=0.3)
     for name in guides_for(model):
         lntm.testing.check_guide(make_guide(name, model, tolerance=1e-8), make_batch(counts_of()))
 
 
-def test_a_batch_is_solved_once_until_the_concentration_changes(device, monkeypatch) -> None:
+def test_a_batch_is_solved_again_after_the_concentration_changes(device, monkeypatch) -> None:
     model, batch = make("ctm").to(device), make_batch(counts_of(), device)
     guide, solved = make_guide("taylor", model), []
     solve = guide.posterior
@@ -470,7 +470,7 @@ def test_a_model_is_saved_with_its_concentration(tmp_path) -> None:
         assert found.config["bursty"] is True
 
 
-def test_tables_of_a_joint_chain(generated) -> None:
+def test_token_draws_of_a_joint_chain_match_their_expectation(generated) -> None:
     model = make("ctm", a=25.0)
     chain = JointChain(model, generated[:40], warmup_steps=1, seed=0)
     batch = chain._batch
@@ -493,7 +493,7 @@ def test_tables_of_a_joint_chain(generated) -> None:
     assert chain.model.words.cache_weight == pytest.approx(25.0)
 
 
-def test_completion_mixes_in_the_documents_own_words(generated) -> None:
+def test_completion_adds_the_documents_own_words(generated) -> None:
     model = make("lda", a=25.0)
     guide = make_guide(None, model)
     hold_out = generated[:30].hold_out_words(0.5, 0)
@@ -518,7 +518,7 @@ def test_completion_mixes_in_the_documents_own_words(generated) -> None:
         completion_of(model.prior.concentration, TOPICS, hold_out, concentration=-1.0)
 
 
-def test_residuals_are_no_more_dispersed_than_the_model_says(generated) -> None:
+def test_residual_dispersion_is_about_1(generated) -> None:
     model = make("ctm", a=25.0, covariance=2.0 * torch.eye(3))
     own = residual_dispersion(model, make_guide(None, model), generated)
     independent = at(model, 1e7)
@@ -527,7 +527,7 @@ def test_residuals_are_no_more_dispersed_than_the_model_says(generated) -> None:
     assert other.value > 2.0
 
 
-def test_estimators_take_the_option(generated) -> None:
+def test_estimators_accept_bursty(generated) -> None:
     estimator = lntm.estimators.CorrelatedTopicModel(
         3, options={"bursty": True}, random_state=0, max_iter=4
     ).fit(generated)
@@ -536,7 +536,7 @@ def test_estimators_take_the_option(generated) -> None:
     assert math.isfinite(estimator.score(generated))
 
 
-def test_reports_say_so(generated) -> None:
+def test_reports_name_the_likelihood(generated) -> None:
     model = make("ctm", a=25.0)
     page = render_page(make_guide(None, model), generated[:40])
     assert "after 25 words of a document, the next one repeats an earlier one" in page
@@ -550,7 +550,7 @@ def test_reports_say_so(generated) -> None:
     assert "burstiness" not in page
 
 
-def test_documents_seen_once_go_on_with_the_concentration(generated) -> None:
+def test_stepwise_em_updates_the_concentration(generated) -> None:
     model = lntm.models.ctm(3, NUM_WORDS, bursty=True)
     guide = make_guide("taylor", model)
     engine = VariationalEM(model, guide, max_iterations=2, progress=False)
@@ -562,7 +562,7 @@ def test_documents_seen_once_go_on_with_the_concentration(generated) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
-def test_proposals_know_of_repetitions() -> None:
+def test_proposals_account_for_repetitions() -> None:
     mixing = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-1.0, -1.0]])
     model = make("iftm", source="laplace", num_sources=2, mixing=mixing)
     corpus = Corpus.from_matrix(counts_of(), allow_empty=True)
@@ -575,7 +575,7 @@ def test_proposals_know_of_repetitions() -> None:
     assert float(drawn.effective_sample_size.mean()) > 350.0
 
 
-def test_chains_left_out_leave_no_trace_in_the_statistics(device) -> None:
+def test_excluded_chains_do_not_enter_the_statistics(device) -> None:
     model, batch = make("lda").to(device), make_batch(counts_of()[1:], device)
     target = model.bind(batch)
     z = target.draw_prior(noise.document_keys(0, batch.index, 2))

@@ -84,7 +84,7 @@ def in_columns(counts: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", [0.5, 4.0])
-def test_the_m_step_finds_the_maximum_that_scipy_finds(penalty) -> None:
+def test_the_m_step_matches_scipys_maximum(penalty) -> None:
     smoothing, counts = 0.1, counts_of()
     sizes = [NUM_TOPICS * NUM_WORDS, 3 * NUM_WORDS, 3 * NUM_TOPICS * NUM_WORDS]
 
@@ -151,7 +151,7 @@ def test_every_m_step_raises_the_density(often, device) -> None:
     assert densities[1] > densities[0] + 1
 
 
-def test_a_large_penalty_leaves_the_plain_topics() -> None:
+def test_a_large_penalty_gives_plain_topics() -> None:
     counts, topics = counts_of(), topics_of(penalty=1e6, smoothing=0.1)
     topics.m_step(in_columns(counts))
     plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
@@ -162,7 +162,7 @@ def test_a_large_penalty_leaves_the_plain_topics() -> None:
         torch.testing.assert_close(block, plain.probs)
 
 
-def test_one_group_is_plain_topics() -> None:
+def test_a_single_group_gives_plain_topics() -> None:
     counts = torch.from_numpy(counts_of()[0])
     topics = topics_of(groups=Groups("party", ("Left",)))
     plain = DirichletTopics(NUM_TOPICS, NUM_WORDS, smoothing=0.1, dtype=torch.float64)
@@ -172,7 +172,7 @@ def test_one_group_is_plain_topics() -> None:
     torch.testing.assert_close(topics.log_prior(), plain.log_prior())
 
 
-def test_deviations_are_zero_where_counts_are_as_expected() -> None:
+def test_deviations_are_zero_if_counts_are_as_expected() -> None:
     counts = np.broadcast_to(counts_of()[0], (3, NUM_TOPICS, NUM_WORDS)).copy()
     counts[1, 2, 5] += 40
     topics = topics_of(penalty=3.0)
@@ -205,7 +205,7 @@ def plain_of(model: TopicModel, level: str) -> TopicModel:
     return TopicModel(model.prior, model.topics.in_group(level), model.vocabulary)
 
 
-def test_probabilities_are_those_of_the_parameters(corpus) -> None:
+def test_probabilities_match_the_parameters(corpus) -> None:
     topics = make(corpus).topics
     expected = in_columns(by_hand(topics))
     for found in (topics.probs.detach(), topics.double_probs, topics.probs_and_log_prior()[0]):
@@ -219,7 +219,7 @@ def test_probabilities_are_those_of_the_parameters(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_every_guide_sees_the_topics_of_the_documents_group(corpus) -> None:
+def test_every_guide_uses_the_topics_of_the_documents_group(corpus) -> None:
     model = make(corpus, "~ age")
     ready = model.encode(corpus)
     for name in guides_for(model):
@@ -238,7 +238,7 @@ def test_every_guide_sees_the_topics_of_the_documents_group(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_evaluators_see_the_topics_of_the_documents_group(corpus) -> None:
+def test_evaluators_use_the_topics_of_the_documents_group(corpus) -> None:
     model, rows = make(corpus), np.arange(1, NUM_DOCS, 3)
     alone, part = plain_of(model, "Middle"), corpus[rows]
 
@@ -268,7 +268,7 @@ def test_evaluators_see_the_topics_of_the_documents_group(corpus) -> None:
     )
 
 
-def test_the_dispersion_is_that_of_the_documents_groups(corpus, device) -> None:
+def test_the_dispersion_uses_the_topics_of_the_documents_groups(corpus, device) -> None:
     model = make(corpus).to(device)
     with torch.no_grad():
         model.topics.groups.zero_()
@@ -284,7 +284,7 @@ def test_the_dispersion_is_that_of_the_documents_groups(corpus, device) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_an_ordinary_pyro_program(corpus) -> None:
+def test_content_models_run_under_pyro(corpus) -> None:
     model = make(corpus)
     batch = model.encode(corpus).batch(dtype=torch.float64)
     trace: Any = pyro.poutine.trace(model).get_trace(batch)
@@ -310,7 +310,7 @@ def test_it_is_an_ordinary_pyro_program(corpus) -> None:
     torch.testing.assert_close(table.sum(-1), torch.ones(NUM_TOPICS, 3, dtype=torch.float64))
 
 
-def test_generated_documents_have_the_words_of_their_group(corpus, device) -> None:
+def test_generated_documents_have_words_of_their_group(corpus, device) -> None:
     model = make(corpus).to(device)
     groups = np.arange(300) % 3
     drawn, latents = model.generate([200] * 300, seed=0, covariates={"content": groups})
@@ -328,7 +328,7 @@ def test_generated_documents_have_the_words_of_their_group(corpus, device) -> No
 # -------------------------------------------------------------------- documents, fits, files
 
 
-def test_groups_of_new_documents(corpus) -> None:
+def test_new_documents_need_known_groups(corpus) -> None:
     model = make(corpus)
     ready = model.encode(corpus)
     assert ready.encodings["content"].tolist() == [d % 3 for d in range(NUM_DOCS)]
@@ -360,12 +360,12 @@ def test_groups_of_new_documents(corpus) -> None:
         (["party"], "expected the name of one column"),
     ],
 )
-def test_columns_that_make_no_groups(corpus, column, message) -> None:
+def test_columns_without_usable_groups_are_refused(corpus, column, message) -> None:
     with pytest.raises(ConfigError, match=message):
         lntm.models.stm(2, corpus, content=column)
 
 
-def test_bad_settings_are_refused(corpus) -> None:
+def test_invalid_settings_are_refused(corpus) -> None:
     for penalty in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="content penalty"):
             lntm.models.stm(2, corpus, content="party", content_penalty=penalty)
@@ -375,7 +375,7 @@ def test_bad_settings_are_refused(corpus) -> None:
         make(corpus).topics.in_group("Green")
 
 
-def test_groups_of_whole_numbers_and_truth_values(corpus) -> None:
+def test_whole_numbers_and_truth_values_make_groups(corpus) -> None:
     for values in ([2004, 2008], [True, False]):
         given = corpus.with_metadata({"group": values * (NUM_DOCS // 2)})
         groups = Groups.of(given, "group")
@@ -387,7 +387,7 @@ def test_groups_of_whole_numbers_and_truth_values(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_fits_find_how_groups_differ(device) -> None:
+def test_fits_recover_the_deviations_of_groups(device) -> None:
     """Two groups, of which one has two other words in one of two topics."""
     rng = np.random.default_rng(0)
     topics = np.full((2, 2, 20), 0.01)
@@ -413,7 +413,7 @@ def test_fits_find_how_groups_differ(device) -> None:
 
 
 @pytest.mark.slow
-def test_engines_take_it(corpus, tmp_path) -> None:
+def test_every_engine_fits_content_models(corpus, tmp_path) -> None:
     model = make(corpus, "~ age", dtype="float32")
     guide = lntm.guides.TaylorGuide(model)
     fit = VariationalEM(model, guide, progress=False, max_iterations=3, restarts=2)
@@ -432,7 +432,7 @@ def test_engines_take_it(corpus, tmp_path) -> None:
     assert "age" in effects.summary()
 
 
-def test_files_give_the_groups_back(corpus, tmp_path) -> None:
+def test_groups_survive_saving_and_loading(corpus, tmp_path) -> None:
     model = make(corpus, "~ age")
     lntm.save_model(model, tmp_path / "model")
     again = lntm.load_model(tmp_path / "model")
@@ -457,7 +457,7 @@ def test_files_give_the_groups_back(corpus, tmp_path) -> None:
 # -------------------------------------------------------------------- reports
 
 
-def test_words_of_groups(corpus) -> None:
+def test_group_words_are_the_most_distinctive_words(corpus) -> None:
     model = make(corpus)
     found = lntm.reports.group_words(model, num_words=2)
     assert [(one.topic, one.group) for one in found[:4]] == [
@@ -487,7 +487,7 @@ def test_words_of_groups(corpus) -> None:
         lntm.reports.group_words(plain_of(model, "Left"))
 
 
-def test_labels_are_of_the_mean_topics(corpus) -> None:
+def test_labels_use_the_mean_topics(corpus) -> None:
     model = make(corpus)
     mean = TopicModel(model.prior, model.topics.in_group(), model.vocabulary)
     labels = lntm.reports.label_topics(model, corpus)

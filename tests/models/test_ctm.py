@@ -36,7 +36,7 @@ def test_the_priors_of_the_parameters_are_dirichlet_and_inverse_wishart(anchored
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "float64"])
 @pytest.mark.parametrize("anchored", [False, True])
-def test_parameters_given_are_parameters_read(device, anchored, dtype) -> None:
+def test_parameters_can_be_set_and_read_back(device, anchored, dtype) -> None:
     problem = random_problem(anchored=anchored)
     words = [f"w{v}" for v in range(15)]
     model = problem.model(device, dtype, vocabulary=words)
@@ -60,7 +60,7 @@ def test_parameters_given_are_parameters_read(device, anchored, dtype) -> None:
 
 
 @pytest.mark.slow
-def test_topics_read_back_follow_every_way_to_write_them() -> None:
+def test_topics_can_be_read_back_after_every_way_to_set_them() -> None:
     model = random_problem().model()
     logits = model.topics.logits
     with torch.no_grad():
@@ -80,7 +80,7 @@ def test_topics_read_back_follow_every_way_to_write_them() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_zero_probability_becomes_a_tiny_one(dtype) -> None:
+def test_a_zero_probability_becomes_the_smallest_probability(dtype) -> None:
     topics = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.25, 0.75]])
     model = ctm(2, 3, topics=topics, dtype=dtype)
     assert bool((model.topics.probs > 0).all())
@@ -123,12 +123,12 @@ def test_a_zero_probability_becomes_a_tiny_one(dtype) -> None:
         ({"vocabulary": ["a", "b"]}, "the vocabulary has 2 words; expected 4"),
     ],
 )
-def test_bad_input(options, message) -> None:
+def test_invalid_arguments_are_refused(options, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         ctm(**{"num_topics": 3, "num_words": 4, **options})
 
 
-def test_a_refused_parameter_leaves_the_model_as_it_was() -> None:
+def test_a_refused_parameter_leaves_the_model_unchanged() -> None:
     model = random_problem().model()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     with pytest.raises(ConfigError):
@@ -141,7 +141,9 @@ def test_a_refused_parameter_leaves_the_model_as_it_was() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 9.0])
 @pytest.mark.parametrize("anchored", [False, True])
-def test_the_prior_s_m_step_maximises_the_penalised_expected_log_density(anchored, weight) -> None:
+def test_the_m_step_of_the_prior_maximises_the_penalised_expected_log_density(
+    anchored, weight
+) -> None:
     num_docs = 6
     problem = random_problem(3, anchored=anchored)
     model = problem.model(pseudo_documents=weight, pseudo_variance=0.6)
@@ -184,7 +186,9 @@ def test_the_prior_s_m_step_maximises_the_penalised_expected_log_density(anchore
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.4])
-def test_the_topics_m_step_maximises_the_penalised_expected_log_likelihood(smoothing) -> None:
+def test_the_m_step_of_the_topics_maximises_the_penalised_expected_log_likelihood(
+    smoothing,
+) -> None:
     rng = np.random.default_rng(1)
     counts = rng.gamma(1.0, size=(2, 5)) * 10
     model = ctm(2, 5, topic_smoothing=smoothing, dtype="float64")
@@ -199,7 +203,7 @@ def test_the_topics_m_step_maximises_the_penalised_expected_log_likelihood(smoot
     )
 
 
-def test_m_steps_without_data() -> None:
+def test_m_steps_without_data_keep_the_parameters() -> None:
     model = random_problem().model(topic_smoothing=0.0)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     model.prior.m_step(0, latent_sum=torch.zeros(4), latent_outer=torch.zeros(4, 4))
@@ -213,7 +217,7 @@ def test_m_steps_without_data() -> None:
     torch.testing.assert_close(model.topics.probs[0], torch.full((15,), 1 / 15).double())
 
 
-def test_topic_correlation_is_that_of_theta_whatever_the_parameterisation() -> None:
+def test_topic_correlation_is_equal_in_both_parameterisations() -> None:
     problem = random_problem(4)
     shared = problem.covariance + 50.0
     difference = np.hstack([np.eye(3), -np.ones((3, 1))])
@@ -233,7 +237,7 @@ def test_topic_correlation_is_that_of_theta_whatever_the_parameterisation() -> N
         np.testing.assert_allclose(model.prior.contrast_covariance().sum(0), 0, atol=1e-9)
 
 
-def test_the_default_prior_is_the_same_distribution_of_theta_either_way() -> None:
+def test_the_default_prior_of_theta_is_equal_in_both_parameterisations() -> None:
     free, anchored = ctm(4, 6), ctm(4, 6, anchored=True)
     torch.testing.assert_close(
         free.prior.contrast_covariance(), anchored.prior.contrast_covariance()
@@ -241,7 +245,7 @@ def test_the_default_prior_is_the_same_distribution_of_theta_either_way() -> Non
 
 
 @pytest.mark.parametrize("anchored", [False, True])
-def test_a_start_s_latent_variables_have_its_proportions(anchored) -> None:
+def test_start_latents_reproduce_their_proportions(anchored) -> None:
     prior = ctm(4, 15, anchored=anchored, dtype="float64").prior
     theta = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
     latents = prior.start_latents(theta)

@@ -46,16 +46,14 @@ def right(corpus: Corpus) -> np.ndarray:
     return (corpus.metadata["party"] == "Right").astype(float)
 
 
-def test_encoding_a_second_time_is_free(corpus, model, evaluations) -> None:
+def test_encoding_an_encoded_corpus_computes_nothing(corpus, model, evaluations) -> None:
     encoded = model.encode(corpus)
     assert evaluations == ["1 + party + age"]
     assert model.encode(encoded) is encoded
     assert evaluations == ["1 + party + age"]
 
 
-def test_derived_arrays_travel_through_selection_splits_and_hold_outs(
-    corpus, model, evaluations
-) -> None:
+def test_encoded_arrays_survive_selection_splits_and_hold_outs(corpus, model, evaluations) -> None:
     encoded = model.encode(corpus)
     train, test = encoded.split(0.25, seed=1)
     observed, held_out = encoded.hold_out_words(0.5, seed=0)
@@ -78,7 +76,7 @@ def test_derived_arrays_travel_through_selection_splits_and_hold_outs(
     assert len(evaluations) == 1
 
 
-def test_another_model_derives_its_own_arrays(corpus, model, evaluations) -> None:
+def test_a_second_model_encodes_its_own_arrays(corpus, model, evaluations) -> None:
     other = lntm.models.stm(3, corpus, "~ age + party", dtype="float64")
     evaluations.clear()
     encoded = other.encode(model.encode(corpus))
@@ -86,7 +84,7 @@ def test_another_model_derives_its_own_arrays(corpus, model, evaluations) -> Non
     assert encoded.batch().covariates["prevalence"][:, 1].tolist() == right(corpus).tolist()
 
 
-def test_splines_of_the_same_names_and_other_knots_keep_apart(corpus) -> None:
+def test_splines_with_equal_names_and_different_knots_are_encoded_separately(corpus) -> None:
     formula = "~ bs(age, df=4, extrapolation='clip')"
     of_old, of_all = (
         lntm.models.stm(3, documents, formula)
@@ -98,7 +96,7 @@ def test_splines_of_the_same_names_and_other_knots_keep_apart(corpus) -> None:
     assert encoded.encodings["prevalence"].tolist() == expected.tolist()
 
 
-def test_groups_of_other_levels_keep_apart(corpus) -> None:
+def test_groups_with_different_levels_are_encoded_separately(corpus) -> None:
     three = np.array(["Green", "Left", "Right"])[np.arange(NUM_DOCS) % 3]
     parties = corpus.with_metadata({"party": three})
     some = parties[np.arange(NUM_DOCS) % 3 > 0]
@@ -107,14 +105,16 @@ def test_groups_of_other_levels_keep_apart(corpus) -> None:
     assert encoded.encodings["content"].tolist() == [1 + d % 2 for d in range(some.num_docs)]
 
 
-def test_the_same_model_from_a_file_takes_the_arrays(corpus, model, evaluations, tmp_path) -> None:
+def test_a_loaded_model_accepts_the_arrays_of_its_original(
+    corpus, model, evaluations, tmp_path
+) -> None:
     again = lntm.load_model(lntm.save_model(model, tmp_path / "model"))
     encoded = model.encode(corpus)
     assert again.encode(encoded) is encoded
     assert evaluations == ["1 + party + age"]
 
 
-def test_a_model_of_given_arrays_takes_no_derived_ones(corpus, model) -> None:
+def test_a_model_with_array_covariates_ignores_encoded_arrays(corpus, model) -> None:
     given = corpus.with_covariates({"prevalence": np.arange(2.0 * NUM_DOCS).reshape(NUM_DOCS, 2)})
     plain = lntm.models.stm(3, given, dtype="float64")
     encoded = model.encode(given)
@@ -126,7 +126,7 @@ def test_a_model_of_given_arrays_takes_no_derived_ones(corpus, model) -> None:
     assert lntm.models.stm(3, encoded).prior.covariates == plain.prior.covariates
 
 
-def test_generated_documents_keep_the_covariates_that_they_were_drawn_by(corpus) -> None:
+def test_generated_documents_keep_their_covariates(corpus) -> None:
     model = lntm.models.stm(3, corpus, "~ party + age", dtype="float64")
     x = np.random.default_rng(0).normal(size=(6, 2))
     drawn, _ = model.generate([20] * 6, covariates={"prevalence": x})
@@ -139,7 +139,7 @@ def test_generated_documents_keep_the_covariates_that_they_were_drawn_by(corpus)
     assert model.encode(named).encodings["prevalence"][:, 1].tolist() == list(range(20, 26))
 
 
-def test_new_columns_end_the_arrays_that_were_derived_from_the_old(corpus, model) -> None:
+def test_replacing_a_column_drops_arrays_encoded_from_it(corpus, model) -> None:
     encoded = model.encode(corpus)
     swapped = np.where(right(corpus) == 1, "Left", "Right")
     changed = encoded.with_metadata({"party": swapped})
@@ -149,14 +149,14 @@ def test_new_columns_end_the_arrays_that_were_derived_from_the_old(corpus, model
     assert batch.covariates["content"].tolist() == (1 - right(corpus)).tolist()
 
 
-def test_a_covariate_given_after_encoding_is_what_batches_carry(corpus, model) -> None:
+def test_covariates_set_after_encoding_replace_encoded_arrays(corpus, model) -> None:
     x = np.ones((NUM_DOCS, 2))
     given = model.encode(corpus).with_covariates({"prevalence": x})
     assert given.batch().covariates["prevalence"].tolist() == x.tolist()
     assert given.batch().covariates["content"].tolist() == right(corpus).tolist()
 
 
-def test_files_hold_no_derived_arrays(corpus, model, tmp_path) -> None:
+def test_encoded_arrays_are_not_saved(corpus, model, tmp_path) -> None:
     for name in ("corpus.npz", "corpus"):
         model.encode(corpus).save(tmp_path / name)
         again = lntm.read_corpus(tmp_path / name)
@@ -166,9 +166,7 @@ def test_files_hold_no_derived_arrays(corpus, model, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_engines_and_evaluators_evaluate_no_formula_of_an_encoded_corpus(
-    corpus, model, evaluations, tmp_path
-) -> None:
+def test_engines_and_evaluators_reuse_encoded_arrays(corpus, model, evaluations, tmp_path) -> None:
     guide = make_guide("taylor", model)
     encoded = model.encode(corpus)
     evaluations.clear()
@@ -182,7 +180,7 @@ def test_engines_and_evaluators_evaluate_no_formula_of_an_encoded_corpus(
 
 
 @pytest.mark.slow
-def test_a_report_with_effects_evaluates_each_formula_once_for_each_grid(
+def test_a_report_with_effects_evaluates_each_formula_once_per_grid(
     corpus, model, evaluations, tmp_path
 ) -> None:
     guide = make_guide("taylor", model)

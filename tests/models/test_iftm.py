@@ -29,7 +29,7 @@ def arrays(model: TopicModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @SOURCES
-def test_draws_are_from_the_prior(device, source) -> None:
+def test_draws_have_the_prior_distribution(device, source) -> None:
     model = make_model(family(source)).to(device)
     num_docs = 20_000
     latents, again = (prior_draws(model, num_docs, device) for _ in range(2))
@@ -97,7 +97,7 @@ def test_the_m_step_maximises_the_penalised_expected_log_density(source, weight)
     assert model.prior.log_prior().item() - before == pytest.approx(change, abs=1e-12)
 
 
-def test_moments_of_eta_alone_imply_those_of_gaussian_sources() -> None:
+def test_moments_of_eta_determine_moments_of_gaussian_sources() -> None:
     """Monte Carlo over eta, then the exact conditional of the sources given each."""
     model = make_model(family("gaussian"))
     other = make_model(family("gaussian"))
@@ -124,7 +124,7 @@ def test_moments_of_eta_alone_imply_those_of_gaussian_sources() -> None:
 
 
 @SOURCES
-def test_the_canonical_description_is_of_the_same_distribution(source) -> None:
+def test_canonicalising_keeps_the_distribution_of_theta(source) -> None:
     model = iftm(8, 5, 3, source=source, dtype="float64", seed=4)
     prior = model.prior
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_the_canonical_description_is_of_the_same_distribution(source) -> None:
 
 
 @SOURCES
-def test_a_start_from_proportions_has_their_moments(source) -> None:
+def test_a_start_matches_the_moments_of_its_proportions(source) -> None:
     rng = np.random.default_rng(1)
     mixing = rng.normal(size=(6, 2))
     eta = rng.normal(size=(4000, 2)) @ mixing.T + 0.3 * rng.normal(size=(4000, 6))
@@ -171,7 +171,7 @@ def test_a_start_from_proportions_has_their_moments(source) -> None:
     np.testing.assert_allclose(model.prior.covariance.detach().numpy(), expected, atol=0.2)
 
 
-def test_contrasts_of_the_covariance() -> None:
+def test_the_contrast_covariance_is_the_centred_covariance() -> None:
     for source in ("gaussian", "laplace"):
         prior = make_model(family(source)).prior
         centre = np.eye(4) - 0.25
@@ -203,12 +203,12 @@ def test_contrasts_of_the_covariance() -> None:
         ({"topics": torch.tensor([[1.0, 0, 1]] * 4)}, "word 1 has probability zero"),
     ],
 )
-def test_bad_input(options, message) -> None:
+def test_invalid_arguments_are_refused(options, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         iftm(**{"num_topics": 4, "num_words": 3, "num_sources": 2, **options})
 
 
-def test_defaults_and_settings() -> None:
+def test_defaults_and_recorded_settings() -> None:
     model = iftm(10, 7)
     assert model.prior.num_sources == 2
     assert iftm(2, 7).prior.num_sources == 1

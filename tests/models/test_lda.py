@@ -16,7 +16,7 @@ from torch_lntm.errors import ConfigError
 from torch_lntm.models import lda
 
 
-def test_draws_are_from_the_prior(device) -> None:
+def test_draws_have_the_prior_distribution(device) -> None:
     """Marginals are beta: 4 Kolmogorov–Smirnov tests, false-failure rate 4e-6."""
     alpha = np.array([0.02, 0.5, 1.0, 7.0])
     model = make_model("lda", concentration=torch.from_numpy(alpha)).to(device)
@@ -28,7 +28,7 @@ def test_draws_are_from_the_prior(device) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_tiny_concentrations_draw_proportions(dtype) -> None:
+def test_tiny_concentrations_still_draw_valid_proportions(dtype) -> None:
     model = lda(5, 4, concentration=1e-4, dtype=dtype)
     theta = prior_draws(model, 1000)["theta"]
     assert bool(torch.isfinite(theta).all())
@@ -36,7 +36,7 @@ def test_tiny_concentrations_draw_proportions(dtype) -> None:
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_the_m_step_is_the_maximum_of_equation_30(symmetric) -> None:
+def test_the_m_step_maximises_equation_30(symmetric) -> None:
     rng = np.random.default_rng(0)
     gamma = rng.gamma(2.0, size=(9, 3)) + 0.1
     mean_log = (digamma(gamma) - digamma(gamma.sum(1, keepdims=True))).sum(0)
@@ -52,7 +52,7 @@ def test_the_m_step_is_the_maximum_of_equation_30(symmetric) -> None:
     np.testing.assert_allclose(model.prior.concentration.tolist(), expected, rtol=1e-5)
 
 
-def test_a_fixed_concentration_stays() -> None:
+def test_a_fixed_concentration_is_unchanged_by_fits() -> None:
     model = lda(3, 5, concentration=0.7, learn_concentration=False)
     model.prior.m_step(4, log_theta_sum=torch.tensor([-1.0, -2.0, -9.0]))
     start_prior(model, torch.tensor([[0.8, 0.1, 0.1]]))
@@ -61,7 +61,7 @@ def test_a_fixed_concentration_stays() -> None:
     assert "prior.log_concentration" in model.state_dict()
 
 
-def test_correlations_are_of_the_centred_log_proportions() -> None:
+def test_topic_correlations_match_the_centred_log_proportions() -> None:
     model = make_model("lda")
     alpha = model.prior.concentration.detach().numpy()
     centre = np.eye(4) - 0.25
@@ -87,14 +87,14 @@ def test_correlations_are_of_the_centred_log_proportions() -> None:
         ({"topics": torch.tensor([[1.0, 0, 1, 1]] * 3)}, "word 1 has probability zero"),
     ],
 )
-def test_bad_input(options, message) -> None:
+def test_invalid_arguments_are_refused(options, message) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         lda(**{"num_topics": 3, "num_words": 4, **options})
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("learn", [False, True])
-def test_settings_rebuild_the_model(symmetric, learn) -> None:
+def test_the_recorded_settings_rebuild_the_model(symmetric, learn) -> None:
     model = lda(3, 4, symmetric=symmetric, concentration=2.0, learn_concentration=learn)
     assert model.config["concentration"] == 2.0
     model.prior.set_(0.7)

@@ -48,7 +48,7 @@ def test_the_priors_of_the_parameters_are_normal_and_inverse_gamma() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_model_is_rebuilt_from_its_configuration(device, dtype) -> None:
+def test_the_recorded_settings_rebuild_the_model(device, dtype) -> None:
     model = make_model(
         "lntm", dtype=dtype, topic_scale=3.0, pseudo_documents=0.0, pseudo_variance=2.0
     ).to(device)
@@ -72,7 +72,7 @@ def test_a_model_is_rebuilt_from_its_configuration(device, dtype) -> None:
 
 
 @pytest.mark.parametrize("name", [n for family, n in PAIRS if family == "lntm"])
-def test_guides_chains_and_estimates_are_those_of_a_diagonal_ctm(name, device) -> None:
+def test_guides_chains_and_estimates_match_a_diagonal_ctm(name, device) -> None:
     problem = random_problem(3, diagonal=True)
     topics, loc = torch.from_numpy(problem.topics), torch.from_numpy(problem.loc)
     std = torch.from_numpy(np.sqrt(np.diag(problem.covariance)))
@@ -103,7 +103,7 @@ def test_guides_chains_and_estimates_are_those_of_a_diagonal_ctm(name, device) -
 
 
 @pytest.mark.parametrize("pseudo", [0.0, 5.0])
-def test_the_prior_s_m_step_is_stationary(pseudo: float, device: torch.device) -> None:
+def test_the_m_step_of_the_prior_is_a_stationary_point(pseudo: float, device: torch.device) -> None:
     prior = make_model("lntm", pseudo_documents=pseudo, pseudo_variance=0.3).prior.to(device)
     rng = np.random.default_rng(0)
     eta = torch.from_numpy(rng.normal(size=(20, 4)) @ rng.normal(size=(4, 4)) + 1).to(device)
@@ -129,7 +129,7 @@ def test_the_start_keeps_the_variances_of_the_log_proportions() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_topics_given_are_topics_read_with_logits_that_sum_to_0(dtype) -> None:
+def test_topics_can_be_set_and_have_logits_of_sum_0(dtype) -> None:
     probs = np.random.default_rng(0).dirichlet(np.ones(6), 3)
     probs[0, 1] = 0.0
     topics = NormalTopics(3, 6, probs=torch.from_numpy(probs), dtype=dtype)
@@ -155,7 +155,7 @@ def log_joint(logits: np.ndarray, counts: np.ndarray, scale: float) -> float:
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 1000.0])
-def test_the_topics_m_step_is_the_maximiser(scale: float, device: torch.device) -> None:
+def test_the_m_step_of_the_topics_is_the_maximiser(scale: float, device: torch.device) -> None:
     topics = NormalTopics(5, 6, scale=scale, dtype=torch.float64).to(device)
     counts = torch.from_numpy(COUNTS).to(device)
     topics.m_step(counts)
@@ -177,14 +177,14 @@ def test_the_topics_m_step_is_the_maximiser(scale: float, device: torch.device) 
     np.testing.assert_allclose(topics.logits.detach().cpu().mT, found, rtol=1e-9, atol=1e-12)
 
 
-def test_the_topics_m_step_in_single_precision() -> None:
+def test_the_m_step_of_the_topics_works_in_single_precision() -> None:
     exact, rounded = (NormalTopics(5, 6, dtype=dtype) for dtype in (torch.float64, torch.float32))
     for topics in (exact, rounded):
         topics.m_step(torch.from_numpy(COUNTS))
     torch.testing.assert_close(exact.logits.float(), rounded.logits, rtol=1e-6, atol=1e-6)
 
 
-def test_the_gradient_is_that_of_the_log_joint(device: torch.device) -> None:
+def test_the_gradient_matches_the_log_joint(device: torch.device) -> None:
     topics = make_model("lntm", topic_scale=0.7).topics.to(device)
     counts = torch.rand(4, 15, dtype=torch.float64, device=device) * 9
     value = (counts * torch.log_softmax(topics.logits.mT, 1)).sum() + topics.log_prior()
@@ -197,7 +197,7 @@ def test_the_gradient_is_that_of_the_log_joint(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')", "lda"])
-def test_sampled_topics_take_the_place_of_their_parameters(family, device) -> None:
+def test_sampled_topics_replace_their_parameters(family, device) -> None:
     options = {"topic_scale": 2.0} if family == "lntm" else {"topic_smoothing": 0.4}
     model = make_model(family, **options).to(device)
     batch = make_batch(make_counts(), device)
@@ -263,7 +263,7 @@ def test_stock_nuts_draws_topics_and_documents_together() -> None:
         ({"num_topics": 0}, "num_topics is 0"),
     ],
 )
-def test_settings_that_cannot_be_are_named(options: dict[str, Any], named: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         lntm(**{"num_topics": 4, "num_words": 5, **options})
 
@@ -279,7 +279,7 @@ def test_a_covariance_must_be_diagonal() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [0.1, 10.0, 1e3, 1e6])
 @pytest.mark.parametrize("total", [1e-12, 1.0, 1e3, 1e9])
-def test_the_m_step_is_finite_from_any_start(dtype: str, scale: float, total: float) -> None:
+def test_the_m_step_stays_finite_from_any_start(dtype: str, scale: float, total: float) -> None:
     """Also from topics with words of probability zero, whose logits are hundreds apart."""
     topics = lntm(3, 20, topic_scale=scale, dtype=dtype).topics
     topics.set_(torch.eye(3).repeat(1, 7)[:, :20])

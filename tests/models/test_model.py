@@ -50,7 +50,7 @@ def reference(model: TopicModel, values: dict[str, np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("family", [*FAMILIES, "anchored"])
-def test_the_program_s_densities_are_those_of_scipy(family, dtype, device) -> None:
+def test_the_programs_densities_match_scipy(family, dtype, device) -> None:
     if family == "anchored":
         model = random_problem(anchored=True).model(device, dtype)
     else:
@@ -84,7 +84,7 @@ def test_the_program_s_densities_are_those_of_scipy(family, dtype, device) -> No
     assert set(trace.param_nodes) == {name for name, _ in model.named_parameters()}
 
 
-def test_generate(device) -> None:
+def test_generated_corpora_have_the_lengths_and_seed_asked_for(device) -> None:
     problem = random_problem(3, anchored=True)
     model = problem.model(device, vocabulary=[f"w{v}" for v in range(15)])
     lengths = [5, 0, 40]
@@ -119,7 +119,7 @@ def test_generate(device) -> None:
 
 
 @pytest.mark.parametrize("anchored", [False, True])
-def test_theta(device, anchored) -> None:
+def test_theta_follows_from_the_latent_variable(device, anchored) -> None:
     model = random_problem(anchored=anchored).model(device)
     eta = torch.randn(3, 2, model.latent_dim, dtype=torch.float64, device=device)
     logits = np.concatenate([eta.cpu().numpy(), np.zeros((3, 2, int(anchored)))], -1)
@@ -149,7 +149,7 @@ def test_a_batch_over_another_vocabulary_is_refused() -> None:
     assert other.dtype == torch.float64
 
 
-def test_models_of_low_precision_are_refused_everywhere() -> None:
+def test_low_precision_models_are_refused_everywhere() -> None:
     model = make_model("ctm").half()
     corpus = Corpus.from_matrix(make_counts())
     for use in (
@@ -162,7 +162,7 @@ def test_models_of_low_precision_are_refused_everywhere() -> None:
 
 
 @pytest.mark.parametrize("family", ["ctm", "iftm(source='gaussian')"])
-def test_posteriors_stay_when_parameters_change(family) -> None:
+def test_posteriors_are_unaffected_by_later_changes_of_parameters(family) -> None:
     model = make_model(family)
     batch = Corpus.from_matrix(make_counts()).batch(dtype=torch.float64)
     guide = TaylorGuide(model)
@@ -176,7 +176,7 @@ def test_posteriors_stay_when_parameters_change(family) -> None:
         guide.bound(batch, posterior)
 
 
-def test_a_dirichlet_s_bound_is_that_of_the_present_prior() -> None:
+def test_a_dirichlet_guides_bound_uses_the_current_prior() -> None:
     model = make_model("lda")
     batch = Corpus.from_matrix(make_counts()).batch(dtype=torch.float64)
     guide = DirichletGuide(model)

@@ -15,7 +15,7 @@ CORPUS = lntm.Corpus.from_matrix(np.random.default_rng(0).poisson([2.0, 1.0, 0.5
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_guide_fits_it(name):
+def test_every_guide_fits_a_single_topic(name):
     model = Recipe(name).make(4, options={"num_topics": 1}).model
     for posterior in guides_for(model):
         options = {"num_topics": 1, "progress": False, "start_epochs": 1, "stepwise_epochs": 1}
@@ -26,7 +26,7 @@ def test_every_guide_fits_it(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_its_likelihood_is_that_of_the_unigram_model(name):
+def test_a_single_topic_has_the_unigram_likelihood(name):
     options = {"num_topics": 1, "dtype": "float64", "progress": False, "max_epochs": 2}
     # Words of several mini-batches would weigh the more the later they come.
     options |= {"topic_update": "exact", "batch_size": len(CORPUS)}
@@ -41,7 +41,7 @@ def test_its_likelihood_is_that_of_the_unigram_model(name):
         assert found.nats_per_token == pytest.approx(expected, abs=1e-12)
 
 
-def test_it_cannot_be_anchored():
+def test_a_single_topic_cannot_be_anchored():
     with pytest.raises(ConfigError, match="one topic leaves nothing free if it is anchored"):
         lntm.models.ctm(1, 4, anchored=True)
     with pytest.raises(ConfigError, match="num_sources is 2; expected 1 to 1"):

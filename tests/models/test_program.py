@@ -94,7 +94,7 @@ def test_the_program_runs_at_substituted_parameters(family: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_prior_over_a_parameter_by_lift() -> None:
+def test_lift_puts_a_prior_on_a_parameter() -> None:
     """Posterior draws of the mean under a prior that leaves it no choice."""
     model = make_model("ctm").float()
     batch = make_batch(model)
@@ -133,7 +133,7 @@ def normal_like(parameter: Tensor, scale: float = 0.1) -> Any:
 
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "lda"])
-def test_lifted_topics_have_one_prior(family: str) -> None:
+def test_a_lifted_prior_replaces_the_topics_prior(family: str) -> None:
     model = make_model(family)
     priors = {"topics.logits": normal_like(model.topics.logits)}
     trace, expected = lifted_log_joint(model, priors, make_batch(model))
@@ -143,21 +143,21 @@ def test_lifted_topics_have_one_prior(family: str) -> None:
     assert torch.isfinite(expected)
 
 
-def test_substituted_topics_keep_the_model_s_prior() -> None:
+def test_substituted_topics_keep_the_models_prior() -> None:
     model = make_model("ctm")
     at = {"topics.logits": torch.zeros_like(model.topics.logits)}
     trace = poutine.trace(poutine.substitute(model, at)).get_trace(make_batch(model))
     assert {"topics_prior", "document_prior"} <= trace.nodes.keys()
 
 
-def test_a_lifted_prior_mean_leaves_the_prior_of_the_covariance() -> None:
+def test_a_lifted_mean_keeps_the_prior_of_the_covariance() -> None:
     model = make_model("ctm")
     priors = {"prior.loc": normal_like(model.prior.loc)}
     trace, expected = lifted_log_joint(model, priors, make_batch(model))
     torch.testing.assert_close(trace.log_prob_sum(), expected + model.log_prior())
 
 
-def test_a_density_of_lifted_and_other_parameters_is_refused() -> None:
+def test_a_log_prior_of_lifted_and_unlifted_parameters_is_refused() -> None:
     model = make_model("iftm(source='gaussian')")
     batch = make_batch(model)
     half = {"prior.mixing": normal_like(model.prior.mixing)}
@@ -174,7 +174,7 @@ def test_a_density_of_lifted_and_other_parameters_is_refused() -> None:
 
 
 @pytest.mark.parametrize("part", ["topics.logits", "prior.loc", "prior.mixing"])
-def test_a_pyro_sample_has_one_prior(part: str) -> None:
+def test_a_pyro_sample_replaces_the_models_prior(part: str) -> None:
     model = make_model("iftm(source='gaussian')")
     batch = make_batch(model)
     to_pyro_module_(model)
@@ -226,7 +226,7 @@ def test_a_model_that_pyro_ran_is_freed() -> None:
     assert len(names) == held
 
 
-def test_an_optimiser_s_state_goes_to_another_model(tmp_path) -> None:
+def test_optimiser_state_transfers_to_another_model(tmp_path) -> None:
     """Settings by name, state saved, and loaded for a copy: both go on alike."""
 
     def settings(name: str) -> dict[str, float]:
@@ -271,7 +271,7 @@ def test_copies_run_and_share_nothing(family: str) -> None:
 
 
 @each_family
-def test_as_a_pyro_module_with_a_sampled_parameter(family: str) -> None:
+def test_a_model_works_within_a_pyro_module(family: str) -> None:
     model = make_model(family)
     batch = make_batch(model)
     to_pyro_module_(model)
@@ -296,7 +296,7 @@ def mini_batches(model: TopicModel, num_docs: int, max_docs: int) -> Iterator[Do
 
 
 @pytest.mark.parametrize("autoguide", [AutoNormal, AutoDelta, AutoDiagonalNormal])
-def test_an_autoguide_of_other_documents_is_refused(autoguide: Any) -> None:
+def test_an_autoguide_over_different_documents_is_refused(autoguide: Any) -> None:
     model = make_model("ctm")
     svi = SVI(model, autoguide(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO())
     batches = list(mini_batches(model, 12, 4))
@@ -314,7 +314,7 @@ def test_an_autoguide_of_all_documents_needs_no_plates() -> None:
 
 
 @pytest.mark.slow
-def test_an_autoguide_with_the_model_s_plate_trains_the_batch_s_documents() -> None:
+def test_an_autoguide_with_the_models_plate_trains_the_documents_of_the_batch() -> None:
     model = make_model("ctm").requires_grad_(False)
     corpus, _ = model.generate([40] * 30, seed=5)
     guide = AutoNormal(model, create_plates=model.plate)
@@ -334,7 +334,9 @@ def test_an_autoguide_with_the_model_s_plate_trains_the_batch_s_documents() -> N
 
 @each_family
 @each_way
-def test_predictive_repeats_observed_counts_and_draws_others(family: str, parallel: bool) -> None:
+def test_predictive_repeats_observed_counts_and_draws_the_remaining_sites(
+    family: str, parallel: bool
+) -> None:
     model = make_model(family)
     batch = make_batch(model)
     guide = make_guide(model, family)
@@ -359,7 +361,7 @@ def test_predictive_repeats_observed_counts_and_draws_others(family: str, parall
 
 
 @pytest.mark.stat
-def test_predicted_words_have_the_posterior_s_frequencies() -> None:
+def test_predicted_words_have_posterior_frequencies() -> None:
     model = make_model("ctm")
     batch = make_batch(model)
     free = poutine.uncondition(model)
@@ -375,7 +377,9 @@ def test_predicted_words_have_the_posterior_s_frequencies() -> None:
 
 @each_family
 @each_way
-def test_weighed_predictive_has_the_log_joint_less_the_guide(family: str, parallel: bool) -> None:
+def test_weighed_predictive_returns_log_densities_of_model_and_guide(
+    family: str, parallel: bool
+) -> None:
     model = make_model(family)
     batch = make_batch(model)
     guide = make_guide(model, family)
@@ -397,7 +401,7 @@ def test_weighed_predictive_has_the_log_joint_less_the_guide(family: str, parall
 
 
 @each_family
-def test_document_log_likelihoods_of_draws(family: str) -> None:
+def test_log_likelihoods_of_documents_at_posterior_draws(family: str) -> None:
     model = make_model(family)
     batch = make_batch(model)
     draws = Predictive(make_guide(model, family), num_samples=5)(batch)
@@ -409,7 +413,7 @@ def test_document_log_likelihoods_of_draws(family: str) -> None:
     torch.testing.assert_close(got, (batch.to_csr().to_dense() * words).sum(-1))
 
 
-def test_predictive_of_sampled_topics_in_parallel() -> None:
+def test_parallel_predictive_works_with_sampled_topics() -> None:
     model = make_model("ctm")
     batch = make_batch(model)
     samples = Predictive(model, num_samples=4)(batch, sample_topics=True)
@@ -439,7 +443,7 @@ def test_arviz_reads_a_run(kernel: Any) -> None:
 
 
 @each_family
-def test_pyro_reads_off_the_structure(family: str) -> None:
+def test_pyro_infers_the_dependency_structure(family: str) -> None:
     model = make_model(family)
     batch = make_batch(model)
     relations = get_model_relations(model, (batch,))
@@ -455,7 +459,7 @@ def test_pyro_reads_off_the_structure(family: str) -> None:
     assert posterior[latent] == {latent: set(), "counts": set()}
 
 
-def test_render_model() -> None:
+def test_render_model_draws_the_program() -> None:
     pytest.importorskip("graphviz")
     model = make_model("ctm")
     source = pyro.render_model(model, (make_batch(model),), render_distributions=True).source
@@ -467,7 +471,7 @@ def test_render_model() -> None:
 
 @pytest.mark.slow
 @each_family
-def test_autolaplace_has_the_curvature_of_the_log_joint(family: str) -> None:
+def test_autolaplace_matches_the_curvature_of_the_log_joint(family: str) -> None:
     model = make_model(family)
     batch = make_batch(model)
     guide = AutoLaplaceApproximation(model)
@@ -497,7 +501,7 @@ def test_autolaplace_has_the_curvature_of_the_log_joint(family: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_the_log_joint_as_a_function_of_parameters() -> None:
+def test_the_log_joint_is_a_differentiable_function_of_parameters() -> None:
     """By ``torch.func``: gradient and Hessian in the prior mean, in closed form."""
     model = make_model("ctm")
     batch = make_batch(model)
@@ -534,7 +538,7 @@ class LargestStorage(TorchDispatchMode):
         pytest.param(100, 300, 40, 100 * 90 * 40, id="counts x topics"),
     ],
 )
-def test_a_step_forms_nothing_large(
+def test_an_svi_step_allocates_no_large_tensor(
     num_docs: int, num_words: int, num_topics: int, forbidden: int
 ) -> None:
     """In single precision, with draws in double, and in second derivatives."""
@@ -554,7 +558,7 @@ def test_a_step_forms_nothing_large(
 # Masks, precision, and what is refused
 
 
-def test_a_mask_of_documents_leaves_documents_out_and_counts_priors_once() -> None:
+def test_a_mask_excludes_documents_and_counts_priors_once() -> None:
     model = make_model("ctm")
     corpus, latents = model.generate(LENGTHS, seed=2)
     batch = corpus.batch(dtype=torch.float64)
@@ -581,7 +585,7 @@ def test_a_mask_of_documents_leaves_documents_out_and_counts_priors_once() -> No
 
 
 @each_family
-def test_autocast_does_not_reach_the_program(family: str) -> None:
+def test_autocast_does_not_affect_the_program(family: str) -> None:
     model = make_model(family).float()
     batch = make_batch(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -601,7 +605,7 @@ def test_low_precision_is_refused(dtype: torch.dtype) -> None:
         model.to(dtype)(batch)
 
 
-def test_what_is_no_batch_is_refused() -> None:
+def test_arguments_of_other_types_than_a_batch_are_refused() -> None:
     model = make_model("ctm")
     with pytest.raises(ConfigError, match="given as NoneType; expected a DocumentBatch"):
         model(None)
@@ -612,7 +616,7 @@ def test_what_is_no_batch_is_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
-def test_jit_is_refused_before_anything_is_looked_up() -> None:
+def test_jit_is_refused_at_once() -> None:
     model = make_model("ctm")
     batch = make_batch(model)
     kernel = NUTS(model, jit_compile=True, ignore_jit_warnings=True)
@@ -624,7 +628,7 @@ def test_jit_is_refused_before_anything_is_looked_up() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:TraceEnum_ELBO found no sample sites configured:UserWarning")
-def test_an_enumerating_elbo_takes_double_precision_only() -> None:
+def test_an_enumerating_elbo_needs_double_precision() -> None:
     model = make_model("ctm")
     batch = make_batch(model)
 
@@ -670,7 +674,7 @@ def test_a_compiled_program_has_the_same_density_and_gradient() -> None:
         assert torch.equal(trace.trace.nodes["eta"]["value"], expected.trace.nodes["eta"]["value"])
 
 
-def test_a_batch_in_another_precision_is_made_once() -> None:
+def test_a_batch_is_converted_to_the_models_precision_once() -> None:
     batch = make_batch(make_model("ctm"))
     single = batch.to(dtype=torch.float32)
     assert single.dtype == torch.float32
@@ -679,7 +683,7 @@ def test_a_batch_in_another_precision_is_made_once() -> None:
     assert torch.equal(single.index, batch.index)
 
 
-def test_a_data_loader_over_positions(device: torch.device) -> None:
+def test_a_data_loader_over_positions_makes_batches(device: torch.device) -> None:
     model = make_model("ctm")
     batch = make_batch(model)
     # The pretend device is none of the accelerators that a loader looks for.

@@ -28,7 +28,7 @@ def make(num_topics, num_words, *, knob=1.0, dtype=torch.float32, vocabulary=Non
     return lntm.models.ctm(num_topics, num_words, dtype=dtype, vocabulary=vocabulary)
 
 
-def test_the_librarys_models_are_registered():
+def test_all_models_of_the_library_are_registered():
     assert list(CONSTRUCTORS) == ["ctm", "lntm", "iftm", "lda", "stm"]
     for name, constructor in CONSTRUCTORS.items():
         assert find_constructor(name) is constructor
@@ -38,7 +38,7 @@ def test_the_librarys_models_are_registered():
         assert model.construction.name == name
 
 
-def test_a_model_remembers_the_arguments_that_json_can_hold():
+def test_a_model_records_its_jsonable_arguments():
     model = lntm.models.lda(
         3,
         num_words=np.int64(5),
@@ -62,7 +62,7 @@ def test_a_model_remembers_the_arguments_that_json_can_hold():
         assert twin.construction == model.construction
 
 
-def test_a_constructor_of_ones_own_wraps_the_librarys():
+def test_a_user_constructor_may_wrap_a_library_constructor():
     own = register("own", make)
     assert own.__name__ == "make"
     model = own(3, 5, knob=np.float64(2.5), colour="red")
@@ -79,7 +79,7 @@ def test_a_constructor_of_ones_own_wraps_the_librarys():
     }
 
 
-def test_registered_as_a_decorator_and_again():
+def test_register_works_as_a_decorator_and_replaces_earlier_registrations():
     @register("mine")
     def mine(num_topics, num_words):
         return make(num_topics, num_words)
@@ -89,7 +89,7 @@ def test_registered_as_a_decorator_and_again():
     assert CONSTRUCTORS["mine"] is again
 
 
-def test_a_model_without_a_constructor_describes_itself():
+def test_the_config_of_an_unregistered_model_describes_its_parts():
     parts = lntm.models.DiagonalNormalPrior(3), lntm.models.DirichletTopics(3, 5)
     model = lntm.models.TopicModel(*parts)
     assert model.construction is None
@@ -110,24 +110,24 @@ def test_a_model_without_a_constructor_describes_itself():
         ("own", lambda num_topics, num_words, *rest: None, "and every argument by name"),
     ],
 )
-def test_what_cannot_be_registered_is_said(name, constructor, message):
+def test_unsuitable_constructors_are_refused(name, constructor, message):
     before = dict(CONSTRUCTORS)
     with pytest.raises(ConfigError, match=message):
         register(name, constructor)
     assert before == CONSTRUCTORS
 
 
-def test_a_constructor_must_make_a_model():
+def test_a_constructor_that_makes_no_model_is_refused():
     with pytest.raises(ConfigError, match="the constructor of 'own' made NoneType, no model"):
         register("own", lambda num_topics, num_words: None)(3, 5)
 
 
-def test_an_unknown_name_says_how_to_register_it():
+def test_the_error_for_an_unknown_name_explains_registration():
     with pytest.raises(ConfigError, match=r"model 'own'; expected one of ctm, .*register\(name"):
         construct("own", num_topics=3, num_words=5)
 
 
-def test_what_a_constructor_learns_is_what_it_gets_and_what_is_recorded():
+def test_learned_arguments_reach_the_constructor_and_the_record():
     def learned(num_words, knob="none", **others):
         return {"num_words": len(num_words), "knob": f"{knob} of {len(num_words)}"}
 

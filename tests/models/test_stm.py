@@ -76,7 +76,7 @@ def standardised(corpus: Corpus) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize("penalty", [None, 2.0])
-def test_it_keeps_the_contract(corpus, anchored, penalty) -> None:
+def test_the_structural_prior_keeps_its_contract(corpus, anchored, penalty) -> None:
     model = make(corpus, anchored=anchored, penalty=penalty)
     batch = model.encode(corpus).batch(np.arange(5), dtype=torch.float64)
     lntm.testing.check_prior(model.prior, batch)
@@ -84,7 +84,7 @@ def test_it_keeps_the_contract(corpus, anchored, penalty) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("anchored", [False, True])
-def test_every_normal_guide_solves_it(corpus, anchored) -> None:
+def test_every_normal_guide_solves_a_structural_model(corpus, anchored) -> None:
     model = make(corpus, anchored=anchored)
     names = guides_for(model)
     assert {"taylor", "laplace", "blei-lafferty", "khan-bouchard"} <= set(names)
@@ -96,7 +96,7 @@ def test_every_normal_guide_solves_it(corpus, anchored) -> None:
 
 @pytest.mark.parametrize("anchored", [False, True])
 @pytest.mark.parametrize("step", ["m_step", "start"])
-def test_without_covariates_it_is_the_plain_prior_to_the_last_digit(corpus, anchored, step) -> None:
+def test_without_covariates_the_fit_is_bit_equal_to_the_plain_prior(corpus, anchored, step) -> None:
     model = make(corpus, "~ 1", anchored=anchored)
     sums, _ = draws_of(model.prior, corpus)
     plain = LogisticNormalPrior(NUM_TOPICS, anchored=anchored, dtype=torch.float64)
@@ -165,7 +165,7 @@ def test_the_penalty_maximises_the_evidence(corpus) -> None:
     assert at[0] < at[1] < at[2] > at[3] > at[4]
 
 
-def test_slopes_that_say_nothing_are_shrunk_away(corpus) -> None:
+def test_irrelevant_slopes_shrink_to_0(corpus) -> None:
     model = make(corpus)
     noise = torch.randn(
         NUM_DOCS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
@@ -182,7 +182,7 @@ def test_slopes_that_say_nothing_are_shrunk_away(corpus) -> None:
     assert float(model.prior.penalty) > 1e6
 
 
-def test_parameters_can_be_given_and_bad_ones_are_refused() -> None:
+def test_parameters_can_be_set_and_invalid_ones_are_refused() -> None:
     covariates = Covariates(("x",), (0.0,), (1.0,))
     prior = StructuralPrior(3, covariates, slopes=torch.tensor([[1.0, 0.0, -1.0]]))
     assert prior.slopes.tolist() == [[1.0, 0.0, -1.0]]
@@ -196,7 +196,7 @@ def test_parameters_can_be_given_and_bad_ones_are_refused() -> None:
 # -------------------------------------------------------------------- documents
 
 
-def test_a_batch_without_covariates_is_told_how_to_get_them(corpus) -> None:
+def test_the_error_for_a_batch_without_covariates_says_how_to_add_them(corpus) -> None:
     model = make(corpus)
     with pytest.raises(ConfigError, match=r"model\.encode\(corpus\)\.batch\(\)"):
         make_guide("taylor", model).posterior(corpus.batch())
@@ -205,7 +205,7 @@ def test_a_batch_without_covariates_is_told_how_to_get_them(corpus) -> None:
         make_guide("taylor", model).posterior(other.batch())
 
 
-def test_documents_of_unknown_covariates_get_the_mean(corpus) -> None:
+def test_documents_with_unknown_covariates_get_the_mean(corpus) -> None:
     model = make(corpus)
     bare = Corpus.from_matrix(corpus.to_scipy()[:5], corpus.vocabulary)
     with pytest.warns(CorpusWarning, match=r"no column .* \(party\[T.Right\], age, party"):
@@ -214,14 +214,14 @@ def test_documents_of_unknown_covariates_get_the_mean(corpus) -> None:
     torch.testing.assert_close(found, model.prior.loc.expand(5, -1))
 
 
-def test_some_columns_alone_are_refused(corpus) -> None:
+def test_a_part_of_the_columns_is_refused(corpus) -> None:
     model = make(corpus)
     half = Corpus.from_matrix(corpus.to_scipy(), metadata={"party": corpus.metadata["party"]})
     with pytest.raises(CorpusError, match="no column 'age'"):
         model.encode(half)
 
 
-def test_averaged_covariates_add_their_spread(corpus) -> None:
+def test_the_averaged_prior_includes_the_spread_of_the_covariates(corpus) -> None:
     model = make(corpus)
     with pytest.raises(NotFittedError):
         model.prior.averaged()
@@ -237,7 +237,7 @@ def test_averaged_covariates_add_their_spread(corpus) -> None:
     assert make_guide("taylor", plain).posterior(corpus.batch()).mean.shape == (NUM_DOCS, 3)
 
 
-def test_a_design_matrix_can_be_given(corpus) -> None:
+def test_a_design_matrix_replaces_a_formula(corpus) -> None:
     x = np.column_stack([corpus.metadata["age"], np.arange(NUM_DOCS) % 2])
     given = corpus.with_covariates({"prevalence": x})
     model = lntm.models.stm(NUM_TOPICS, given, dtype="float64")
@@ -260,18 +260,18 @@ def test_a_design_matrix_can_be_given(corpus) -> None:
         ("~ np.log(age)", "may not"),
     ],
 )
-def test_formulas_that_do_not_fit_the_prior(corpus, formula, message) -> None:
+def test_unsuitable_formulas_are_refused(corpus, formula, message) -> None:
     with pytest.raises(ConfigError, match=message):
         lntm.models.stm(NUM_TOPICS, corpus, formula)
 
 
 @pytest.mark.parametrize("columns", [{"prevalence": "~ party"}, {"content": "party"}])
-def test_a_number_of_words_is_no_corpus(columns) -> None:
+def test_a_formula_needs_a_corpus(columns) -> None:
     with pytest.raises(ConfigError, match="learned from the training documents"):
         lntm.models.stm(3, 100, **columns)
 
 
-def test_a_model_is_made_without_a_detour_through_json(corpus, monkeypatch) -> None:
+def test_making_a_model_does_not_convert_its_formula_to_json(corpus, monkeypatch) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("JSON is for files")
 
@@ -284,7 +284,7 @@ def test_a_model_is_made_without_a_detour_through_json(corpus, monkeypatch) -> N
     assert model.construction.settings["content"] is model.topics.column
 
 
-def test_a_file_s_settings_are_those_of_earlier_files(corpus) -> None:
+def test_saved_settings_have_the_format_of_earlier_files(corpus) -> None:
     model = lntm.models.stm(NUM_TOPICS, corpus, "~ party + center(age)", content="party", seed=3)
     age = corpus.metadata["age"]
     expected = {
@@ -320,7 +320,7 @@ def test_a_file_s_settings_are_those_of_earlier_files(corpus) -> None:
     assert again.topics.column == model.topics.column
 
 
-def test_the_array_of_prevalence_counts_beside_a_column_of_content(corpus) -> None:
+def test_a_prevalence_array_works_with_a_content_column(corpus) -> None:
     x = corpus.metadata["age"][:, None]
     given = corpus.with_covariates({"prevalence": x})
     model = lntm.models.stm(NUM_TOPICS, given, content="party", vocabulary=None)
@@ -331,7 +331,7 @@ def test_the_array_of_prevalence_counts_beside_a_column_of_content(corpus) -> No
     assert plain.vocabulary == corpus.vocabulary
 
 
-def test_columns_that_are_learned_already_take_the_place_of_the_formula(corpus) -> None:
+def test_learned_covariates_replace_the_formula(corpus) -> None:
     covariates, groups = Covariates.of(corpus, FORMULA), Groups.of(corpus, "party")
     expected = lntm.models.stm(NUM_TOPICS, corpus, FORMULA, "party").config
     for documents in (corpus, NUM_WORDS):
@@ -344,7 +344,7 @@ def test_columns_that_are_learned_already_take_the_place_of_the_formula(corpus) 
 
 
 @pytest.mark.slow
-def test_engines_and_evaluators_take_the_corpus_as_it_is(corpus, tmp_path) -> None:
+def test_engines_and_evaluators_encode_the_corpus(corpus, tmp_path) -> None:
     model = make(corpus)
     guide = make_guide("laplace", model)
     result = VariationalEM(model, guide, max_iterations=2, progress=False).fit(
@@ -367,7 +367,7 @@ def test_engines_and_evaluators_take_the_corpus_as_it_is(corpus, tmp_path) -> No
 
 
 @pytest.mark.slow
-def test_fits_go_on_with_further_documents(corpus) -> None:
+def test_a_fit_continues_with_new_documents(corpus) -> None:
     model = make(corpus)
     guide = make_guide("taylor", model)
     result = VariationalEM(model, guide, max_iterations=1, progress=False).fit(corpus)
@@ -379,7 +379,7 @@ def test_fits_go_on_with_further_documents(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_monte_carlo_em_fits_it(corpus) -> None:
+def test_monte_carlo_em_fits_a_structural_model(corpus) -> None:
     model = make(corpus)
     result = MonteCarloEM(model, max_epochs=3, num_transitions=10, progress=False).fit(corpus)
     assert result.history[-1]["perplexity"] < NUM_WORDS
@@ -387,7 +387,7 @@ def test_monte_carlo_em_fits_it(corpus) -> None:
 
 
 @pytest.mark.slow
-def test_fits_learn_what_covariates_do() -> None:
+def test_fits_recover_the_slopes() -> None:
     rng = np.random.default_rng(3)
     topics = torch.from_numpy(rng.dirichlet(np.full(30, 0.1), NUM_TOPICS) + 1e-3)
     slopes = torch.tensor([[1.0, -1.0, 0.0], [0.0, 0.5, -0.5]], dtype=torch.float64)
@@ -417,7 +417,7 @@ def test_fits_learn_what_covariates_do() -> None:
 # -------------------------------------------------------------------- files
 
 
-def test_files_give_the_model_and_its_formula_back(corpus, tmp_path) -> None:
+def test_a_model_and_its_formula_survive_saving_and_loading(corpus, tmp_path) -> None:
     model = make(corpus, "~ party * bs(age, df=4)", dtype="float32")
     sums, _ = draws_of(model.prior, corpus)
     model.prior.m_step(NUM_DOCS, **sums)
@@ -437,7 +437,7 @@ def test_files_give_the_model_and_its_formula_back(corpus, tmp_path) -> None:
 @pytest.mark.parametrize(
     "text", ["~ {__import__('pathlib').Path('owned').touch()}", "~ open('owned', 'w')"]
 )
-def test_a_formula_in_a_file_runs_no_code(corpus, tmp_path, monkeypatch, text) -> None:
+def test_a_formula_in_a_file_executes_no_code(corpus, tmp_path, monkeypatch, text) -> None:
     model = make(corpus, "~ party")
     lntm.save_model(model, tmp_path / "model")
     path = tmp_path / "model" / "model.json"
@@ -469,7 +469,7 @@ def test_damaged_covariates_are_refused(corpus, change) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e300, 1e40, 1e-40])
-def test_columns_that_single_precision_does_not_hold_are_refused(corpus, factor) -> None:
+def test_columns_outside_the_range_of_single_precision_are_refused(corpus, factor) -> None:
     scaled = corpus.with_metadata({"age": corpus.metadata["age"] * factor})
     with pytest.raises((ConfigError, CorpusError), match=r"age.* the column by a constant"):
         lntm.models.stm(NUM_TOPICS, scaled, "~ party + age")
@@ -478,7 +478,7 @@ def test_columns_that_single_precision_does_not_hold_are_refused(corpus, factor)
         lntm.models.stm(NUM_TOPICS, given)
 
 
-def test_columns_that_single_precision_would_round_are_refused(corpus) -> None:
+def test_columns_that_single_precision_rounds_are_refused(corpus) -> None:
     age = corpus.metadata["age"]
     far = corpus.with_metadata({"age": age + 1e8})
     with pytest.raises(

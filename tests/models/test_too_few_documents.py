@@ -35,7 +35,7 @@ from torch_lntm.errors import NumericalError
         ),
     ],
 )
-def test_one_document_does_not_determine_a_prior(model, sums, what):
+def test_one_document_without_pseudo_documents_is_refused(model, sums, what):
     before = {name: tensor.clone() for name, tensor in model.prior.state_dict().items()}
     with pytest.raises(NumericalError, match=rf"1 documents do not .* {what}.*pseudo_documents=0;"):
         model.prior.m_step(1.0, **sums)
@@ -44,7 +44,7 @@ def test_one_document_does_not_determine_a_prior(model, sums, what):
 
 
 @pytest.mark.parametrize("make", [lntm.models.ctm, lntm.models.lntm])
-def test_on_a_gpu_nobody_waits_to_see_whether_a_weighty_prior_is_determined(
+def test_a_failed_m_step_on_a_gpu_leaves_parameters_that_fits_report(
     make, accelerator, monkeypatch
 ):
     """Where it is not, since the sums are no sums or no numbers, parameters are no numbers."""

@@ -45,7 +45,7 @@ def test_topics_in_single_precision_sum_to_1(cls, device) -> None:
         np.testing.assert_allclose(probs.cpu(), expected, rtol=2e-6)
 
 
-def test_topics_change_again_after_they_were_fixed() -> None:
+def test_topics_follow_their_parameters_after_caching() -> None:
     topics = make_topics(DirichletTopics, torch.device("cpu"), 5)
     others = torch.tensor([[0.1, 0.2, 0.3, 0.2, 0.2], [0.5, 0.1, 0.1, 0.1, 0.2]])
     with topics.cached():
@@ -55,7 +55,7 @@ def test_topics_change_again_after_they_were_fixed() -> None:
     torch.testing.assert_close(topics.probs, others)
 
 
-def test_held_out_numbers_in_single_precision_are_those_in_double(device) -> None:
+def test_held_out_scores_agree_in_single_and_double_precision(device) -> None:
     single = ctm(
         NUM_TOPICS, NUM_WORDS, topics=make_topics(DirichletTopics, torch.device("cpu")).double_probs
     )
@@ -82,7 +82,7 @@ def test_double_probs_are_computed_in_double_precision(cls, device) -> None:
     assert topics.double_probs.mT.is_contiguous()
 
 
-def test_the_dirichlet_prior_of_a_large_vocabulary(device) -> None:
+def test_the_log_prior_of_a_large_vocabulary_is_accurate(device) -> None:
     topics = make_topics(DirichletTopics, device)
     expected = (
         topics.smoothing * log_softmax(topics.logits.detach().cpu().double().numpy(), 0).sum()
@@ -93,7 +93,7 @@ def test_the_dirichlet_prior_of_a_large_vocabulary(device) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_are_those_of_a_softmax(dtype, device) -> None:
+def test_gradients_match_a_softmax(dtype, device) -> None:
     topics = make_topics(DirichletTopics, device, 50).to(dtype)
     weights = torch.rand(NUM_TOPICS, 50, dtype=torch.float64, device=device)
     logits = topics.logits.detach().double().requires_grad_()
@@ -113,7 +113,7 @@ def test_sampled_topics_of_a_large_vocabulary_sum_to_1(device) -> None:
 
 
 @each_kind
-def test_copies_and_moves_keep_the_parameter(cls) -> None:
+def test_copies_and_moves_keep_the_logits_a_parameter(cls) -> None:
     topics = make_topics(cls, torch.device("cpu"), 30)
     for twin in (copy.deepcopy(topics), pickle.loads(pickle.dumps(topics)), topics.to("cpu")):
         assert isinstance(twin.logits, torch.nn.Parameter)
@@ -124,7 +124,7 @@ def test_copies_and_moves_keep_the_parameter(cls) -> None:
 
 @each_kind
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
-def test_many_m_steps_end_where_single_ones_do(cls, smoothing, device) -> None:
+def test_many_m_steps_in_a_row_match_separate_m_steps(cls, smoothing, device) -> None:
     rng = np.random.default_rng(3)
     counts = [torch.from_numpy(rng.gamma(1.0, 5.0, (3, 7))).to(device) for _ in range(4)]
     for table in counts:
@@ -153,7 +153,7 @@ def _interrupted(topics: DirichletTopics, counts: torch.Tensor) -> None:
     raise ValueError("shape")
 
 
-def test_a_topic_without_counts_keeps_logits_whose_probabilities_underflow() -> None:
+def test_a_topic_without_counts_keeps_very_small_logits() -> None:
     topics = DirichletTopics(2, 3, smoothing=0.0)
     topics.logits.data[0, 1] = -300.0
     before = topics.logits.detach().clone()
@@ -162,7 +162,7 @@ def test_a_topic_without_counts_keeps_logits_whose_probabilities_underflow() -> 
     assert not torch.equal(topics.logits[:, 0], before[:, 0])
 
 
-def test_an_error_between_many_m_steps_leaves_the_last_one() -> None:
+def test_an_error_among_many_m_steps_keeps_the_last_step() -> None:
     topics, twin = make_topics_of(DirichletTopics, 0.1), make_topics_of(DirichletTopics, 0.1)
     counts = torch.arange(21.0).view(3, 7)
     with pytest.raises(ValueError, match="shape"), topics.updated_often():
@@ -174,7 +174,7 @@ def test_an_error_between_many_m_steps_leaves_the_last_one() -> None:
     torch.testing.assert_close(topics.logits, twin.logits)
 
 
-def test_m_steps_often_leave_the_parameters_where_there_is_none() -> None:
+def test_updated_often_without_an_m_step_changes_nothing() -> None:
     topics = DirichletTopics(2, 5, generator=torch.Generator().manual_seed(0))
     before = topics.logits.detach().clone()
     with topics.updated_often():
@@ -193,12 +193,12 @@ def test_m_steps_often_leave_the_parameters_where_there_is_none() -> None:
     ],
 )
 @pytest.mark.parametrize("cls", [DirichletTopics, NormalTopics])
-def test_probabilities_that_cannot_be_are_refused(cls, probs, message) -> None:
+def test_invalid_probabilities_are_refused(cls, probs, message) -> None:
     with pytest.raises(ConfigError, match=message):
         cls(2, 5).set_(probs)
 
 
-def test_normal_topics_follow_gradients_unless_told_otherwise() -> None:
+def test_normal_topics_are_updated_by_gradients_by_default() -> None:
     assert MonteCarloEM(lntm(2, 5)).settings.topic_update == "gradient"
     assert MonteCarloEM(lntm(2, 5), topic_update="exact").settings.topic_update == "exact"
     assert MonteCarloEM(ctm(2, 5)).settings.topic_update == "exact"

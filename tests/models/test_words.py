@@ -14,7 +14,7 @@ from torch_lntm.models import DirichletMultinomial, ctm
 @pytest.mark.parametrize(
     "number", [0.0, -1.0, float("nan"), float("inf"), torch.tensor([2.0, 3.0])]
 )
-def test_a_concentration_is_one_positive_number(number) -> None:
+def test_a_concentration_must_be_a_positive_number(number) -> None:
     with pytest.raises(ConfigError, match=r"concentration is .*; expected one positive number"):
         DirichletMultinomial(number)
 
@@ -26,7 +26,7 @@ class Repeats(DirichletMultinomial):
 
 
 @pytest.mark.parametrize("kind", [Repeats, DirichletMultinomial])
-def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token(kind) -> None:
+def test_single_tokens_have_the_likelihood_of_one_token_documents(kind) -> None:
     words, counts = kind(3.0, dtype=torch.float64), torch.tensor([2.0, 1.0, 4.0])
     s = torch.tensor([0.2, 0.5, 0.01], dtype=torch.float64)
     cells = Cells(counts.double(), torch.arange(3))
@@ -38,7 +38,7 @@ def test_tokens_that_are_predicted_one_by_one_are_documents_of_one_token(kind) -
     torch.testing.assert_close(each.tokens(s, cells), slope.detach(), rtol=1e-5, atol=1e-5)
 
 
-def test_a_bound_density_keeps_the_words_that_it_was_bound_at() -> None:
+def test_a_bound_density_keeps_its_concentration() -> None:
     model = ctm(2, 3, bursty=True, dtype="float64")
     batch = Corpus.from_matrix([[3, 0, 1], [0, 2, 2]]).batch(dtype=torch.float64)
     target = model.bind(batch)
@@ -50,7 +50,7 @@ def test_a_bound_density_keeps_the_words_that_it_was_bound_at() -> None:
     assert not torch.equal(model.bind(batch).log_joint(z)[1], before)
 
 
-def test_fused_transitions_are_for_independent_draws_alone() -> None:
+def test_fused_transitions_need_independent_draws() -> None:
     batch = Corpus.from_matrix([[3, 0, 1], [0, 2, 2]]).batch(dtype=torch.float64)
     plain, bursty = (ctm(2, 3, bursty=b, dtype="float64").bind(batch) for b in (False, True))
     assert plain.affine is not None

@@ -13,7 +13,7 @@ from torch_lntm.posteriors import ModePosterior, NormalPosterior, SampledMoments
 
 @pytest.mark.parametrize("family", ["ctm", "lntm", "iftm(source='gaussian')"])
 @pytest.mark.parametrize("name", ["taylor", "laplace"])
-def test_means_are_the_posterior_s(family, name, device) -> None:
+def test_means_match_the_posterior(family, name, device) -> None:
     guide = make_guide(name, make_model(family).to(device))
     batch = make_batch(make_counts(), device)
     posterior, means = guide.posterior(batch), guide.means(batch)
@@ -26,7 +26,7 @@ def test_means_are_the_posterior_s(family, name, device) -> None:
     assert guide.separates_means == (family != "iftm(source='gaussian')")
 
 
-def test_a_mode_has_no_spread() -> None:
+def test_a_mode_has_zero_covariance() -> None:
     guide = make_guide("taylor", make_model("ctm"))
     batch = make_batch(make_counts())
     modes = guide.means(batch)
@@ -41,14 +41,14 @@ def test_a_mode_has_no_spread() -> None:
 
 
 @pytest.mark.parametrize("name", ["blei-lafferty", "khan-bouchard"])
-def test_means_that_need_their_covariances_come_with_them(name) -> None:
+def test_means_that_need_covariances_include_them(name) -> None:
     guide = make_guide(name, make_model("ctm"))
     assert not guide.separates_means
     assert isinstance(guide.means(make_batch(make_counts())), NormalPosterior)
 
 
 @pytest.mark.parametrize("name", ["taylor", "laplace"])
-def test_samples_that_cover_all_documents_average_to_their_moments(name, device) -> None:
+def test_samples_over_all_documents_average_to_the_moments(name, device) -> None:
     guide = make_guide(name, make_model("ctm").to(device), tolerance=1e-9)
     batch = make_batch(make_counts(), device)
     posterior, modes = guide.posterior(batch), guide.means(batch)
@@ -66,7 +66,7 @@ def test_samples_that_cover_all_documents_average_to_their_moments(name, device)
     assert objective == pytest.approx(float(posterior.objective.sum()), rel=1e-6)
 
 
-def test_a_sample_may_be_empty() -> None:
+def test_an_empty_sample_is_allowed() -> None:
     guide = make_guide("taylor", make_model("ctm"))
     batch = make_batch(make_counts())
     modes, rows = guide.means(batch), torch.zeros(0, dtype=torch.int64)
