@@ -14,7 +14,7 @@ from torch_lntm.corpus.corpus import Corpus
 from torch_lntm.corpus.readers import read_corpus
 from torch_lntm.errors import ConfigError, CorpusError
 
-#: How the example corpora choose words, but for the least number of documents with a word.
+#: Options of ``Corpus.from_texts`` that both example corpora share.
 _WORDS = {"token_pattern": r"(?u)\b[^\W\d_]{3,}\b", "stop_words": "english", "max_df": 0.5}
 
 
