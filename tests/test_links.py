@@ -15,7 +15,7 @@ PAGES = [
     *(
         ROOT / name
         for name in (
-            *("README.md", "CHANGELOG.md", "SECURITY.md"),
+            *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"),
             "studies/README.md",
         )
     ),
