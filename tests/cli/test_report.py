@@ -95,14 +95,14 @@ def test_report_on_counts_and_on_standard_input(counts, texts, monkeypatch, caps
     fit_quickly(counts, "--test-fraction", "0")
     assert main(["report", "run"]) == 0
     page = Path("run/report.html").read_text(encoding="utf-8")
-    assert "Its most frequent words" in page
+    assert "Most frequent words" in page
     assert "<blockquote" not in page
     assert 'id="scores"' not in page
     fit_quickly(texts, out="other")
     stdin = io.TextIOWrapper(io.BytesIO(Path(texts).read_bytes()))
     monkeypatch.setattr(sys, "stdin", stdin)
     assert main(["report", "other", "-", "--format", "txt"]) == 0
-    assert "Its most frequent words" in Path("other/report.html").read_text(encoding="utf-8")
+    assert "Most frequent words" in Path("other/report.html").read_text(encoding="utf-8")
     capsys.readouterr()
     assert main(["report", "run", "--out", "."]) == 1
     assert "is a folder" in capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_without_texts_documents_show_their_frequent_words(known):
     frequent = first.vocabulary[first.word_index[first.counts.argmax()]]
     assert "These documents are short" not in html  # 60 tokens each
     section = html.split('id="topic-0"')[1].split("</details>")[0]
-    assert f"Its most frequent words: {frequent}," in section
+    assert f"Most frequent words: {frequent}," in section
 
 
 @pytest.mark.parametrize(
@@ -385,4 +385,6 @@ def test_the_axis_of_a_skewed_column_is_logarithmic_and_says_so():
         metadata={"size": np.geomspace(1, 1e6, 40)},
     )
     page = Page(render_page(lntm.guides.TaylorGuide(lntm.models.ctm(2, 8)), corpus))
-    assert "Bins of about as many documents each, equally spaced." in page.said("p")
+    assert "The bins are equally spaced and have about equal numbers of documents." in page.said(
+        "p"
+    )

@@ -67,9 +67,9 @@ def test_each_end_has_topics_of_its_sign_the_strongest_first():
 def test_sources_in_three_formats():
     summaries = summarise_sources(make_factor_model("laplace"), num_words=2)
     text = format_sources(summaries)
-    header, *rows = text.splitlines()[2:]
+    header, signs, *rows = text.splitlines()[2:]
     assert "laplace, variance 2" in header
-    assert "rotates" not in header
+    assert "rotated" not in signs
     assert [" ".join(row.split()) for row in rows] == [
         "source share loading topic top words",
         f"0 {summaries[0].share:.1%} +1.00 0 ant bee",
@@ -78,7 +78,7 @@ def test_sources_in_three_formats():
         "+0.10 0 ant bee",
         "−0.30 2 ant cat",
     ]
-    assert "rotates them" in format_sources(summarise_sources(make_factor_model()))
+    assert "rotated to the principal axes" in format_sources(summarise_sources(make_factor_model()))
     records = json.loads(format_sources(summaries, "json"))
     assert records[1]["negative"] == [
         {"topic": 2, "loading": pytest.approx(-0.3), "words": ["ant", "cat"]}

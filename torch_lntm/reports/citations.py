@@ -1,4 +1,4 @@
-"""What to cite: this software, and the papers of a model and its posterior."""
+"""Citations of the software, and of the papers of a model and its posterior."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PAPERS = {
 
 
 def citations(model: str, posterior: str, bursty: bool = False) -> list[str]:
-    """This software and the papers that a model and a posterior are from.
+    """Citations of the software, and of the papers of a model and its posterior.
 
     Args:
         model: The model's name, such as ``"ctm"``.
         posterior: The posterior's name in a recipe, such as ``"taylor"`` or ``"hmc"``.
-        bursty: Whether documents repeat their words.
+        bursty: Whether the model is bursty.
     """
     software = f"The torch_lntm authors. torch_lntm, version {__version__} [computer software]."
     names = (model, posterior, *(["bursty"] if bursty else []))

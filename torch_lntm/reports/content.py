@@ -1,4 +1,4 @@
-"""How groups of documents word the same topics: what content covariates found."""
+"""Words of topics by group of documents, for models with content covariates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 @dataclass(frozen=True)
 class GroupWords:
-    """The words by which a group of documents writes about a topic more than the groups do.
+    """Words that a group of documents uses for a topic more often than the groups on average.
 
     Attributes:
         topic: The topic's number, from 0.
         group: The group's value of the column.
-        words: Its own words, the most telling first; few or none where it writes as the others do.
-        probabilities: Their probabilities in the topic of this group.
-        averages: Their probabilities in the topic, averaged over the groups.
+        words: Words of the group, the most typical first. Few or none if the groups write alike.
+        probabilities: Probabilities of the words in the group's topic.
+        averages: Probabilities of the words in the topic, averaged over the groups.
     """
 
     topic: int
@@ -34,20 +34,21 @@ class GroupWords:
 
 
 def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
-    """Each group's own words in each topic.
+    """The most typical words of each group in each topic.
 
-    A word v of topic k tells φ_gkv log(φ_gkv / φ̄_kv) of group g, with φ̄ the mean over groups: its
-    part of the group's relative entropy. Words without a deviation in any group tell nothing.
+    The score of word v in topic k and group g is φ_gkv log(φ_gkv / φ̄_kv), its part of the group's
+    relative entropy to the mean φ̄ over groups. Words with equal probabilities in all groups score
+    0 and are left out.
 
     Args:
         model: A model with content covariates, ``models.stm(..., content="party")``.
-        num_words: Words of each topic and group, at most.
+        num_words: Most words of each topic and group.
 
     Returns:
-        Topic by topic, group by group.
+        The words, topic by topic and group by group.
 
     Raises:
-        ConfigError: A number that cannot be used, or the model's topics are the same in all groups.
+        ConfigError: The number of words is below 1, or the model has no content covariates.
     """
     require_whole(1, num_words=num_words)
     topics: Any = model.topics
@@ -58,48 +59,50 @@ def group_words(model: TopicModel, *, num_words: int = 7) -> list[GroupWords]:
         )
     probs = topics.double_probs.cpu().unflatten(1, (topics.num_groups, topics.num_words))
     average = probs.mean(1, keepdim=True)
-    telling = probs * (probs / average).log()
-    telling = torch.where(topics.differing_words.cpu().unsqueeze(1), telling, 0.0)
-    best = telling.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
-    found = []
+    scores = probs * (probs / average).log()
+    scores = torch.where(topics.differing_words.cpu().unsqueeze(1), scores, 0.0)
+    best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :num_words]
+    summaries = []
     for k in range(topics.num_topics):
         for g, level in enumerate(topics.column.levels):
-            at = best[k, g][telling[k, g][best[k, g]] > 0]
-            found.append(
+            columns = best[k, g][scores[k, g][best[k, g]] > 0]
+            summaries.append(
                 GroupWords(
                     topic=k,
                     group=level,
-                    words=model.words_at(at.tolist()),
-                    probabilities=tuple(probs[k, g][at].tolist()),
-                    averages=tuple(average[k, 0][at].tolist()),
+                    words=model.words_at(columns.tolist()),
+                    probabilities=tuple(probs[k, g][columns].tolist()),
+                    averages=tuple(average[k, 0][columns].tolist()),
                 )
             )
-    return found
+    return summaries
 
 
-def format_group_words(found: Sequence[GroupWords], format: TableFormat = "text") -> str:
-    """Groups' words as text to read, as JSON, or as CSV with a row for each word.
+def format_group_words(summaries: Sequence[GroupWords], format: TableFormat = "text") -> str:
+    """Words of groups as a text table, as JSON, or as CSV with a row for each word.
 
     Args:
-        found: What :func:`group_words` gave.
+        summaries: The result of :func:`group_words`.
         format: ``"text"``, ``"json"`` or ``"csv"``.
 
     Raises:
-        ConfigError: Another format.
+        ConfigError: The format is unknown.
     """
     if format == "json":
-        return json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=2)
+        return json.dumps([asdict(summary) for summary in summaries], ensure_ascii=False, indent=2)
     if format == "csv":
         rows = [["topic", "group", "word", "probability", "average"]]
-        for one in found:
-            for word, *numbers in zip(one.words, one.probabilities, one.averages, strict=True):
-                rows.append([str(one.topic), str(one.group), word, *(f"{x:.6g}" for x in numbers)])
+        for summary in summaries:
+            columns = (summary.words, summary.probabilities, summary.averages)
+            for word, *numbers in zip(*columns, strict=True):
+                cells = [str(summary.topic), str(summary.group), word]
+                rows.append([*cells, *(f"{x:.6g}" for x in numbers)])
         return to_csv(rows)
     check_text(format)
-    width = max((len(str(one.group)) for one in found), default=0)
-    lines, last = [], None
-    for one in found:
-        begin = "" if one.topic == last else f"topic {one.topic}"
-        lines.append(f"{begin:10}  {one.group!s:{width}}  {' '.join(one.words)}".rstrip())
-        last = one.topic
+    width = max((len(str(summary.group)) for summary in summaries), default=0)
+    lines, last_topic = [], None
+    for summary in summaries:
+        head = "" if summary.topic == last_topic else f"topic {summary.topic}"
+        lines.append(f"{head:10}  {summary.group!s:{width}}  {' '.join(summary.words)}".rstrip())
+        last_topic = summary.topic
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The figures of the report page, as numbers for its templates to draw."""
+"""Figures of the report page: coordinates and texts for the page's template."""
 
 from __future__ import annotations
 
@@ -14,20 +14,26 @@ from torch_lntm.reports.groups import axis_note, axis_positions, format_number
 from torch_lntm.reports.layout import avoid_overlaps, name_lines, plane_coordinates, shorten
 from torch_lntm.reports.prevalence import Array, Prevalence, differences
 
-#: Pixels: width of a picture of topics, radius of its smallest and its largest circle, height of
-#: a line of the name below a circle, width of its letters, and the most of these.
+#: Pixels of a diagram of topics: its width, radius of the smallest and the largest circle, height
+#: of a line of a name, width of a letter; and the most letters in a line.
 WIDTH, _LEAST, _MOST, LINE_HEIGHT, _LETTER, _LETTERS = 960.0, 9.0, 26.0, 14.0, 7.0, 16
-#: Pixels of a small chart: its width, the room for names, the height of a group, and of a course.
-CHART, _NAMES, _ROW, COURSE = 300.0, 112.0, 17.0, 110.0
-#: Lines of the correlation graph for each topic, at most.
+#: Pixels of a small chart: its width, width of names, height of a row, height of a line chart.
+CHART, _NAMES, _ROW, LINE_CHART = 300.0, 112.0, 17.0, 110.0
+#: Most lines of the correlation graph, divided by the number of topics.
 _LINES_PER_TOPIC = 1.0
 
 
 @dataclass(frozen=True)
 class Node:
-    """A topic of a picture: its place, the circles of its share and of the upper end, its name.
+    """A topic of a diagram.
 
-    ``name`` has the lines of the name.
+    Attributes:
+        topic: The topic's number.
+        x: Pixels from the left.
+        y: Pixels from the top.
+        radius: Radius of the circle of the share.
+        reach: Radius of the circle of the upper end of the share's interval.
+        name: Lines of the topic's name.
     """
 
     topic: int
@@ -40,7 +46,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Line:
-    """A correlation between two topics, its interval, and the widths that show its ends."""
+    """A correlation between two topics, its interval, and line widths for the interval's ends."""
 
     first: int
     second: int
@@ -52,7 +58,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Diagram:
     """Topics in a plane, with lines between them."""
 
     nodes: tuple[Node, ...]
@@ -67,7 +73,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Mark:
-    """A group in a chart of one topic: its place, and its mean with its interval, in pixels."""
+    """A group in a chart of a topic: its mean and interval in pixels, and a description."""
 
     name: str
     short: str
@@ -80,10 +86,16 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """The proportions of one topic by group: a row for each, or a course over an axis.
+    """Proportions of a topic by group: rows of dots, or a line over an axis.
 
-    ``is_smooth`` tells a course of a formula, whose intervals are a band, from one of groups;
-    ``axis_note`` is what a reader must know of the axis.
+    Attributes:
+        topic: The topic's number.
+        marks: The groups.
+        height: Height in pixels.
+        most: Largest proportion of the scale, which begins at 0.
+        ordered: Whether the groups have positions on an axis.
+        is_smooth: Whether the line is a formula's, with a band of intervals.
+        axis_note: Note on the axis for readers.
     """
 
     topic: int
@@ -96,22 +108,22 @@ class Chart:
 
     @property
     def description(self) -> str:
-        """The chart in words; of a smooth course some of its values."""
+        """The chart in words. A smooth line has a selection of its values."""
         marks = self.marks[:: max(1, len(self.marks) // 6)] if self.is_smooth else self.marks
         return "; ".join(mark.description for mark in marks)
 
 
 def lay_out_topics(
     distance: Array, topics: Sequence[int], names: Sequence[str], shares: Array, reach: Array
-) -> Picture:
-    """A picture of some topics, in which those of little distance are close.
+) -> Diagram:
+    """A diagram with similar topics close together.
 
     Args:
-        distance: ``(num_shown, num_shown)`` distances of the topics shown.
-        topics: ``(num_shown,)`` which topics these are.
-        names: A name of each topic of the model.
-        shares: ``(num_topics,)`` what the areas of circles stand for.
-        reach: ``(num_topics,)`` upper ends of their intervals.
+        distance: ``(num_shown, num_shown)`` distances between the topics of the diagram.
+        topics: ``(num_shown,)`` numbers of the topics.
+        names: Names of all topics of the model.
+        shares: ``(num_topics,)`` shares, shown as areas of circles.
+        reach: ``(num_topics,)`` upper ends of the shares' intervals.
     """
     largest = max(float(reach.max()), 1e-12)
     radius = np.sqrt(_LEAST**2 + (_MOST**2 - _LEAST**2) * shares / largest)
@@ -122,7 +134,7 @@ def lay_out_topics(
         [[max(outer[k] + 2, _LETTERS * _LETTER / 2), outer[k] + below[k] / 2 + 2] for k in topics]
     )
     points, height = avoid_overlaps(plane_coordinates(distance), room, WIDTH)
-    return Picture(
+    return Diagram(
         tuple(
             Node(k, x, y - below[k] / 2, radius[k], outer[k], lines[k])
             for k, (x, y) in zip(topics, points.tolist(), strict=True)
@@ -131,14 +143,14 @@ def lay_out_topics(
     )
 
 
-def topic_map(topics: Array, names: Sequence[str], shares: Array, reach: Array) -> Picture:
-    """All topics by the words they share: Hellinger distances of their distributions.
+def topic_map(topics: Array, names: Sequence[str], shares: Array, reach: Array) -> Diagram:
+    """A map of all topics by the Hellinger distances between their word distributions.
 
     Args:
         topics: ``(num_topics, num_words)`` probabilities.
-        names: As for :func:`lay_out_topics`.
-        shares: As for :func:`lay_out_topics`.
-        reach: As for :func:`lay_out_topics`.
+        names: See :func:`lay_out_topics`.
+        shares: See :func:`lay_out_topics`.
+        reach: See :func:`lay_out_topics`.
     """
     roots = np.sqrt(topics)
     distance = np.sqrt((1 - roots @ roots.T).clip(0))
@@ -146,25 +158,25 @@ def topic_map(topics: Array, names: Sequence[str], shares: Array, reach: Array) 
 
 
 def correlation_lines(correlation: Array, error: Array, level: float) -> list[Line]:
-    """The correlations that differ from 0 when all pairs are taken together, the strongest first.
+    """Correlations that differ from 0 when all pairs are tested together, the strongest first.
 
-    Each is tested at (1 − level) divided by the number of pairs (*Bonferroni*); its interval is
-    that of itself alone.
+    The level of each test is (1 − level) divided by the number of pairs (*Bonferroni*). The
+    intervals are for single correlations.
 
     Args:
-        correlation: ``(num_topics, num_topics)``.
-        error: Standard errors of Fisher's z.
-        level: Probability that each interval is to cover.
+        correlation: ``(num_topics, num_topics)`` correlations.
+        error: ``(num_topics, num_topics)`` standard errors of Fisher's z.
+        level: Coverage probability of each interval.
     """
     rows, columns = np.triu_indices(len(correlation), 1)
     z = np.arctanh(correlation[rows, columns].clip(-1 + 1e-12, 1 - 1e-12))
-    spreads = error[rows, columns]
-    together = -ndtri((1 - level) / 2 / max(len(z), 1))
-    reach = ndtri((1 + level) / 2) * spreads
-    chosen = np.flatnonzero(np.abs(z) > together * spreads)
-    chosen = chosen[np.argsort(-np.abs(z[chosen]), kind="stable")]
+    errors = error[rows, columns]
+    critical = -ndtri((1 - level) / 2 / max(len(z), 1))
+    reach = ndtri((1 + level) / 2) * errors
+    pairs = np.flatnonzero(np.abs(z) > critical * errors)
+    pairs = pairs[np.argsort(-np.abs(z[pairs]), kind="stable")]
     lines = []
-    for pair in chosen.tolist():
+    for pair in pairs.tolist():
         lower, upper = float(np.tanh(z[pair] - reach[pair])), float(np.tanh(z[pair] + reach[pair]))
         ends = sorted((abs(lower), abs(upper)))
         lines.append(
@@ -182,49 +194,50 @@ def correlation_lines(correlation: Array, error: Array, level: float) -> list[Li
 
 def correlation_graph(
     lines: Sequence[Line], names: Sequence[str], shares: Array, reach: Array
-) -> Picture:
-    """The strongest positive correlations as lines, and the topics that these join.
+) -> Diagram:
+    """A graph of the strongest positive correlations and their topics.
 
     Args:
-        lines: What :func:`correlation_lines` gave.
-        names: As for :func:`lay_out_topics`.
-        shares: As for :func:`lay_out_topics`.
-        reach: As for :func:`lay_out_topics`.
+        lines: The result of :func:`correlation_lines`.
+        names: See :func:`lay_out_topics`.
+        shares: See :func:`lay_out_topics`.
+        reach: See :func:`lay_out_topics`.
     """
-    drawn = [line for line in lines if line.correlation > 0]
-    drawn = drawn[: int(_LINES_PER_TOPIC * len(shares))]
-    topics = sorted({k for line in drawn for k in (line.first, line.second)})
+    positive = [line for line in lines if line.correlation > 0]
+    positive = positive[: int(_LINES_PER_TOPIC * len(shares))]
+    topics = sorted({k for line in positive for k in (line.first, line.second)})
     if not topics:
-        return Picture((), 0.0)
+        return Diagram((), 0.0)
     position = {k: i for i, k in enumerate(topics)}
     length = np.zeros((len(topics), len(topics)))
-    for line in drawn:
+    for line in positive:
         i, j = position[line.first], position[line.second]
         length[i, j] = length[j, i] = 1.2 - line.correlation
     paths = shortest_path(length, directed=False)
-    apart = paths[np.isfinite(paths)].max()
-    shown = lay_out_topics(np.where(np.isfinite(paths), paths, apart), topics, names, shares, reach)
-    return Picture(shown.nodes, shown.height, tuple(drawn))
+    longest = paths[np.isfinite(paths)].max()
+    distance = np.where(np.isfinite(paths), paths, longest)
+    diagram = lay_out_topics(distance, topics, names, shares, reach)
+    return Diagram(diagram.nodes, diagram.height, tuple(positive))
 
 
 def charts(prevalence: Prevalence, most: int) -> list[Chart]:
-    """A chart for each of the topics whose prevalence differs most clearly between the groups.
+    """Charts of the topics whose prevalence differs most clearly between groups.
 
     Args:
-        prevalence: By the groups of a column.
-        most: The most charts.
+        prevalence: Prevalence by the groups of a column.
+        most: Most charts.
     """
     if len(prevalence.grouping.names) < 2:
         return []
     order = np.argsort(-prevalence.differences(), kind="stable")[:most]
     grouping = prevalence.grouping
-    # A group of one document has no interval to speak of, and would flatten the others.
-    known = np.isfinite(prevalence.standard_error)
+    # The infinite interval of a single document would flatten all others.
+    finite = np.isfinite(prevalence.standard_error)
     ends = np.stack(
         [
             prevalence.mean,
-            np.where(known, prevalence.lower, np.nan),
-            np.where(known, prevalence.upper, np.nan),
+            np.where(finite, prevalence.lower, np.nan),
+            np.where(finite, prevalence.upper, np.nan),
         ]
     )
     counts = prevalence.num_docs.tolist()
@@ -235,56 +248,56 @@ def charts(prevalence: Prevalence, most: int) -> list[Chart]:
 
 
 def effect_charts(predictions: Sequence[Any], column: str, most: int) -> list[Chart]:
-    """A chart for each of the topics whose expected proportion differs most clearly by a column.
+    """Charts of the topics whose expected proportion differs most clearly between values.
 
     Args:
-        predictions: Those of :meth:`torch_lntm.effects.Effects.predict` at values of the column.
+        predictions: The result of :meth:`torch_lntm.effects.Effects.predict` for the column.
         column: The column.
-        most: The most charts.
+        most: Most charts.
     """
     topics = sorted({point.topic for point in predictions})
     values = [point.values[column] for point in predictions if point.topic == topics[0]]
     if len(values) < 2:
         return []
     names = [value if isinstance(value, str) else format_number(value) for value in values]
-    places = axis_positions(values)
-    found = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
-    by_topic = np.array(found).reshape(len(topics), len(values), 4)
-    clearness = differences(by_topic[..., 0].T, by_topic[..., 3].T)
-    order = np.argsort(-clearness, kind="stable")[:most]
+    positions = axis_positions(values)
+    numbers = [(p.estimate, p.lower, p.upper, p.standard_error) for p in predictions]
+    by_topic = np.array(numbers).reshape(len(topics), len(values), 4)
+    evidence = differences(by_topic[..., 0].T, by_topic[..., 3].T)
+    order = np.argsort(-evidence, kind="stable")[:most]
     axis = axis_note(values)
-    return [_chart(topics[i], names, places, by_topic[i, :, :3].T, axis) for i in order.tolist()]
+    return [_chart(topics[i], names, positions, by_topic[i, :, :3].T, axis) for i in order.tolist()]
 
 
 def _chart(
     topic: int,
     names: Sequence[str],
-    places: Array | None,
+    positions: Array | None,
     ends: Array,
     axis: str = "",
     counts: Sequence[int] | None = None,
 ) -> Chart:
-    """A chart of means and the ends of their intervals, ``(3, num_groups)``; NaN of no interval."""
+    """A chart of means and ends of intervals, ``(3, num_groups)``; NaN without an interval."""
     mean, lower, upper = ends
-    known = np.isfinite(upper)
-    most = max(float(np.where(known, upper, mean).max()), 1e-9)
-    shown = np.where(known, ends, mean).clip(0, most)
-    if places is None:
+    finite = np.isfinite(upper)
+    most = max(float(np.where(finite, upper, mean).max()), 1e-9)
+    shown = np.where(finite, ends, mean).clip(0, most)
+    if positions is None:
         along = (CHART - _NAMES - 8) / most
         ys = _ROW * (np.arange(len(mean), dtype=np.float64) + 0.5)
         drawn = _NAMES + shown * along
         height = _ROW * len(mean)
         xs = drawn[0]
     else:
-        height = COURSE
-        span = max(float(np.ptp(places)), 1e-9)
-        xs = 8 + (places - places.min()) / span * (CHART - 16)
+        height = LINE_CHART
+        span = max(float(np.ptp(positions)), 1e-9)
+        xs = 8 + (positions - positions.min()) / span * (CHART - 16)
         drawn = height - 4 - shown / most * (height - 10)
         ys = drawn[0]
     marks = []
     for g, name in enumerate(names):
         description = f"{name}: {mean[g]:.2%}"
-        if known[g]:
+        if finite[g]:
             description += f", {lower[g]:.2%} to {upper[g]:.2%}"
         if counts is not None:
             description += f" ({counts[g]} document{'s' * (counts[g] != 1)})"
@@ -292,5 +305,5 @@ def _chart(
                 continue
         x, y, low, high = (float(v) for v in (xs[g], ys[g], drawn[1, g], drawn[2, g]))
         marks.append(Mark(name, shorten(name, _LETTERS), x, y, low, high, description))
-    is_smooth = counts is None and places is not None
-    return Chart(topic, tuple(marks), height, most, places is not None, is_smooth, axis)
+    is_smooth = counts is None and positions is not None
+    return Chart(topic, tuple(marks), height, most, positions is not None, is_smooth, axis)

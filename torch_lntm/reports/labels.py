@@ -1,4 +1,4 @@
-"""Words that label topics: probable, exclusive, or both; and the documents that represent them."""
+"""Labels of topics (probable and exclusive words), and representative documents."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from torch_lntm.errors import ConfigError, require_whole
 from torch_lntm.inference import DocumentTopics
 from torch_lntm.models import TopicModel
 
-#: Candidates for each word of a short name.
+#: Candidate words for each word of a short name.
 _CANDIDATES = 5
 
-#: By what a topic's words are ranked; see :func:`word_scores`.
+#: Measures that rank a topic's words; see :func:`word_scores`.
 LabelMeasure = Literal["probability", "frex", "lift", "score"]
 
 
 @dataclass(frozen=True)
 class TopicLabels:
-    """The words of a topic, best first by each measure of :func:`word_scores`.
+    """Best words of a topic by each measure of :func:`word_scores`.
 
     Attributes:
-        topic: Its number, from 0.
-        probability: Its most probable words.
-        frex: Those that are both frequent and exclusive.
-        lift: Those that are far more probable than in the corpus.
-        score: Those that are probable here and not elsewhere.
+        topic: The topic's number, from 0.
+        probability: Most probable words.
+        frex: Words that are both frequent and exclusive.
+        lift: Words that are far more probable in the topic than in the corpus.
+        score: Words that are far more probable in the topic than in other topics.
     """
 
     topic: int
@@ -45,13 +45,13 @@ class TopicLabels:
 
 @dataclass(frozen=True)
 class RepresentativeDocument:
-    """A document with much of a topic.
+    """A document with a large share of a topic.
 
     Attributes:
         topic: The topic.
-        document: Its position in the corpus.
-        share: The topic's share of it.
-        metadata: The document's values of every column of the metadata.
+        document: Position of the document in the corpus.
+        share: Share of the topic in the document.
+        metadata: Metadata of the document, by column.
     """
 
     topic: int
@@ -61,10 +61,9 @@ class RepresentativeDocument:
 
 
 def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
-    """A short name for each topic: its number and its most probable words.
+    """Short names of the topics: the number and the most probable words.
 
-    Words that begin like an earlier word of the name, as inflections do, are left out: "file data",
-    not "file files".
+    A name leaves out inflections of its earlier words: "file data" instead of "file files".
 
     Args:
         model: The model.
@@ -72,6 +71,10 @@ def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
 
     Returns:
         ``num_topics`` names such as ``"3 fire sydney"``.
+
+    Example:
+        >>> lntm.reports.topic_labels(model)[0].split()[0], len(lntm.reports.topic_labels(model))
+        ('0', 10)
     """
     vocabulary = model.vocabulary
     if vocabulary is None or num_words < 1:
@@ -84,27 +87,28 @@ def topic_labels(model: TopicModel, num_words: int = 2) -> list[str]:
 
 
 def distinct_words(words: Sequence[str], number: int) -> list[str]:
-    """The first words of a ranking, without those that begin like a word before them.
+    """The first words of a ranking, inflections of earlier words left out.
 
-    Two words begin alike if they share three letters or more, and all letters of the shorter word
-    but the last: *file* and *files*, *party* and *parties*.
+    A word counts as an inflection of another word if both begin alike: they share at least three
+    letters, and all letters of the shorter word except the last. Examples are *file* and *files*,
+    *party* and *parties*.
 
     Args:
         words: Words, the best first.
-        number: Words to take. If too few begin differently, the best of the others follow.
+        number: Number of words to return. Inflections fill the end if there are too few words.
     """
-    chosen: list[str] = []
+    distinct: list[str] = []
     for word in words:
-        if not any(_begin_alike(word, earlier) for earlier in chosen):
-            chosen.append(word)
-    others = (word for word in words if word not in chosen)
-    return [*chosen, *others][:number]
+        if not any(_begin_alike(word, earlier) for earlier in distinct):
+            distinct.append(word)
+    inflections = (word for word in words if word not in distinct)
+    return [*distinct, *inflections][:number]
 
 
-def _begin_alike(one: str, other: str) -> bool:
-    pairs = zip(one.casefold(), other.casefold(), strict=False)
+def _begin_alike(first: str, second: str) -> bool:
+    pairs = zip(first.casefold(), second.casefold(), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return shared >= max(3, min(len(one), len(other)) - 1)
+    return shared >= max(3, min(len(first), len(second)) - 1)
 
 
 def word_scores(
@@ -114,29 +118,29 @@ def word_scores(
     *,
     frequency_weight: float = 0.5,
 ) -> NDArray[np.float64]:
-    """How well each word labels each topic (*Roberts et al. 2019, §3.4.1*).
+    """Scores of words as labels of topics (*Roberts et al. 2019, §3.4.1*).
 
-    φ_kv is the probability of word v in topic k, n_v its tokens in the corpus.
+    φ_kv is the probability of word v in topic k, n_v the number of its tokens in the corpus.
 
     * ``"probability"``: φ_kv.
-    * ``"frex"`` (*Airoldi & Bischof 2016*): the harmonic mean of two ranks within the topic,
-      divided by the number of words: that of φ_kv, with weight ``frequency_weight``, and that of
-      its exclusivity φ_kv/Σ_j φ_jv. Exclusivities are shrunk to 1/K, the more so the rarer the
-      word is (James–Stein; *Hausser & Strimmer 2009*).
-    * ``"lift"``: log φ_kv − log(n_v/Σn), minus infinity for words that never occur.
+    * ``"frex"`` (*Airoldi & Bischof 2016*): weighted harmonic mean of two ranks within the topic,
+      divided by the number of words. The rank of φ_kv has weight ``frequency_weight``. The rank of
+      the exclusivity φ_kv/Σ_j φ_jv has the rest. Exclusivities of rare words are shrunk towards
+      1/K (James–Stein; *Hausser & Strimmer 2009*).
+    * ``"lift"``: log φ_kv − log(n_v/Σn); minus infinity for words without a token.
     * ``"score"``: φ_kv (log φ_kv − mean_j log φ_jv).
 
     Args:
         topics: ``(num_topics, num_words)`` probabilities.
         word_totals: ``(num_words,)`` tokens of each word in the corpus.
-        measure: One of these.
+        measure: ``"probability"``, ``"frex"``, ``"lift"`` or ``"score"``. Defaults to ``"frex"``.
         frequency_weight: Weight of frequency in FREX, between 0 and 1.
 
     Returns:
-        ``(num_topics, num_words)``.
+        ``(num_topics, num_words)`` scores.
 
     Raises:
-        ConfigError: A measure, weight or shape that cannot be used.
+        ConfigError: The measure is unknown, the weight out of range, or a shape different.
     """
     if measure not in get_args(LabelMeasure):
         raise ConfigError(f"measure {measure!r}; expected one of {get_args(LabelMeasure)}")
@@ -165,15 +169,15 @@ def word_scores(
 def _exclusivity(
     topics: NDArray[np.float64], word_totals: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Shares of the topics in each word, shrunk to 1/K by James and Stein's rule."""
+    """Shares of the topics in each word, shrunk towards 1/K by James and Stein's estimator."""
     num_topics = len(topics)
     share = topics / np.maximum(topics.sum(0), np.finfo(np.float64).tiny)
     variance = (share * (1 - share)).sum(0) / np.maximum(word_totals - 1, 1)
     distance = np.square(share - 1 / num_topics).sum(0)
-    # A word that occurs once says nothing of its topic, nor does one of all topics alike.
-    known = (word_totals > 1) & (distance > 0)
+    # Words with a single token, or with equal shares of all topics, are shrunk fully.
+    informative = (word_totals > 1) & (distance > 0)
     shrinkage = np.ones(topics.shape[1])
-    np.divide(variance, distance, out=shrinkage, where=known)
+    np.divide(variance, distance, out=shrinkage, where=informative)
     shrinkage = np.minimum(shrinkage, 1.0)
     return shrinkage / num_topics + (1 - shrinkage) * share
 
@@ -181,19 +185,19 @@ def _exclusivity(
 def label_topics(
     model: TopicModel, corpus: Corpus, *, num_words: int = 7, frequency_weight: float = 0.5
 ) -> list[TopicLabels]:
-    """The words that label each topic, by four measures.
+    """Best words of each topic by four measures; see :func:`word_scores`.
 
     Args:
         model: The model.
-        corpus: The documents it was fitted to, whose word frequencies count.
+        corpus: The documents of the fit, for the word frequencies.
         num_words: Words by each measure.
-        frequency_weight: As for :func:`word_scores`.
+        frequency_weight: See :func:`word_scores`.
 
     Returns:
-        One for each topic, in order.
+        Labels of each topic, in the order of the topics.
 
     Raises:
-        ConfigError: A number that cannot be used, or a corpus over other words.
+        ConfigError: A number is out of range, or the corpus has other words.
     """
     require_whole(1, num_words=num_words)
     corpus = model.encode(corpus)
@@ -202,7 +206,7 @@ def label_topics(
     labels: dict[str, list[tuple[str, ...]]] = {}
     for measure in get_args(LabelMeasure):
         scores = word_scores(topics, totals, measure, frequency_weight=frequency_weight)
-        # Of words that score alike the more probable comes first.
+        # The more probable of two words with equal scores comes first.
         order = np.lexsort((-topics, -scores))[:, :num_words]
         labels[measure] = [model.words_at(row) for row in order.tolist()]
     return [
@@ -212,54 +216,60 @@ def label_topics(
 
 
 def format_labels(labels: Sequence[TopicLabels]) -> str:
-    """Labels as text to read, four lines a topic."""
+    """Labels as text, four lines for each topic."""
     lines = []
-    for one in labels:
-        begin = f"topic {one.topic}"
+    for label in labels:
+        head = f"topic {label.topic}"
         for measure in get_args(LabelMeasure):
-            lines.append(f"{begin:10}  {measure:11}  {' '.join(getattr(one, measure))}")
-            begin = ""
+            lines.append(f"{head:10}  {measure:11}  {' '.join(getattr(label, measure))}")
+            head = ""
     return "\n".join(lines)
 
 
 def representative_documents(
-    found: DocumentTopics,
+    proportions: DocumentTopics,
     *,
     num_docs: int = 3,
     least: float = 0.0,
     topics: Sequence[int] | None = None,
 ) -> list[RepresentativeDocument]:
-    """The documents with the largest share of each topic.
+    """Documents with the largest share of each topic.
 
     Args:
-        found: What :func:`torch_lntm.inference.transform` gave.
-        num_docs: Documents of each topic, at most.
-        least: The least share that one must have.
-        topics: The topics; all by default.
+        proportions: The result of :func:`torch_lntm.inference.transform`.
+        num_docs: Most documents of each topic.
+        least: Smallest share of the topic in a document.
+        topics: The topics. Defaults to all.
 
     Returns:
-        Topic by topic, the largest share first; empty documents are left out.
+        The documents, topic by topic, the largest share first. Empty documents are left out.
 
     Raises:
-        ConfigError: A number that cannot be used, or there is no such topic.
+        ConfigError: A number is out of range, or a topic does not exist.
+
+    Example:
+        >>> proportions = lntm.inference.transform(guide, train)
+        >>> documents = lntm.reports.representative_documents(proportions, num_docs=2)
+        >>> [document.topic for document in documents][:4]
+        [0, 0, 1, 1]
     """
     require_whole(1, num_docs=num_docs)
-    num_topics = found.theta.shape[1]
-    chosen = range(num_topics) if topics is None else topics
-    unknown = [k for k in chosen if not 0 <= k < num_topics]
+    num_topics = proportions.theta.shape[1]
+    topics = range(num_topics) if topics is None else topics
+    unknown = [k for k in topics if not 0 <= k < num_topics]
     if unknown:
         raise ConfigError(f"topic {unknown[0]}; expected 0 to {num_topics - 1}")
-    shares = found.theta.double().clone()
-    shares[torch.from_numpy(found.lengths == 0)] = -1.0
+    shares = proportions.theta.double().clone()
+    shares[torch.from_numpy(proportions.lengths == 0)] = -1.0
     documents = []
-    for k in chosen:
+    for k in topics:
         order = shares[:, k].argsort(stable=True, descending=True)[:num_docs]
         documents += [
             RepresentativeDocument(
                 topic=k,
                 document=d,
                 share=float(shares[d, k]),
-                metadata={name: values[d] for name, values in found.metadata.items()},
+                metadata={name: values[d] for name, values in proportions.metadata.items()},
             )
             for d in order.tolist()
             if shares[d, k] >= max(least, 0.0)

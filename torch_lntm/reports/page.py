@@ -1,4 +1,4 @@
-"""A report on a fitted model: one HTML page for colleagues, which needs nothing but a browser."""
+"""A report on a fitted model: a single HTML page to share with colleagues."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from torch_lntm.reports.representatives import represent_topics
 from torch_lntm.reports.scores import Score, read_scores
 from torch_lntm.reports.sections import PageData, Section, render_sections
 
-#: Probability that every interval of the page is to cover.
+#: Coverage probability of every interval on the page.
 LEVEL = 0.95
-#: What bounds the page's size: columns that are shown unless some are asked for, charts of each,
-#: rows of the table of correlations.
+#: Limits of the page's size: default number of columns, charts of a column, rows of the table of
+#: correlations.
 _COLUMNS, _CHARTS, _PAIRS = 6, 48, 40
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("torch_lntm.reports"),
@@ -51,18 +51,18 @@ _TEMPLATES = jinja2.Environment(
 
 
 class EstimatedEffects(Protocol):
-    """What the page shows of effects."""
+    """Effects as the page needs them; :class:`torch_lntm.effects.Effects` is an example."""
 
     @property
     def description(self) -> str:
-        """What was regressed and what the intervals hold, in sentences."""
+        """The regression and the contents of its intervals, in sentences."""
 
     @property
     def columns(self) -> Mapping[str, Any]:
-        """The columns that the formula reads, by name."""
+        """The formula's columns, by name."""
 
     def table(self, level: float) -> Sequence[Any]:
-        """The coefficients of every topic, as of :class:`torch_lntm.effects.Effects`."""
+        """The coefficients of every topic."""
 
     def predict(self, *names: str, level: float) -> Sequence[Any]:
         """Expected proportions at values of a column, topic by topic."""
@@ -79,26 +79,23 @@ def report(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
-    """Write a page on a fit for colleagues: one HTML file that opens without a network.
+    """Write a report page on a fit: a single HTML file that opens without a network.
 
-    The page has the topics with their shares and words, a map of them, their correlations, the
-    documents that represent each, their prevalence by columns of the metadata, effects, scores,
-    settings and what to cite; ``docs/report.md`` says how to read it. The file is written complete
-    or not at all. For example::
-
-        lntm.report(result, corpus, "page.html", by=["party"], texts=texts)
+    The page shows the topics with shares and words, a map, correlations, representative documents,
+    prevalence by metadata columns, effects, scores, settings and citations. ``docs/report.md``
+    explains how to read it. The file is complete, or it is not written.
 
     Args:
-        fit: The result of a fit; a run, ``lntm.load_run(folder)``; a guide over a fitted model; or
+        fit: The result of a fit; a run, ``lntm.load_run(folder)``; a guide of a fitted model; or
             chains, ``DocumentHMC(model)``.
-        corpus: The documents to report on, over the model's vocabulary.
-        path: The file to write. Defaults to ``report.html`` in the folder of a run, where it
-            replaces an older page, and to ``report.html`` in the working directory otherwise.
-        overwrite: Replace a file that exists.
-        draws: Source of the documents' proportions and their intervals: a guide, or chains.
-            Defaults to the posterior that the model was fitted by.
-        scores: Scores to show, such as those on documents held out. Defaults to a run's own.
-        settings: Settings to list, by name. Defaults to those of the fit.
+        corpus: The documents of the report, over the model's vocabulary.
+        path: The file to write. Defaults to ``report.html`` in the folder of a run, replacing an
+            older page; otherwise to ``report.html`` in the working directory.
+        overwrite: Replace an existing file.
+        draws: Source of the documents' proportions and intervals: a guide, or chains. Defaults to
+            the posterior of the fit.
+        scores: Scores to show, such as held-out perplexity. Defaults to the scores of a run.
+        settings: Settings to list, by name. Defaults to the settings of the fit.
         **options: Contents of the page; see :func:`render_page`.
 
     Returns:
@@ -107,7 +104,12 @@ def report(
     Raises:
         ConfigError: The file exists or cannot be written, the posterior belongs to another model,
             an option is out of range, or the corpus has other words or none.
-        MissingColumnError: A column of ``by`` is not in the metadata.
+        MissingColumnError: A column of ``by`` is missing from the metadata.
+
+    Example:
+        >>> page = lntm.report(result, posts, "page.html", by=["party"])
+        >>> page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+        True
     """
     if path is None and isinstance(fit, Run):
         path, overwrite = fit.path / "report.html", True
@@ -116,13 +118,13 @@ def report(
         raise ConfigError(f"{path}: is a folder; name a file to write the page to")
     if path.exists() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or ask to overwrite it")
-    posterior, own_scores, own_settings = _contents_of(fit)
+    posterior, fit_scores, fit_settings = _contents_of(fit)
     page = render_page(
         posterior if draws is None else draws,
         corpus,
         instead_of_chains=isinstance(draws, Guide) and not isinstance(posterior, Guide),
-        scores=own_scores if scores is None else scores,
-        settings=own_settings if settings is None else settings,
+        scores=fit_scores if scores is None else scores,
+        settings=fit_settings if settings is None else settings,
         **options,
     )
     with atomic_write(path) as file:
@@ -148,59 +150,61 @@ def render_page(
     seed: int = 0,
     progress: bool = False,
 ) -> str:
-    """The HTML of :func:`report`.
+    """The HTML text of :func:`report`.
 
-    Intervals are those of :func:`summarise_corpus`, at 95 %. Texts and values of the documents are
-    escaped, and the page's security policy runs no script but its own.
+    Intervals are from :func:`summarise_corpus`, at 95 %. Texts and metadata of the documents are
+    escaped. The page's security policy allows the page's own script only.
 
     Args:
         draws: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
-        corpus: The documents to report on, over the model's vocabulary.
-        by: Columns of the metadata to show prevalence by; if not given, the first six that put
-            documents into groups.
-        texts: The documents' texts, in the order of the corpus, to quote; without them the page
-            shows each document's most frequent words.
-        effects: What ``lntm.effects.estimate`` gave, to show the expected proportions by each of
-            its columns, and its coefficients.
-        scores: Numbers to show, such as those on documents held out.
-        settings: What to list as the settings, by name.
-        title: The page's title; by default it names the corpus.
-        sections: Sections of one's own, each a title and a function; see
-            :class:`torch_lntm.reports.Section`. They follow the topics.
-        instead_of_chains: Say that a guide drew the proportions and that chains fitted the model.
+        corpus: The documents of the report, over the model's vocabulary.
+        by: Metadata columns for the prevalence. Defaults to the first six columns that group the
+            documents.
+        texts: Texts of the documents in the order of the corpus, to quote. Defaults to each
+            document's most frequent words.
+        effects: The result of ``lntm.effects.estimate``, to show coefficients and expected
+            proportions by column.
+        scores: Scores to show, such as held-out perplexity.
+        settings: Settings to list, by name.
+        title: The page's title. Defaults to a title with the name of the corpus.
+        sections: Further sections after the topics, each a title and a function; see
+            :class:`torch_lntm.reports.Section`.
+        instead_of_chains: Add a note that a guide drew the proportions of a model fitted by chains.
         num_words: Top words of each topic.
-        num_docs: Documents for each topic.
+        num_docs: Representative documents of each topic.
         num_draws: Draws of each document's posterior. Defaults to 25 to 50, fewer for larger
             corpora.
         seed: Seed of a guide's draws. Chains have their own.
         progress: Show a progress bar on standard error.
 
     Returns:
-        The page, to be written in UTF-8.
+        The page, for a file in UTF-8.
 
     Raises:
-        ConfigError: Neither of both, a number below its least, a corpus over other words or without
-            any, or fewer texts than documents.
-        MissingColumnError: The metadata have no such column.
+        ConfigError: ``draws`` is of another type, a number is too small, the corpus has other words
+            or none, or the number of texts differs from the number of documents.
+        MissingColumnError: A column is missing from the metadata.
     """
     require_whole(1, num_words=num_words)
     require_whole(0, num_docs=num_docs)
     model = require_source(draws).model
     corpus = model.encode(corpus)
-    # One pass over all documents needs no draws in memory.
+    # Draws are made in a single pass over the documents, so memory need not hold them.
     drawn = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
     columns = grouping_columns(corpus)[:_COLUMNS] if by is None else list(by)
     summary = summarise_corpus(drawn, corpus, columns, level=LEVEL)
     shares = summary.overall.mean[0].tolist()
     topics = model.topic_table(shares, num_words=num_words, num_correlated=3)
-    represented = represent_topics(drawn, corpus, summary.documents, num_docs, texts, level=LEVEL)
+    representatives = represent_topics(
+        drawn, corpus, summary.documents, num_docs, texts, level=LEVEL
+    )
     correlations = _correlations(model, topics, summary)
-    names, listed = correlations["names"], settings or {}
-    data = PageData(model, corpus, drawn, summary, topics, names, scores, listed, LEVEL)
-    own = render_sections(sections, data)
+    names, settings = correlations["names"], settings or {}
+    data = PageData(model, corpus, drawn, summary, topics, names, scores, settings, LEVEL)
+    rendered_sections = render_sections(sections, data)
     return _TEMPLATES.get_template("report.html").render(
         title=title or f"Topics of {corpus.name or 'a corpus'}",
-        **_page_itself(),
+        **_page_parts(),
         model=model,
         corpus=corpus,
         is_short=corpus.num_tokens < SHORT_DOCUMENT * len(corpus),
@@ -211,22 +215,22 @@ def render_page(
         labels=label_topics(model, corpus, num_words=num_words),
         overall=summary.overall,
         **correlations,
-        documents=represented,
+        documents=representatives,
         prevalence=[(p, figures.charts(p, _CHARTS)) for p in summary.prevalence],
         effects=effects,
         **_effects(effects),
-        sections=own,
-        has_pictures=any(section.has_pictures for section in own),
+        sections=rendered_sections,
+        has_pictures=any(section.has_pictures for section in rendered_sections),
         scores=scores,
-        settings=listed,
+        settings=settings,
         citations=citations(model.name, drawn.name, model.words.cache_weight is not None),
         level=LEVEL,
         num_draws=drawn.num_draws,
     )
 
 
-def _page_itself() -> dict[str, Any]:
-    """What every page has, whatever it is about."""
+def _page_parts() -> dict[str, Any]:
+    """Variables of the template that are equal for all pages."""
     script, style = (_asset(name) for name in ("script.js", "style.css"))
     return {
         "script": script,
@@ -241,7 +245,7 @@ def _page_itself() -> dict[str, Any]:
 
 
 def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary) -> dict[str, Any]:
-    """The topics' names, their map, and how they go together, in numbers and drawn."""
+    """Names of the topics, their map, and their correlations as a graph and as numbers."""
     shares, reach = summary.overall.mean[0], summary.overall.upper[0]
     names = [" ".join(distinct_words(s.words, 2)) for s in sorted(topics, key=lambda s: s.topic)]
     correlation, error = model.topic_correlation(), summary.correlation_error
@@ -258,20 +262,20 @@ def _correlations(model: TopicModel, topics: TopicTable, summary: CorpusSummary)
 
 
 def _effects(effects: EstimatedEffects | None) -> dict[str, Any]:
-    """The expected proportions by each column of some effects, drawn, and the coefficients."""
+    """Charts of expected proportions by column, and the coefficients."""
     if effects is None:
         return {"expected": [], "coefficients": []}
-    drawn = [
+    charts = [
         (column, figures.effect_charts(effects.predict(column, level=LEVEL), column, _CHARTS))
         for column in effects.columns
     ]
-    return {"expected": drawn, "coefficients": effects.table(LEVEL)}
+    return {"expected": charts, "coefficients": effects.table(LEVEL)}
 
 
 def _contents_of(
     fit: FitResult | Run | DrawSource,
 ) -> tuple[DrawSource, Sequence[Score], Mapping[str, Any]]:
-    """The posterior, the scores and the settings of a fit."""
+    """Posterior, scores and settings of a fit."""
     if isinstance(fit, Run):
         return fit.posterior(), fit.read(EVALUATION, read_scores) or (), fit.settings()
     if isinstance(fit, FitResult):
@@ -280,7 +284,7 @@ def _contents_of(
 
 
 def _asset(name: str) -> Markup:
-    """A file of the package that goes into the page as it is."""
+    """A file of the package, to insert into the page without escaping."""
     loader = _TEMPLATES.loader
     assert loader is not None
     return Markup(loader.get_source(_TEMPLATES, name)[0])

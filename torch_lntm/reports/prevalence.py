@@ -1,4 +1,4 @@
-"""How prevalent topics are among documents, and how they correlate, with intervals."""
+"""Prevalence of topics in groups of documents, and errors of correlations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch_lntm.reports.groups import Grouping, group_documents
 
 Array = NDArray[np.float64]
 
-#: Tokens of an average document below which what the fit leaves open of the topics' words, which no
-#: interval here holds, matters much.
+#: Documents with fewer tokens on average are short. For short documents the uncertainty of the
+#: topics' words matters, and the intervals of this module leave it out.
 SHORT_DOCUMENT = 50.0
-#: Change of a share from half of its draws to the other, in Monte-Carlo standard errors, that
-#: independent draws have in less than one of 1,000 reports; the least change that matters, a unit
-#: of the last printed digit; and the fewest draws that can tell.
+#: Limits of a drift warning, for the change of a share from the first half of its draws to the
+#: second: Monte-Carlo standard errors (less than 1 false warning in 1,000 reports for independent
+#: draws), a unit of the last printed digit, and the fewest draws.
 DRIFT_ERRORS, LAST_DIGIT, FEWEST_DRAWS = 7.0, 0.001, 20
 
 
@@ -33,11 +33,12 @@ class Prevalence:
 
     Attributes:
         grouping: The groups.
-        num_docs: ``(num_groups,)`` documents of each, without empty ones.
+        num_docs: ``(num_groups,)`` documents with words in each group.
         mean: ``(num_groups, num_topics)`` mean proportions.
-        lower: ``(num_groups, num_topics)`` lower ends of their intervals.
-        upper: ``(num_groups, num_topics)`` upper ends.
-        standard_error: ``(num_groups, num_topics)``; infinite for a group of one document.
+        lower: ``(num_groups, num_topics)`` lower ends of the intervals.
+        upper: ``(num_groups, num_topics)`` upper ends of the intervals.
+        standard_error: ``(num_groups, num_topics)`` standard errors; infinite for a group of one
+            document.
     """
 
     grouping: Grouping
@@ -52,30 +53,36 @@ class Prevalence:
         return f"Prevalence({self.grouping.column!r}, {groups} groups, {topics} topics)"
 
     def differences(self) -> Array:
-        """``(num_topics,)`` how clearly the groups differ in each topic."""
+        """Evidence for a difference between groups, for each topic; see :func:`differences`."""
         return differences(self.mean, self.standard_error)
 
 
 def differences(mean: Array, standard_error: Array) -> Array:
-    """``(num_topics,)`` how far means ``(num_groups, num_topics)`` are from their mean.
+    """Mean squared distance of group means from the common mean, in squared standard errors.
 
-    The mean square over groups, in standard errors.
+    Args:
+        mean: ``(num_groups, num_topics)`` means.
+        standard_error: ``(num_groups, num_topics)`` standard errors.
+
+    Returns:
+        ``(num_topics,)`` distances.
     """
     precision = standard_error.clip(1e-12) ** -2.0
-    middle = (precision * mean).sum(0) / precision.sum(0).clip(1e-300)
-    return np.asarray((precision * np.square(mean - middle)).mean(0))
+    common = (precision * mean).sum(0) / precision.sum(0).clip(1e-300)
+    return np.asarray((precision * np.square(mean - common)).mean(0))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CorpusSummary:
-    """What a pass over the posteriors of a corpus's documents finds.
+    """Summary of a corpus: mean proportions, prevalence, and errors of correlations.
 
     Attributes:
         documents: Posterior means of the documents' proportions, by draws.
-        overall: Prevalence among all documents, as one group.
-        prevalence: Prevalence by each column that was asked for.
+        overall: Prevalence in all documents, as one group.
+        prevalence: Prevalence by each requested column.
         correlation_error: ``(num_topics, num_topics)`` standard errors of the topics' correlations,
-            on the scale of Fisher's z; infinite where the documents do not determine them.
+            on the scale of Fisher's z; infinite for correlations that the documents do not
+            determine.
     """
 
     documents: DocumentTopics
@@ -98,23 +105,23 @@ def summarise_corpus(
     seed: int = 0,
     progress: bool = False,
 ) -> CorpusSummary:
-    """How prevalent topics are, overall and by columns of the metadata, and how they correlate.
+    """Prevalence of topics, overall and by metadata columns, and errors of their correlations.
 
-    The documents count as a sample, and the topics as known. A mean proportion has two sources of
-    error: which documents were sampled, and that their proportions are known by their posteriors
-    alone. Draws of the posteriors tell both, and Rubin's rule adds them up: W + (1 + 1/S)B, W the
-    mean over S draws of the squared standard error among documents, B the variance of the mean over
-    draws. Intervals are Student's.
+    The documents are a sample of a population, and the topics are known. A mean proportion then has
+    two sources of error: the sampling of documents, and the uncertainty of each document's
+    proportions. Rubin's rule adds them: W + (1 + 1/S)B. W is the squared standard error over
+    documents, averaged over S draws. B is the variance of the mean over draws. The intervals use
+    Student's t.
 
-    The error of a correlation counts what the documents would tell if their logits were observed,
-    I = D - 3 on the scale of Fisher's z, less what is missing (*Louis 1982*): I - I²B, B the
-    variance over draws of the z of the drawn logits. Each correlation is taken alone.
+    Observed logits would give a correlation the information I = D - 3 on the scale of Fisher's z.
+    The missing information reduces it to I - I²B (*Louis 1982*), for the variance B over draws of
+    the z of the drawn logits. Correlations are treated one by one.
 
     Args:
         draws: Source of the documents' proportions; see :func:`torch_lntm.inference.theta_draws`.
         corpus: The documents.
         by: Columns of the metadata.
-        level: Probability that each interval is to cover.
+        level: Coverage probability of each interval.
         num_draws: Draws of each document. Defaults to 25 to 50, fewer for larger corpora.
         seed: Seed of a guide's draws. Chains have their own.
         progress: Show a progress bar on standard error.
@@ -123,34 +130,41 @@ def summarise_corpus(
         The summary, on the CPU.
 
     Raises:
-        ConfigError: ``draws`` cannot draw, the level is no probability, there are fewer than 2
-            draws, or the corpus has other words or none.
-        MissingColumnError: The metadata have no such column.
+        ConfigError: ``draws`` is of another type, the level is outside (0, 1), there are fewer than
+            2 draws, or the corpus has other words or none.
+        MissingColumnError: A column is missing from the metadata.
 
     Warns:
-        ConvergenceWarning: A share changes while it is drawn: chains have not settled.
+        ConvergenceWarning: A share drifts between the halves of its draws. The chains have not
+            converged.
+
+    Example:
+        >>> summary = lntm.reports.summarise_corpus(guide, posts, by=["party"])
+        >>> summary.overall.mean.shape, summary.prevalence[0].grouping.names
+        ((1, 10), ('left', 'right'))
     """
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    drawn = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
-    if drawn.num_draws < 2:
-        raise ConfigError(f"{drawn!r}; expected at least 2 draws")
+    theta_source = theta_draws(draws, corpus, num_draws, seed=seed, keep=False, progress=progress)
+    if theta_source.num_draws < 2:
+        raise ConfigError(f"{theta_source!r}; expected at least 2 draws")
     if not corpus.num_tokens:
         raise ConfigError("the documents have no words; give some that do")
-    model, filled = drawn.model, torch.from_numpy(corpus.lengths > 0)
-    whole = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
-    groupings = [whole, *(group_documents(name, corpus.metadata[name]) for name in by)]
+    model, nonempty = theta_source.model, torch.from_numpy(corpus.lengths > 0)
+    everything = Grouping("all documents", ("all documents",), np.zeros(len(corpus), np.int64))
+    groupings = [everything, *(group_documents(name, corpus.metadata[name]) for name in by)]
     group_sums = [
-        _GroupSums(grouping, corpus, drawn.num_draws, model.num_topics) for grouping in groupings
+        _GroupSums(grouping, corpus, theta_source.num_draws, model.num_topics)
+        for grouping in groupings
     ]
-    logits = _LogitMoments(drawn.num_draws, model.num_topics)
+    logits = _LogitMoments(theta_source.num_draws, model.num_topics)
     theta = torch.full((len(corpus), model.num_topics), 1.0 / model.num_topics, dtype=model.dtype)
     converged = torch.ones(len(corpus), dtype=torch.bool)
-    for part in drawn:
+    for part in theta_source:
         rows, draws_of_theta = torch.from_numpy(part.rows), part.theta.double()
         for sums in group_sums:
             sums.add(draws_of_theta, rows)
-        logits.add(draws_of_theta[:, filled[rows]])
+        logits.add(draws_of_theta[:, nonempty[rows]])
         theta[rows] = draws_of_theta.mean(0).to(model.dtype)
         converged[rows] = part.converged
     overall, *others = (sums.result(level) for sums in group_sums)
@@ -162,7 +176,7 @@ def summarise_corpus(
 
 
 class _GroupSums:
-    """Sums over documents of the draws of their proportions, by group."""
+    """Sums of drawn proportions over the documents of each group."""
 
     def __init__(self, grouping: Grouping, corpus: Corpus, num_draws: int, num_topics: int) -> None:
         self.grouping = grouping
@@ -184,7 +198,7 @@ class _GroupSums:
         return np.asarray(self.first.numpy() / np.maximum(num_docs, 1)[:, None])
 
     def result(self, level: float) -> Prevalence:
-        """The prevalence, with intervals of a level."""
+        """Prevalence with intervals."""
         codes = self.codes.numpy()
         num_docs = np.bincount(codes[codes >= 0], minlength=len(self.grouping.names))
         count, by_draw = num_docs[:, None].astype(np.float64), self.by_draw()
@@ -201,7 +215,7 @@ class _GroupSums:
 
 
 def _check_drift(shares: Array) -> None:
-    """Tell of shares that change while they are drawn, as those of chains on their way do.
+    """Warn of shares that drift over the draws, a sign of chains that have not converged.
 
     Args:
         shares: ``(num_draws, num_topics)`` mean proportions of the documents at each draw.
@@ -251,17 +265,18 @@ class _LogitMoments:
             .clamp(-1 + 1e-12, 1 - 1e-12)
             .atanh()
         )
-        left = information - information**2 * z.var(0)
-        return np.where(left.numpy() > 0, left.clamp_min(1e-12).rsqrt().numpy(), np.inf)
+        remaining = information - information**2 * z.var(0)
+        error = remaining.clamp_min(1e-12).rsqrt()
+        return np.where(remaining.numpy() > 0, error.numpy(), np.inf)
 
 
 def correlation_intervals(correlation: Tensor, error: Array, level: float) -> tuple[Array, Array]:
     """Intervals of correlations, symmetric on the scale of Fisher's z.
 
     Args:
-        correlation: ``(num_topics, num_topics)``, as of ``model.topic_correlation()``.
-        error: Standard errors on that scale, ``correlation_error`` of a :class:`CorpusSummary`.
-        level: Probability that each interval is to cover.
+        correlation: ``(num_topics, num_topics)`` from ``model.topic_correlation()``.
+        error: Standard errors of z, ``correlation_error`` of a :class:`CorpusSummary`.
+        level: Coverage probability of each interval.
 
     Returns:
         ``(lower, upper)``, each ``(num_topics, num_topics)``.

@@ -1,4 +1,4 @@
-"""Numbers about a model, each with its method, unit and standard error."""
+"""Scores of a model, each with method, unit and standard error."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from torch_lntm.files import as_json, atomic_write, read_text
 from torch_lntm.io.folders import parse_json
 from torch_lntm.models import TopicModel
 
-#: Columns of a table of scores, at most.
+#: Most characters in a line of a table of scores.
 _WIDTH = 100
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number about a model, with what is needed to read it.
+    """A score of a model, with unit, method and standard error.
 
     Attributes:
-        metric: Its name.
-        value: The number.
-        standard_error: Over documents, or over topics where the unit says so; None if it has none.
-        unit: What the number counts.
-        method: How it was found.
-        documents: Documents it is about.
-        tokens: Tokens it is about.
+        metric: Name of the score.
+        value: Value of the score.
+        standard_error: Standard error over documents, or over topics for a mean over topics; None
+            if unknown.
+        unit: Unit of the value.
+        method: Method of the estimate.
+        documents: Number of documents scored.
+        tokens: Number of tokens scored.
     """
 
     metric: str
@@ -50,7 +51,7 @@ class Score:
 
 
 def completion_scores(*results: CompletionResult) -> list[Score]:
-    """Perplexities of document completion."""
+    """Perplexities of results of document completion."""
     scores = []
     for result in results:
         method = result.method
@@ -73,28 +74,28 @@ def completion_scores(*results: CompletionResult) -> list[Score]:
 
 
 def likelihood_scores(estimate: LikelihoodEstimate) -> list[Score]:
-    """Perplexity and log likelihood of whole documents."""
-    about = (estimate.description, estimate.num_docs, int(estimate.lengths.sum()))
+    """Perplexity and log likelihood per token of whole documents."""
+    method_and_counts = (estimate.description, estimate.num_docs, int(estimate.lengths.sum()))
     return [
         Score(
             "perplexity",
             estimate.perplexity,
             estimate.perplexity_standard_error,
             "per token",
-            *about,
+            *method_and_counts,
         ),
         Score(
             "log likelihood",
             estimate.nats_per_token,
             estimate.nats_per_token_standard_error,
             "nats per token",
-            *about,
+            *method_and_counts,
         ),
     ]
 
 
 def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> list[Score]:
-    """Mean coherence of the topics by NPMI and UMass, with the standard error over topics."""
+    """Mean coherence of the topics by NPMI and UMass, with standard errors over topics."""
     scores = []
     measures: dict[Literal["npmi", "umass"], str] = {"npmi": "NPMI", "umass": "UMass"}
     words = model.topics.top_words(top_n)[0].tolist()
@@ -115,13 +116,13 @@ def coherence_scores(model: TopicModel, corpus: Corpus, top_n: int = 10) -> list
 
 
 def diversity_score(model: TopicModel, top_n: int = 10) -> Score:
-    """Share of different words among the topics' top words."""
+    """Share of distinct words among the topics' top words."""
     value = topic_diversity(model.topics.top_words(top_n)[0].tolist(), top_n)
-    return Score("topic diversity", value, None, "share of different words", f"top {top_n} words")
+    return Score("topic diversity", value, None, "share of distinct words", f"top {top_n} words")
 
 
 def format_scores(scores: Sequence[Score]) -> str:
-    """Scores as a table of at most 100 columns, and the methods under it by their numbers."""
+    """Scores as a text table, at most 100 characters wide, with numbered methods below."""
     header = ["metric", "value", "s.e.", "unit", "documents", "method"]
     rows, methods = [], list(dict.fromkeys(score.method for score in scores))
     for score in scores:
@@ -129,7 +130,7 @@ def format_scores(scores: Sequence[Score]) -> str:
         if error is None or not math.isfinite(error) or error <= 0:
             value, spread = f"{score.value:.4g}", "–"
         else:
-            # As many decimals as two digits of the standard error need.
+            # The standard error has two significant digits.
             decimals = min(6, max(0, 1 - math.floor(math.log10(error))))
             value, spread = f"{score.value:.{decimals}f}", f"{error:.{decimals}f}"
         documents = "" if score.documents is None else str(score.documents)
@@ -144,15 +145,15 @@ def format_scores(scores: Sequence[Score]) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     lines.append("")
-    for place, method in enumerate(methods, 1):
-        mark = f"[{place}] "
+    for number_of_method, method in enumerate(methods, 1):
+        mark = f"[{number_of_method}] "
         indent = " " * len(mark)
         lines += textwrap.wrap(method, _WIDTH, initial_indent=mark, subsequent_indent=indent)
     return "\n".join(lines)
 
 
 def score_records(scores: Sequence[Score]) -> list[dict[str, Any]]:
-    """Scores as JSON-able records; a standard error that is not finite is None."""
+    """Scores as records for JSON; an infinite or NaN standard error becomes None."""
     records = [asdict(score) for score in scores]
     for record in records:
         error = record["standard_error"]
@@ -175,13 +176,13 @@ def write_scores(path: str | Path, scores: Sequence[Score]) -> None:
 
 
 def read_scores(path: str | Path) -> list[Score]:
-    """Read what :func:`write_scores` wrote.
+    """Read a file of :func:`write_scores`.
 
     Args:
         path: The file.
 
     Raises:
-        ConfigError: The file is missing, damaged or not one of scores.
+        ConfigError: The file is missing or damaged, or has other contents.
     """
     path = Path(path)
     records = parse_json(path, read_text(path))
@@ -192,10 +193,10 @@ def read_scores(path: str | Path) -> list[Score]:
 
 
 def _score(**record: Any) -> Score:
-    """A score of a record from a file.
+    """A score from a record of a file.
 
     Raises:
-        TypeError: A value is missing, unknown, or of another type.
+        TypeError: A value is missing, unknown or of another type.
         OverflowError: A number is too large.
     """
     numbers = ("value", "standard_error", "documents", "tokens")

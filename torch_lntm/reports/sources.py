@@ -1,4 +1,4 @@
-"""The sources of an independent factor topic model: their topics, and how active they are."""
+"""Sources of an independent factor topic model: topics, and activity in documents."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class SourceTopic:
     """A topic at an end of a source.
 
     Attributes:
-        topic: Its number, from 0.
-        loading: What one unit of the source adds to the topic's logit, less the mean over topics,
-            which the softmax ignores.
-        words: Its most probable words.
+        topic: The topic's number, from 0.
+        loading: Change of the topic's logit per unit of the source, minus the mean over topics (the
+            softmax ignores the mean).
+        words: Most probable words of the topic.
     """
 
     topic: int
@@ -37,16 +37,16 @@ class SourceTopic:
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """One source: which topics come and go together with it.
+    """A source, with the topics that rise and fall with it.
 
     Attributes:
-        source: Its number, from 0: its column of the mixing matrix A.
+        source: The source's number, from 0: its column of the mixing matrix A.
         distribution: ``"gaussian"`` or ``"laplace"``.
-        variance: Its prior variance: 1 if Gaussian, 2 if Laplace.
-        share: The part of the variance of the centred logits that it explains; the rest of the sum
-            over sources to 1 is the noise's.
-        positive: The topics that rise most with the source, the first one most.
-        negative: The topics that fall most.
+        variance: Prior variance: 1 for Gaussian, 2 for Laplace sources.
+        share: Share of the variance of the centred logits that the source explains. The shares of
+            the sources and of the noise sum to 1.
+        positive: Topics with the largest positive loadings, the largest first.
+        negative: Topics with the largest negative loadings, the largest first.
     """
 
     source: int
@@ -61,22 +61,27 @@ class SourceSummary:
 def summarise_sources(
     model: TopicModel, *, num_topics: int = 4, num_words: int = 8
 ) -> list[SourceSummary]:
-    """The sources of an independent factor topic model, in their order.
+    """Sources of an independent factor topic model, with the topics at both ends of each.
 
-    A source is read by the topics at either end of its column of A (*Putthividhya et al. 2009,
-    §3.1*): those at one end are likely together when it is positive, those at the other when it is
-    negative. The column is centred over topics first, since the softmax ignores what all have in
-    common. :class:`~torch_lntm.models.IndependentFactorPrior` says what of this is a convention:
-    Gaussian sources are rotated to the principal axes of A, the order is by share, the largest
-    loading of each source is positive.
+    The topics with large positive loadings occur together if the source is positive, the topics
+    with large negative loadings if it is negative (*Putthividhya et al. 2009, §3.1*). Loadings are
+    columns of A, centred over topics because the softmax ignores a common shift. Rotation, order
+    and sign are conventions of :class:`~torch_lntm.models.IndependentFactorPrior`. Gaussian sources
+    are rotated to the principal axes of A. Sources are sorted by share. The largest loading of each
+    source is positive.
 
     Args:
         model: The model.
-        num_topics: Topics at each end, of those with a loading of its sign.
+        num_topics: Most topics at each end. Each end has loadings of one sign.
         num_words: Words of each topic.
 
     Raises:
-        ConfigError: The model has no sources, or a number below 1.
+        ConfigError: The model has no sources, or a number is below 1.
+
+    Example:
+        >>> factors = lntm.models.iftm(10, corpus.num_words, num_sources=2)
+        >>> [source.distribution for source in lntm.reports.summarise_sources(factors)]
+        ['gaussian', 'gaussian']
     """
     prior = source_prior(model)
     require_whole(1, num_topics=num_topics, num_words=num_words)
@@ -104,14 +109,14 @@ def summarise_sources(
 
 
 def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "text") -> str:
-    """Sources as text to read, as JSON, or as CSV with a row per topic at an end of a source.
+    """Sources as a text table, as JSON, or as CSV with a row for each source and topic.
 
     Args:
-        summaries: What :func:`summarise_sources` gave.
+        summaries: The result of :func:`summarise_sources`.
         format: ``"text"``, ``"json"`` or ``"csv"``.
 
     Raises:
-        ConfigError: Another format.
+        ConfigError: The format is unknown.
     """
     if format == "json":
         return json.dumps([asdict(summary) for summary in summaries], indent=2, ensure_ascii=False)
@@ -119,71 +124,68 @@ def format_sources(summaries: Sequence[SourceSummary], format: TableFormat = "te
         rows = [["source", "share", "topic", "loading", "words"]]
         for s in summaries:
             for t in (*s.positive, *s.negative):
-                about = [f"{s.share:.6f}", str(t.topic), f"{t.loading:.6f}"]
-                rows.append([str(s.source), *about, " ".join(t.words)])
+                numbers = [f"{s.share:.6f}", str(t.topic), f"{t.loading:.6f}"]
+                rows.append([str(s.source), *numbers, " ".join(t.words)])
         return to_csv(rows)
     check_text(format)
     lines = [
-        "share: of the variance of the topics' logits, which sources and noise make up together",
-        "loading: what one unit of the source adds to a topic's logit, less the mean over topics",
+        "share: share of the variance of the topics' logits; sources and noise sum to 100 %",
+        "loading: change of a topic's logit per unit of the source, minus the mean over topics",
     ]
     if summaries:
         kind, variance = summaries[0].distribution, summaries[0].variance
-        axes = "rotates them to the principal axes of the loadings, "
-        rotated = axes if kind == "gaussian" else ""
-        lines.append(
-            f"sources: {kind}, variance {variance:g}; a fit {rotated}orders them by "
-            "share and makes the largest loading of each positive"
-        )
+        lines.append(f"sources: {kind}, variance {variance:g}, in the order of their shares;")
+        rotation = "rotated to the principal axes of the loadings, " if kind == "gaussian" else ""
+        lines.append(f"  {rotation}the largest loading of each source is positive")
     lines.append("source   share  loading  topic  top words")
     for s in summaries:
-        begin = f"{s.source:>6}  {s.share:6.1%}"
+        head = f"{s.source:>6}  {s.share:6.1%}"
         for t in (*s.positive, *reversed(s.negative)):
-            lines.append(f"{begin:14}  {signed(t.loading):>7}  {t.topic:>5}  {' '.join(t.words)}")
-            begin = ""
+            lines.append(f"{head:14}  {signed(t.loading):>7}  {t.topic:>5}  {' '.join(t.words)}")
+            head = ""
     return "\n".join(lines)
 
 
 def source_activity(
     guide: Guide[Any], corpus: Corpus, *, max_docs: int | None = None, progress: bool = False
 ) -> SourceActivity:
-    """How active the sources of an independent factor topic model are in every document.
+    """Activity of the sources of an independent factor topic model in every document.
 
-    Under :class:`~torch_lntm.guides.FactorGuide` these are the moments of its q(source), whose
-    standard deviations leave out the uncertainty of eta; under guides with a posterior of eta alone
-    those of the sources with eta integrated out.
+    For :class:`~torch_lntm.guides.FactorGuide`, the activity is the mean and standard deviation of
+    q(source). These standard deviations leave out the uncertainty of eta. Other guides integrate
+    eta out.
 
     Args:
-        guide: A guide over the model.
+        guide: A guide of the model.
         corpus: Documents over the model's vocabulary.
-        max_docs: Documents per batch; bounds memory. By default from what the guide needs.
+        max_docs: Documents per batch, to bound memory. Defaults to a number that suits the guide.
         progress: Show a progress bar on standard error.
 
     Raises:
-        ConfigError: The model has no sources, or the corpus another number of words.
+        ConfigError: The model has no sources, or the corpus has other words.
     """
     source_prior(guide.model)
-    found = transform(guide, corpus, max_docs=max_docs, progress=progress).sources
-    assert found is not None
-    return found
+    activity = transform(guide, corpus, max_docs=max_docs, progress=progress).sources
+    assert activity is not None
+    return activity
 
 
 def most_active_documents(
     activity: SourceActivity, source: int, *, num_docs: int = 5
 ) -> tuple[list[int], list[int]]:
-    """The documents at either end of a source, by its posterior mean.
+    """Documents with the most positive and the most negative activity of a source.
 
     Args:
-        activity: What :func:`source_activity` gave.
+        activity: The result of :func:`source_activity`.
         source: The source's number.
-        num_docs: Documents at each end, of those with a mean of its sign.
+        num_docs: Most documents at each end. Each end has posterior means of one sign.
 
     Returns:
-        Positions of the documents with the largest positive means, the first one most, and of those
-        with the lowest negative ones.
+        Positions of the documents with positive means, and of those with negative means, the
+        largest absolute value first.
 
     Raises:
-        ConfigError: There is no such source, or the number of documents is below 1.
+        ConfigError: The source does not exist, or the number of documents is below 1.
     """
     num_sources = activity.mean.shape[1]
     if not 0 <= source < num_sources or num_docs < 1:

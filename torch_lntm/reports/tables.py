@@ -1,4 +1,4 @@
-"""What the tables of a report share: formats, signs and words."""
+"""Formats of tables: text, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def to_csv(rows: Sequence[Sequence[str]]) -> str:
 
 
 def check_text(format: str) -> None:
-    """Check that a format which is neither JSON nor CSV is text.
+    """Check that the remaining format, after JSON and CSV, is text.
 
     Raises:
-        ConfigError: It is another.
+        ConfigError: The format is unknown.
     """
     if format != "text":
         raise ConfigError(f"format {format!r}; expected one of {', '.join(get_args(TableFormat))}")

@@ -11,7 +11,7 @@ from torch_lntm.reports.tables import TableFormat, check_text, to_csv
 
 
 def format_topics(topics: Sequence[TopicSummary], format: TableFormat = "text") -> str:
-    """Topics as text to read, as JSON, or as CSV with a row per topic.
+    """Topics as a text table, as JSON, or as CSV with a row per topic.
 
     Args:
         topics: The table of a :meth:`~torch_lntm.models.TopicModel.topic_table`, or some of its

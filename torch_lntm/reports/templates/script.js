@@ -1,5 +1,5 @@
 "use strict";
-// Without this script the page says the same; with it a topic lights up wherever it is shown.
+// The page is complete without this script. The script highlights a topic in all places.
 
 const marked = [...document.querySelectorAll("[data-topic]")];
 const lines = [...document.querySelectorAll("g[data-ends]")];
@@ -22,7 +22,7 @@ function topicAt(target) {
 document.addEventListener("pointerover", (event) => light(topicAt(event.target)));
 document.addEventListener("focusin", (event) => light(topicAt(event.target)));
 
-// A link to a topic opens it, and every fold around it.
+// A link to a topic opens the topic and every <details> element around it.
 function reveal() {
   const element = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   for (let fold = element; fold !== null; fold = fold.parentElement) {
@@ -40,7 +40,7 @@ document.addEventListener("click", (event) => {
 });
 reveal();
 
-// Topics by their words.
+// Filter the table of topics by word.
 const filter = document.getElementById("filter");
 const rows = [...document.querySelectorAll("#topic-table tbody tr")];
 filter.closest("p").hidden = false;
@@ -60,7 +60,7 @@ for (const [id, open] of [["open-all", true], ["close-all", false]]) {
   button.addEventListener("click", () => topics.forEach((topic) => { topic.open = open; }));
 }
 
-// Paper has no folds.
+// Open every <details> element for printing.
 let folded = [];
 window.addEventListener("beforeprint", () => {
   folded = [...document.querySelectorAll("details:not([open])")];
