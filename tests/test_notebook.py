@@ -1,4 +1,4 @@
-"""The notebooks run, and were committed as they run: with outputs, without warnings or paths."""
+"""The notebooks run, and are committed with outputs, without warnings and paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(request) -> Path:
 
 @pytest.fixture
 def clean_session() -> Iterator[None]:
-    """A notebook may set what a session shares; the tests after it should not see that."""
+    """Restore global settings after a notebook: threads, seeds, styles, parameter store."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(), mpl.rc_context(), pyro.get_param_store().scope():
         yield
@@ -39,7 +39,7 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_it_is_committed_with_outputs(path):
+def test_notebooks_are_committed_with_outputs(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = code_cells(notebook)
@@ -54,10 +54,10 @@ def test_it_is_committed_with_outputs(path):
 
 
 @pytest.mark.slow
-# Chains of the quick size are too short, and say so.
+# Chains of the quick size are too short, and warn.
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::torch_lntm.errors.UnreliableEstimateWarning")
-def test_it_runs(path, tmp_path, monkeypatch, capsys, clean_session):
+def test_notebooks_run(path, tmp_path, monkeypatch, capsys, clean_session):
     monkeypatch.setenv("LNTM_QUICK", "1")
     monkeypatch.chdir(tmp_path)
     figures = []

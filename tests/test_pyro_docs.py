@@ -1,4 +1,4 @@
-"""The recipes of docs/pyro.md run as they stand, and do what the page says."""
+"""The recipes of docs/pyro.md run and give correct results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "pyro.md"
 
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Any]:
-    """The names that the page defines, as its code runs from top to bottom."""
+    """Names defined by the code of the page."""
     pytest.importorskip("gensim")
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     names: dict[str, Any] = {}
@@ -27,7 +27,7 @@ def recipes() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_priors_of_shared_parameters_count_once_in_the_recipe_for_groups(recipes) -> None:
+def test_the_recipe_for_groups_counts_shared_priors_once(recipes) -> None:
     model, groups = recipes["model"], recipes["groups"]
     trace = poutine.trace(recipes["by_group"]).get_trace(groups)
     expected = model.log_prior()

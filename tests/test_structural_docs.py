@@ -1,4 +1,4 @@
-"""The page on structural topic models runs as it stands, on a small file of posts."""
+"""The code of docs/structural.md runs on a small file of posts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch_lntm as lntm
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "structural.md"
-#: What takes too long for a test, and what does as well.
+#: Replacements of slow code.
 SHORTER = {
     "stm(20,": "stm(3,",
     "num_permutations=99": "num_permutations=1, num_draws=2",
@@ -24,7 +24,7 @@ SHORTER = {
 
 
 @pytest.mark.slow
-def test_its_code_runs(tmp_path, monkeypatch, capsys) -> None:
+def test_the_page_on_structural_models_runs(tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("matplotlib").use("Agg")
     import matplotlib.pyplot as plt
 

@@ -1,4 +1,4 @@
-"""The tutorial from scikit-learn runs as it stands."""
+"""The code of docs/scikit_learn.md runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-#: What takes too long for a test, and what does as well.
+#: Replacements of slow code.
 SHORTER = {
     "(n_components=10, random_state=0)": "(n_components=10, random_state=0, max_iter=10)",
     "CorrelatedTopicModel(random_state=0)": "CorrelatedTopicModel(random_state=0, max_iter=20)",
@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "scikit_learn.md"
 
 
 @pytest.mark.slow
-def test_the_tutorial_runs(tmp_path, monkeypatch):
+def test_the_page_on_scikit_learn_runs(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     code = "\n".join(blocks)
     for long, short in SHORTER.items():

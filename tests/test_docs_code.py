@@ -1,0 +1,57 @@
+"""Commands and Python code of the documentation work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.markdown import DOCS, code_of
+
+import torch_lntm as lntm
+from torch_lntm.cli.parser import parse
+
+ROOT = DOCS.parent
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+#: A command on a line of its own, perhaps after a pipe or a launcher.
+_COMMAND = re.compile(r"^(?:[^`\n]* )?(?:torch-lntm|-m torch_lntm) +(\w[^`\n|]*)$", re.MULTILINE)
+#: Replacements of slow code.
+SHORTER = {"ctm(50,": "ctm(3,", "MonteCarloEM(model)": "MonteCarloEM(model, max_epochs=2)"}
+
+
+def commands(text: str) -> list[list[str]]:
+    """Arguments of every command on a line of its own."""
+    lines = _COMMAND.findall(text.replace("\\\n", " "))
+    # Plug-ins and configuration files belong to the reader.
+    return [
+        shlex.split(line, comments=True)
+        for line in lines
+        if "--config" not in line and "--plugin" not in line
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_program_accepts_every_command_of_the_docs(page: Path) -> None:
+    for arguments in commands(page.read_text(encoding="utf-8")):
+        parse(arguments)
+
+
+def test_the_docs_have_commands() -> None:
+    assert sum(len(commands(page.read_text(encoding="utf-8"))) for page in PAGES) > 25
+
+
+@pytest.mark.slow
+def test_the_page_on_choosing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    code = code_of("choosing.md")
+    for long, short in SHORTER.items():
+        assert long in code
+        code = code.replace(long, short)
+    names: dict[str, Any] = {"lntm": lntm, "corpus": lntm.example_corpus()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lntm.errors.LNTMWarning)
+        exec(compile(code, "choosing.md", "exec"), names)
+    assert capsys.readouterr().out.count("perplexity") == 2
+    assert names["capped"].counts.max() <= 3
