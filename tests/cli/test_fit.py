@@ -168,7 +168,7 @@ def test_prevalence_depends_on_columns(workplace, capsys):
     assert main(["fit", "posts.csv", *options]) == 1
     assert "the model stm needs --prevalence, such as" in capsys.readouterr().err
     assert main(["fit", "posts.csv", *options, "--prevalence", "~ open('x', 'w')"]) == 1
-    assert "which a formula may not" in capsys.readouterr().err
+    assert "which is forbidden" in capsys.readouterr().err
     assert main(["fit", "posts.csv", "--prevalence", "~ party"]) == 1
     assert "prevalence is an option of stm" in capsys.readouterr().err
     content = ("--content", "party", "--content-penalty", "1")

@@ -69,7 +69,7 @@ def test_effects(run, capsys):
     for options, message in (
         (("--figure", "x.png"), "name their column by --predict"),
         (("--predict", "party", "--figure", "x.nope"), "x.nope"),
-        (("--formula", "~ open('x', 'w')"), "which a formula may not"),
+        (("--formula", "~ open('x', 'w')"), "which is forbidden"),
         (("--topics", "a"), "expected whole numbers"),
         (("~ party",), "'~ party' is a formula; give it by --formula"),
     ):

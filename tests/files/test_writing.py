@@ -206,7 +206,7 @@ def killed(root, statement, **replaced):
     assert done.returncode == -9
 
 
-@pytest.mark.parametrize("step", ["_sync_tree", "_take_place", "_remove"])
+@pytest.mark.parametrize("step", ["_sync_tree", "_replace_folder", "_remove"])
 def test_what_a_killed_writer_of_a_folder_left_is_removed_by_the_next(root, step):
     make((("a", b"old"),), root / "x")
     killed(root, "w.atomic_folder(path)", **{step: None})

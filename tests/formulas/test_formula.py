@@ -262,7 +262,7 @@ def test_numbers_beyond_a_spline_are_named() -> None:
 
 def test_dates_that_are_none_are_told() -> None:
     columns = {"d": np.array([f"{day:02}/01/2001" for day in range(1, 13)], object)}
-    with pytest.warns(CorpusWarning, match="d is another text in every document.*2004-09-30"):
+    with pytest.warns(CorpusWarning, match="d is a different text in every document.*2004-09-30"):
         Formula.fit("~ d", columns, 12)
     needs = r"bs\(d, df=4\) needs numbers or dates as in 2004-09-30, and column 'd' is '01/01/2001'"
     with pytest.raises(ConfigError, match=needs):

@@ -488,9 +488,9 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
     Raises:
         ConfigError: The file exists and may not be replaced, or is a symbolic link to itself.
     """
-    from torch_lntm.files import behind_links
+    from torch_lntm.files import resolve_link
 
-    behind_links(path)
+    resolve_link(path)
     if path.exists() and not path.is_dir() and not overwrite:
         raise ConfigError(f"{path}: exists already; choose another path, or pass --overwrite")
 

@@ -1,4 +1,4 @@
-"""Files: reading with a bound and with errors that say where, writing whole or not at all."""
+"""Files: bounded reading with precise errors, and atomic writing."""
 
 from torch_lntm.files.arrays import read_arrays, read_header, write_arrays
 from torch_lntm.files.reading import (
@@ -21,9 +21,9 @@ from torch_lntm.files.writing import (
     as_lines,
     atomic_folder,
     atomic_write,
-    behind_links,
     make_folder,
     path_errors,
+    resolve_link,
     shortened,
     try_lock,
 )
@@ -34,7 +34,6 @@ __all__ = [
     "at_line",
     "atomic_folder",
     "atomic_write",
-    "behind_links",
     "check_proportion",
     "excerpt",
     "iterate_lines",
@@ -50,6 +49,7 @@ __all__ = [
     "read_text",
     "read_text_pieces",
     "readable_bytes",
+    "resolve_link",
     "shortened",
     "try_lock",
     "unpacked_bytes",

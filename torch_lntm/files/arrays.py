@@ -1,4 +1,4 @@
-"""Plain arrays in ``.npz`` and ``.npy`` files: never unpickled, and read with a bound."""
+"""Plain arrays in ``.npz`` and ``.npy`` files: bounded reading without unpickling."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from torch_lntm.files.writing import atomic_write
 def read_arrays(
     path: Path, *names: str, optional: Iterable[str] = (), max_bytes: float | None = None
 ) -> dict[str, np.ndarray]:
-    """Some arrays of an ``.npz`` file; never unpickles, and leaves all other arrays unread.
+    """Read some arrays of an ``.npz`` file. Never unpickles.
 
     Args:
         path: The file.
-        *names: Arrays that it must hold.
-        optional: Arrays that it may hold.
-        max_bytes: The most bytes to read of these arrays together. Defaults to the lesser of
+        *names: Required arrays.
+        optional: Optional arrays. Further arrays of the file are ignored.
+        max_bytes: Maximum number of bytes of these arrays in total. Defaults to the lesser of
             ``readable_bytes()`` and half of ``unpacked_bytes``.
 
     Raises:
@@ -37,29 +37,29 @@ def read_arrays(
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
         with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
-            if max_bytes in (None, math.inf):  # arrays grow more in use than texts do
+            if max_bytes in (None, math.inf):  # arrays take more memory in use than texts
                 limit = min(limit, unpacked_bytes(os.fstat(file.fileno()).st_size) // 2)
-            found = [name.removesuffix(".npy") for name in archive.namelist()]
-            missing = [name for name in names if name not in found]
+            available = [name.removesuffix(".npy") for name in archive.namelist()]
+            missing = [name for name in names if name not in available]
             if missing:
                 message = (
-                    f"expected the arrays {', '.join(names)}, got {', '.join(found) or 'none'}"
+                    f"expected the arrays {', '.join(names)}, got {', '.join(available) or 'none'}"
                 )
                 raise FileError(f"{path}: {message}; missing {', '.join(missing)}")
-            wanted = [*names, *(name for name in optional if name in found)]
-            sizes = [archive.getinfo(f"{name}.npy").file_size for name in wanted]
+            selected = [*names, *(name for name in optional if name in available)]
+            sizes = [archive.getinfo(f"{name}.npy").file_size for name in selected]
             if sum(sizes) > limit:
                 raise too_large(path, limit)
             return {
                 name: _read_array(archive, f"{name}.npy", size)
-                for name, size in zip(wanted, sizes, strict=True)
+                for name, size in zip(selected, sizes, strict=True)
             }
     except (
         OSError,
         EOFError,
         KeyError,
         ValueError,
-        RuntimeError,  # encrypted, or compressed in another way
+        RuntimeError,  # encrypted, or of an unknown compression
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
@@ -69,10 +69,10 @@ def read_arrays(
 
 
 def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and type that an ``.npy`` file announces; leaves the file behind its header.
+    """Read the header of an ``.npy`` file: the shape and the type.
 
     Raises:
-        ValueError: The header is damaged, or of a version of the format that NumPy does not write.
+        ValueError: The header is damaged or of an unknown version.
     """
     version = np.lib.format.read_magic(file)
     readers: dict[tuple[int, int], Callable[..., Any]] = {
@@ -89,7 +89,7 @@ def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
-    """An array, once its header has announced as many bytes as there are."""
+    """Read an array, after a comparison of the announced and the actual size."""
     with archive.open(name) as file:
         shape, dtype = read_header(file)
         if dtype.hasobject:
@@ -103,7 +103,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Writes a compressed ``.npz`` of plain arrays, whole or not at all.
+    """Writes a compressed ``.npz`` file of plain arrays atomically.
 
     Raises:
         FileError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Files read with a bound, and with errors that say where."""
+"""Bounded reading of files, with the place in errors."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ T = TypeVar("T")
 
 _PIECE = 1 << 20
 _ATTEMPTS = 100
-#: Bytes that a compressed file of up to _SMALL bytes may unpack to, and bytes for each byte beyond.
+#: A compressed file of up to _SMALL bytes may unpack to _UNPACKED bytes, and each further byte to
+#: _RATIO bytes.
 _UNPACKED, _SMALL, _RATIO = 128 << 20, 10 << 20, 100
-#: Lines, documents or values that any file may hold, however small it is.
+#: Number of lines, documents or values allowed in any file, regardless of its size.
 _FREE = 1 << 20
 _MEMORY_FILES = ("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 
 
 def at_line(path: Path, line: int, message: str) -> FileError:
-    """The error for a 1-based line of a file."""
+    """Error for a 1-based line of a file."""
     return FileError(f"{path}, line {line}: {message}")
 
 
 def excerpt(line: str | bytes, limit: int = 60) -> str:
-    """A line quoted for an error message, cut to ``limit`` characters."""
+    """Quotes a line for an error message. Longer lines are cut to ``limit`` characters."""
     text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
     text = text.strip()
     return repr(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def readable_bytes() -> int:
-    """The most bytes that a file is read to by default: a third of the available memory.
+    """Default maximum number of bytes to read from a file: a third of the available memory.
 
-    The available memory is what Linux reports, and at most the limit of a container. Other
-    systems count as having 8 GiB.
+    Linux reports the available memory. The limit of a container is a further bound. Elsewhere the
+    available memory is assumed to be 8 GiB.
     """
     available = 8 << 30
     for name in _MEMORY_FILES:
@@ -59,24 +60,27 @@ def readable_bytes() -> int:
 
 
 def unpacked_bytes(packed: int) -> int:
-    """The most bytes that a compressed file of ``packed`` bytes may unpack to by default.
+    """Default maximum size of a compressed file of ``packed`` bytes after unpacking.
 
-    A small file that unpacks to gigabytes is damaged or hostile.
+    A small file of gigabytes after unpacking is damaged or hostile.
     """
     return _UNPACKED + _RATIO * max(0, packed - _SMALL)
 
 
 def check_proportion(path: Path, number: int, what: str, bytes_each: int = 1) -> None:
-    """Refuses things so many that only a hostile compressed file holds them, for their time.
+    """Compares a number of things with the size of the file.
+
+    Very many lines or values in a small compressed file take much time. They are a sign of a
+    hostile file.
 
     Args:
-        path: The file. Folders and pipes, whose size is unknown, hold any number.
-        number: How many things were found so far.
-        what: The things, in the plural.
-        bytes_each: The fewest bytes on disk that a thing takes on average.
+        path: The file. Folders and pipes have an unknown size and may hold any number.
+        number: Number of things read so far.
+        what: Name of the things, in the plural.
+        bytes_each: Minimum average size of a thing on disk, in bytes.
 
     Raises:
-        FileError: There are too many for the size of the file.
+        FileError: The number is out of proportion.
     """
     if number <= _FREE:
         return
@@ -89,16 +93,15 @@ def check_proportion(path: Path, number: int, what: str, bytes_each: int = 1) ->
 
 
 def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
-    """Yields the contents of a file piece by piece, decompressed where its name ends in ``.gz``.
+    """Yields the contents of a file in pieces. Files with the suffix ``.gz`` are unpacked.
 
     Args:
         path: A regular file, or a pipe below ``/dev`` such as ``/dev/stdin``.
-        max_bytes: The most to read, after decompression. Defaults to ``readable_bytes()``.
-            Unless a finite bound is given, compressed files are also bounded by
-            ``unpacked_bytes``.
+        max_bytes: Maximum number of bytes, after unpacking. Defaults to ``readable_bytes()``. By
+            default, and for infinity, ``unpacked_bytes`` also bounds compressed files.
 
     Raises:
-        FileError: The file is missing, not a regular file, unreadable, truncated or too large.
+        FileError: The file is missing, unreadable, truncated, too large, a pipe or a device.
     """
     limit = readable_bytes() if max_bytes is None else max_bytes
     try:
@@ -123,10 +126,10 @@ def read_pieces(path: Path, max_bytes: float | None = None) -> Iterator[bytes]:
 def read_text_pieces(
     path: Path, encoding: str = "utf-8", max_bytes: float | None = None
 ) -> Iterator[str]:
-    r"""Yields the text of a file piece by piece, with newlines as ``\n`` and no byte-order mark.
+    r"""Yields the text of a file in pieces, with newlines as ``\n`` and without byte-order mark.
 
     Raises:
-        FileError: As ``read_pieces``, and for bytes that are not text in ``encoding``.
+        FileError: See ``read_pieces``. The bytes are invalid in ``encoding``.
     """
     decoder = _decoder(path, encoding)
     start, lines, first, held = b"", 0, True, ""
@@ -147,8 +150,8 @@ def read_text_pieces(
                     "encoding, which may be 'utf-16-le' or 'utf-16-be'"
                 )
         text = held + text
-        # Files of old Macs end their lines by a carriage return alone. Elsewhere it is no line's
-        # end. One at the end of a piece may have its newline in the next.
+        # Only files of old Macs end lines by a carriage return alone. A carriage return at the end
+        # of a piece may have its newline in the next piece.
         if old_mac is None and ("\n" in text or "\r" in text[:-1] or not piece):
             old_mac = "\n" not in text
         held = "\r" if text.endswith("\r") and piece and not old_mac else ""
@@ -159,7 +162,7 @@ def read_text_pieces(
 def _undecoded(
     path: Path, encoding: str, error: UnicodeError, lines: int, start: bytes
 ) -> FileError:
-    """The error for bytes behind so many lines that are no text; ``start`` is the file's first."""
+    """Error for undecodable bytes after ``lines`` lines. ``start`` has the file's first bytes."""
     reason, before = str(error), 0
     if isinstance(error, UnicodeDecodeError):
         reason, before = error.reason, error.object.count(b"\n", 0, error.start)
@@ -170,13 +173,13 @@ def _undecoded(
 
 
 def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
-    """A decoder of bytes to text.
+    """Decoder of bytes to text.
 
     Raises:
-        FileError: Python has no such encoding, or it is one of other things than texts.
+        FileError: The encoding is unknown or for other data than text.
     """
     try:
-        bytes(4).decode(encoding)  # refuses compressions and the like
+        bytes(4).decode(encoding)  # refuses compressions and similar codecs
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, ValueError) as error:
         raise FileError(
@@ -188,11 +191,11 @@ def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
 def iterate_lines(
     path: Path, encoding: str = "utf-8", max_bytes: float | None = None
 ) -> Iterator[str]:
-    """Yields the lines of a text file; a newline at the very end does not begin another line.
+    """Yields the lines of a text file. A newline at the end is ignored.
 
     Raises:
-        FileError: As ``read_text_pieces``, for a line that does not fit into memory, and for lines
-            out of proportion to the file's size.
+        FileError: See ``read_text_pieces``. A line exceeds the memory, or the number of lines is
+            out of proportion to the size of the file.
     """
     limit = readable_bytes()
     pending: list[str] = []
@@ -214,52 +217,52 @@ def iterate_lines(
 
 
 def read_bytes(path: Path, max_bytes: float | None = None) -> bytes:
-    """The contents of a file; see ``read_pieces``."""
+    """Contents of a file; see ``read_pieces``."""
     return b"".join(read_pieces(path, max_bytes))
 
 
 def read_text(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> str:
-    """The text of a file; see ``read_text_pieces``."""
+    """Text of a file; see ``read_text_pieces``."""
     return "".join(read_text_pieces(path, encoding, max_bytes))
 
 
 def read_lines(path: Path, encoding: str = "utf-8", max_bytes: float | None = None) -> list[str]:
-    """The lines of a text file; a newline at the very end does not begin another line."""
+    """Lines of a text file. A newline at the end is ignored."""
     return read_text(path, encoding, max_bytes).removesuffix("\n").split("\n")
 
 
 def read_consistent(folder: Path, read: Callable[[Path], T]) -> T:
-    """What a function finds in a folder that another process may replace meanwhile.
+    """Read a folder while another process may replace it.
 
-    The function is called again if the folder was replaced while it read, so that all that it
-    found is of one folder.
+    ``read`` is called again if the folder was replaced during the call. Its result therefore comes
+    from a single folder.
 
     Args:
         folder: The folder.
-        read: Reads the folder's files.
+        read: Reads the files of the folder.
 
     Returns:
-        What the function returned.
+        The result of ``read``.
 
     Raises:
-        FileError: The folder was replaced at every attempt.
+        FileError: The folder was replaced during every attempt.
     """
     for _ in range(_ATTEMPTS):
         with ExitStack() as stack:
             before = _identity(folder)
-            with suppress(OSError):  # Windows opens no folders
-                # While a removed folder is held open, no other folder gets its number.
-                held = os.open(folder, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-                stack.callback(os.close, held)
-                before = _identity(held)
+            with suppress(OSError):  # Windows refuses to open folders
+                # The system reuses the number of a removed folder only after it is closed.
+                descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+                stack.callback(os.close, descriptor)
+                before = _identity(descriptor)
             try:
-                found = read(folder)
+                result = read(folder)
             except Exception:
                 if _identity(folder) == before:
                     raise
             else:
                 if _identity(folder) == before:
-                    return found
+                    return result
     raise FileError(f"{folder}: is replaced again and again while it is read; try again later")
 
 
@@ -272,10 +275,10 @@ def _identity(folder: Path | int) -> tuple[int, int] | None:
 
 
 def open_to_read(path: Path) -> IO[bytes]:
-    """A file to read from, which neither waits for a writer nor goes on for ever.
+    """Opens a regular file for reading. Pipes and devices could block or be endless.
 
     Raises:
-        FileError: There is no such file, it may not be read, or it is no regular file.
+        FileError: The file is missing, unreadable, a pipe or a device.
     """
     try:
         mode = os.stat(path).st_mode
@@ -293,7 +296,7 @@ def open_to_read(path: Path) -> IO[bytes]:
 
 
 def too_large(path: Path, limit: float) -> FileError:
-    """The error for a file of more than ``limit`` bytes."""
+    """Error for a file of more than ``limit`` bytes."""
     size = f"{limit / 2**30:.1f} GiB" if limit >= 1 << 28 else f"{limit:.0f} bytes"
     return FileError(
         f"{path}: holds more than {size} when read, the most that is allowed (by default a third "

@@ -1,8 +1,9 @@
-"""Files and folders written whole or not at all, whatever happens to the process or the machine.
+"""Atomic writing of files and folders, safe against crashes of the process and the machine.
 
-The content goes under a hidden name beside its place and is synced to the disk. Then it takes its
-place by a rename, and the folder around it is synced. Only then is the old content removed. So a
-crash at any moment leaves the old content or the new, and the new once the writer has returned.
+The content is written to a hidden name beside the target and synced to the disk. A rename then
+gives it the target's name, and the parent folder is synced. The old content is removed last. A
+crash at any moment leaves the complete old content or the complete new content. The new content is
+permanent after the writer has returned.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _ADVICE = {
     errno.ENAMETOOLONG: "its name is too long; choose a shorter one",
 }
 
-#: Longest name, in bytes, that hidden names repeat. File systems take names of 255.
+#: Maximum length in bytes of a name within a hidden name. File systems allow names of 255 bytes.
 _LONGEST = 200
 #: Flag of Linux's ``renameat2``: exchange the two names in one step.
 _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
@@ -53,10 +54,10 @@ _RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 
 @contextmanager
 def path_errors(path: Path) -> Iterator[None]:
-    """A context in which errors of the operating system name ``path`` and say what to do.
+    """Context to convert errors of the operating system to errors about ``path`` with advice.
 
     Raises:
-        FileError: Such an error happened.
+        FileError: The operating system reported an error.
     """
     try:
         yield
@@ -70,49 +71,48 @@ def path_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that takes its name, and an older file's place, only when it is complete.
+    """Context with a new binary file. The complete file replaces ``path`` at the end.
 
-    A symbolic link stays, and the file that it points to is replaced.
+    If ``path`` is a symbolic link, the link stays and its target is replaced.
 
     Raises:
-        FileError: The file cannot be written. Nothing is left of it, and what stood under
-            ``path`` before is still there, unless the disk fails when the file has its name.
+        FileError: The file cannot be written. The old content of ``path`` is unchanged, unless the
+            disk fails after the rename.
     """
     with path_errors(path):
-        place = behind_links(path)
-        make_folder(place.parent)
-        with _hidden(place, in_folder=False) as temporary, open(temporary, "wb") as file:
+        target = resolve_link(path)
+        make_folder(target.parent)
+        with _hidden(target, as_folder=False) as temporary, open(temporary, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
             if os.name == "nt":
-                file.close()  # Windows renames no open file
-            os.replace(temporary, place)
-            _sync_folder(place.parent)
+                file.close()  # Windows refuses to rename open files
+            os.replace(temporary, target)
+            _sync_folder(target.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name, and another folder's place, only when complete.
+    """Context with a new folder. The complete folder replaces ``path`` at the end.
 
-    A symbolic link stays, and the folder that it points to is replaced. The files in the folder
-    need no care: all are synced.
+    If ``path`` is a symbolic link, the link stays and its target is replaced. All files in the
+    folder are synced to the disk.
 
     Raises:
-        FileError: The folder cannot be written. Nothing is left of it, and what stood under
-            ``path`` before is still there.
+        FileError: The folder cannot be written. The old content of ``path`` is unchanged.
     """
     with path_errors(path):
-        place = behind_links(path)
-        make_folder(place.parent)
-        with _hidden(place, in_folder=True) as temporary:
+        target = resolve_link(path)
+        make_folder(target.parent)
+        with _hidden(target, as_folder=True) as temporary:
             yield temporary
             _sync_tree(temporary)
-            _take_place(temporary, place)
+            _replace_folder(temporary, target)
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, and those above it that are missing, so that a crash leaves them there."""
+    """Makes a folder and its missing parents, and syncs them to the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in reversed(missing):
@@ -120,23 +120,22 @@ def make_folder(path: Path) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """A value as a JSON file, for people to read too."""
+    """A value as the content of a readable JSON file."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    # A lone surrogate, as of a file name that is not UTF-8, becomes its JSON escape.
+    # Lone surrogates, as in file names outside of UTF-8, become JSON escapes.
     return text.encode("utf-8", "backslashreplace")
 
 
 def as_lines(lines: Iterable[str], what: str, path: Path | str) -> bytes:
-    """Items as a text file with an item per line.
+    """Items as the content of a text file with an item per line.
 
     Args:
         lines: The items.
-        what: What an item is, such as "word".
-        path: Name of the file, for errors.
+        what: Name of an item in errors, such as "word".
+        path: Name of the file in errors.
 
     Raises:
-        FileError: An item would not read back as it is: it holds a line break, or the first begins
-            with a byte-order mark.
+        FileError: An item contains a line break, or the first item begins with a byte-order mark.
     """
     lines = list(lines)
     for i, line in enumerate(lines):
@@ -144,17 +143,17 @@ def as_lines(lines: Iterable[str], what: str, path: Path | str) -> bytes:
             message = f"{what} {i} is {line!r}, with a line break; replace it before saving"
             raise FileError(f"{path}: {message}")
     if lines and lines[0].startswith("\ufeff"):
-        message = f"{what} 0 is {lines[0]!r}, with a byte-order mark; remove that before saving"
+        message = f"{what} 0 is {lines[0]!r}, with a byte-order mark; remove it before saving"
         raise FileError(f"{path}: {message}")
     return "".join(f"{line}\n" for line in lines).encode()
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Locks an open file or folder until it is closed, in all processes that have it.
+    """Locks an open file or folder until all of its descriptors are closed.
 
     Returns:
-        Whether it is locked now; False if another process has the lock, and None if the system or
-        the file system knows no locks.
+        ``True`` after success, ``False`` if another process has the lock, and ``None`` if locks are
+        unsupported.
     """
     if fcntl is None:
         return None
@@ -167,39 +166,39 @@ def try_lock(descriptor: int) -> bool | None:
     return True
 
 
-# -------------------------------------------------------------------- places and hidden names
+# -------------------------------------------------------------------- targets and hidden names
 
 
-def behind_links(path: Path) -> Path:
-    """The path that a symbolic link leads to, or the path itself.
+def resolve_link(path: Path) -> Path:
+    """Target of a symbolic link; ``path`` if it is no link.
 
     Raises:
         FileError: The link leads back to itself.
     """
     if not path.is_symlink():
         return path
-    place = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path))
     with path_errors(path):
-        if place.is_symlink():
+        if target.is_symlink():
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return place
+    return target
 
 
 def shortened(name: str) -> str:
-    """A name that leaves room for additions: of a long one the beginning, and a digest."""
+    """The name, with room for additions. Long names become their beginning and a digest."""
     if len(os.fsencode(name)) <= _LONGEST:
         return name
     return f"{name[:40]}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
 
 
 @contextmanager
-def _hidden(place: Path, in_folder: bool) -> Iterator[Path]:
-    """A new hidden file or folder beside a place, removed in the end if it is still there.
+def _hidden(target: Path, as_folder: bool) -> Iterator[Path]:
+    """Context with a new hidden file or folder beside the target. It is removed at the end.
 
-    It is locked, which tells other writers that this writer is alive.
+    A lock shows further writers that this writer is alive.
     """
-    _remove_leftovers(place)
-    temporary, descriptor = _claim(place, in_folder)
+    _remove_leftovers(target)
+    temporary, descriptor = _make_hidden(target, as_folder)
     try:
         yield temporary
     finally:
@@ -208,47 +207,47 @@ def _hidden(place: Path, in_folder: bool) -> Iterator[Path]:
             os.close(descriptor)
 
 
-def _claim(place: Path, in_folder: bool) -> tuple[Path, int | None]:
-    """Makes a hidden file or folder and locks it; its name, and its descriptor."""
+def _make_hidden(target: Path, as_folder: bool) -> tuple[Path, int | None]:
+    """Makes and locks a hidden file or folder. Returns its path and its descriptor."""
     while True:
-        temporary = place.with_name(f".{shortened(place.name)}.{uuid.uuid4().hex}.new")
-        temporary.mkdir() if in_folder else temporary.touch(exist_ok=False)
+        temporary = target.with_name(f".{shortened(target.name)}.{uuid.uuid4().hex}.new")
+        temporary.mkdir() if as_folder else temporary.touch(exist_ok=False)
         try:
             descriptor = _open(temporary)
             if descriptor is None or (try_lock(descriptor) is not False and temporary.exists()):
                 return temporary, descriptor
             os.close(descriptor)
         except FileNotFoundError:
-            pass  # as above: before it was locked, another writer took it for a leftover
+            pass  # another writer removed it as a leftover before the lock; try again
         except BaseException:
             _remove(temporary)
             raise
 
 
-def _remove_leftovers(place: Path) -> None:
-    """Removes what killed writers left beside a place: what no process has locked."""
-    pattern = re.compile(rf"\.{re.escape(shortened(place.name))}\.[0-9a-f]{{32}}\.(new|old)")
-    with suppress(OSError):  # such as a folder that may be written but not read
-        for name in filter(pattern.fullmatch, os.listdir(place.parent)):
-            left = place.with_name(name)
-            with suppress(OSError), _opened(left) as descriptor:
-                # An old folder is the only copy as long as nothing has taken its place.
-                only = left.suffix == ".old" and not place.exists()
-                if descriptor is not None and not only and try_lock(descriptor):
-                    _remove(left)
+def _remove_leftovers(target: Path) -> None:
+    """Removes unlocked hidden files and folders of killed writers beside the target."""
+    pattern = re.compile(rf"\.{re.escape(shortened(target.name))}\.[0-9a-f]{{32}}\.(new|old)")
+    with suppress(OSError):  # for example an unreadable folder
+        for name in filter(pattern.fullmatch, os.listdir(target.parent)):
+            leftover = target.with_name(name)
+            with suppress(OSError), _opened(leftover) as descriptor:
+                # An old folder is the only copy while the target is missing.
+                is_only_copy = leftover.suffix == ".old" and not target.exists()
+                if descriptor is not None and not is_only_copy and try_lock(descriptor):
+                    _remove(leftover)
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or a folder that may be gone, as far as the system lets it."""
+    """Removes a file or a folder as far as possible. Ignores errors."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(OSError):  # the first error is the one to report
+        with suppress(OSError):  # the caller reports an earlier error
             path.unlink(missing_ok=True)
 
 
 def _open(path: Path) -> int | None:
-    """A descriptor of a file or folder; None on Windows, which opens no folders."""
+    """Descriptor of a file or folder; ``None`` on Windows."""
     return None if fcntl is None else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
@@ -265,31 +264,31 @@ def _opened(path: Path) -> Iterator[int | None]:
 # -------------------------------------------------------------------- steps
 
 
-def _take_place(new: Path, place: Path) -> None:
-    """Gives a complete folder its name, and puts the folder that had it out of the way."""
+def _replace_folder(new: Path, target: Path) -> None:
+    """Renames a complete folder to the target. An existing target is moved away and removed."""
     old = new.with_suffix(".old")
     with ExitStack() as locked, ExitStack() as undo:
-        if not place.exists():
-            os.rename(new, place)
-            undo.callback(os.rename, place, new)
+        if not target.exists():
+            os.rename(new, target)
+            undo.callback(os.rename, target, new)
         else:
-            descriptor = locked.enter_context(_opened(place))
+            descriptor = locked.enter_context(_opened(target))
             if descriptor is not None:
-                try_lock(descriptor)  # under a hidden name it is no leftover yet
-            if _exchange(new, place):
-                undo.callback(_exchange, new, place)
+                try_lock(descriptor)  # protects the hidden old folder from cleaning up
+            if _exchange(new, target):
+                undo.callback(_exchange, new, target)
             else:
-                os.rename(place, old)
-                undo.callback(os.rename, old, place)
-                os.rename(new, place)
-                undo.callback(os.rename, place, new)
-        _sync_folder(place.parent)
+                os.rename(target, old)
+                undo.callback(os.rename, old, target)
+                os.rename(new, target)
+                undo.callback(os.rename, target, new)
+        _sync_folder(target.parent)
         undo.pop_all()
     _remove(old)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges the names of two folders in one step; returns False where that is impossible."""
+    """Exchanges the names of two folders atomically. Returns ``False`` if unsupported."""
     if _renameat2 is None:
         return False
     names = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
@@ -302,7 +301,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _find_renameat2() -> Any:
-    """The function of Linux's C library; None elsewhere."""
+    """Linux's function ``renameat2``; ``None`` elsewhere."""
     try:
         function = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
@@ -330,8 +329,8 @@ def _sync_folder(path: Path) -> None:
         with _opened(path) as descriptor:
             if descriptor is not None:
                 os.fsync(descriptor)
-    except PermissionError:  # it may be written but not read
+    except PermissionError:  # the folder is writable and unreadable
         os.sync()
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # as some network file systems say
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems
             raise

@@ -1,4 +1,4 @@
-"""Model formulas such as ``~ party + bs(date, df=6)``: from documents' columns to numbers."""
+"""Model formulas such as ``~ party + bs(date, df=6)``: design matrices from metadata."""
 
 from torch_lntm.formulas.formula import Formula
 from torch_lntm.formulas.language import check_formula

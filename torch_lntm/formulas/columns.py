@@ -1,4 +1,4 @@
-"""What a formula computes with: a column of metadata as numbers or as levels."""
+"""Columns of metadata in a formula: as numbers or as levels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from torch_lntm.errors import CorpusError, MissingColumnError
 
-#: The content of a column: numbers, dates in text, which count as days, or text, whose values are
-#: levels.
+#: Kind of a column: numbers, dates (text converted to days), or text (levels).
 Kind = Literal["number", "date", "text"]
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
@@ -20,10 +19,10 @@ _EXPECTED = {"number": "numbers", "date": "dates as in 2004-09-30", "text": "tex
 
 
 def find_column(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
-    """The values of a column.
+    """Values of a column.
 
     Raises:
-        MissingColumnError: There is no such column.
+        MissingColumnError: The column is missing.
     """
     if name not in columns:
         raise MissingColumnError(name, columns)
@@ -31,7 +30,7 @@ def find_column(name: str, columns: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def kind_of(values: NDArray[Any]) -> Kind:
-    """The kind of a column; text counts as dates if every value that is not missing is one."""
+    """Kind of a column. Text is of the kind date if all present values are dates."""
     if values.dtype.kind in "bif":
         return "number"
     present = [str(value) for value in values if value is not None]
@@ -39,13 +38,13 @@ def kind_of(values: NDArray[Any]) -> Kind:
 
 
 def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArray[Any]:
-    """The values of a column as a formula computes with them: numbers, days or text.
+    """Values of a column for a formula: numbers, days or text.
 
     Args:
-        name: The column's name.
-        values: ``(num_values,)``.
-        kind: The kind of the column.
-        each: The name of one value's place in messages, such as ``"document"``.
+        name: Name of the column.
+        values: ``(num_values,)`` values of the metadata.
+        kind: Kind of the column.
+        each: Name of the place of a value in messages, such as ``"document"``.
 
     Raises:
         CorpusError: A value is missing or of another kind.
@@ -63,10 +62,10 @@ def read_values(name: str, values: NDArray[Any], kind: Kind, each: str) -> NDArr
 
 
 def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> None:
-    """Refuse a column that lacks values.
+    """Refuse a column with missing values.
 
     Raises:
-        CorpusError: It names the first document without a value.
+        CorpusError: A value is missing. The message names the first document.
     """
     if values.dtype.kind == "f":
         missing = np.isnan(values)
@@ -80,19 +79,19 @@ def refuse_missing(name: str, values: NDArray[Any], each: str = "document") -> N
 
 
 def odd_value(values: Iterable[Any]) -> tuple[str, int | None]:
-    """The kind that most values of a column of text have, and the first value of another kind.
+    """Most frequent kind among the values of a text column, and the first exception.
 
     Returns:
-        The kind, and the value's position; None if all values are of that kind.
+        The kind, and the position of the first value of another kind, or ``None``.
     """
     kinds = [_kind_of_text(str(value)) for value in values]
-    often = (kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds))
-    most = next(often, "text")
+    frequent = (kind for kind in ("number", "date") if 2 * kinds.count(kind) > len(kinds))
+    most = next(frequent, "text")
     return most, next((row for row, kind in enumerate(kinds) if kind != most), None)
 
 
 def shown(value: float, kind: Kind) -> str:
-    """A number of a column as the column has it."""
+    """A number in the notation of its column: a date or a number."""
     return str(np.datetime64(round(value), "D")) if kind == "date" else f"{value:g}"
 
 

@@ -1,4 +1,4 @@
-"""Formula: a formula with what it learned of its columns, which new documents are encoded by."""
+"""Formula: a model formula with fitted levels, knots and means."""
 
 from __future__ import annotations
 
@@ -16,26 +16,34 @@ from torch_lntm.errors import ConfigError, CorpusError, CorpusWarning, import_ex
 from torch_lntm.formulas.columns import Kind, find_column, kind_of, odd_value, read_values, shown
 from torch_lntm.formulas.language import check_formula, columns_of, numeric_factors, plain_message
 
-#: Documents from which on a text that is another one in each of them is taken for a mistake.
+#: Minimum number of documents for a warning about a text column with distinct values only.
 MANY_LEVELS = 10
-#: The largest number of a formula's matrix; the products of larger ones overflow.
+#: Maximum absolute value in a matrix. Products of larger numbers overflow.
 MAX_SIZE = 1e100
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula with the levels, knots and means of the documents that it was fitted to.
+    """Model formula with the levels, knots and means of its fit to documents.
 
-    It holds JSON-able data only and evaluates what :func:`check_formula` accepts only, so it can
-    be read from a file of unknown origin.
+    The object holds JSON-able data only and evaluates only formulas accepted by
+    :func:`check_formula`. It is therefore safe to read from a file of unknown origin.
 
     Attributes:
         text: The formula, such as ``"~ party * bs(date, df=6)"``.
-        names: The names of the columns of :meth:`matrix`; the intercept's is ``"Intercept"``.
-        kinds: What each column of metadata holds that the formula reads: ``"number"``, ``"date"``
-            or ``"text"``.
-        levels: The levels of each categorical expression.
-        transforms: What each stateful function learned, such as the knots of splines.
+        names: Names of the columns of :meth:`matrix`. The intercept is ``"Intercept"``.
+        kinds: Kind of each column of metadata in the formula: ``"number"``, ``"date"`` or
+            ``"text"``.
+        levels: Levels of each categorical expression.
+        transforms: State of each stateful function, such as the knots of splines.
+
+    Example:
+        >>> columns = {"party": ["Left", "Right", "Left"], "year": [1990.0, 2000.0, 2010.0]}
+        >>> formula, matrix = lntm.formulas.Formula.fit("~ party + center(year)", columns, 3)
+        >>> formula.names
+        ('Intercept', 'party[T.Right]', 'center(year)')
+        >>> formula.matrix({"party": ["Right"], "year": [2001.0]}, num_docs=1)
+        array([[1., 1., 1.]])
     """
 
     text: str
@@ -48,24 +56,24 @@ class Formula:
     def fit(
         cls, text: str, columns: Mapping[str, Any], num_docs: int
     ) -> tuple[Formula, NDArray[np.float64]]:
-        """Learn levels, knots and means from some documents.
+        """Fit levels, knots and means to documents.
 
         Args:
-            text: The formula. A column of text is categorical, coded by its differences to the
-                first level in alphabetical order. A column of dates, as in 2004-09-30, counts as
-                the number of days since 1970-01-01.
+            text: The formula. Columns of text are categorical and coded by differences from the
+                first level in alphabetical order. Columns of dates, such as 2004-09-30, are
+                converted to days since 1970-01-01.
             columns: ``(num_docs,)`` values by name: the metadata of a corpus.
             num_docs: Number of documents.
 
         Returns:
-            The formula, and its matrix ``(num_docs, num_columns)`` of these documents.
+            The formula, and the matrix ``(num_docs, num_columns)`` of the documents.
 
         Raises:
-            ConfigError: The formula cannot be used, or not with these columns.
-            CorpusError: A column is missing, or lacks values.
+            ConfigError: The formula is invalid, or unusable with these columns.
+            CorpusError: A column or a value is missing.
 
         Warns:
-            CorpusWarning: A column of text is another one in every document.
+            CorpusWarning: A column of text differs in every document.
         """
         parsed = check_formula(text)
         columns = {name: find_column(name, columns) for name in columns_of(parsed)}
@@ -91,38 +99,39 @@ class Formula:
         return fitted, fitted._numbers(matrix)
 
     def matrix(self, columns: Mapping[str, Any], num_docs: int) -> NDArray[np.float64]:
-        """The formula's matrix ``(num_docs, num_columns)`` of any documents.
+        """Matrix ``(num_docs, num_columns)`` of new documents.
 
         Args:
             columns: ``(num_docs,)`` values by name.
             num_docs: Number of documents.
 
         Raises:
-            CorpusError: A column is missing, lacks values, has a level that the formula was not
-                fitted to, or a number outside of those that a spline was fitted to.
-            ConfigError: The formula now gives other columns than those that it was fitted to.
+            CorpusError: A column or a value is missing, a level is unknown, or a number is outside
+                of the range of a fitted spline.
+            ConfigError: The formula gives different columns than in the fit, for example with
+                another version of formulaic.
         """
         values = {name: self.read(name, find_column(name, columns)) for name in self.kinds}
         return self.evaluate(values, num_docs)
 
     def read(self, name: str, values: NDArray[Any], each: str = "document") -> NDArray[Any]:
-        """The values of one column as the formula computes with them: numbers, days or levels.
+        """Values of a column for :meth:`evaluate`: numbers, days or levels.
 
         Args:
-            name: A column that the formula reads.
-            values: ``(num_values,)`` as the metadata hold them.
-            each: The name of one value's place in messages.
+            name: Name of a column in the formula.
+            values: ``(num_values,)`` values of the metadata.
+            each: Name of the place of a value in messages.
 
         Raises:
             CorpusError: As for :meth:`matrix`.
         """
         numbers = read_values(name, values, self.kinds[name], each)
-        known = self.levels.get(name)
-        if known is not None and (unknown := set(numbers.tolist()) - set(known)):
+        levels = self.levels.get(name)
+        if levels is not None and (unknown := set(numbers.tolist()) - set(levels)):
             row = next(row for row, value in enumerate(numbers) if value in unknown)
             raise CorpusError(
                 f"column {name!r} is {numbers[row]!r} in {each} {row}, a level that formula "
-                f"{self.text!r} was not fitted to; it knows {', '.join(map(str, known))}"
+                f"{self.text!r} was not fitted to; it knows {', '.join(map(str, levels))}"
             )
         if self.kinds[name] != "text":
             self._check_range(name, numbers, each)
@@ -135,20 +144,20 @@ class Formula:
         each: str = "document",
         size: int = 1,
     ) -> NDArray[np.float64]:
-        """The formula's matrix ``(num_rows, num_columns)`` of columns that were read.
+        """Matrix ``(num_rows, num_columns)`` of values from :meth:`read`.
 
         Args:
             values: ``(num_rows,)`` results of :meth:`read` for each column.
             num_rows: Number of rows.
-            each: The name of the place of some rows in messages.
-            size: The number of rows that are of one such place.
+            each: Name of the place of rows in messages.
+            size: Number of rows per place.
 
         Raises:
-            CorpusError: A number of the matrix is not finite, or too large to compute with.
+            CorpusError: A number of the matrix is infinite, NaN or too large.
             ConfigError: As for :meth:`matrix`.
         """
         matrix = self._evaluate(check_formula(self.text), values, num_rows)
-        # A function without a state would have been fitted to the new documents.
+        # A function without a saved state would now be fitted to the new documents.
         transforms = set(matrix.model_spec.transform_state)
         if tuple(map(str, matrix.columns)) != self.names or transforms != set(self.transforms):
             raise ConfigError(
@@ -158,7 +167,7 @@ class Formula:
         return self._numbers(matrix, each, size)
 
     def reads_any(self, columns: Mapping[str, Any]) -> bool:
-        """Whether some column that the formula reads is there."""
+        """Whether ``columns`` has a column of the formula."""
         return any(name in columns for name in self.kinds)
 
     def to_json(self) -> dict[str, Any]:
@@ -170,10 +179,10 @@ class Formula:
 
     @classmethod
     def from_json(cls, data: Any) -> Formula:
-        """The formula that :meth:`to_json` gave.
+        """Inverse of :meth:`to_json`.
 
         Raises:
-            ConfigError: The data are damaged, or the formula may not be evaluated.
+            ConfigError: The data are damaged, or the formula is invalid.
         """
         try:
             text, names, kinds = data["text"], tuple(data["names"]), dict(data["kinds"])
@@ -181,44 +190,44 @@ class Formula:
             transforms = dict(data["transforms"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"the state of a formula is damaged ({error!r})") from error
-        reads = set(columns_of(check_formula(text)))
-        whole = all(isinstance(name, str) for name in names)
-        if not whole or set(kinds) != reads or set(kinds.values()) - {"number", "date", "text"}:
+        columns = set(columns_of(check_formula(text)))
+        is_text = all(isinstance(name, str) for name in names)
+        if not is_text or set(kinds) != columns or set(kinds.values()) - {"number", "date", "text"}:
             raise ConfigError(f"the state of formula {text!r} does not fit the formula")
         return cls(text, names, kinds, levels, transforms)
 
     def _check_levels(self, columns: Mapping[str, NDArray[Any]], num_docs: int) -> None:
-        """Refuse a single level, and warn of columns whose levels look like a mistake."""
+        """Refuse a single level, and warn of implausible levels."""
         for name, levels in self.levels.items():
             if len(levels) < 2:
                 raise ConfigError(
-                    f"formula {self.text!r}: {name} is {levels} in all documents, which says "
-                    "nothing of them; leave it out"
+                    f"formula {self.text!r}: {name} is {levels} in all documents and has no "
+                    "effect; leave it out"
                 )
             if self.kinds.get(name) != "text":
                 continue
             most, odd = odd_value(levels)
             if len(levels) == num_docs >= MANY_LEVELS:
                 warn(
-                    f"formula {self.text!r}: {name} is another text in every document, such as "
-                    f"{levels[0]!r}, and gets a coefficient for each; leave it out, or if "
-                    "these are dates, write them as in 2004-09-30",
+                    f"formula {self.text!r}: {name} is a different text in every document, such as "
+                    f"{levels[0]!r}, and gets a coefficient for each; leave the column out, or "
+                    "write dates as in 2004-09-30",
                     CorpusWarning,
                 )
             elif most != "text" and odd is not None:
                 row = columns[name].tolist().index(levels[odd])
                 warn(
                     f"formula {self.text!r}: {name} holds {most}s, and {levels[odd]!r} in document "
-                    f"{row}. So it is taken as text, with a coefficient for each value; leave such "
-                    "documents out, or fill the values in",
+                    f"{row}. The column is treated as text, with a coefficient for each value; "
+                    "correct the values, or leave these documents out",
                     CorpusWarning,
                 )
 
     def _check_range(self, name: str, values: NDArray[Any], each: str) -> None:
-        """Refuse values beyond the ends of B-splines, which are not defined there."""
+        """Refuse values beyond the ends of B-splines."""
         for call, state in self.transforms.items():
-            found = re.match(r"bs\((\w+)[,)]", call)
-            if found is None or found[1] != name or "extrapolation" in call:
+            spline = re.match(r"bs\((\w+)[,)]", call)
+            if spline is None or spline[1] != name or "extrapolation" in call:
                 continue
             if not isinstance(state, Mapping) or not {"lower_bound", "upper_bound"} <= set(state):
                 continue  # a damaged file
@@ -231,12 +240,12 @@ class Formula:
                 raise CorpusError(
                     f"column {name!r} lies outside of {low} to {high}, to which {call} was fitted, "
                     f"in {len(outside)} {each}(s), first in {each} {outside[0]} ({first}); "
-                    "leave these out, or fit with bs(..., extrapolation='clip'), which takes them "
+                    "leave these out, or fit with bs(..., extrapolation='clip'), which clips them "
                     "to the nearest end"
                 )
 
     def _refuse_texts(self, parsed: Any, values: Mapping[str, NDArray[Any]]) -> None:
-        """Refuse text in an expression that needs numbers; a formula could not be evaluated."""
+        """Explain a failed evaluation by text in a numeric expression."""
         for expression, names in numeric_factors(parsed):
             for name in names:
                 if self.kinds[name] == "text":
@@ -244,11 +253,11 @@ class Formula:
                     raise ConfigError(
                         f"formula {self.text!r}: {expression} needs numbers or dates as in "
                         f"2004-09-30, and column {name!r} is {values[name][row]!r:.60} in document "
-                        f"{row}; write every value so, and leave out documents that have none"
+                        f"{row}; correct these values, or leave the documents out"
                     )
 
     def _evaluate(self, parsed: Any, values: Mapping[str, NDArray[Any]], num_docs: int) -> Any:
-        """The matrix of a parsed formula as a data frame; it holds what the formula learned."""
+        """Matrix of a parsed formula as a data frame, with the fitted state as ``model_spec``."""
         formulaic = import_extra("formulaic", "formula", "a formula")
         pandas = import_extra("pandas", "formula", "a formula")
         from formulaic.parser.types import Factor
@@ -275,7 +284,7 @@ class Formula:
             ) from error
 
     def _numbers(self, matrix: Any, each: str = "document", size: int = 1) -> NDArray[np.float64]:
-        """The numbers of a data frame, after a check that one can compute with them."""
+        """Numbers of a data frame, after a check of their size."""
         numbers = np.asarray(matrix, dtype=np.float64)
         bad = np.argwhere(~(np.abs(numbers) <= MAX_SIZE))
         if bad.size:
@@ -294,12 +303,12 @@ class Formula:
 
 
 def _plain(value: Any) -> Any:
-    """A level as JSON holds it."""
+    """A level as a JSON-able value."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _encode(state: Any) -> Any:
-    """What functions learned, as JSON holds it."""
+    """State of stateful functions as JSON-able data."""
     if isinstance(state, Mapping):
         return {str(name): _encode(value) for name, value in state.items()}
     if isinstance(state, np.ndarray):

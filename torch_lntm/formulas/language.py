@@ -1,8 +1,7 @@
-"""What may stand in a formula, so that one from a stranger's file can be evaluated.
+"""The language of formulas: a safe subset, for formulas in files of unknown origin.
 
-formulaic reads a formula as R does, but what stands between its operators is Python, and formulaic
-runs it. Here every such expression is parsed first, and refused unless it is made of columns,
-numbers, arithmetic and a few named functions.
+formulaic reads R's operators and runs the expressions between them as Python code. This module
+parses every expression first. It accepts columns, numbers, arithmetic and a few named functions.
 """
 
 from __future__ import annotations
@@ -14,32 +13,31 @@ from typing import Any
 
 from torch_lntm.errors import ConfigError, import_extra
 
-#: The functions that an expression may call.
+#: Functions for use in expressions.
 FUNCTIONS = (
     *("C", "Treatment", "Sum", "Helmert", "Diff"),
     *("bs", "cr", "cs", "cc", "poly"),
     *("center", "scale", "standardize", "log", "log10", "log2", "exp", "I"),
 )
-#: The longest formula, the most terms that one of its summands may expand to, the highest power of
-#: a column and the largest whole number: what bounds the work of evaluating one.
+#: Bounds on the work of an evaluation: characters of a formula, terms of an expanded summand, power
+#: of a column, and size of a whole number.
 MAX_LENGTH, MAX_TERMS, MAX_POWER, MAX_NUMBER = 1000, 5000, 5, 10_000
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
 def check_formula(text: str) -> Any:
-    """Parse a formula, without evaluating anything.
+    """Parse a formula. Evaluates nothing.
 
     Args:
-        text: The right-hand side in R's notation, with or without the ``~``, such as
+        text: Right-hand side in R's notation, with an optional ``~``, such as
             ``"~ party * bs(date, df=6)"``.
 
     Returns:
         The ``formulaic`` formula.
 
     Raises:
-        ConfigError: It is no formula of one side, something in it may not be, or formulaic is not
-            installed.
+        ConfigError: The text is no right-hand side, has a forbidden part, or formulaic is missing.
     """
     formulaic = import_extra("formulaic", "formula", "a formula")
     if not isinstance(text, str) or not text.strip():
@@ -54,12 +52,10 @@ def check_formula(text: str) -> Any:
                 "'~ party + bs(date, df=6)'"
             )
     if re.search(r"(\*\*|\^)[\s(]*0+(?![\d.])", right):
-        raise ConfigError(
-            f"formula {text!r} has the power 0, which leaves nothing; expected a power from 1 up"
-        )
+        raise ConfigError(f"formula {text!r} has the power 0; expected a power of at least 1")
     if _most_terms(right) > MAX_TERMS:
         raise ConfigError(
-            f"formula {text!r} may expand to more than {MAX_TERMS} terms; write out those you want"
+            f"formula {text!r} may expand to more than {MAX_TERMS} terms; write out the terms"
         )
     try:
         parsed = formulaic.Formula(right)
@@ -75,11 +71,11 @@ def check_formula(text: str) -> Any:
 
 
 def _most_terms(right: str) -> float:
-    """A bound on the terms that a summand of a formula expands to, found without expanding it.
+    """Upper bound on the number of terms of an expanded summand.
 
-    Sums in parentheses multiply: with p signs of plus and minus and c crossings, c + 1 sums of at
-    most (p + c + 1)/(c + 1) terms each, and ``*`` and ``/`` keep those they are made of. A power is
-    a crossing with itself.
+    Crossed sums multiply. With p signs of plus and minus and c crossings there are c + 1 sums of at
+    most (p + c + 1)/(c + 1) terms each. ``*`` and ``/`` also keep the terms of their operands. A
+    power is a repeated crossing.
     """
     most, depth, summand = 1.0, 0, ""
     for sign in [*right.replace("%in%", ":").replace("**", "^"), "+"]:
@@ -97,12 +93,12 @@ def _most_terms(right: str) -> float:
 
 
 def plain_message(error: Exception) -> str:
-    """What formulaic says, on one line and without its colours and marks."""
+    """A message of formulaic as a single line of plain text."""
     return " ".join(re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error)).split())
 
 
 def columns_of(parsed: Any) -> tuple[str, ...]:
-    """The names of the columns that a parsed formula reads, in order."""
+    """Names of the columns in a parsed formula, in order."""
     names: dict[str, None] = {}
     for term in parsed:
         for factor in term.factors:
@@ -114,18 +110,19 @@ def columns_of(parsed: Any) -> tuple[str, ...]:
 
 
 def numeric_factors(parsed: Any) -> list[tuple[str, list[str]]]:
-    """The expressions of a parsed formula that compute with numbers, and the columns they read.
+    """Numeric expressions of a parsed formula, each with its columns.
 
-    Columns within ``C(...)`` are levels, of whatever kind.
+    Columns within ``C(...)`` are levels of any kind and are left out.
     """
-    found = []
+    expressions = []
     for term in parsed:
         for factor in term.factors:
             if factor.eval_method.value == "python":
                 tree = _tree(str(factor.expr))
                 inside = [n for c in ast.walk(tree) if _calls(c, "C") for n in _names(c)]
-                found.append((str(factor.expr), [n for n in _names(tree) if n not in inside]))
-    return found
+                names = [n for n in _names(tree) if n not in inside]
+                expressions.append((str(factor.expr), names))
+    return expressions
 
 
 def _calls(node: ast.AST, name: str) -> bool:
@@ -137,7 +134,7 @@ def _tree(expression: str) -> ast.expr:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """Names that stand for columns, not for functions."""
+    """Names of columns in an expression. Names of functions are left out."""
     called = {id(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
     return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in called]
 
@@ -149,22 +146,26 @@ def _check_expression(text: str, expression: str) -> None:
         raise ConfigError(f"formula {text!r}: {expression!r} is not an expression") from error
     except _Refused as error:
         raise ConfigError(
-            f"formula {text!r}: {expression!r} has {error}, which a formula may not; expected "
-            f"columns, numbers, arithmetic and the functions {', '.join(FUNCTIONS)}. Compute other "
-            "columns first, and add them by corpus.with_metadata"
+            f"formula {text!r}: {expression!r} has {error}, which is forbidden; expected columns, "
+            f"numbers, arithmetic and the functions {', '.join(FUNCTIONS)}. Compute other columns "
+            "first, and add them by corpus.with_metadata"
         ) from None
 
 
 class _Refused(Exception):
-    """Something that may not stand in a formula."""
+    """A forbidden part of a formula."""
 
 
 def _check_node(node: ast.expr, as_argument: bool) -> None:
-    """Refuse all but columns, numbers, arithmetic and calls of :data:`FUNCTIONS`.
+    """Accept columns, numbers, arithmetic and calls of :data:`FUNCTIONS`; refuse everything else.
 
     Args:
         node: The expression.
-        as_argument: Whether it is an argument of a function, which may be text or a list too.
+        as_argument: The expression is an argument of a function. Text and lists are then accepted
+            too.
+
+    Raises:
+        _Refused: The expression has a forbidden part.
     """
     match node:
         case ast.Name(id=name):
@@ -181,7 +182,7 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
             _check_node(left, as_argument=False)
             _check_node(right, as_argument=False)
             if isinstance(operator, ast.Pow) and not (_names(left) and _is_small(right)):
-                raise _Refused("a power that is not that of a column to a small number")
+                raise _Refused("a power other than a column to a small number")
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             _check_call(name, arguments, keywords)
         case _:
@@ -189,7 +190,7 @@ def _check_node(node: ast.expr, as_argument: bool) -> None:
 
 
 def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
-    """Refuse all but numbers of bounded size, and as arguments text, truth values and None."""
+    """Accept numbers of bounded size, and arguments of text, truth values and None."""
     if isinstance(value, bool | str | None):
         if not as_argument:
             raise _Refused(_described(node))
@@ -200,7 +201,7 @@ def _check_constant(node: ast.expr, value: Any, as_argument: bool) -> None:
 
 
 def _check_call(name: str, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
-    """Refuse all but calls of :data:`FUNCTIONS` with arguments that may stand there."""
+    """Accept calls of :data:`FUNCTIONS` with allowed arguments."""
     if name not in FUNCTIONS:
         raise _Refused(f"a call of {name!r}")
     for keyword in keywords:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_lntm.errors import ConfigError
-from torch_lntm.files import behind_links, read_text
+from torch_lntm.files import read_text, resolve_link
 
 #: The files of a model's folder and of a run's.
 MODEL, TENSORS, VOCABULARY = "model.json", "model.safetensors", "vocabulary.txt"
@@ -29,7 +29,7 @@ def check_target(path: Path, overwrite: bool) -> None:
     """
     if not path.name:
         raise ConfigError(f"{path}: is the present folder; name one to write")
-    behind_links(path)
+    resolve_link(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir() or not (path / MODEL).is_file():
