@@ -1,4 +1,4 @@
-"""The state of a running fit, and its file: tensors and JSON, nothing that executes."""
+"""State of a running fit, and its file of tensors and JSON. Loading executes no code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from torch_lntm.files import atomic_write
 from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.models import TopicModel
 
-#: Written into every checkpoint. Files of other formats are refused.
+#: Format number of every checkpoint. Files of a different format are refused.
 FORMAT_VERSION = 5
-#: Types of the numbers, texts and lists of :class:`FitState`, and of every record of its history.
+#: Types of the numbers, texts and lists of :class:`FitState`, and of the records of its history.
 _STATE_TYPES = {
     "restart": int,
     "phase": str,
@@ -39,27 +39,27 @@ _RECORD_TYPES = {"phase": str, "iteration": int, "objective": int | float}
 
 @dataclass
 class FitState:
-    """All that a fit needs to go on from the end of a step.
+    """State of a fit at the end of a step, complete for its continuation.
 
     Attributes:
         documents: Tables with a row for each document of the corpus, or for each stored count:
-            ``means`` ``(num_docs, latent_dim)``, posterior means; ``sites`` ``(nnz, num_topics)``,
-            if the guide starts from more than means; and what Monte-Carlo EM keeps of its chains.
-            If several processes share a fit, each has the rows of its own documents, and a
-            checkpoint has them all.
-        restart: Which restart.
-        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``; of Monte-Carlo EM
+            ``means`` ``(num_docs, latent_dim)``, the posterior means; ``sites``
+            ``(nnz, num_topics)``, for guides whose warm starts have a row for each stored count;
+            and the tables of Monte-Carlo EM's chains. Each process of a shared fit has the rows of
+            its own documents. A checkpoint has all rows.
+        restart: Number of the restart, from 0.
+        phase: ``"start"``, ``"stepwise"``, ``"annealing"`` or ``"em"``. For Monte-Carlo EM
             ``"warm-up"``, ``"sampling"`` or ``"averaging"``.
-        step: Epochs or iterations of the phase that are done.
-        updates: Stochastic updates taken.
-        seconds: Time spent.
-        history: One record per epoch and iteration.
+        step: Number of past epochs or iterations of the phase.
+        updates: Number of stochastic updates.
+        seconds: Time of the fit so far.
+        history: One record for each epoch or iteration.
         word_counts: ``(num_topics, num_words)`` running average of the start.
-        theta: ``(num_docs, num_topics)`` proportions of all documents in the start, in every
+        theta: ``(num_docs, num_topics)`` proportions of all documents during the start, in every
             process.
-        statistics: Those that the next M-step starts from.
+        statistics: Statistics for the next M-step.
         best: Parameters and ``means`` of the best restart so far.
-        optimizer: State of the topics' optimiser, where they have one.
+        optimizer: State of the topics' optimiser, if there is one.
     """
 
     documents: dict[str, Tensor] = field(default_factory=dict)
@@ -85,14 +85,14 @@ def corpus_identity(corpus: Corpus) -> dict[str, Any]:
 
 
 def model_identity(model: TopicModel) -> dict[str, Any]:
-    """JSON-able description of what a fit does not change of a model.
+    """JSON-able description of a model's constant parts.
 
-    The constructor's arguments do not say all: a model may be composed of its parts, and their
-    settings may have been changed since.
+    The constructor's arguments are not enough: a model may be composed of parts, and the parts'
+    settings may have changed since.
     """
-    made = model.construction
+    construction = model.construction
     return {
-        "model": repr(made and made._replace(settings=made.to_json())),
+        "model": repr(construction and construction._replace(settings=construction.to_json())),
         "parts": repr(model),
         "fixed": {
             name: _digest(buffer.detach().cpu().numpy())
@@ -114,8 +114,8 @@ def write_checkpoint(
     Args:
         path: The file.
         state: The fit's state.
-        parameters: The model's parameters that belong to it.
-        identity: JSON-able description of the fit, which a reader must share.
+        parameters: The model's parameters at this state.
+        identity: JSON-able description of the fit. A reader needs an equal description.
     """
     tensors = {f"model.{name}": value for name, value in parameters.items()}
     record: dict[str, Any] = {
@@ -147,11 +147,11 @@ def write_checkpoint(
 
 
 def checksum_of(record: str, tensors: Mapping[str, Tensor]) -> str:
-    """A checksum of all that a checkpoint holds.
+    """Checksum of a checkpoint's content.
 
     Args:
-        record: Its record, JSON.
-        tensors: Its contiguous tensors, on the CPU.
+        record: JSON record of the checkpoint.
+        tensors: Contiguous tensors of the checkpoint, on the CPU.
     """
     checksum = zlib.crc32(record.encode())
     for name in sorted(tensors):
@@ -164,24 +164,24 @@ def checksum_of(record: str, tensors: Mapping[str, Tensor]) -> str:
 def read_checkpoint(
     path: Path, identity: dict[str, Any], model: Mapping[str, Tensor]
 ) -> tuple[FitState, dict[str, Tensor]]:
-    """Read what :func:`write_checkpoint` wrote.
+    """Read a checkpoint of :func:`write_checkpoint`.
 
     Args:
         path: The file.
-        identity: The present fit's description.
-        model: The parameters of the model to fit, by name. The file's must have their shapes and
-            go to their device.
+        identity: Description of the present fit.
+        model: Parameters of the model by name. The file's parameters must have equal shapes, and
+            are loaded to the same device.
 
     Returns:
-        The state, and the model's parameters that belong to it.
+        The state, and the model's parameters at this state.
 
     Raises:
-        ConfigError: The file is damaged, not a checkpoint, or that of another fit.
+        ConfigError: The file is damaged, is no checkpoint, or belongs to another fit.
     """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # The handle is no mapping: it has keys() but cannot be iterated.
+            # The handle has keys(), but is not iterable.
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         record = _typed(json.loads(metadata["record"]), {}, "the record")
         version = record.get("format_version")
@@ -192,8 +192,8 @@ def read_checkpoint(
             )
         if metadata["checksum"] != checksum_of(metadata["record"], tensors):
             raise ValueError("its checksum is wrong")
-        found = _typed(record["identity"], {}, "the identity")
-        different = [name for name in identity if found.get(name) != identity[name]]
+        saved = _typed(record["identity"], {}, "the identity")
+        different = [name for name in identity if saved.get(name) != identity[name]]
         if different:
             raise ConfigError(
                 f"{path} is the checkpoint of another fit (it differs in {', '.join(different)}); "
@@ -211,8 +211,14 @@ def read_checkpoint(
 def _state_of(
     record: dict[str, Any], tensors: dict[str, Tensor], model: Mapping[str, Tensor]
 ) -> tuple[FitState, dict[str, Tensor]]:
-    """The state and the parameters of a checkpoint's record and tensors, checked."""
-    # Word counts are word by word in memory; sums over words depend on that in the last bit.
+    """Checked state and parameters from a checkpoint's record and tensors.
+
+    Raises:
+        KeyError: An item is missing.
+        TypeError: An item has the wrong type.
+        ValueError: The parameters have the wrong names or shapes.
+    """
+    # Word counts are stored word by word. The order in memory affects the last bit of sums.
     for name in ("word_counts", "statistics.word_counts"):
         if name in tensors:
             tensors[name] = tensors[name].mT.contiguous().mT
@@ -246,10 +252,16 @@ def _state_of(
 
 
 def _typed(value: Any, types: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """A value from JSON, if it is an object with items of some types.
+    """JSON object with items of given types.
+
+    Args:
+        value: The value from JSON.
+        types: Required types by name of the item.
+        what: Name of the value for messages.
 
     Raises:
-        TypeError: It is not.
+        KeyError: An item is missing.
+        TypeError: The value is no object, or an item has the wrong type.
     """
     if not isinstance(value, dict):
         raise TypeError(f"{what} is no object")

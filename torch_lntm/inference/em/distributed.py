@@ -1,4 +1,4 @@
-"""Fits that several processes share: what they sum, what they agree on, and how they fail."""
+"""Processes: several processes with a shared fit, its sums, agreements and errors."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from torch_lntm.inference.em.statistics import Statistics
 
 T = TypeVar("T")
 
-#: Numbers of a table that are collected from the processes at once, to bound memory.
+#: Most numbers of a table collected from the processes at once, to bound memory.
 COLLECTED_NUMBERS = 2**20
 
 
 class Processes:
-    """The processes that share a fit, each of which sees its part of every batch's documents.
+    """Processes of a shared fit. Each process solves its part of every batch.
 
-    Every process makes such an object, reads the whole corpus and calls the same engine with the
-    same settings. An update of the parameters sums the additive statistics over the processes, and
-    every process then makes the same M-step. The result is that of one process up to rounding. The
-    parameters are the same in all processes, to the last bit.
+    Every process makes this object, reads the entire corpus and calls the same engine with the same
+    settings. For an update of the parameters the additive statistics are summed over the processes,
+    and every process makes the same M-step. The result equals the fit of one process up to
+    rounding. The parameters are equal in all processes, to the last bit.
 
-    Errors are shared: if one process fails in its part of a batch, all of them raise its error.
-    Ctrl-C in any of them ends the fit in all at the same update.
+    Errors are shared. If a process fails in its part of a batch, all processes raise its error.
+    Ctrl-C in one process ends the fit in all processes at the same update.
 
     Args:
-        group: A process group of ``torch.distributed``. Defaults to the default group if it is
-            initialised, else to this process alone.
-        alone: This process alone, whatever groups there are.
+        group: Process group of ``torch.distributed``. Defaults to the default group if it is
+            initialised, and to this process alone otherwise.
+        alone: Whether to fit in this process alone and ignore all groups.
 
     Attributes:
         rank: Rank of this process, from 0.
@@ -58,7 +58,7 @@ class Processes:
         self.rank, self.size, self._group = 0, 1, group
         self._working = self._pending = self._interrupted = False
         self._device = torch.device("cpu")
-        #: Shapes of statistics, which a process needs where it has no documents of a batch.
+        #: Shapes of the statistics, for batches without documents of this process.
         self._sizes: dict[str, list[int]] | None = None
         if alone:
             return
@@ -72,17 +72,17 @@ class Processes:
             )
         config = str(dist.get_backend_config(group))
         self._devices = [pair.partition(":")[0] for pair in config.split(",")]
-        # Device of the small things that the processes tell each other.
+        # Device of small messages between the processes.
         self._small = torch.device("cpu" if "cpu" in self._devices else self._devices[0])
 
     @property
     def alone(self) -> bool:
-        """Whether there is one process, in which nothing needs adding up or agreeing on."""
+        """Whether this is the only process, without sums or agreements."""
         return self.size == 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that prints, warns and writes files."""
+        """Whether this process prints, warns and writes files."""
         return self.rank == 0
 
     def __repr__(self) -> str:
@@ -96,38 +96,42 @@ class Processes:
         dtype: torch.dtype,
         occurs: Tensor | None = None,
     ) -> Statistics:
-        """Statistics of the documents of all processes.
+        """Sum the statistics over all processes.
 
         Args:
-            make: Makes the statistics of this process's documents; None if it has none of them.
-            dtype: Floating-point type in which the processes' word counts are summed.
-            occurs: ``(num_words,)`` bool, the words of this process's documents. The word counts of
-                words that occur in no process are 0 and need not be sent. Defaults to all words.
+            make: Function to compute the statistics of this process's documents. It returns
+                ``None`` without documents.
+            dtype: Floating-point type for the sum of the word counts.
+            occurs: ``(num_words,)`` bool: words of this process's documents. Counts of words
+                without occurrence in any process are 0 and need not be sent. Defaults to all words.
+
+        Returns:
+            The statistics of the documents of all processes.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed in some process.
-            ProcessError: A process is gone, or did not answer in the group's time.
-            Exception: The error that ``make`` raised, in whichever process.
+            ProcessError: A process is lost, or did not answer within the group's timeout.
+            Exception: ``make`` raised this error in some process.
         """
         if self.alone:
-            found = make()
-            assert found is not None
-            return found
-        # Meanwhile this process's documents are visited.
+            statistics = make()
+            assert statistics is not None
+            return statistics
+        # The reduction runs while this process visits its documents.
         marks = None if occurs is None else self._reduce(occurs.to(torch.uint8), dist.ReduceOp.MAX)
         part, error = self._try(make)
         if self._sizes is None:
-            known = [x for x in self.gather(None if part is None else _sizes_of(part)) if x]
-            if not known:  # no process got any statistics
+            sizes = [x for x in self.gather(None if part is None else _sizes_of(part)) if x]
+            if not sizes:  # every process has failed
                 self._raise_together(error)
-            self._sizes = known[0]
+            self._sizes = sizes[0]
         shapes = dict(self._sizes)
         height, width = shapes.pop("word_counts")
         if part is None:
             sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
             counts = torch.zeros(height, width, dtype=dtype, device=self._device)
             part = Statistics(0.0, 0.0, sums, counts.mT, 0.0, 0)
-        # As the counts lie in memory, word by word.
+        # The counts are stored word by word.
         rows = part.word_counts.mT.to(dtype)
         if marks is None:
             reduced = self._reduce(rows.contiguous())
@@ -135,8 +139,8 @@ class Processes:
             words = marks().nonzero().squeeze(1).to(rows.device)
             reduced = self._reduce(rows.index_select(0, words))
         scalars = [part.num_docs, part.num_tokens, float(part.objective), part.num_unconverged]
-        told = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
-        sums = self.total({"": told, **{name: part.sums[name] for name in shapes}})
+        message = torch.tensor([*_flags(error), *scalars], dtype=torch.float64)
+        sums = self.total({"": message, **{name: part.sums[name] for name in shapes}})
         failed, interrupted, num_docs, num_tokens, objective, unconverged = sums.pop("").tolist()
         rows = (
             reduced() if marks is None else torch.zeros_like(rows).index_copy_(0, words, reduced())
@@ -145,11 +149,10 @@ class Processes:
         return Statistics(num_docs, num_tokens, sums, rows.mT, objective, round(unconverged))
 
     def total(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sums over the processes, float64, by one all-reduce.
+        """Float64 sums over the processes, by one all-reduce.
 
         Args:
-            tensors: This process's tensors by name. The other processes have tensors of the same
-                names and shapes.
+            tensors: This process's tensors by name. Names and shapes are equal in all processes.
         """
         if self.alone:
             return {name: x.double() for name, x in tensors.items()}
@@ -160,11 +163,11 @@ class Processes:
         }
 
     def _all_reduce(self, tensor: Tensor, op: Any = None) -> Tensor:
-        """The sum over the processes, or another reduction; ``tensor`` may be overwritten."""
+        """Sum over the processes, or a different reduction. ``tensor`` may be overwritten."""
         return self._reduce(tensor, op)()
 
     def _reduce(self, tensor: Tensor, op: Any = None) -> Callable[[], Tensor]:
-        """Begin a reduction; the function that is returned waits for its result."""
+        """Begin a reduction. The returned function waits for the result."""
         device = tensor.device
         if device.type not in self._devices:
             tensor = tensor.to(self._small)
@@ -180,7 +183,11 @@ class Processes:
 
     @contextmanager
     def _all_there(self) -> Iterator[None]:
-        """A context in which errors of the process group say that a process is gone."""
+        """Context to convert errors of the process group to a ProcessError.
+
+        Raises:
+            ProcessError: A process is lost, or did not answer within the group's timeout.
+        """
         try:
             yield
         except RuntimeError as error:
@@ -192,21 +199,27 @@ class Processes:
     # -- agreement -------------------------------------------------------------------------------
 
     def together(self, make: Callable[[], T]) -> T:
-        """The value that ``make`` returns here. If it fails in one process, all of them fail.
+        """Call a function in every process. If it fails in one process, all processes fail.
+
+        Args:
+            make: The function.
+
+        Returns:
+            The value of ``make`` in this process.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed in some process of a fit.
-            ProcessError: A process is gone, or did not answer in the group's time.
-            Exception: The error that ``make`` raised, in whichever process.
+            ProcessError: A process is lost, or did not answer within the group's timeout.
+            Exception: ``make`` raised this error in some process.
         """
         if self.alone:
             return make()
-        made, error = self._try(make)
+        value, error = self._try(make)
         self._raise_together(error)
-        return made  # type: ignore[return-value]
+        return value  # type: ignore[return-value]
 
     def _try(self, make: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-        """What ``make`` returns, or the error that it raises."""
+        """Value and error of ``make``; one of them is None."""
         try:
             self.poll()
             return make(), None
@@ -218,24 +231,24 @@ class Processes:
             return None, error
 
     def _raise_together(self, error: BaseException | None) -> None:
-        """Raise in all processes what one of them failed with; one all-reduce of two bytes."""
-        told = torch.tensor(_flags(error), dtype=torch.uint8, device=self._small)
-        failed, interrupted = self._all_reduce(told, dist.ReduceOp.MAX).bool().tolist()
+        """Raise an error of one process in all processes, after one all-reduce of two bytes."""
+        flags = torch.tensor(_flags(error), dtype=torch.uint8, device=self._small)
+        failed, interrupted = self._all_reduce(flags, dist.ReduceOp.MAX).bool().tolist()
         self._raise_any(failed, interrupted, error)
 
     def _raise_any(self, failed: bool, interrupted: bool, error: BaseException | None) -> None:
-        """Raise the error of the first process that has one, or Ctrl-C, in all of them.
+        """Raise the first process's error, or Ctrl-C, in all processes.
 
         Args:
-            failed: Some process has an error.
-            interrupted: Ctrl-C was pressed in some process.
-            error: What this process caught.
+            failed: Whether some process has an error.
+            interrupted: Whether Ctrl-C was pressed in some process.
+            error: Error of this process, if any.
         """
         if failed:
             own = None if isinstance(error, KeyboardInterrupt) else error
-            found = self.gather(None if own is None else _error_record(own))
-            rank = next(i for i, described in enumerate(found) if described is not None)
-            shared = own if rank == self.rank and own else _rebuilt_error(**found[rank])
+            records = self.gather(None if own is None else _error_record(own))
+            rank = next(i for i, record in enumerate(records) if record is not None)
+            shared = own if rank == self.rank and own else _rebuilt_error(**records[rank])
             if isinstance(shared, LNTMError):
                 shared.shared = True
             raise shared from (None if shared is own else own)
@@ -244,7 +257,7 @@ class Processes:
             raise KeyboardInterrupt
 
     def gather(self, value: Any) -> list[Any]:
-        """The JSON-able values that the processes give, by rank."""
+        """JSON-able values of all processes, by rank."""
         if self.alone:
             return [value]
         text = json.dumps(value).encode()
@@ -260,14 +273,17 @@ class Processes:
         ]
 
     def require_same(self, identity: dict[str, Any]) -> None:
-        """Check that all processes are about to do the same.
+        """Check that all processes make the same fit.
+
+        Args:
+            identity: JSON-able description of this process's fit.
 
         Raises:
-            ConfigError: They are not; names the items that differ.
+            ConfigError: The descriptions differ. The message names the differing items.
         """
-        found = self.gather(identity)
+        first, *rest = self.gather(identity)
         different = {
-            name for other in found for name in identity if other.get(name) != found[0].get(name)
+            name for other in rest for name in identity if other.get(name) != first.get(name)
         }
         if different:
             raise ConfigError(
@@ -278,23 +294,23 @@ class Processes:
 
     @torch.no_grad()
     def share(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write the first process's values into the tensors of all."""
+        """Copy the first process's values into the tensors of all processes."""
         if self.alone:
             return
         for tensor in tensors.values():
             tensor.copy_(self._all_reduce(tensor.detach() * int(self.first)))
 
     def collect(self, rows: Tensor, positions: NDArray[np.int64], height: int) -> Tensor:
-        """The rows that the processes have of a table, put together in the first process.
+        """Collect the rows of a table from all processes in the first process.
 
         Args:
-            rows: ``(num_rows, ...)`` this process's, on the CPU.
-            positions: ``(num_rows,)`` where they belong in the table, ascending.
-            height: Rows of the table.
+            rows: ``(num_rows, ...)`` rows of this process, on the CPU.
+            positions: ``(num_rows,)`` ascending positions of the rows in the table.
+            height: Number of rows of the table.
 
         Returns:
-            ``(height, ...)`` on the CPU, zero in rows of no process; ``(0, ...)`` in the processes
-            but the first.
+            ``(height, ...)`` table on the CPU of the first process, with zeros in missing rows.
+            ``(0, ...)`` elsewhere.
         """
         tail = rows.shape[1:]
         table = rows.new_zeros((height if self.first else 0, *tail))
@@ -314,10 +330,10 @@ class Processes:
 
     @contextmanager
     def working(self, device: torch.device) -> Iterator[None]:
-        """A context in which Ctrl-C waits until the processes agree next, and then ends all alike.
+        """Context in which Ctrl-C takes effect at the next agreement, in all processes together.
 
-        A process that left at once would leave the others waiting for it. A second Ctrl-C does end
-        this process at once.
+        If one process left at once, all others would wait for it. A second Ctrl-C ends this process
+        at once.
 
         Args:
             device: Device of the sums.
@@ -327,11 +343,11 @@ class Processes:
             return
         self._sizes, self._device = None, device
         self._working, self._pending, self._interrupted = True, False, False
-        # Who handles Ctrl-C in another way goes on doing so.
+        # A caller's own handler of Ctrl-C stays in place.
         handles = threading.current_thread() is threading.main_thread()
         handles = handles and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if handles:
-            signal.signal(signal.SIGINT, self._note)
+            signal.signal(signal.SIGINT, self._on_interrupt)
         try:
             yield
         finally:
@@ -341,31 +357,40 @@ class Processes:
         if self._pending and not self._interrupted:  # after the last agreement
             raise KeyboardInterrupt
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _on_interrupt(self, number: int, frame: Any) -> None:
+        """Handle Ctrl-C: the first one waits for the next agreement, the second one acts."""
         if self._pending:
             signal.default_int_handler(number, frame)
         self._pending = True
 
     def poll(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed; only within :meth:`together`."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed. Call it within :meth:`together` only.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed.
+        """
         if self._pending:
             raise KeyboardInterrupt
 
 
 def _sizes_of(part: Statistics) -> dict[str, list[int]]:
-    """Shapes of what is summed, by name: of the word counts as they lie in memory."""
+    """Shapes of the sums by name. The shape of the word counts is the one in memory."""
     sizes = {name: list(value.shape) for name, value in part.sums.items()}
     return {**sizes, "word_counts": list(part.word_counts.mT.shape)}
 
 
 def _flags(error: BaseException | None) -> list[bool]:
-    """Whether a process has failed, and whether it was interrupted."""
+    """Flags of a process: it has failed; it was interrupted."""
     interrupted = isinstance(error, KeyboardInterrupt)
     return [error is not None and not interrupted, interrupted]
 
 
 def _warn_without_group() -> None:
-    """Warn if a launcher started several processes and none of them has joined a group."""
+    """Warn of several processes from a launcher without a process group.
+
+    Warns:
+        UnsharedFitWarning: The environment names several processes.
+    """
     size = os.environ.get("WORLD_SIZE", "")
     if size.isdecimal() and int(size) > 1:
         warn(
@@ -377,13 +402,13 @@ def _warn_without_group() -> None:
 
 
 def _error_record(error: BaseException) -> dict[str, Any]:
-    """An error in JSON."""
+    """JSON-able record of an error."""
     documents = list(getattr(error, "documents", ()))
     return {"name": type(error).__name__, "message": str(error), "documents": documents}
 
 
 def _rebuilt_error(name: str, message: str, documents: list[int]) -> Exception:
-    """An error like that of another process; a ProcessError if it is of a kind not known here."""
+    """Copy of another process's error, or a ProcessError if its class is unknown here."""
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return ProcessError(f"{name} in another process: {message}")

@@ -1,4 +1,4 @@
-"""The loop under the engines: steps that can be interrupted, saved and continued."""
+"""Common loop of the engines: steps with interruption, checkpoints and continuation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torch_lntm.inference.em.statistics import Statistics
 from torch_lntm.inference.interruption import stops_on_interrupt
 from torch_lntm.models import TopicModel
 
-#: Documents whose prior means are found at once.
+#: Most documents of a batch for the computation of prior means.
 MAX_FILLED_DOCS = 1024
 
 R = TypeVar("R", bound=FitResult)
@@ -38,15 +38,15 @@ Callback = Callable[[dict[str, Any]], Any]
 
 
 class ResumableFit(ABC, Generic[R]):
-    """A fit in steps, each of which ends in a record and in a state that can be returned to.
+    """A fit in steps. Each step ends in a record and a state for its restoration.
 
     Attributes:
         model: The model, fitted in place.
-        settings: The engine's settings.
+        settings: Settings of the engine.
         corpus: The documents.
-        shard: The documents that belong to this process.
-        processes: The processes that share the fit.
-        state: All that the fit needs to go on from the end of a step.
+        shard: This process's documents.
+        processes: The processes of the fit.
+        state: State for the continuation of the fit after a step.
     """
 
     model: TopicModel
@@ -55,44 +55,46 @@ class ResumableFit(ABC, Generic[R]):
     shard: DocumentShard
     processes: Processes
     state: FitState
-    #: Tables of documents that Ctrl-C need not go back to, because no result is made of them.
+    #: Tables of documents without influence on the result. Ctrl-C need not restore them.
     not_restored: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def steps(self) -> Generator[dict[str, Any]]:
-        """Make one step after the other, from the present state on, and yield a record at each end.
+        """Make all steps from the present state on.
 
-        A record is JSON-able and has at least ``phase``, ``iteration`` and ``objective``.
+        Yields:
+            A JSON-able record at the end of each step, with at least ``phase``, ``iteration`` and
+            ``objective``.
         """
 
     @abstractmethod
     def result(self, stop_reason: StopReason) -> R:
-        """The result at the present state."""
+        """Result at the present state."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """JSON-able description that a checkpoint must share to be continued by this fit."""
+        """JSON-able description of the fit. A checkpoint continues a fit of equal identity."""
 
     def end_reason(self) -> StopReason:
-        """Why the fit has ended, once its steps have."""
+        """Reason for the end of the fit after its last step."""
         return "max_iterations"
 
     def after_resume(self) -> None:
-        """Take note that the state and the parameters have been read from a checkpoint."""
+        """Hook after the state and the parameters have been read from a checkpoint."""
 
     @property
     def documents(self) -> DocumentTables:
-        """The state's tables, to be read and written by batches."""
+        """Tables of the state, read and written by batches."""
         return DocumentTables(self.state.documents, self.shard.rows, self.model.device)
 
     @property
     def shows_progress(self) -> bool:
-        """Whether progress bars are wanted, and this process shows them."""
+        """Whether this process shows progress bars."""
         return self.settings.progress and self.processes.first
 
     @property
     def is_averaging(self) -> bool:
-        """Whether the present phase moves its statistics, instead of making them anew."""
+        """Whether the statistics of the present phase are a running average."""
         return False
 
     # -- sums and means ----------------------------------------------------------------------------
@@ -100,11 +102,11 @@ class ResumableFit(ABC, Generic[R]):
     def add_up_batch(
         self, batch: DocumentBatch | None, make: Callable[[], Statistics | None]
     ) -> Statistics:
-        """Statistics of a mini-batch; its words' counts alone travel between processes.
+        """Sum the statistics of a mini-batch over the processes, for the batch's words only.
 
         Args:
-            batch: This process's documents of the mini-batch; None if it has none.
-            make: Makes their statistics; None if there are none.
+            batch: This process's documents of the mini-batch, or ``None``.
+            make: Function to compute their statistics. It returns ``None`` without documents.
         """
         model, occurs = self.model, None
         if not self.processes.alone:
@@ -115,19 +117,20 @@ class ResumableFit(ABC, Generic[R]):
         return self.processes.add_up(make, model.dtype, occurs)
 
     def collect(self, *names: str) -> dict[str, Tensor]:
-        """Some of the state's tables, if it has them, as :meth:`DocumentRows.collect` does."""
-        found = {name: self.state.documents[name] for name in names if name in self.state.documents}
-        return self.shard.rows.collect(found, self.processes)
+        """Collect the state's tables of these names; see :meth:`DocumentRows.collect`."""
+        tables = self.state.documents
+        selected = {name: tables[name] for name in names if name in tables}
+        return self.shard.rows.collect(selected, self.processes)
 
     def with_prior_means(self, means: Tensor | None) -> Tensor:
-        """The documents' means for a result, with the prior's where they have no posterior.
+        """Means of the documents for a result, with prior means for documents without a posterior.
 
         Args:
-            means: ``(num_docs, latent_dim)`` means of all non-empty documents in the first process,
-                overwritten; None if there are none yet.
+            means: ``(num_docs, latent_dim)`` means of all non-empty documents, in the first
+                process. They are overwritten. ``None`` before the first E-step.
 
         Returns:
-            ``(num_docs, latent_dim)``; ``(0, latent_dim)`` in the processes but the first.
+            ``(num_docs, latent_dim)`` in the first process, ``(0, latent_dim)`` elsewhere.
         """
         corpus, model = self.corpus, self.model
         rows = np.flatnonzero(corpus.lengths == 0)
@@ -145,11 +148,11 @@ class ResumableFit(ABC, Generic[R]):
 
     @property
     def constant_tables(self) -> frozenset[str]:
-        """Tables of documents that no later step writes; Ctrl-C goes back to them uncopied."""
+        """Tables of documents without changes in later steps. They need no copy for Ctrl-C."""
         return frozenset()
 
     def keep(self) -> None:
-        """Remember the end of this step, which Ctrl-C goes back to."""
+        """Keep the state at the end of a step, for :meth:`restore` after Ctrl-C."""
         tables = {
             name: table if name in self.constant_tables else table.clone()
             for name, table in self.state.documents.items()
@@ -162,23 +165,23 @@ class ResumableFit(ABC, Generic[R]):
             history=list(self.state.history),
             best=dict(self.state.best),
         )
-        # In one assignment: Ctrl-C can come at any moment, also while the copies are made.
+        # One assignment sets both parts, because Ctrl-C can interrupt the copies at any moment.
         self._kept = self.snapshot(), state
 
     def _kept_statistics(self) -> Statistics | None:
-        """The statistics, copied if the next step will change them in place."""
+        """Statistics of the state, as a copy if the next step changes them in place."""
         statistics = self.state.statistics
         if statistics is None or not self.is_averaging:
             return statistics
         return replace(statistics, word_counts=statistics.word_counts.clone())
 
     def restore(self) -> None:
-        """Go back to what was kept last, which ends the fit."""
+        """Restore the state of the last :meth:`keep`. The fit ends with it."""
         parameters, self.state = self._kept
         self.model.load_state_dict(parameters)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """A copy of the model's parameters."""
+        """Copy of the model's parameters."""
         return dict_of_clones(self.model.state_dict())
 
     def run(
@@ -187,20 +190,20 @@ class ResumableFit(ABC, Generic[R]):
         checkpoint_seconds: float,
         callback: Callback | None = None,
     ) -> StopReason:
-        """Run all steps; on Ctrl-C return to the end of the last finished one.
+        """Run all steps. Ctrl-C restores the state at the end of the last step.
 
-        If several processes share the fit, all of them run it. They start from the parameters of
-        the first, whose clock counts and which alone writes the checkpoint.
+        All processes of a shared fit run this method. They start from the parameters of the first
+        process. The first process measures the time and writes the checkpoint.
 
         Args:
-            checkpoint: A file to save the state in; if it exists the fit continues from there.
+            checkpoint: File for the state. An existing file is continued.
             checkpoint_seconds: Least time between two saves.
             callback: As for :meth:`Engine.fit`.
 
         Raises:
-            ConfigError: The checkpoint is damaged, or that of another fit, or the processes are not
-                about to make the same fit.
-            NumericalError: The objective left the real numbers.
+            ConfigError: The checkpoint is damaged or belongs to another fit, or the processes have
+                different fits.
+            NumericalError: The objective is not finite.
         """
         processes = self.processes
         identity: dict[str, Any] = {}
@@ -248,7 +251,7 @@ class ResumableFit(ABC, Generic[R]):
         """Add a step's record to the history and keep the state at its end.
 
         Raises:
-            NumericalError: The objective left the real numbers.
+            NumericalError: The objective is not finite.
         """
         if not math.isfinite(record["objective"]):
             raise NumericalError(
@@ -261,9 +264,12 @@ class ResumableFit(ABC, Generic[R]):
     def _stopped_by(
         self, callback: Callback | None, checkpoint: Path | None, identity: dict[str, Any]
     ) -> bool:
-        """Call the callback with the last record in the first process; whether it ends the fit.
+        """Call the callback with the last record in the first process.
 
         If the callback fails, the checkpoint is saved first, so that the fit can be continued.
+
+        Returns:
+            Whether the callback ends the fit.
         """
         record = dict(self.state.history[-1])
         try:
@@ -277,14 +283,18 @@ class ResumableFit(ABC, Generic[R]):
         return any(self.processes.gather(stops))
 
     def _resume(self, checkpoint: Path, identity: dict[str, Any]) -> None:
-        """Go on from a checkpoint, if it exists, whichever processes wrote it."""
-        found = self.processes.gather(checkpoint.exists())
-        if not any(found):
+        """Continue from the checkpoint if it exists. Any number of processes may have written it.
+
+        Raises:
+            ConfigError: Some processes lack the file, it is damaged, or it belongs to another fit.
+        """
+        exists = self.processes.gather(checkpoint.exists())
+        if not any(exists):
             return
-        if not all(found):
+        if not all(exists):
             raise ConfigError(
-                f"{checkpoint} is not there for process {found.index(False)} of {len(found)}; put "
-                "it on a file system that all processes see"
+                f"{checkpoint} is not there for process {exists.index(False)} of {len(exists)}; "
+                "put it on a file system that all processes see"
             )
         device, rows = self.model.device, self.shard.rows
         self.state, parameters = self.processes.together(
@@ -298,7 +308,7 @@ class ResumableFit(ABC, Generic[R]):
         self.after_resume()
 
     def _best_documents(self) -> dict[str, Tensor]:
-        """The tables of documents among what is kept of the best restart."""
+        """Tables of documents in the state of the best restart."""
         return {name: table for name, table in self.state.best.items() if name == "means"}
 
     def _save(self, checkpoint: Path, identity: dict[str, Any]) -> None:
@@ -312,7 +322,7 @@ class ResumableFit(ABC, Generic[R]):
         try:
             write_checkpoint(checkpoint, state, self.snapshot(), identity)
         except OSError as error:
-            # A full disk need not end a fit that runs in memory.
+            # The fit runs in memory, and can continue with a full disk.
             warn(
                 f"the checkpoint {checkpoint} could not be written ({error.strerror or error}); "
                 "the fit goes on. Free space there, so that it can be continued if it is killed",
@@ -326,21 +336,21 @@ def dict_of_clones(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Engine(ABC, Generic[R]):
-    """An algorithm that fits a model to a corpus, with its settings.
+    """Algorithm to fit a model to a corpus, with its settings.
 
     Attributes:
-        model: The model to fit, in place.
+        model: The model. Fits change it in place.
     """
 
     model: TopicModel
 
     @abstractmethod
     def prepare(self, corpus: Corpus, processes: Processes) -> ResumableFit[R]:
-        """One fit, before its first step.
+        """A fit before its first step.
 
         Args:
-            corpus: The documents, encoded for the model; at least one is not empty.
-            processes: The processes that share the fit.
+            corpus: The documents, encoded for the model. At least one has words.
+            processes: The processes of the fit.
         """
 
     @torch.no_grad()
@@ -355,41 +365,42 @@ class Engine(ABC, Generic[R]):
     ) -> R:
         """Fit the model to a corpus.
 
-        Where ``torch.distributed`` has been initialised with several processes, all of them call
-        this with the same corpus, model and settings, and share the fit
-        (``docs/several_processes.md``): it starts from the first process's parameters and ends in
-        the same parameters and result in all.
+        Several processes of ``torch.distributed`` share a fit if all of them call this method with
+        the same corpus, model and settings (``docs/several_processes.md``). The fit starts from the
+        first process's parameters. All processes end with the same parameters and result.
 
-        Ctrl-C ends the fit at the parameters, and draws, of the last finished epoch or iteration,
-        with ``stop_reason`` ``"interrupted"``.
+        Ctrl-C ends the fit with ``stop_reason`` ``"interrupted"``, at the parameters and draws of
+        the last finished epoch or iteration.
 
         Args:
-            corpus: The documents, or a matrix of counts; empty ones take no part.
-            checkpoint: A file to save the state of the fit in. If it exists the fit continues from
-                there, to the same result as without the interruption, in any number of processes.
-                It is left in place. Variational EM can go on with more iterations. Monte-Carlo EM
-                can go on with more epochs, unless it averages already or its warm-up, which is half
-                of up to 20 epochs, would be longer.
+            corpus: The documents, or a matrix of counts. Empty documents are skipped.
+            checkpoint: File for the state of the fit. An existing file is continued, by any number
+                of processes, with the same result as an uninterrupted fit. The file remains after
+                the fit. A finished fit can be continued with more iterations (variational EM) or
+                more epochs (Monte-Carlo EM). Monte-Carlo EM refuses more epochs once averaging has
+                begun. It also refuses them after a ``max_epochs`` below 20, because the default
+                warm-up would become longer.
             checkpoint_seconds: Least time between two saves.
-            callback: Function that is called with each record of ``result.history`` as soon as the
-                record exists, for logs and trackers (``docs/callbacks.md``). The model then has the
+            callback: Function to call with each record of ``result.history`` as soon as the record
+                exists, for logs and trackers (``docs/callbacks.md``). The model then has the
                 parameters of this step. The fit ends if the function returns True, with
                 ``stop_reason`` ``"stopped_by_callback"``. If the function raises an error, the
                 checkpoint is saved, and the error ends the fit. In several processes, the first
-                one calls the function.
-            processes: The processes that share the fit. Defaults to those of the default group of
-                ``torch.distributed``, or to this one alone.
+                process calls the function.
+            processes: The processes of the fit. Defaults to the default group of
+                ``torch.distributed``, or to this process alone.
 
         Returns:
-            The result; the fitted parameters are in the model.
+            The result. The fitted parameters are in the model.
 
         Raises:
             CorpusError: The corpus has no tokens.
-            ConfigError: The corpus has another vocabulary than the model, the checkpoint belongs to
-                another fit, or there are more processes than documents.
-            NumericalError: The objective, a parameter, or a density where chains start, left the
-                real numbers; names the parameter or the documents.
-            ProcessError: A process of the fit is gone, or did not answer in its group's time.
+            ConfigError: The corpus has a different vocabulary, the checkpoint belongs to another
+                fit, or there are more processes than documents.
+            NumericalError: The objective, a parameter, or a density at the start of chains is not
+                finite. The message names the parameter or the documents.
+            ProcessError: A process of the fit is lost, or did not answer within its group's
+                timeout.
         """
         processes = processes or Processes()
         corpus = processes.together(lambda: corpus_to_fit(self.model, corpus))
