@@ -1,4 +1,4 @@
-"""Inference engines: variational and Monte-Carlo EM, Hamiltonian Monte Carlo per document."""
+"""Inference: variational and Monte-Carlo EM, chains of documents, and draws of proportions."""
 
 from torch_lntm.inference.chains.arviz import to_arviz
 from torch_lntm.inference.chains.document_hmc import DocumentHMC

@@ -1,4 +1,4 @@
-"""Posteriors of a whole corpus: the topics of every document and, if there are any, the sources."""
+"""transform: posteriors of an entire corpus, with the topics and sources of every document."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Estimate = Literal["mode", "mean"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SourceActivity:
-    """The sources of a corpus's documents, on the scale of their prior.
+    """Sources of a corpus's documents, on the scale of their prior.
 
     Attributes:
-        mean: ``(num_docs, num_sources)`` posterior means; 0 for empty documents.
+        mean: ``(num_docs, num_sources)`` posterior means. 0 for empty documents.
         std: ``(num_docs, num_sources)`` posterior standard deviations.
-        converged: ``(num_docs,)`` whether the document's posterior met the guide's tolerance.
+        converged: ``(num_docs,)`` bool: the document's posterior met the guide's tolerance.
     """
 
     mean: Tensor
@@ -41,15 +41,16 @@ class SourceActivity:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DocumentTopics:
-    """The topic proportions of a corpus's documents, beside what identifies the documents.
+    """Topic proportions of a corpus's documents, with the documents' metadata.
 
     Attributes:
-        theta: ``(num_docs, num_topics)`` proportions; empty documents have the prior's.
-        converged: ``(num_docs,)`` whether the document's posterior met the guide's tolerance.
-        lengths: ``(num_docs,)`` tokens of the document.
-        estimate: ``"mode"``, the mode of the posterior on the softmax scale (softmax of the mean of
-            eta; under a Dirichlet the mean of theta), or ``"mean"``, the posterior mean of theta.
-        sources: The documents' sources, for models that have them.
+        theta: ``(num_docs, num_topics)`` proportions. Empty documents have the prior's proportions.
+        converged: ``(num_docs,)`` bool: the document's posterior met the guide's tolerance.
+        lengths: ``(num_docs,)`` number of tokens of the document.
+        estimate: ``"mode"``: mode of the posterior on the softmax scale, i.e. softmax of the mean
+            of eta, or mean of theta under a Dirichlet posterior. ``"mean"``: posterior mean of
+            theta.
+        sources: The documents' sources, for models with sources.
         metadata: ``(num_docs,)`` values of every column of the corpus's metadata, by name.
     """
 
@@ -79,22 +80,30 @@ def transform(
     max_docs: int | None = None,
     progress: bool = False,
 ) -> DocumentTopics:
-    """Solve the posteriors of every document, empty ones included.
+    """Topic proportions of every document, empty documents included, by a guide's posteriors.
 
     Args:
         guide: A guide over the model.
         corpus: Documents over the model's vocabulary, or a matrix of their counts.
         estimate: ``"mode"`` or ``"mean"``; see :class:`DocumentTopics`.
-        num_samples: Draws for ``"mean"``.
-        seed: Seed of these draws.
-        max_docs: Documents per batch, which bounds memory; by default from what the guide needs.
-        progress: Show a progress bar on standard error.
+        num_samples: Number of draws for ``"mean"``.
+        seed: Seed of the draws.
+        max_docs: Documents of a batch, to bound memory. Defaults to a number by the guide's memory.
+        progress: Whether to show a progress bar on standard error.
 
     Returns:
-        The proportions, on the CPU, and the sources if the model has any.
+        The proportions, on the CPU, and the sources if the model has sources.
 
     Raises:
-        ConfigError: No guide, another estimate, or a corpus over other words.
+        ConfigError: The guide is invalid, the estimate is unknown, or the corpus has a different
+            vocabulary.
+
+    Example:
+        >>> topics = lntm.inference.transform(guide, test)
+        >>> topics
+        DocumentTopics(... documents, 10 topics, mode, ...)
+        >>> topics.theta.shape == (len(test), 10)
+        True
     """
     if estimate not in get_args(Estimate):
         raise ConfigError(f"estimate {estimate!r}; expected one of {', '.join(get_args(Estimate))}")
@@ -116,13 +125,13 @@ def transform(
     with tqdm(total=len(corpus), desc="documents", unit="doc", disable=not progress) as bar:
         for batch in corpus.batches(max_docs, device=model.device, dtype=model.dtype):
             posterior = solve(batch)
-            found = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
-            found.append(posterior.converged)
+            tensors = [posterior.theta_mode() if mode else posterior.theta_mean(num_samples, seed)]
+            tensors.append(posterior.converged)
             if model.prior.num_sources:
-                found += posterior.source_moments(model.prior.space(batch))
-            parts.append([tensor.cpu() for tensor in found])
+                tensors += posterior.source_moments(model.prior.space(batch))
+            parts.append([tensor.cpu() for tensor in tensors])
             bar.update(batch.num_docs)
-    theta, converged, *moments = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    theta, converged, *moments = (torch.cat(column) for column in zip(*parts, strict=True))
     sources = SourceActivity(moments[0], moments[1], converged) if moments else None
     return DocumentTopics(
         theta, converged, corpus.lengths, estimate, sources, dict(corpus.metadata)
@@ -130,10 +139,10 @@ def transform(
 
 
 def source_prior(model: TopicModel) -> IndependentFactorPrior:
-    """The prior of a model that has sources.
+    """Prior of a model with sources.
 
     Raises:
-        ConfigError: The model has none.
+        ConfigError: The model has no sources.
     """
     if not model.prior.num_sources:
         raise ConfigError(f"the model, {model.name}, has no sources; iftm has them")

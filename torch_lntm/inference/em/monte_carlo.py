@@ -1,4 +1,4 @@
-"""Monte-Carlo EM: the documents' posteriors as chains that persist from epoch to epoch."""
+"""Monte-Carlo EM: E-steps by Markov chains of the documents, which continue between epochs."""
 
 from __future__ import annotations
 
@@ -44,17 +44,18 @@ from torch_lntm.models.registry import record_settings
 from torch_lntm.models.topics.topics import TopicUpdate
 from torch_lntm.progress import tqdm
 
-#: Makes the statistics of this process's documents of a mini-batch; None if it has none of them.
+#: E-step of this process's documents of a mini-batch. It returns None without documents.
 EStep = Callable[[EpochStats], Statistics | None]
 
-#: The running statistics forget soon while chains and topics still depend on where they started.
+#: Exponent of the running statistics' memory. The memory is short at first, because early chains
+#: and topics still depend on their start.
 MEMORY_EXPONENT = 0.3
-#: Tokens per word of the vocabulary below which the search ends early: a higher objective would
-#: cost other documents more than it gains.
+#: Least tokens per word of the vocabulary for a long search. A longer search of a smaller corpus
+#: overfits: new documents lose more than the training documents gain.
 WORD_TOKENS = 20
-#: Epochs of a fit at most, unless asked otherwise, and of its warm-up.
+#: Default number of most epochs, and of warm-up epochs.
 MAX_EPOCHS, WARMUP_EPOCHS = 60, 10
-#: Settings, besides those of the chains, that a fit must share with a checkpoint to continue it.
+#: Settings of a fit that must agree with its checkpoint, besides the settings of the chains.
 KEPT_SETTINGS = (
     *("num_transitions", "min_gain", "warmup_epochs", "batch_size"),
     *("topic_update", "learning_rate", "start"),
@@ -63,7 +64,7 @@ KEPT_SETTINGS = (
 
 @dataclass(frozen=True)
 class MonteCarloSettings:
-    """The settings of :class:`MonteCarloEM`, whose docstring has them, and those of its chains."""
+    """Settings of :class:`MonteCarloEM` and of its chains. See the docstring of the engine."""
 
     chains: HMCSettings
     num_transitions: int
@@ -85,64 +86,74 @@ class MonteCarloSettings:
 class MonteCarloEM(Engine[MonteCarloResult]):
     """Fit a topic model by Monte-Carlo EM, the algorithm of the *ZhuSuan LNTM tutorial*.
 
-    Every document has chains of its own that go on from epoch to epoch. A mini-batch is visited by
-    some Hamiltonian transitions of its chains (the E-step; see
-    :class:`~torch_lntm.inference.DocumentHMC`) and an M-step follows from where they end. The first
-    epoch moves chains only, with one M-step at its end. After it, statistics are a running average
-    over mini-batches (*Cappé & Moulines 2009*), each standing for the corpus times
-    num_docs/batch. It forgets fast at first, by documents, so that it hardly matters how many a
-    mini-batch has. Once five epochs have gained little, or three quarters of ``max_epochs`` have
-    gone by, its memory grows with every visit, for a third as many epochs as there were. The
-    prior's parameters are at their closed-form maximisers. So are the topics, whose word counts
-    have the topic of each word summed out. Normal topics take the tutorial's step instead: one of
-    Adam a mini-batch, along the gradient of its word counts times num_docs/batch less the prior's
-    (or, ``topic_update="exact"``, they too are at their maximiser).
-    Where the model was given no ``pseudo_variance``, it has 10 from now on: draws vary more than
-    modes, and M-steps are not to shrink them.
+    Every document has Markov chains, which continue between epochs. The E-step of a mini-batch
+    makes a few Hamiltonian transitions of its chains (:class:`~torch_lntm.inference.DocumentHMC`).
+    The M-step uses statistics at the chains' draws. The first epoch moves the chains, and makes one
+    M-step at its end. In later epochs the statistics are a running average over mini-batches
+    (*Cappé & Moulines 2009*), each scaled to the corpus by num_docs/batch.
 
-    Acceptance and step size belong to each chain of each document. They do not depend on how
-    many documents share a mini-batch, and the chains depend on it through the M-steps alone.
-    Step sizes adapt in the first epochs and are frozen after them. A chain that has not moved
-    since then, in 10 transitions or more, takes no part in the statistics; one that has not at
-    the end is reported.
+    A fit has three phases. Step sizes adapt during *warm-up*, and are frozen during *sampling*.
+    These two phases are the search, with an average of short memory. The memory is counted in
+    documents, and the size of a mini-batch hardly affects the fit. The *averaging* follows once
+    the objective stops rising (``min_gain``), or after 3/4 of ``max_epochs``. The memory then grows
+    with every visit. Averaging takes 1/3 as many epochs as the search.
+
+    The prior's parameters are at their closed-form maximisers. The same holds for the topics, with
+    expected counts over the topic of each word. Normal topics take the tutorial's step instead: one
+    step of Adam for each mini-batch, along the gradient of the scaled word counts and the topics'
+    prior. A model without a ``pseudo_variance`` gets the value 10, because draws vary more than
+    modes, and M-steps must not shrink them.
+
+    Each chain has its own acceptance and step size, independent of the mini-batch. Mini-batches
+    affect chains through the M-steps only. A chain without a move in 10 or more transitions since
+    its step size was frozen is excluded from the statistics. ``fit`` warns of chains stuck at the
+    end, and names their documents.
 
     Args:
         model: The model to fit, in place.
         num_chains: Chains of each document.
         num_transitions: Transitions of each chain at a visit.
-        num_steps: Leapfrog steps of a transition; by default the latent space's ``leapfrogs``, 8,
-            or 16 under Dirichlet priors, whose chains mix more slowly.
-        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Posterior ones are solved at
-            every visit, from their last means, which costs several times as much as it gains.
-        target_accept: Mean acceptance probability that adaptation aims at.
-        max_epochs: Visits of every document at most. Four take about as long as variational EM,
-            and predict about as well or, where documents are short, far better.
-        min_gain: Nats a token by which the log likelihood at the draws must have risen in each of
-            the last five epochs, on average, for the search to go on. Where it has not in five
-            after the warm-up, what is left is averaging, and the result is ``"converged"``. Of a
-            corpus with fewer than 20 tokens a word the search ends then in any case, since it
-            would go on to fit these documents at the cost of others; the result is then
-            ``"stopped_early"``. With 0 there are ``max_epochs`` epochs.
-        warmup_epochs: Epochs in which step sizes adapt; by default 10, or half of ``max_epochs`` if
-            that is less.
-        batch_size: Documents of a mini-batch: small ones give more M-steps, large ones take less
-            time a document. By default 320, or a quarter of the corpus if that is less; from 4,000
-            documents on 8 % of it, up to 3,200; and more where documents are so short that these
-            have fewer than 9,600 tokens.
-        topic_update: ``"exact"``, or ``"gradient"`` for normal topics, whose default it is: exact
-            M-steps take twice the time of an epoch and predict about as well.
-        learning_rate: Adam's learning rate with ``"gradient"``. In epoch e, counted from 0, it is
-            learning_rate / (1 + e/10).
-        start: ``"lda"``, topics, prior and chains from the start of
-            :class:`~torch_lntm.inference.VariationalEM`, with the covariance of the prior inflated
-            by ``prior.inflate_covariance``; ``"documents"``, the same from less; ``"model"``, the
-            model as it is and chains from prior draws.
+        num_steps: Leapfrog steps of a transition. Defaults to the latent space's ``leapfrogs``: 8,
+            or 16 for Dirichlet priors, whose chains mix more slowly.
+        mass_matrix: As for :class:`~torch_lntm.inference.DocumentHMC`. Mass matrices from
+            posteriors are solved at every visit, and cost several times more than they gain.
+        target_accept: Target of the adaptation: mean acceptance probability.
+        max_epochs: Most visits of every document. Four epochs take about as long as variational EM.
+            They predict about as well, and far better for short documents.
+        min_gain: Stopping rule of the search, in nats per token and epoch. The search ends when the
+            log likelihood at the draws has risen by less than this, on average, over the last five
+            epochs after warm-up. Averaging follows, and ``stop_reason`` is ``"converged"``. Corpora
+            with fewer than 20 tokens per vocabulary word end the search as soon as five epochs have
+            followed the warm-up, to avoid overfitting (``stop_reason="stopped_early"``). 0 runs all
+            ``max_epochs``.
+        warmup_epochs: Epochs with adapting step sizes. Defaults to 10, or to half of ``max_epochs``
+            if this is less.
+        batch_size: Documents of a mini-batch. Small mini-batches give more M-steps, and large ones
+            take less time per document. Defaults to 8 % of the corpus, within 320 to 3,200, or to
+            9,600 tokens if the documents are short. It is at most 1/4 of the corpus.
+        topic_update: ``"exact"``, or ``"gradient"`` for normal topics. Defaults to ``"gradient"``
+            for normal topics: exact M-steps double the time of an epoch and predict about as well.
+        learning_rate: Adam's learning rate for ``"gradient"``. In epoch e, counted from 0, the rate
+            is learning_rate / (1 + e/10).
+        start: ``"lda"``: topics, prior and chains from the start of
+            :class:`~torch_lntm.inference.VariationalEM`, with the covariance inflated by
+            ``prior.inflate_covariance``. ``"documents"``: one epoch of this start. ``"model"``: the
+            model as it is, with chains from prior draws.
         seed: Seed of the start, of the order of documents and of the chains.
-        progress: Show a progress bar on standard error.
+        progress: Whether to show a progress bar on standard error.
 
     Raises:
-        IncompatibleGuideError: The model's prior has no latent space to sample in.
-        ConfigError: A setting that cannot be used.
+        IncompatibleGuideError: The model's prior has no latent space.
+        ConfigError: A setting is invalid.
+
+    Example:
+        >>> chain_model = lntm.models.ctm(num_topics=4, num_words=train.num_words, seed=0)
+        >>> engine = lntm.inference.MonteCarloEM(chain_model, max_epochs=2, progress=False)
+        >>> fit = engine.fit(train[:60])
+        >>> fit.stop_reason, len(fit.history)
+        ('max_iterations', 2)
+        >>> fit.posterior  # chains to continue, for lntm.inference.theta_draws
+        KeptChains(1 chains of ... documents)
     """
 
     def __init__(
@@ -226,7 +237,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         batch_size = settings.batch_size or default_batch_docs(num_docs, length)
         self.num_batches = math.ceil(num_docs / batch_size)
         self.block_docs = documents_per_block(num_docs, length)
-        # Chains stay with their process, whichever mini-batches their documents come in.
+        # Chains stay with their process for all mini-batches.
         self.shard = DocumentShard(model, corpus, corpus.nonempty, self.processes)
         self._positions = torch.from_numpy(self.shard.order).to(model.device)
         transitions = settings.num_transitions, settings.warmup_epochs
@@ -259,7 +270,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         ) as bar:
             while state.step < self._last_epoch:
                 if state.step == settings.warmup_epochs:
-                    # Whoever moves with the frozen step size will show it.
+                    # The table starts anew, for moves with the frozen step size.
                     state.documents["moved"] = torch.zeros_like(state.documents["moved"])
                 state.phase = self.phases.next_phase(state.phase, state.history)
                 bar.total = self._last_epoch * num_docs
@@ -274,7 +285,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def _last_epoch(self) -> int:
-        """The last epoch, as far as is known."""
+        """Number of the last epoch, as expected at present."""
         return self.phases.last_epoch(self.state.phase, self.state.history)
 
     @property
@@ -284,7 +295,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     @property
     def constant_tables(self) -> frozenset[str]:
-        """See :attr:`ResumableFit.constant_tables`; solvers of mass matrices move the means."""
+        """See :attr:`ResumableFit.constant_tables`. Solvers of mass matrices change the means."""
         shared = self.settings.chains.mass_matrix not in space_type_of(self.model).posterior_metrics
         return frozenset({"means"} if shared else ())
 
@@ -293,7 +304,7 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         return self.phases.stop_reason(self.state.phase, self.state.history)
 
     def _start(self) -> None:
-        """Topics, prior and means from a start, or the means alone from the model."""
+        """Set topics, prior and means by the start, or only the means by the model."""
         settings, model, state = self.settings, self.model, self.state
         if settings.start == "model":
             for batch in self.corpus.batches(
@@ -319,28 +330,28 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         num_tokens, unconverged = 0.0, 0
         with self.model.topics.updated_often():
             if state.step == 0:
-                # Chains move for a whole epoch before the first M-step.
-                found = processes.add_up(
+                # Chains move for an entire epoch before the first M-step.
+                new = processes.add_up(
                     lambda: sum_statistics(e_step(stats) for _, e_step in e_steps), torch.float64
                 )
-                objective, num_tokens = found.objective, found.num_tokens
-                unconverged = int(found.num_unconverged)
-                self._begin_average(found)
+                objective, num_tokens = new.objective, new.num_tokens
+                unconverged = int(new.num_unconverged)
+                self._begin_average(new)
             else:
                 for batch, e_step in e_steps:
-                    found = self.add_up_batch(batch, partial(e_step, stats))
-                    objective += found.objective
-                    num_tokens += found.num_tokens
-                    unconverged += int(found.num_unconverged)
-                    if found.num_docs:
-                        self._maximise(found)
-        # Once an epoch, since the host waits for a GPU. Chains do not move meanwhile.
+                    new = self.add_up_batch(batch, partial(e_step, stats))
+                    objective += new.objective
+                    num_tokens += new.num_tokens
+                    unconverged += int(new.num_unconverged)
+                    if new.num_docs:
+                        self._maximise(new)
+        # The check makes the host wait for a GPU, so there is one for each epoch.
         self.model.check_parameters()
         state.step += 1
         numbers = to_floats(
             {**stats.total(processes), **self._latent_spread(), "objective": objective}
         )
-        # Where no chain takes part, that of all chains.
+        # Without a chain in the statistics, the objective is the mean over all chains.
         log_likelihood, all_tokens = numbers.pop("log_likelihood"), self.corpus.num_tokens
         mean = numbers["objective"] / num_tokens if num_tokens else log_likelihood / all_tokens
         return {
@@ -354,10 +365,10 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         }
 
     def _e_steps(self, bar: tqdm) -> Iterator[tuple[DocumentBatch | None, EStep]]:
-        """This process's documents of each mini-batch of an epoch, and what visits them."""
+        """This process's documents of each mini-batch of an epoch, and their E-step."""
         generator = np.random.default_rng([self.settings.seed, self.state.step])
         order = generator.permutation(self.corpus.nonempty)
-        # In the corpus's order: neighbours in memory.
+        # Documents of a part are in the corpus's order, so that neighbours are close in memory.
         parts = [np.sort(part) for part in np.array_split(order, self.num_batches)]
         for part, batch in zip(parts, self.shard.batches(parts), strict=True):
             yield batch, partial(self._run_e_step, batch, len(part))
@@ -367,27 +378,27 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
     def _run_e_step(
         self, batch: DocumentBatch | None, num_docs: int, stats: EpochStats
     ) -> Statistics | None:
-        """Statistics of this process's documents of a mini-batch; None of no document."""
+        """E-step of this process's documents of a mini-batch; None without documents."""
         self.processes.poll()
         if batch is None:
             return None
         share = batch.num_docs / num_docs
-        everyone = self._include_unmoved
-        return self.e_step.run(batch, self.documents, self.state.step, stats, share, everyone)
+        include = self._include_unmoved
+        return self.e_step.run(batch, self.documents, self.state.step, stats, share, include)
 
     @property
     def _include_unmoved(self) -> bool:
-        """Whether no chain of this epoch can be stuck, as known without asking a GPU."""
+        """Whether chains without a move enter the statistics. The host need not wait to know."""
         state = self.state
-        # After only a few transitions, a chain that has not moved may just have been unlucky.
-        # Dropping it would bias the statistics toward states that are easy to leave.
+        # A chain without a move may be unlucky in its first transitions. Dropping these chains
+        # would bias the statistics towards states with an easy exit.
         if self.e_step.countable_transitions(state.step + 1) < FEWEST_TRANSITIONS:
             return True
         reset = state.step in (0, self.settings.warmup_epochs)
         return not reset and state.history[-1]["stuck"] == 0
 
     def _latent_spread(self) -> dict[str, Tensor]:
-        """How the latent variables of all documents spread."""
+        """Mean and spread of the latent variables over all documents."""
         rows = self.shard.rows.find(self._positions)
         share = self.shard.num_docs / self.num_docs
         return latent_spread(
@@ -396,43 +407,43 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
 
     # -- M-step ----------------------------------------------------------------------------------
 
-    def _begin_average(self, found: Statistics) -> None:
-        """Set the parameters from the statistics of the first epoch."""
+    def _begin_average(self, new: Statistics) -> None:
+        """Set the parameters by the statistics of the first epoch."""
         state = self.state
-        if found.num_docs:
-            state.statistics = found.scaled(self.num_docs / found.num_docs)
-            # In the type of mini-batches': in float64 updates take four times as long.
+        if new.num_docs:
+            state.statistics = new.scaled(self.num_docs / new.num_docs)
+            # Updates in float64 would take four times as long.
             state.statistics.word_counts = state.statistics.word_counts.to(self.model.dtype)
             state.statistics.maximise(self.model)
             state.updates = self.num_batches
 
-    def _maximise(self, found: Statistics) -> None:
-        """Update the parameters from the statistics of a mini-batch."""
+    def _maximise(self, new: Statistics) -> None:
+        """Update the parameters by the statistics of a mini-batch."""
         state = self.state
-        scale = self.num_docs / found.num_docs
+        scale = self.num_docs / new.num_docs
         state.updates += 1
         if state.statistics is None:
-            state.statistics = found.scaled(scale)
+            state.statistics = new.scaled(scale)
         else:
-            state.statistics.blend_(found, self._weight(), scale)
+            state.statistics.blend_(new, self._weight(), scale)
         if self.ascent is None:
             state.statistics.maximise(self.model)
             return
         state.statistics.maximise_prior(self.model)
-        state.optimizer = self.ascent.step(scale * found.word_counts, state.step)
+        state.optimizer = self.ascent.step(scale * new.word_counts, state.step)
 
     def _weight(self) -> float:
-        """The weight of the present mini-batch in the running statistics."""
-        start = self.phases.averaging_start(self.state.phase, self.state.history)
-        until = math.inf if start is None else start * self.num_docs
+        """Weight of the present mini-batch in the running statistics."""
+        epochs = self.phases.averaging_start(self.state.phase, self.state.history)
+        averaging_start = math.inf if epochs is None else epochs * self.num_docs
         size = self.num_docs / self.num_batches
-        step_sizes = StepSizes(self.block_docs, MEMORY_EXPONENT, until)
+        step_sizes = StepSizes(self.block_docs, MEMORY_EXPONENT, averaging_start)
         return step_sizes.weight((self.state.updates - 1) * size, size)
 
     # -- keeping state ---------------------------------------------------------------------------
 
     def after_resume(self) -> None:
-        """Hand the optimiser its state back."""
+        """Load the state of the topics' optimiser."""
         if self.ascent is not None:
             self.ascent.resume(self.state.optimizer)
 
@@ -448,43 +459,47 @@ class MonteCarloRun(ResumableFit[MonteCarloResult]):
         }
 
     def result(self, stop_reason: StopReason) -> MonteCarloResult:
-        """The result at the present state."""
+        """Result at the present state."""
         state, prior = self.state, self.model.prior
         tables = self.collect("means", *(name for name in state.documents if LastDraws.needs(name)))
         empty = torch.from_numpy(self.corpus.lengths == 0)
         if not self.processes.first:
             empty = empty[:0]
-        found = LastDraws.of(tables, empty, self.settings.chains.num_chains)
-        found.rotate(prior.canonicalise_())
-        means = self.with_prior_means(found.means(tables.get("means"), prior.latent))
-        if found.latents and self.processes.first:
-            self._warn(found.moved)
+        last = LastDraws.of(tables, empty, self.settings.chains.num_chains)
+        last.rotate(prior.canonicalise_())
+        means = self.with_prior_means(last.means(tables.get("means"), prior.latent))
+        if last.latents and self.processes.first:
+            self._warn(last.moved)
         return MonteCarloResult(
             history=state.history,
             stop_reason=stop_reason,
-            num_unconverged=state.history[-1]["unconverged"] if found.latents else self.num_docs,
+            num_unconverged=state.history[-1]["unconverged"] if last.latents else self.num_docs,
             means=means,
             objective_name=f"log likelihood at draws of {prior.latent}",
             seconds=state.seconds,
             statistics=state.statistics,
-            posterior=self._kept_chains(found),
+            posterior=self._kept_chains(last),
             corpus=self.corpus,
-            chains=found.latents,
-            moved=found.moved,
+            chains=last.latents,
+            moved=last.moved,
         )
 
-    def _kept_chains(self, found: LastDraws) -> KeptChains:
-        """The chains, to be continued where they have gone on after their warm-up."""
+    def _kept_chains(self, last: LastDraws) -> KeptChains:
+        """Chains of the result. Only chains beyond their warm-up can be continued."""
         settings, num_epochs = self.settings, self.state.step
-        usable = found.moved.all(0)
+        usable = last.moved.all(0)
         if num_epochs <= settings.warmup_epochs:
             usable = torch.zeros_like(usable)
         num_transitions = num_epochs * settings.num_transitions
-        last = found.latents, found.step_size, usable, num_transitions
-        return KeptChains.of(self.model, settings.chains, self.corpus, *last)
+        draws = last.latents, last.step_size, usable, num_transitions
+        return KeptChains.of(self.model, settings.chains, self.corpus, *draws)
 
     def _warn(self, moved: Tensor) -> None:
-        """Warn of chains that are stuck, and of step sizes that no longer fit."""
+        """Warn of stuck chains, and of too long step sizes.
+
+        Warns:
+            ConvergenceWarning: Chains are stuck, or accept less than half of the target.
+        """
         state, index = self.state, torch.from_numpy(self.corpus.nonempty)
         advice = "statistics and means leave them out; use more epochs or num_transitions"
         num_transitions = self.e_step.countable_transitions(state.step)

@@ -33,22 +33,22 @@ from torch_lntm.inference.em.statistics import Statistics, sum_statistics
 from torch_lntm.models import TopicModel
 from torch_lntm.progress import tqdm
 
-#: Step size of the stepwise phase, (updates + 1)^-exponent, and the updates that the running
-#: statistics count for when it begins.
+#: Exponent of the stepwise phase's step size, (updates + 1)^-exponent, and number of updates
+#: ascribed to the running statistics at its beginning.
 STEPWISE_EXPONENT, STEPWISE_OFFSET = 0.5, 10
-#: Updates of the parameters that the stepwise phase aims at, and bounds on its epochs.
+#: Target number of the parameters' updates in the stepwise phase, and bounds on its epochs.
 STEPWISE_UPDATES, STEPWISE_EPOCHS = 80, (2, 10)
-#: Largest excess of a stochastic step over the documents that are solved at once.
+#: Largest ratio of a stochastic step to the documents solved at once, to solve it in one part.
 SLACK = 1.25
-#: Most numbers of warm starts with a row for each stored count that are kept between visits.
+#: Most numbers of warm starts with a row for each stored count, to keep them between visits.
 MAX_KEPT_NUMBERS = 2**28
-#: Settings that a fit must share with a checkpoint to continue it, as they are.
+#: Settings of a fit that must agree with its checkpoint.
 KEPT_SETTINGS = ("start", "start_epochs", "stepwise_epochs", "restarts", "seed")
 
 
 @dataclass(frozen=True)
 class VariationalSettings:
-    """The settings of :class:`VariationalEM`, whose docstring has them."""
+    """Settings of :class:`VariationalEM`. See the docstring of the engine."""
 
     max_iterations: int
     tolerance: float
@@ -66,46 +66,55 @@ class VariationalSettings:
 class VariationalEM(Engine[FitResult]):
     """Fit a topic model by variational EM.
 
-    Three phases. The *start* finds topics with a stepwise EM for a stand-in with a
-    Dirichlet prior (LDA), which costs a few sparse passes per update. The *stepwise* phase runs
-    the model's own posterior on mini-batches, the M-step seeing a running average of the
-    statistics (Cappé & Moulines 2009); the noise of both keeps the fit out of poor local optima,
-    to which EM is prone. *EM* proper
-    then alternates full E-steps and closed-form M-steps (*Khan & Bouchard 2009, eqs 39–42*) until
-    the objective's relative change is below ``tolerance``. How the documents are batched does not
-    change an EM iteration.
+    A fit has three phases. The *start* finds topics by stepwise EM with a stand-in model (LDA with
+    a Dirichlet prior), at a few sparse passes per update. The *stepwise* phase solves the model's
+    own posterior on mini-batches. Its M-step uses a running average of the statistics (*Cappé &
+    Moulines 2009*). The noise of these two phases keeps the fit out of poor local optima, a known
+    weakness of EM. *EM* then alternates full E-steps and closed-form M-steps (*Khan & Bouchard
+    2009, eqs 39–42*) until the objective's relative change is below ``tolerance``. An EM iteration
+    does not depend on the batches.
 
     Args:
         model: The model to fit, in place.
-        guide: The guide whose posterior the E-step solves, over the same model.
-        max_iterations: Bound on the M-steps of EM; one more E-step follows the last. 0 stops after
+        guide: Guide of the E-step, over the same model.
+        max_iterations: Most M-steps of EM. One more E-step follows the last M-step. 0 stops after
             the stochastic phases and an E-step.
-        tolerance: Relative change of the objective at which EM has converged. The default stops
-            after a few iterations, because on held-out words more of them do harm: the stochastic
-            phases' topics generalise better than those of a tightly converged EM
+        tolerance: Relative change of the objective for convergence. The default stops after a few
+            iterations, because further iterations predict held-out words less well: topics of the
+            stochastic phases generalise better than topics of a tightly converged EM
             (``docs/decisions.md``). Use 1e-5 for the optimum of the objective itself.
-        start: ``"lda"``, the start above; ``"documents"``, one epoch of it, from topics
-            made of a few random documents each; ``"model"``, the model as it is.
-        start_epochs: Epochs of the start; by default enough for 1,200 updates, within 3 to 40.
-        stepwise_epochs: Epochs of the stepwise phase, 0 for none; by default enough for 80
-            updates, within 2 to 10, and none with annealing or from ``start="model"``.
-        restarts: Runs of the first two phases from different seeds; EM continues the one with
-            the best objective.
+        start: ``"lda"``: the start above. ``"documents"``: one epoch of it, with initial topics
+            from a few random documents each. ``"model"``: the model as it is.
+        start_epochs: Epochs of the start. Defaults to enough for 1,200 updates, within 3 to 40.
+        stepwise_epochs: Epochs of the stepwise phase. 0 skips the phase. Defaults to enough for 80
+            updates, within 2 to 10, and to 0 with annealing or ``start="model"``.
+        restarts: Runs of the first two phases with different seeds. EM continues the run with the
+            best objective.
         annealing: An :class:`~torch_lntm.inference.Annealing` schedule between the stepwise phase
-            and EM, or ``"ahmed-xing"`` for the paper's.
-        covariance_stride: M-steps see the covariances of one document in so many, which stands for
-            the others; 1 for all documents'. Matters where a covariance costs more than its mean,
-            with the posteriors of Taylor and Laplace, and changes fits by less than a seed does. By
-            default 1 below 32 topics, else 8, or less where batches are small. What covariances
-            add to the objective is estimated alike.
-        max_docs: Documents solved at once, to bound memory; changes results by rounding only. By
-            default from the number of topics.
+            and EM, or ``"ahmed-xing"`` for the schedule of the paper.
+        covariance_stride: Number of documents represented by each covariance in M-steps. 1 uses the
+            covariances of all documents. Larger strides save time for the posteriors of Taylor and
+            Laplace, whose covariances cost more than their means. They change fits by less than a
+            new seed does. Defaults to 1 below 32 topics, 8 below 200 topics, and 8 more for each
+            further 100 topics; small batches have smaller strides. The covariances' part of the
+            objective is estimated from the same documents.
+        max_docs: Documents solved at once, to bound memory. It changes results by rounding only.
+            Defaults to a number by the number of topics.
         seed: Seed of the start's documents and of the batches.
-        progress: Show progress bars on standard error.
+        progress: Whether to show progress bars on standard error.
 
     Raises:
-        ConfigError: A setting that cannot be used.
+        ConfigError: A setting is invalid.
         IncompatibleGuideError: The guide belongs to another model.
+
+    Example:
+        >>> small = lntm.models.ctm(num_topics=4, num_words=train.num_words, seed=0)
+        >>> engine = lntm.inference.VariationalEM(
+        ...     small, lntm.guides.TaylorGuide(small), max_iterations=2, progress=False
+        ... )
+        >>> fit = engine.fit(train[:60])
+        >>> fit.history[-1]["phase"], fit.means.shape
+        ('em', torch.Size([60, 4]))
     """
 
     def __init__(
@@ -164,14 +173,14 @@ class VariationalEM(Engine[FitResult]):
 
 
 class VariationalRun(ResumableFit[FitResult]):
-    """One fit: settings applied to the non-empty documents of a corpus, in a random order.
+    """A fit of the non-empty documents of a corpus, in a random order.
 
     Args:
         model: The model, fitted in place.
-        guide: The guide whose posterior the E-step solves.
+        guide: Guide of the E-step.
         settings: The settings.
-        corpus: The documents; at least one is not empty.
-        processes: The processes that share the fit. Defaults to this one alone.
+        corpus: The documents. At least one has words.
+        processes: The processes of the fit. Defaults to this process alone.
     """
 
     not_restored = frozenset({"sites"})
@@ -191,31 +200,30 @@ class VariationalRun(ResumableFit[FitResult]):
         self.corpus = corpus
         self.order = order = random_order(corpus, settings.seed)
         self.num_tokens = float(corpus.num_tokens)
-        # How many documents are solved at once bounds memory; how many a stochastic step sees is
-        # part of the algorithm, and does not depend on it.
+        # max_docs bounds memory only. step_docs is part of the algorithm and independent of memory.
         length = self.num_tokens / len(order)
         self.step_docs = default_step_docs(len(order), length, model.num_topics)
         stride = settings.covariance_stride or default_stride(guide, self.step_docs)
         self.covariances = CovarianceSample(guide, corpus, order, stride, settings.max_docs)
         self.max_docs = self.covariances.max_docs
-        # The sum of two parts of a step, in float64, takes more memory than a few documents.
+        # A step in two parts would need a sum in float64, with more memory than a few documents.
         if settings.max_docs is None and self.step_docs <= SLACK * self.max_docs:
             self.max_docs = max(self.max_docs, self.step_docs)
-        place = np.arange(len(order))
-        groups = place // self.step_docs, place % self.covariances.stride
+        rank = np.arange(len(order))
+        groups = rank // self.step_docs, rank % self.covariances.stride
         self.shard = DocumentShard(model, corpus, order, self.processes, *groups)
         self.state = FitState()
-        #: Whether there are warm starts with rows for stored counts, and room to keep them.
+        #: Whether to keep warm starts with rows for stored counts.
         self._keeps_entries = (
             guide.warm_start_rows == "entries" and corpus.nnz * model.num_topics <= MAX_KEPT_NUMBERS
         )
-        #: Those of the best restart; a fit that was continued from a file does not know them.
+        #: Statistics of the best restart. They are not in checkpoints.
         self._best_statistics: Statistics | None = None
 
     # -- steps -----------------------------------------------------------------------------------
 
     def steps(self) -> Generator[dict[str, Any]]:
-        """See :meth:`ResumableFit.steps`; the end of an epoch or iteration is one of a step."""
+        """See :meth:`ResumableFit.steps`. A step is an epoch or iteration."""
         state = self.state
         while state.phase in ("start", "stepwise"):
             if state.phase == "start":
@@ -250,7 +258,7 @@ class VariationalRun(ResumableFit[FitResult]):
     # -- phases ----------------------------------------------------------------------------------
 
     def _start(self) -> Iterator[dict[str, Any]]:
-        """Topics, prior and means from the start, or the means alone from the model."""
+        """Set topics, prior and means by the start, or only the means by the model."""
         settings, state, guide = self.settings, self.state, self.guide
         if settings.start != "model":
             start = Start(
@@ -291,39 +299,39 @@ class VariationalRun(ResumableFit[FitResult]):
                 unconverged: int | Tensor = 0
                 with model.topics.updated_often():
                     for batch in with_progress(bar, self._step_batches(parts)):
-                        found = self._step(batch)
-                        objective += found.objective
-                        unconverged += found.num_unconverged
+                        new = self._step(batch)
+                        objective += new.objective
+                        unconverged += new.num_unconverged
                 state.step += 1
-                found_objective = float(objective) / self.num_tokens
-                bar.set_postfix_str(f"{found_objective:.4f} nats/token")
-                yield self._record(found_objective, unconverged=int(unconverged))
+                per_token = float(objective) / self.num_tokens
+                bar.set_postfix_str(f"{per_token:.4f} nats/token")
+                yield self._record(per_token, unconverged=int(unconverged))
 
     def _step_batches(self, parts: list[NDArray[np.int64]]) -> Iterator[DocumentBatch | None]:
-        """This process's documents of each stochastic step; None if it has none of them."""
-        if self.processes.alone:  # EM may have the same batches
+        """This process's documents of each stochastic step, or None."""
+        if self.processes.alone:  # EM may share the cached batches
             return self.shard.local_batches(self.step_docs)
         return self.shard.cached("steps", self.shard.batches(parts))
 
     def _step(self, batch: DocumentBatch | None) -> Statistics:
-        """One update of the parameters; returns the statistics of the step's documents."""
+        """Update the parameters once; returns the statistics of the step's documents."""
         state = self.state
         parts = batch.split(self.max_docs) if batch is not None else []
-        found = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_options))
-        # Each batch stands for the corpus; statistics are kept per token, so that batches of long
-        # and of short documents weigh alike in the topics.
-        scale = self.num_tokens / found.num_tokens
+        new = self.add_up_batch(batch, partial(self._expected, parts, self.guide.step_options))
+        # Each batch represents the corpus. The scale counts tokens, so that batches of long and of
+        # short documents have equal weight in the topics.
+        scale = self.num_tokens / new.num_tokens
         if state.statistics is None:
-            state.statistics = found.scaled(scale)
+            state.statistics = new.scaled(scale)
         else:
             step = float(state.updates) ** -STEPWISE_EXPONENT
-            state.statistics.blend_(found, step, scale)
+            state.statistics.blend_(new, step, scale)
         state.updates += 1
         state.statistics.maximise(self.model)
-        return found
+        return new
 
     def _score(self) -> Iterator[dict[str, Any]]:
-        """Keep this restart if it is the best so far; go to the next, or on with the best."""
+        """Score this restart and keep the best; then start the next, or continue the best."""
         state = self.state
         state.step = 0
         with self._bar("score", 1) as bar:
@@ -335,7 +343,7 @@ class VariationalRun(ResumableFit[FitResult]):
         if scores.index(max(scores)) == state.restart:
             self._best_statistics = statistics
             state.best = {**self.snapshot(), "means": state.documents["means"].clone()}
-        # What is kept of the documents is this restart's, whose topics are not the next one's.
+        # Tables of the documents belong to the topics of this restart.
         state.documents.clear()
         if state.restart + 1 < self.settings.restarts:
             state.restart, state.updates, state.statistics = state.restart + 1, 0, None
@@ -368,14 +376,14 @@ class VariationalRun(ResumableFit[FitResult]):
         state.statistics = None
 
     def _perturb_topics(self) -> None:
-        """Multiply the topics by noise, a stream of its own for every step of the annealing."""
+        """Multiply the topics by noise. Every step of the annealing has its own random numbers."""
         state, topics = self.state, self.model.topics
         assert self.settings.annealing is not None
         key = (self.settings.seed, state.restart, state.step)
         topics.set_(self.settings.annealing.perturbed(topics.mean_probs, key))
 
     def _em(self) -> Iterator[dict[str, Any]]:
-        """Full EM; ends after an E-step, so parameters and posteriors belong together."""
+        """Full EM. It ends after an E-step, so that posteriors match the parameters."""
         state = self.state
         with self._bar("EM", None) as bar:
             while state.step <= self.settings.max_iterations:
@@ -392,14 +400,14 @@ class VariationalRun(ResumableFit[FitResult]):
                 yield self._record(objective)
 
     def _objectives(self, phase: str) -> list[float]:
-        """The objectives of a phase so far, nats per token."""
+        """Past objectives of a phase, nats per token."""
         return [r["objective"] for r in self.state.history if r["phase"] == phase]
 
     def converged(self) -> bool:
-        """Whether the last EM iteration changed the objective by no more than the tolerance.
+        """Whether the last EM iteration changed the objective by at most the tolerance.
 
-        In either direction: the objectives of Taylor, Laplace and expectation propagation are no
-        bounds, and an M-step can lower them a little where EM has come to rest.
+        A small decrease counts too. The objectives of Taylor, Laplace and expectation propagation
+        are no bounds, and an M-step near convergence can lower them a little.
         """
         match self._objectives("em"):
             case [*_, before, last]:
@@ -420,21 +428,21 @@ class VariationalRun(ResumableFit[FitResult]):
     def _expect(
         self, batch: DocumentBatch, temperatures: Mapping[str, Any], options: SolverOptions
     ) -> Statistics:
-        """E-step of one batch from, and to, what is kept of its documents' posteriors."""
+        """E-step of one batch. It starts from tables of the documents, and updates them."""
         self.processes.poll()
         documents, init = self.documents, None
         if self.guide.warm_start_rows == "documents":
             init = documents.read("means", batch)
         elif "sites" in documents:
             init = documents.read("sites", batch)
-        # EM always takes the same sample, so that it has an objective to converge on; the
-        # stochastic phases take another at each epoch.
+        # EM takes the same sample in all iterations, so that its objective can converge. The
+        # stochastic phases change the sample at each epoch.
         offset = self.state.step if self.state.phase == "stepwise" else 0
-        posterior, found = self.covariances.expect(batch, init, offset, options, **temperatures)
+        posterior, new = self.covariances.expect(batch, init, offset, options, **temperatures)
         documents.write("means", batch, posterior.mean)
         if self._keeps_entries:
             documents.write("sites", batch, posterior.warm_start)
-        return found
+        return new
 
     def _sum(
         self,
@@ -442,9 +450,9 @@ class VariationalRun(ResumableFit[FitResult]):
         options: SolverOptions,
         temperatures: Mapping[str, Any] = MappingProxyType({}),
     ) -> Statistics:
-        """E-steps of some batches, their statistics added, with those of all processes."""
-        made = partial(self._expected, batches, options, temperatures)
-        return self.processes.add_up(made, torch.float64)
+        """E-steps of batches, with their statistics summed over all processes."""
+        make = partial(self._expected, batches, options, temperatures)
+        return self.processes.add_up(make, torch.float64)
 
     def _expected(
         self,
@@ -452,7 +460,7 @@ class VariationalRun(ResumableFit[FitResult]):
         options: SolverOptions,
         temperatures: Mapping[str, Any] = MappingProxyType({}),
     ) -> Statistics | None:
-        """E-steps of some batches, their statistics added; None of no batch."""
+        """E-steps of batches, with the sum of their statistics; None without batches."""
         with self.model.topics.cached():
             return sum_statistics(self._expect(batch, temperatures, options) for batch in batches)
 
@@ -460,10 +468,10 @@ class VariationalRun(ResumableFit[FitResult]):
         """Objective of the documents plus the parameters' log prior, nats per token."""
         return (float(statistics.objective) + float(self.model.log_prior())) / self.num_tokens
 
-    # -- what an interruption goes back to -------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Go back to the best restart that has been scored, else to what was kept last."""
+        """Restore the best scored restart, or otherwise the state of the last :meth:`keep`."""
         super().restore()
         state = self.state
         if best := dict(state.best):
@@ -487,7 +495,7 @@ class VariationalRun(ResumableFit[FitResult]):
         }
 
     def result(self, stop_reason: StopReason) -> FitResult:
-        """The result at the present state."""
+        """Result at the present state."""
         state = self.state
         tables = {} if state.phase == "start" else self.collect("means")
         self.model.prior.canonicalise_()
