@@ -63,3 +63,11 @@ def test_document_proportions_of_draws_are_of_a_document_of_the_corpus():
     np.testing.assert_allclose(by_draws.get_xdata(), expected, atol=1e-5)
     with pytest.raises(ConfigError, match=f"document {len(corpus)} is not in ThetaDraws"):
         document_proportions(draws, len(corpus))
+
+
+def test_draws_of_one_document_are_those_of_the_batch():
+    posterior = lntm.guides.LaplaceGuide(make_model()).posterior(small_corpus().batch())
+    position, draws = posterior.document_draws(2, num_samples=7, seed=3)
+    assert position == 2
+    expected = posterior.theta_samples(7, seed=3)[:, 2]
+    np.testing.assert_allclose(draws, expected.double(), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Pictures of a fitted model; they need the extra ``viz``: pip install 'torch-lntm[viz]'."""
+"""Plots of a fitted model. They need the extra ``viz``: pip install 'torch-lntm[viz]'."""
 
 from torch_lntm.plotting.correlations import correlation_graph, correlation_heatmap
 from torch_lntm.plotting.documents import document_proportions

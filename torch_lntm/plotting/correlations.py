@@ -1,4 +1,4 @@
-"""Pictures of the correlations between topics."""
+"""Plots of the correlations between topics."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from torch_lntm.reports.layout import name_lines
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: The smallest correlation that the darkest colour and the widest line may stand for.
+#: Smallest correlation at the end of the colour scale and of the scale of line widths.
 LEAST_LIMIT = 0.3
-#: Most letters in a line of a topic's name in the graph, and the inches that a line takes down.
+#: Most letters in a line of a topic's name in the graph, and the height of a line in inches.
 _LETTERS, _LINE = 16, 0.13
 
 
@@ -37,22 +37,26 @@ def correlation_heatmap(
     cluster: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Correlations between topics as a heat map, blue for negative and orange for positive.
+    """Plot correlations between topics as a heat map: blue is negative, orange positive.
 
-    The colours reach at least from -0.3 to 0.3, so that correlations which hardly differ from 0
-    stay pale.
+    The colour scale covers at least -0.3 to 0.3, so that weak correlations stay pale.
 
     Args:
         model: The model.
-        labels: A name for each topic; by default its number and first words.
-        cluster: Put correlated topics next to each other instead of going by number.
-        ax: Axes to draw into; by default those of a new figure of suitable size.
+        labels: Names of the topics. Defaults to numbers and first words.
+        cluster: Place correlated topics side by side. If False, sort topics by number.
+        ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, or there is another number of labels than of topics.
+        ConfigError: matplotlib is missing, or the numbers of labels and topics differ.
+
+    Example:
+        >>> ax = lntm.plotting.correlation_heatmap(model)
+        >>> ax.get_title(), len(ax.get_yticklabels())
+        ('Topic correlations', 10)
     """
     plt = library("matplotlib.pyplot")
     from matplotlib.colors import LinearSegmentedColormap
@@ -61,7 +65,7 @@ def correlation_heatmap(
     names = labels_or_default(model, labels)
     order = _seriation(correlation) if cluster else np.arange(len(names))
     shown = correlation[np.ix_(order, order)]
-    np.fill_diagonal(shown, np.nan)  # always 1: it would only dull the colours of the others
+    np.fill_diagonal(shown, np.nan)  # The diagonal, always 1, would make all other colours pale.
     size = len(names)
     if ax is None:
         side = min(max(3.5, 0.28 * size + 1.0), 18.0)
@@ -71,9 +75,9 @@ def correlation_heatmap(
     image = ax.imshow(shown, cmap=colours.with_extremes(bad="#d9d9d9"), vmin=-limit, vmax=limit)
     row = ax.get_window_extent().height / ax.figure.dpi * 72 / size  # points
     fontsize = float(np.clip(0.7 * row, 3, 9))
-    upright = 90 if size > 20 else 0  # numbers side by side would run into each other
+    rotation = 90 if size > 20 else 0  # horizontal numbers would overlap
     numbers = [names[k].split(" ")[0] for k in order]
-    ax.set_xticks(range(size), numbers, fontsize=fontsize, rotation=upright)
+    ax.set_xticks(range(size), numbers, fontsize=fontsize, rotation=rotation)
     ax.set_yticks(range(size), [names[k] for k in order], fontsize=fontsize)
     ax.set_xticks(np.arange(size) - 0.5, minor=True)
     ax.set_yticks(np.arange(size) - 0.5, minor=True)
@@ -99,26 +103,31 @@ def correlation_graph(
     labels: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The strongest correlations between topics as a graph: correlated topics lie together.
+    """Plot the strongest correlations between topics as a graph.
 
-    Topics without a line stand in rows below the others. A line bends around the topics that are in
-    its way.
+    Correlated topics lie close together. Topics without a line are in rows at the bottom. Lines
+    bend around other topics.
 
     Args:
         model: The model.
-        shares: ``(num_topics,)`` mean proportions, shown as the areas of the topics.
-        num_edges: Correlations to draw, the strongest first; by default 1.5 for each topic.
-        min_correlation: Absolute value of the weakest correlation to draw.
-        negative: Draw negative correlations too, dashed in blue, not only the positive ones.
-        labels: A name for each topic; by default its number and first words.
-        ax: Axes to draw into; by default those of a new figure.
+        shares: ``(num_topics,)`` mean proportions, shown as areas of the circles.
+        num_edges: Most correlations to draw, the strongest first. Defaults to 1.5 for each topic.
+        min_correlation: Smallest absolute correlation to draw.
+        negative: Also draw negative correlations, as dashed blue lines.
+        labels: Names of the topics. Defaults to numbers and first words.
+        ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, there is another number of labels or shares than of
-            topics, or a number is negative.
+        ConfigError: matplotlib is missing, the numbers of labels, shares and topics differ, or a
+            number is negative.
+
+    Example:
+        >>> ax = lntm.plotting.correlation_graph(model, min_correlation=0.0)
+        >>> ax.get_title()
+        'Correlated topics'
     """
     plt = library("matplotlib.pyplot")
     correlation = model.topic_correlation().detach().cpu().numpy()
@@ -128,25 +137,25 @@ def correlation_graph(
         raise ConfigError(f"{len(shares)} shares for {size} topics; expected as many")
     require_whole(0, num_edges=num_edges)
     require(0, min_correlation=min_correlation)
-    wanted = int(1.5 * size) if num_edges is None else num_edges
-    edges = _strongest(correlation, wanted, min_correlation, negative)
+    max_edges = int(1.5 * size) if num_edges is None else num_edges
+    edges = _strongest(correlation, max_edges, min_correlation, negative)
     linked = sorted({k for edge in edges for k in edge})
     single = [k for k in range(size) if k not in linked]
 
-    topics = _Topics.of(names, shares)
+    topics = _Topics.from_names(names, shares)
     width = max(1.75 * np.sqrt(len(linked)), 1.4 * np.sqrt(len(single)), 3.5)
     height = None
     if ax is not None:
-        # A layout gives axes their places when the figure is drawn.
+        # A layout engine sets the position of axes only when it draws the figure.
         ax.figure.canvas.figure.draw_without_rendering()
         window = ax.get_window_extent()
         width, height = window.width / ax.figure.dpi, window.height / ax.figure.dpi
     points = lay_out_topics(correlation, linked, single, topics.room, float(width), height)
-    edge_of = [points - topics.room, points + topics.room]
+    extents = [points - topics.room, points + topics.room]
     points[:, 1] += topics.below
     curves = [route_line(points, i, j) for i, j in edges]
-    left, right = _limits(0, *edge_of, *curves)
-    low, high = _limits(1, *edge_of, *curves)
+    left, right = _limits(0, *extents, *curves)
+    low, high = _limits(1, *extents, *curves)
     if ax is None:
         _, ax = plt.subplots(figsize=(right - left + 0.2, high - low + 0.8), layout="constrained")
     limit = max([LEAST_LIMIT, *(abs(correlation[edge]) for edge in edges)])
@@ -168,11 +177,11 @@ class _Topics(NamedTuple):
     """The topics of the graph.
 
     Attributes:
-        numbers: Their numbers.
-        names: The lines of their names.
-        areas: ``(num_topics,)`` square points of their circles.
-        below: ``(num_topics,)`` inches from the middle of circle and name up to the circle's.
-        room: ``(num_topics, 2)`` half the inches that circle and name take, across and down.
+        numbers: Numbers of the topics.
+        names: Lines of the topics' names.
+        areas: ``(num_topics,)`` areas of the circles, square points.
+        below: ``(num_topics,)`` inches from the middle of circle and name to the circle's centre.
+        room: ``(num_topics, 2)`` half the width and height of circle and name, inches.
     """
 
     numbers: tuple[str, ...]
@@ -182,21 +191,21 @@ class _Topics(NamedTuple):
     room: np.ndarray
 
     @classmethod
-    def of(cls, names: Sequence[str], shares: Sequence[float] | Tensor | None) -> _Topics:
-        """Topics of some names and shares."""
+    def from_names(cls, names: Sequence[str], shares: Sequence[float] | Tensor | None) -> _Topics:
+        """Topics with sizes from names and shares."""
         size = len(names)
         weights = np.full(size, 1 / size) if shares is None else np.asarray(shares, dtype=float)
         areas = 130 + 600 * weights / max(float(weights.max()), 1e-12)
         numbers, words = zip(*(name.partition(" ")[::2] for name in names), strict=True)
         lines = [name_lines(text, _LETTERS) for text in words]
-        below = np.array([_LINE * len(one) for one in lines]) / 2
+        below = np.array([_LINE * len(name) for name in lines]) / 2
         radii = np.sqrt(areas) / 2 / 72
         room = np.stack([np.full(size, TOPIC_WIDTH / 2), radii + below + 0.03], -1)
         return cls(numbers, lines, areas, below, room)
 
 
 def _draw_topics(ax: Axes, points: np.ndarray, topics: _Topics) -> None:
-    """Circles with the topics' numbers, and their names below."""
+    """Draw circles with the topics' numbers, and names below."""
     ax.scatter(
         points[:, 0],
         points[:, 1],
@@ -218,13 +227,13 @@ def _draw_topics(ax: Axes, points: np.ndarray, topics: _Topics) -> None:
             fontsize=7.5,
             linespacing=1.0,
             zorder=3,
-            # Lines end behind it: none goes through a name.
+            # The white box hides lines behind the name.
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
         )
 
 
 def _draw_line(ax: Axes, curve: np.ndarray, correlation: float, limit: float) -> None:
-    """The line of a correlation, as wide as the correlation is strong."""
+    """Draw the line of a correlation, with a width for its strength."""
     ax.plot(
         *curve.T,
         color=POSITIVE if correlation > 0 else NEGATIVE,
@@ -235,21 +244,21 @@ def _draw_line(ax: Axes, curve: np.ndarray, correlation: float, limit: float) ->
     )
 
 
-def _limits(axis: int, *places: np.ndarray) -> tuple[float, float]:
-    """The least and the greatest coordinate of some places."""
-    values = np.concatenate([place[:, axis] for place in places])
+def _limits(axis: int, *points: np.ndarray) -> tuple[float, float]:
+    """Smallest and largest coordinate of arrays of points."""
+    values = np.concatenate([array[:, axis] for array in points])
     return float(values.min()), float(values.max())
 
 
 def _width(strength: float) -> float:
-    """Points of a line, by the correlation's share of the largest on the scale."""
+    """Width of a line in points, for a correlation divided by the end of the scale."""
     return 0.5 + 3.5 * strength
 
 
 def _explain_lines(
     ax: Axes, limit: float, negative: bool, any_edges: bool, min_correlation: float
 ) -> None:
-    """A legend of what the lines mean."""
+    """Draw a legend of the lines."""
     from matplotlib.lines import Line2D
 
     if not any_edges:
@@ -277,7 +286,7 @@ def _explain_lines(
 def _strongest(
     correlation: np.ndarray, number: int, least: float, negative: bool
 ) -> list[tuple[int, int]]:
-    """The pairs of topics with the strongest correlations."""
+    """Pairs of topics with the strongest correlations."""
     rows, columns = np.triu_indices(len(correlation), 1)
     strength = correlation[rows, columns]
     strength = np.abs(strength) if negative else strength
@@ -287,7 +296,7 @@ def _strongest(
 
 
 def _seriation(correlation: np.ndarray) -> np.ndarray:
-    """An order of the topics that puts correlated ones next to each other."""
+    """An order of the topics with correlated topics side by side."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 

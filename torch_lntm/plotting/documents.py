@@ -1,25 +1,30 @@
-"""Pictures of documents' topics."""
+"""Plots of the topics of a document."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from torch_lntm import noise
 from torch_lntm.errors import ConfigError
-from torch_lntm.inference import ThetaDraws
 from torch_lntm.plotting.style import NEGATIVE, library, rule
-from torch_lntm.posteriors import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+class DocumentDraws(Protocol):
+    """A source of draws of documents' topic proportions, such as a posterior or ``ThetaDraws``."""
+
+    def document_draws(self, document: int, num_samples: int, seed: int) -> tuple[int, Tensor]:
+        """Position of a document in its corpus, and draws ``(num_samples, num_topics)``."""
+
+
 def document_proportions(
-    posterior: Posterior | ThetaDraws,
+    posterior: DocumentDraws,
     document: int = 0,
     *,
     level: float = 0.9,
@@ -29,42 +34,35 @@ def document_proportions(
     num_topics: int | None = 12,
     ax: Axes | None = None,
 ) -> Axes:
-    """One document's topic proportions: posterior means with equal-tailed intervals.
+    """Plot a document's topic proportions: posterior means with equal-tailed intervals.
 
     Args:
-        posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws of a corpus, such
-            as ``inference.theta_draws(result.posterior, corpus)``.
-        document: Position of the document in the batch, or in the corpus.
-        level: Probability that each interval covers.
+        posterior: The posterior of a batch, ``guide.posterior(batch)``; or draws for a corpus,
+            ``inference.theta_draws(result.posterior, corpus)``.
+        document: Position of the document in the batch, or in the corpus for draws.
+        level: Posterior probability of each interval.
         num_samples: Draws behind the means and intervals.
         seed: Seed of the draws from a posterior.
-        labels: A name for each topic, such as :func:`topic_labels` gives; by default its number.
-        num_topics: How many of the largest to show; None for all.
-        ax: Axes to draw into; by default those of a new figure of suitable size.
+        labels: Names of the topics, such as :func:`topic_labels`. Defaults to numbers.
+        num_topics: Number of topics to show, the largest first; None for all.
+        ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, there is no such document, a level outside (0, 1), or
-            another number of labels than of topics.
+        ConfigError: matplotlib is missing, the document does not exist, the level is outside
+            (0, 1), or the numbers of labels and topics differ.
+
+    Example:
+        >>> ax = lntm.plotting.document_proportions(guide.posterior(batch), num_topics=3)
+        >>> len(ax.get_yticklabels())
+        3
     """
     plt = library("matplotlib.pyplot")
     if not 0 < level < 1:
         raise ConfigError(f"level is {level}; expected a probability between 0 and 1")
-    if isinstance(posterior, ThetaDraws):
-        if document not in posterior.rows:
-            raise ConfigError(f"document {document} is not in {posterior!r}")
-        position = document
-        draws = posterior.take(np.array([document]), num_samples).theta[:, 0].double()
-    else:
-        num_docs = posterior.num_docs
-        if not -num_docs <= document < num_docs:
-            raise ConfigError(f"document {document} of a posterior of {num_docs} documents")
-        row = slice(document % num_docs, document % num_docs + 1)
-        position = int(posterior.index[row])
-        key = noise.document_keys(seed, posterior.index[row], num_samples)
-        draws = posterior.theta(posterior.draw(key, row))[:, 0].cpu()
+    position, draws = posterior.document_draws(document, num_samples, seed)
     tail = (1 - level) / 2
     lower, upper = torch.quantile(draws, torch.tensor([tail, 1 - tail]).double(), dim=0).numpy()
     mean = draws.mean(0).numpy()

@@ -1,4 +1,4 @@
-"""Pictures of effects: expected topic proportions over a column."""
+"""Plots of effects: expected topic proportions over a column."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch_lntm.reports.layout import shorten
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Okabe and Ito's colours, which every common colour blindness tells apart.
+#: Okabe and Ito's colours, distinguishable with all common types of colour blindness.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", NEUTRAL)
-#: Inches of a figure, and more of them for each level or line of the legend.
+#: Width and height of a figure in inches, and additional height for each level or legend line.
 WIDTH, HEIGHT, PER_LEVEL = 7.0, 3.6, 0.22
 
 
 class Series(NamedTuple):
-    """What is drawn in one colour.
+    """Values and proportions that share a colour.
 
     Attributes:
-        label: Its name.
+        label: Name in the legend.
         values: Values of the column.
-        proportions: ``(num_values, 3)`` expected proportions, lower and upper ends of their
+        proportions: ``(num_values, 3)`` expected proportions, lower and upper ends of the
             intervals.
     """
 
@@ -44,14 +44,14 @@ def plot_effects(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """Expected proportions with intervals: lines over numbers and dates, points at levels.
+    """Plot expected proportions with intervals: lines over numbers and dates, points at levels.
 
     Args:
-        series: What to draw.
+        series: The series to draw.
         name: Name of the column.
         kind: ``"number"``, ``"date"`` or ``"text"``.
         level: Probability of the intervals.
-        ax: Where to draw; by default the axes of a new figure.
+        ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
         The axes.
@@ -61,34 +61,36 @@ def plot_effects(
     """
     plt = library("matplotlib.pyplot")
     if ax is None:
-        rows = len(series[0].values) if kind == "text" else 1  # those of the legend at least
-        more = PER_LEVEL * len(series) * rows
-        _, ax = plt.subplots(figsize=(WIDTH, max(HEIGHT, 1.0 + more)), layout="constrained")
-    for j, one in enumerate(series):
-        colour, label = COLOURS[j % len(COLOURS)], shorten(one.label, NAME_LETTERS)
-        mean, lower, upper = one.proportions.T
+        rows = (
+            len(series[0].values) if kind == "text" else 1
+        )  # the legend has a line for each series
+        height = max(HEIGHT, 1.0 + PER_LEVEL * len(series) * rows)
+        _, ax = plt.subplots(figsize=(WIDTH, height), layout="constrained")
+    for j, line in enumerate(series):
+        colour, label = COLOURS[j % len(COLOURS)], shorten(line.label, NAME_LETTERS)
+        mean, lower, upper = line.proportions.T
         if kind == "text":
-            # One place for each level, the series side by side within it.
-            at = np.arange(len(one.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
+            # Each level has a row, in which the series lie side by side.
+            y = np.arange(len(line.values)) + 0.6 * ((j + 0.5) / len(series) - 0.5)
             ax.errorbar(
-                mean, at, xerr=[mean - lower, upper - mean], fmt="o", color=colour, label=label
+                mean, y, xerr=[mean - lower, upper - mean], fmt="o", color=colour, label=label
             )
             continue
-        x = np.array(one.values, "datetime64[D]" if kind == "date" else np.float64)
+        x = np.array(line.values, "datetime64[D]" if kind == "date" else np.float64)
         ax.plot(x, mean, color=colour, label=label)
         ax.fill_between(x, lower, upper, color=colour, alpha=0.2, linewidth=0)
-    said = f"expected proportion, {level:.0%} intervals"
+    axis_label = f"expected proportion, {level:.0%} intervals"
     if kind == "text":
         values = series[0].values
         ax.set_yticks(range(len(values)), [shorten(str(value), NAME_LETTERS) for value in values])
-        ax.set_xlabel(said)
+        ax.set_xlabel(axis_label)
         ax.set_ylabel(name)
         for between in np.arange(1, len(values)) - 0.5:
             ax.axhline(between, color=GRID, linewidth=0.8, zorder=0)
         ax.set_ylim(len(values) - 0.5, -0.5)
     else:
         ax.set_xlabel(name)
-        ax.set_ylabel(said)
+        ax.set_ylabel(axis_label)
         if kind == "date":
             ax.tick_params(axis="x", rotation=30)
         elif is_skewed(np.array(series[0].values, np.float64)):

@@ -1,4 +1,4 @@
-"""Where the topics of a graph lie, and which way the lines between them take."""
+"""Layout of a graph of topics: positions, and lines that bend around topics."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from torch_lntm.reports.layout import avoid_overlaps, plane_coordinates
 
-#: Inches that a topic's circle with its name takes across.
+#: Width of a topic's circle and name in inches.
 TOPIC_WIDTH = 1.15
-#: Inches from one row of topics without a line to the next.
+#: Distance between rows of topics without a line, inches.
 _ROW = 0.7
-#: What a line's bend counts for against one topic in its way, as a multiple of the bend.
+#: Cost of a line's bend, relative to the cost of crossing a topic.
 _BEND_COST = 3.0
-#: How far lines may bend sideways, as shares of their length; the straight one first.
+#: Candidate bends of lines, as shares of their length; the straight line first.
 _BENDS = (0.0, 0.12, -0.12, 0.25, -0.25, 0.4, -0.4)
-#: Inches from a topic's place to the edges of its circle and name: left, right, down, up.
+#: Inches from a topic's position to the edges of its circle and name: left, right, down, up.
 _LEFT, _RIGHT, _DOWN, _UP = 0.35, 0.35, 0.3, 0.15
 
 
@@ -28,18 +28,18 @@ def lay_out_topics(
     width: float,
     height: float | None = None,
 ) -> np.ndarray:
-    """Places of topics in a picture, correlated topics close to each other.
+    """Positions of topics in a graph, correlated topics close together.
 
     Args:
         correlation: ``(num_topics, num_topics)`` correlations.
-        linked: Topics with a line to another.
-        single: Topics without a line, which are placed in rows below.
-        room: ``(num_topics, 2)`` half the inches that each topic takes, across and down.
-        width: Inches of the picture across.
-        height: Inches of the picture down. By default as many as the topics need.
+        linked: Topics with a line.
+        single: Topics without a line, for the rows at the bottom.
+        room: ``(num_topics, 2)`` half the width and height of each topic, inches.
+        width: Width of the graph, inches.
+        height: Height of the graph, inches. Defaults to the height that the topics need.
 
     Returns:
-        ``(num_topics, 2)`` inches; the second coordinate grows upwards.
+        ``(num_topics, 2)`` positions in inches, the second coordinate upwards.
     """
     points = np.zeros((len(correlation), 2))
     if linked:
@@ -51,14 +51,14 @@ def lay_out_topics(
     columns = _columns(width)
     for row in range(-(-len(single) // columns)):
         topics = list(single[row * columns : (row + 1) * columns])
-        places = np.arange(len(topics)) - (min(columns, len(single)) - 1) / 2
-        points[topics, 0] = width / 2 + places * TOPIC_WIDTH
+        offsets = np.arange(len(topics)) - (min(columns, len(single)) - 1) / 2
+        points[topics, 0] = width / 2 + offsets * TOPIC_WIDTH
         points[topics, 1] = -(row + 0.5) * _ROW
     return points
 
 
 def rows_height(number: int, width: float) -> float:
-    """Inches down that rows of topics without a line take in a picture of some inches across."""
+    """Height in inches of the rows of ``number`` topics without a line, for a graph's width."""
     return _ROW * -(-number // _columns(width))
 
 
@@ -67,15 +67,15 @@ def _columns(width: float) -> int:
 
 
 def route_line(points: np.ndarray, start: int, end: int) -> np.ndarray:
-    """A line between two topics that bends around the others, as little as it can.
+    """A line between two topics with the smallest bend around other topics.
 
     Args:
-        points: ``(num_topics, 2)`` places in inches.
-        start: One topic.
-        end: The other.
+        points: ``(num_topics, 2)`` positions of the topics in inches.
+        start: Topic at the start of the line.
+        end: Topic at the end of the line.
 
     Returns:
-        ``(num_points, 2)`` places along the line.
+        ``(num_points, 2)`` points along the line.
     """
     a, b = points[start], points[end]
     others = np.delete(points, [start, end], axis=0)
@@ -83,7 +83,7 @@ def route_line(points: np.ndarray, start: int, end: int) -> np.ndarray:
     share = np.linspace(0, 1, 41)[:, None]
     best, least = None, np.inf
     for bend in _BENDS:
-        # A quadratic Bézier curve; its middle is half as far off as its control point.
+        # A quadratic Bézier curve. Its midpoint is half as far from the chord as its control point.
         control = (a + b) / 2 + 2 * bend * sideways
         line = (1 - share) ** 2 * a + 2 * share * (1 - share) * control + share**2 * b
         gap = line[:, None] - others

@@ -1,9 +1,9 @@
-"""Pictures of how fits compare by their number of topics."""
+"""Plots that compare fits by their number of topics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from torch_lntm.plotting.style import NEGATIVE, POSITIVE, library, rule
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Panels in a row, and inches of each.
+#: Panels in a row, and width and height of a panel in inches.
 COLUMNS, PANEL = 3, (3.2, 2.5)
 
 
@@ -22,11 +22,11 @@ def plot_selection(
     criteria: Mapping[str, NDArray[np.float64]],
     chosen: int,
 ) -> Figure:
-    """One panel for each criterion over the number of topics, with standard errors.
+    """Plot criteria over the number of topics, with standard errors, in a panel for each.
 
     Args:
-        num_topics: The numbers of topics.
-        criteria: ``(num_fits, 2)`` values and standard errors by the names of the criteria.
+        num_topics: Numbers of topics of the fits.
+        criteria: ``(num_fits, 2)`` values and standard errors, by name of the criterion.
         chosen: The number of topics to mark.
 
     Returns:
@@ -54,5 +54,4 @@ def plot_selection(
         rule(ax, "y")
     for ax in axes.flat[len(criteria) :]:
         ax.set_visible(False)
-    found: Figure = figure
-    return found
+    return cast("Figure", figure)

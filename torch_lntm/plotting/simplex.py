@@ -1,4 +1,4 @@
-"""Pictures of the proportions of three topics, which are points of a triangle."""
+"""Plots of the proportions of three topics as points of a triangle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_lntm.plotting.style import DIVERGING, NEUTRAL, POSITIVE, library
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Where the three topics are: left, right and top, in an equilateral triangle of side 1.
+#: Corners of the three topics: left, right and top of an equilateral triangle of side 1.
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 
 
@@ -26,23 +26,28 @@ def simplex_plot(
     grid_size: int = 30,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws of the proportions of three topics as a density on the triangle.
+    """Plot draws of the proportions of three topics as a density on a triangle.
 
-    A corner is a document of one topic, the centre one with equal shares of the three. Darker cells
-    have more draws.
+    A corner is a document with a single topic. The centre is a document with equal shares. Darker
+    cells have more draws.
 
     Args:
-        draws: ``(..., 3)`` proportions, as ``posterior.theta_samples(5000)[:, 0]`` gives.
-        point: ``(3,)`` proportions to mark with a cross, as the true ones or a mean.
+        draws: ``(..., 3)`` proportions, such as ``posterior.theta_samples(5000)[:, 0]``.
+        point: ``(3,)`` proportions to mark with a cross, such as the mean.
         labels: Names of the topics at the corners: left, right, top.
         grid_size: Cells along a side.
-        ax: Axes to draw into; by default those of a new figure.
+        ax: Axes to draw into. Defaults to a new figure.
 
     Returns:
         The axes.
 
     Raises:
-        ConfigError: matplotlib is missing, there are other than three topics, or no draws.
+        ConfigError: matplotlib is missing, the number of topics is not 3, or there are no draws.
+
+    Example:
+        >>> draws = torch.distributions.Dirichlet(torch.ones(3)).sample((1000,))
+        >>> len(lntm.plotting.simplex_plot(draws).texts)
+        3
     """
     plt = library("matplotlib.pyplot")
     from matplotlib.colors import LinearSegmentedColormap
@@ -55,11 +60,11 @@ def simplex_plot(
         )
     if ax is None:
         _, ax = plt.subplots(figsize=(3.0, 2.8), layout="constrained")
-    places = draws.reshape(-1, 3).double().cpu().numpy() @ CORNERS
+    points = draws.reshape(-1, 3).double().cpu().numpy() @ CORNERS
     colours = LinearSegmentedColormap.from_list("white_blue", ["#ffffff", *DIVERGING[2::-1]])
     ax.hexbin(
-        places[:, 0],
-        places[:, 1],
+        points[:, 0],
+        points[:, 1],
         gridsize=(grid_size, int(grid_size / 2)),
         extent=(0, 1, 0, CORNERS[2, 1]),
         cmap=colours,
@@ -70,14 +75,14 @@ def simplex_plot(
     if point is not None:
         x, y = point.double().cpu().numpy() @ CORNERS
         ax.plot(x, y, "x", color=POSITIVE, markersize=8, markeredgewidth=2.0)
-    for (x, y), name, above in zip(CORNERS, labels, (False, False, True), strict=True):
+    for (x, y), name, at_top in zip(CORNERS, labels, (False, False, True), strict=True):
         ax.annotate(
             name,
             (x, y),
-            xytext=(0, 3 if above else -3),
+            xytext=(0, 3 if at_top else -3),
             textcoords="offset points",
             ha="center",
-            va="bottom" if above else "top",
+            va="bottom" if at_top else "top",
             fontsize=8,
             parse_math=False,
         )

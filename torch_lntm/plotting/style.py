@@ -1,4 +1,4 @@
-"""What the pictures share: colours, names of topics and the libraries that draw."""
+"""Shared parts of the plots: colours, style, names of topics, and the import of matplotlib."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch_lntm.reports.labels import topic_labels
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Blue and orange, which every common colour blindness tells apart, and the map between them.
+#: Blue and orange, distinguishable with all common types of colour blindness, and a map between.
 NEGATIVE, POSITIVE, NEUTRAL = "#2166ac", "#c25b00", "#4d4d4d"
 DIVERGING = ("#123c69", NEGATIVE, "#92c5de", "#f7f7f7", "#f9be82", POSITIVE, "#7a3600")
-#: Colour of lines that help to read.
+#: Colour of grid lines.
 GRID = "#dddddd"
-#: Most letters of a name beside or below a picture.
+#: Most letters of a name beside or below a plot.
 NAME_LETTERS = 48
-#: What is told apart by colour, in this order; the colours differ in lightness too.
+#: Colours of lines and groups, in order. The colours also differ in lightness.
 PALETTE = (NEGATIVE, POSITIVE, "#35a08a", "#8d5aa6", NEUTRAL)
 
 
 def use_style() -> None:
-    """Make matplotlib's figures look like those of this package: palette, grid, frame and sizes.
+    """Set matplotlib's style to the style of this package: palette, grid, frame and sizes.
 
-    It changes ``matplotlib.rcParams`` until they are changed again.
+    The function changes ``matplotlib.rcParams``, which affects all later figures.
 
     Raises:
         ConfigError: matplotlib is missing.
@@ -53,10 +53,10 @@ def use_style() -> None:
 
 
 def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[str]:
-    """The names given, or those of :func:`~torch_lntm.reports.topic_labels`.
+    """Checked names of topics. Defaults to :func:`~torch_lntm.reports.topic_labels`.
 
     Raises:
-        ConfigError: There is another number of names than of topics.
+        ConfigError: The numbers of names and topics differ.
     """
     names = topic_labels(model) if labels is None else list(labels)
     if len(names) != model.num_topics:
@@ -65,20 +65,20 @@ def labels_or_default(model: TopicModel, labels: Sequence[str] | None) -> list[s
 
 
 def rule(ax: Axes, axis: Literal["x", "y"]) -> None:
-    """Leave of grid and frame what helps to read numbers off one axis."""
+    """Reduce grid and frame to the lines that help to read one axis."""
     ax.grid(False)
     ax.grid(axis=axis, color=GRID, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    if axis == "x":  # the rows have names, and no numbers
+    if axis == "x":  # the rows have names without ticks
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
 
 
 def library(module: str) -> Any:
-    """A module that draws.
+    """Import a plotting module.
 
     Raises:
-        ConfigError: It cannot be imported; the message says what to install.
+        ConfigError: The module cannot be imported. The message names the extra to install.
     """
     return import_extra(module, "viz", "plotting")

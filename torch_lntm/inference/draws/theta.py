@@ -228,6 +228,26 @@ class ThetaDraws:
             draw, keep = self._select, False
         return replace(self, draw=draw, rows=rows, num_draws=num_draws, keep=keep)
 
+    def document_draws(
+        self, document: int, num_samples: int = 1000, seed: int = 0
+    ) -> tuple[int, Tensor]:
+        """Draws of one document's topic proportions.
+
+        Args:
+            document: Position of the document in the corpus.
+            num_samples: Most draws; see :meth:`take`.
+            seed: Ignored: the source of the draws has its own seed.
+
+        Returns:
+            The document's position, and the draws ``(num_draws, num_topics)``, float64.
+
+        Raises:
+            ConfigError: The document is not among :attr:`rows`.
+        """
+        if document not in self.rows:
+            raise ConfigError(f"document {document} is not in {self!r}")
+        return document, self.take(np.array([document]), num_samples).theta[:, 0].double()
+
     @property
     def theta(self) -> Tensor:
         """All draws ``(num_draws, num_docs, num_topics)``, in the order of :attr:`rows`."""
