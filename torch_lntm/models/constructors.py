@@ -292,7 +292,7 @@ def _learn_columns(
     num_words: int | Corpus,
     prevalence: str | Covariates | Mapping[str, Any] | None = None,
     content: str | Groups | Mapping[str, Any] | None = None,
-    **others: Any,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """Replacements for arguments of :func:`stm`, learned from the training documents."""
     if not isinstance(num_words, Corpus):
@@ -303,7 +303,7 @@ def _learn_columns(
             )
         return {}
     corpus = num_words
-    words = others.get("vocabulary", corpus.vocabulary)
+    words = arguments.get("vocabulary", corpus.vocabulary)
     learned: dict[str, Any] = {"num_words": corpus.num_words, "vocabulary": words}
     if content is not None and not isinstance(content, Groups | Mapping):
         learned["content"] = Groups.of(corpus, content)

@@ -491,10 +491,10 @@ class TopicModel(VersionedPickle, nn.Module):
         if None in (corpus.vocabulary, self.vocabulary) or corpus.vocabulary == self.vocabulary:
             return self.prior.encode(self.topics.encode(corpus))
         pairs = enumerate(zip(corpus.vocabulary or (), self.vocabulary or (), strict=True))
-        column, (theirs, ours) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
+        column, (word, expected) = next((v, pair) for v, pair in pairs if pair[0] != pair[1])
         raise ConfigError(
             f"the corpus has other words than the model, or has them in another order: column "
-            f"{column} is {theirs!r}, in the model {ours!r}; {remedy}"
+            f"{column} is {word!r}, in the model {expected!r}; {remedy}"
         )
 
     def _check_dtype(self) -> None:

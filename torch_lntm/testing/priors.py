@@ -82,40 +82,40 @@ def _draw(space: LatentSpace, batch: DocumentBatch, seed: int = 0) -> Tensor:
 # -- spaces --------------------------------------------------------------------------------------
 
 
-def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, what: str) -> None:
+def _check_space(space: LatentSpace, model: TopicModel, batch: DocumentBatch, name: str) -> None:
     """Shapes, derivatives and selections of a space."""
     z = _draw(space, batch)
     rows = batch.num_docs
-    check(tuple(z.shape) == (rows, space.dim), f"{what}: draw has shape {tuple(z.shape)}")
-    check(space.sites[-1] == model.prior.latent, f"{what}: the last site must be the main site")
+    check(tuple(z.shape) == (rows, space.dim), f"{name}: draw has shape {tuple(z.shape)}")
+    check(space.sites[-1] == model.prior.latent, f"{name}: the last site must be the main site")
     logits, latents = space.logits(z), space.latents(z)
-    check(tuple(logits.shape) == (rows, model.num_topics), f"{what}: logits {tuple(logits.shape)}")
-    check(tuple(latents) == space.sites, f"{what}: latents() has other sites than `sites`")
+    check(tuple(logits.shape) == (rows, model.num_topics), f"{name}: logits {tuple(logits.shape)}")
+    check(tuple(latents) == space.sites, f"{name}: latents() has other sites than `sites`")
     theta = model.prior.theta(latents[model.prior.latent])
-    equal(torch.softmax(logits, -1), theta, f"{what}: logits() and latents() differ in theta")
+    equal(torch.softmax(logits, -1), theta, f"{name}: logits() and latents() differ in theta")
     density = space.log_density(z)
-    check(tuple(density.shape) == (rows,), f"{what}: log_density has shape {tuple(density.shape)}")
+    check(tuple(density.shape) == (rows,), f"{name}: log_density has shape {tuple(density.shape)}")
     gradient = torch.autograd.functional.jacobian(lambda x: space.log_density(x).sum(), z)
-    equal(space.gradient(z), gradient, f"{what}: gradient() is not that of log_density()")
+    equal(space.gradient(z), gradient, f"{name}: gradient() is not that of log_density()")
     weights = torch.linspace(-1.0, 1.0, logits.numel(), dtype=z.dtype).view_as(logits)
     pulled = torch.autograd.functional.jacobian(lambda x: (space.logits(x) * weights).sum(), z)
-    equal(space.pull(weights, z), pulled, f"{what}: pull() is not the chain rule of logits()")
+    equal(space.pull(weights, z), pulled, f"{name}: pull() is not the chain rule of logits()")
     if space.affine is not None:
         loc, loading = space.affine
-        equal(loc + z @ loading.double(), logits, f"{what}: affine is not logits()")
-        equal(space.gradient(z), -z, f"{what}: affine, but z is not standard normal")
+        equal(loc + z @ loading.double(), logits, f"{name}: affine is not logits()")
+        equal(space.gradient(z), -z, f"{name}: affine, but z is not standard normal")
     keys = noise.document_keys(1, batch.index, 1)[0]
     at = space.place(latents[model.prior.latent], keys)
     equal(
         model.prior.theta(space.latents(at)[model.prior.latent]),
         theta,
-        f"{what}: place() gives the main site another value",
+        f"{name}: place() gives the main site another value",
         1e-5,
     )
     some = torch.tensor([rows - 1, 0])
     part = space.select(some)
-    equal(part.logits(z[some]), logits[some], f"{what}: select() changes logits()")
-    equal(part.log_density(z[some]), density[some], f"{what}: select() changes log_density()")
+    equal(part.logits(z[some]), logits[some], f"{name}: select() changes logits()")
+    equal(part.log_density(z[some]), density[some], f"{name}: select() changes log_density()")
 
 
 def _by_document(
@@ -182,12 +182,12 @@ def _affine_densities(
     densities log-quadratic in these directions, such as a normal eta's.
     """
     basis = contrast_basis(model.num_topics).to(z)
-    others = space.sites[:-1]
+    further_sites = space.sites[:-1]
     sizes = {name: s["value"].shape[-1] for name, s in latent_sites(model, batch).items()}
 
     def identified(part: LatentSpace, x: Tensor) -> Tensor:
         values = part.latents(x)
-        return torch.cat([*(values[name] for name in others), part.logits(x) @ basis.mT], -1)
+        return torch.cat([*(values[name] for name in further_sites), part.logits(x) @ basis.mT], -1)
 
     jacobian = _by_document(identified, space, z)
     actual = space.log_density(z) - torch.linalg.slogdet(jacobian).logabsdet
@@ -203,9 +203,9 @@ def _affine_densities(
     absent = [name for name in sizes if name not in space.sites]
     expected = []
     for d in range(batch.num_docs):
-        one = batch.select(torch.tensor([d]))
+        document = batch.select(torch.tensor([d]))
 
-        def density(free: Tensor, d: int = d, one: DocumentBatch = one) -> Tensor:
+        def density(free: Tensor, d: int = d, document: DocumentBatch = document) -> Tensor:
             values = {name: value[d : d + 1] for name, value in at.items()}
             main = model.prior.latent
             values[main] = values[main] + free[: len(null)] @ null
@@ -213,7 +213,7 @@ def _affine_densities(
             for name in absent:
                 values[name] = free[None, start : start + sizes[name]]
                 start += sizes[name]
-            return _site_log_prob(model, one, values).sum()
+            return _site_log_prob(model, document, values).sum()
 
         origin = z.new_zeros(len(null) + sum(sizes[name] for name in absent))
         value = density(origin)
@@ -232,19 +232,19 @@ def _check_draws(space: LatentSpace, model: TopicModel, batch: DocumentBatch) ->
     """Draws of the space have the mean and the spread of the program's."""
     num_draws = 4000
     keys = noise.document_keys(2, batch.index, num_draws)
-    ours = space.latents(space.draw(keys).double())
+    space_draws = space.latents(space.draw(keys).double())
     with pyro.plate("draws", num_draws, dim=-2), torch.random.fork_rng():
         torch.manual_seed(0)
         trace: Any = poutine.trace(poutine.block(model, hide=["counts"])).get_trace(batch)
     for site in space.sites:
-        theirs = trace.nodes[site]["value"].detach()
-        for what, f in (("means", lambda x: x), ("squares", torch.square)):
-            one, two = f(ours[site]), f(theirs)
-            error = ((one.var(0) + two.var(0)) / num_draws).sqrt()
-            distance = (one.mean(0) - two.mean(0)).abs()
+        program_draws = trace.nodes[site]["value"].detach()
+        for name, f in (("means", lambda x: x), ("squares", torch.square)):
+            first, second = f(space_draws[site]), f(program_draws)
+            error = ((first.var(0) + second.var(0)) / num_draws).sqrt()
+            distance = (first.mean(0) - second.mean(0)).abs()
             check(
                 bool((distance <= STANDARD_ERRORS * error + ATOL).all()),
-                f"draw() and the program differ in the {what} of {site}",
+                f"draw() and the program differ in the {name} of {site}",
             )
 
 
@@ -303,7 +303,7 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
     latents = space.latents(both)
     weights = torch.full((2, batch.num_docs), 0.5, dtype=torch.float64)
     average = prior.statistics(Draws(latents, space.logits(both), weights), batch)
-    one, other = (
+    first, second = (
         prior.statistics(
             Draws({n: x[i : i + 1] for n, x in latents.items()}, space.logits(at)[None], 2 * half),
             batch,
@@ -313,7 +313,7 @@ def _check_statistics(model: TopicModel, batch: DocumentBatch, exact_m_step: boo
     for name, value in average.items():
         equal(
             value,
-            (one[name] + other[name]) / 2,
+            (first[name] + second[name]) / 2,
             f"the statistic {name} is not the expectation over single draws",
         )
     _check_start(model, batch, torch.softmax(space.logits(z), -1))

@@ -83,16 +83,16 @@ def _nudged(topics: Topics, seed: int) -> Topics:
 def _check_probs(topics: Topics) -> None:
     """Probabilities have the right shape, and sum to 1 in each group, in both precisions."""
     size = (topics.num_topics, topics.num_groups * topics.num_words)
-    for name, one in (("float64", topics), ("float32", copy.deepcopy(topics).float())):
-        probs = one.probs
+    for name, version in (("float64", topics), ("float32", copy.deepcopy(topics).float())):
+        probs = version.probs
         check(tuple(probs.shape) == size, f"probs has shape {tuple(probs.shape)}, not {size}")
         check(bool((probs >= 0).all()), f"probs has negative entries in {name}")
         total = probs.unflatten(1, (topics.num_groups, topics.num_words)).sum(-1)
         equal(total, torch.ones_like(total), f"probs of a group do not add up to 1 in {name}", 1e-5)
         equal(probs, topics.probs, f"probs in {name} differ from probs in float64", 1e-4)
-        check(one.double_probs.dtype == torch.float64, "double_probs are not float64")
+        check(version.double_probs.dtype == torch.float64, "double_probs are not float64")
         equal(
-            one.double_probs,
+            version.double_probs,
             topics.probs,
             f"double_probs in {name} differ from probs in float64",
             1e-5,
@@ -103,15 +103,15 @@ def _check_probs(topics: Topics) -> None:
 def _check_program(topics: Topics) -> None:
     """emit() has the sites, and agrees with probs and log_prior() at their values."""
     offsets = []
-    for one in (topics, _nudged(topics, 1)):
-        latents = {name: value.detach() for name, value in one.latents().items()}
-        trace: Any = poutine.trace(poutine.condition(one.emit, data=latents)).get_trace()
+    for version in (topics, _nudged(topics, 1)):
+        latents = {name: value.detach() for name, value in version.latents().items()}
+        trace: Any = poutine.trace(poutine.condition(version.emit, data=latents)).get_trace()
         names = [n for n, site in trace.nodes.items() if site["type"] == "sample"]
-        check(names == list(one.sites()), f"emit() has the sites {names}, sites() others")
+        check(names == list(version.sites()), f"emit() has the sites {names}, sites() others")
         check(set(names) == set(latents), "latents() has other sites than sites()")
         returned = trace.nodes["_RETURN"]["value"]
-        equal(returned, one.probs, "emit() at latents() gives other probabilities than probs")
-        offsets.append(torch.as_tensor(trace.log_prob_sum()).double() - one.log_prior())
+        equal(returned, version.probs, "emit() at latents() gives other probabilities than probs")
+        offsets.append(torch.as_tensor(trace.log_prob_sum()).double() - version.log_prior())
     equal(offsets[0], offsets[1], "log_prior() is not the density of emit()'s sites", 1e-6)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -89,8 +89,10 @@ def _check_layouts(words: Words, theta: Tensor, topics: Tensor, batch: DocumentB
     chains = torch.stack([theta, theta.flip(1)])
     sparse = SparseWords(topics, batch, words).expected_counts(chains)
     padded = PaddedWords(topics, batch, words).expected_counts(chains)
-    for one, other, what in zip(sparse, padded, ("likelihood", "counts"), strict=True):
-        equal(other, one, f"the {what} of padded documents differ; are zero counts left out?")
+    for expected_part, part, name in zip(sparse, padded, ("likelihood", "counts"), strict=True):
+        equal(
+            part, expected_part, f"the {name} of padded documents differ; are zero counts left out?"
+        )
     equal(sparse[0][0], expected, "expected_counts() has another likelihood")
     offsets = batch.row_offsets.tolist()
     for d, (start, stop) in enumerate(pairwise(offsets)):
@@ -134,11 +136,13 @@ def _of_pairs(words: Words, s: Tensor) -> Tensor:
 def _check_distribution(words: Words, s: Tensor) -> None:
     """Probabilities of single tokens and of pairs sum to 1, and agree with the predictions."""
     identity = torch.eye(len(s), dtype=torch.float64, device=s.device)
-    one = DocumentBatch.from_csr(identity.to_sparse_csr())
-    first = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words).exp().detach()
+    single = DocumentBatch.from_csr(identity.to_sparse_csr())
+    first = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], single, words).exp().detach()
     total = first.new_ones(())
     equal(first.sum(), total, "probabilities of a document's only token do not add up to 1")
-    alone = mixture_log_likelihood(s.new_ones(len(s), 1), s[None], one, words.for_single_tokens())
+    alone = mixture_log_likelihood(
+        s.new_ones(len(s), 1), s[None], single, words.for_single_tokens()
+    )
     equal(
         alone.exp(),
         first,

@@ -88,8 +88,8 @@ class DirichletPrior(DocumentPrior):
                 f"concentration of shape {tuple(values.shape)}; expected a number or "
                 f"({self.num_topics},)"
             )
-        held = values.to(self.log_concentration.dtype)
-        if not torch.isfinite(held).all() or not (held > 0).all():
+        rounded = values.to(self.log_concentration.dtype)
+        if not torch.isfinite(rounded).all() or not (rounded > 0).all():
             raise ConfigError(f"concentration {concentration}; expected positive, finite numbers")
         if self.symmetric and not torch.allclose(values, values[0]):
             raise ConfigError("concentration has different entries; expected one with symmetric")

@@ -166,8 +166,8 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
             self.mixing.copy_(mixing)
         if noise_precision is not None:
             noise_precision = check_tensor(noise_precision, "noise_precision", self.num_topics)
-            held = noise_precision.to(self.loc.dtype)
-            if not torch.isfinite(held).all() or not (held > 0).all():
+            rounded = noise_precision.to(self.loc.dtype)
+            if not torch.isfinite(rounded).all() or not (rounded > 0).all():
                 raise ConfigError(
                     f"noise_precision must be positive and finite in {self.loc.dtype}; got "
                     f"{float(noise_precision.min())} to {float(noise_precision.max())}"
@@ -197,9 +197,9 @@ class IndependentFactorPrior(PseudoDocuments, DocumentPrior):
         return SourceContrastSpace.of(space)
 
     def _sources(self) -> TorchDistribution:
-        zero, one = self.loc.new_zeros(self.num_sources), self.loc.new_ones(self.num_sources)
+        loc, scale = self.loc.new_zeros(self.num_sources), self.loc.new_ones(self.num_sources)
         family = Normal if self.source == "gaussian" else Laplace
-        return family(zero, one).to_event(1)
+        return family(loc, scale).to_event(1)
 
     def _eta_given(self, source: Tensor) -> TorchDistribution:
         # For a float32 model, samplers pass float64 sources, the type of its log densities.

@@ -210,7 +210,7 @@ class DocumentPrior(nn.Module):
         return {}
 
 
-def is_up_to_date(part: object, method: str, *others: str) -> bool:
+def is_up_to_date(part: object, method: str, *related: str) -> bool:
     """Whether a part of a model defines a method at least as recently as related methods.
 
     A class that overrides the mean of its base must not inherit the base's draw of parameters.
@@ -219,7 +219,7 @@ def is_up_to_date(part: object, method: str, *others: str) -> bool:
     Args:
         part: A prior, topics or words.
         method: Name of the method.
-        *others: Names of the related methods.
+        *related: Names of the related methods.
     """
     classes = type(part).__mro__
 
@@ -227,7 +227,7 @@ def is_up_to_date(part: object, method: str, *others: str) -> bool:
         return next((i for i, cls in enumerate(classes) if name in vars(cls)), len(classes))
 
     return defined_at(method) < len(classes) and all(
-        defined_at(method) <= defined_at(other) for other in others
+        defined_at(method) <= defined_at(other) for other in related
     )
 
 

@@ -190,10 +190,10 @@ class DirichletMultinomial(Words):
         """
         counts = batch.counts.round().long()
         entry = torch.arange(batch.nnz, device=batch.device).repeat_interleave(counts)
-        others = torch.arange(len(entry), device=batch.device) - (counts.cumsum(0) - counts)[entry]
+        earlier = torch.arange(len(entry), device=batch.device) - (counts.cumsum(0) - counts)[entry]
         rate = (self.concentration * probability)[entry]
         u = torch.from_numpy(rng.random(len(rate))).to(rate)
-        return torch.bincount(entry[u * (rate + others) <= rate], minlength=batch.nnz)
+        return torch.bincount(entry[u * (rate + earlier) <= rate], minlength=batch.nnz)
 
     @torch.no_grad()
     def overdispersion(self, lengths: Tensor) -> Tensor:
