@@ -67,7 +67,7 @@ def ctm(
         bursty: Let documents repeat their words (*Doyle & Elkan 2009*). Every document then has its
             own word distribution, around its mixture of topics. The fit estimates how close the two
             are. Topics depend less on single documents; see ``docs/choosing.md``.
-        vocabulary: Words of the columns.
+        vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: Floating-point type of the parameters: ``torch.float32``, ``torch.float64`` or their
             names.
         seed: Seed of the topics' random initial values.
@@ -126,10 +126,10 @@ def lntm(
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_scale: Prior standard deviation of the topics' logits, the tutorial's δ.
         pseudo_documents: Weight of the variances' inverse-gamma prior, in documents. Defaults to 2K
-            + 2. The tutorial's maximum likelihood is 0.
+            + 2. 0 gives maximum likelihood, as in the tutorial.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: Words of the columns.
+        vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 
@@ -180,13 +180,14 @@ def iftm(
 ) -> TopicModel:
     """The independent factor topic model: a few independent sources correlate the topics.
 
-    s_d of independent sources, eta_d ~ Normal(A s_d + loc, Λ⁻¹), theta_d = softmax(eta_d), each
+    s_d has independent components, eta_d ~ Normal(A s_d + loc, Λ⁻¹), theta_d = softmax(eta_d), each
     word from a topic drawn from theta_d (*Putthividhya et al. 2009, §2.1*).
 
     Args:
         num_topics: Number of topics K. K = 1 is a unigram model.
         num_words: Size of the vocabulary V.
-        num_sources: Number of sources L: less than K, or 1 if K = 1. Defaults to K / 4.
+        num_sources: Number of sources L: less than K, or 1 if K = 1. Defaults to K // 4, and at
+            least 1.
         source: ``"gaussian"`` (standard normal) or ``"laplace"`` (density ½ exp(−abs(s))). Laplace
             sources are sparse and easier to interpret.
         loc: ``(num_topics,)`` mean of eta.
@@ -198,7 +199,7 @@ def iftm(
             weight removes the effect of most Laplace sources.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: Words of the columns.
+        vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: As for :func:`ctm`.
         seed: Seed of the random initial values.
 
@@ -261,7 +262,7 @@ def lda(
         topics: ``(num_topics, num_words)`` word probabilities.
         topic_smoothing: As for :func:`ctm`. The paper has 0.
         bursty: As for :func:`ctm`.
-        vocabulary: Words of the columns.
+        vocabulary: Words of the vocabulary, in the order of the columns.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 
@@ -348,10 +349,10 @@ def stm(
             ``corpus.with_covariates({"prevalence": x})``, without an intercept. With ``content``
             the array is optional; without it the mean is constant, as in :func:`ctm`. Learned
             :class:`Covariates` and their ``to_json`` are accepted too.
-        content: Name of the metadata column with the groups. Defaults to equal topics in all
+        content: Name of the metadata column with the groups. Defaults to the same topics in all
             documents. Learned :class:`Groups` and their ``to_json`` are accepted too.
         anchored: As for :func:`ctm`.
-        penalty: Precision of the slopes' prior. Defaults to an estimate by the evidence.
+        penalty: Precision of the slopes' prior. By default, fits estimate it by the evidence.
         content_penalty: Precision of the prior of the groups' deviations, see
             :class:`ContentTopics`.
         topics: ``(num_topics, num_words)`` word probabilities.
@@ -359,7 +360,8 @@ def stm(
         pseudo_documents: As for :func:`ctm`.
         pseudo_variance: As for :func:`ctm`.
         bursty: As for :func:`ctm`.
-        vocabulary: Words of the columns. Defaults to the words of the training documents.
+        vocabulary: Words of the vocabulary, in the order of the columns. Defaults to the words of
+            the training documents.
         dtype: As for :func:`ctm`.
         seed: Seed of the topics' random initial values.
 

@@ -40,8 +40,8 @@ class Groups:
             column: A column of their metadata with text, truth values or whole numbers.
 
         Raises:
-            ConfigError: The column is not a name, holds fractions, is constant, or has too many
-                values for groups of several documents.
+            ConfigError: ``column`` is not a name, or the column holds fractions, is constant, or
+                has too many values for groups of several documents.
             CorpusError: The column is missing or lacks values.
         """
         if not isinstance(column, str):
@@ -70,8 +70,8 @@ class Groups:
     def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"content"`` ``(num_docs,)``, the positions of the groups.
 
-        An encoded corpus is returned unchanged. Documents that lack the column keep an array they
-        carry.
+        An encoded corpus is returned unchanged. If the documents lack the column, an existing array
+        ``"content"`` is kept.
 
         Raises:
             CorpusError: Column and array are missing, the column lacks values, or a value is

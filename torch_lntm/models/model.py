@@ -74,8 +74,8 @@ class TopicModel(VersionedPickle, nn.Module):
     ``"counts"``. The log priors of the parameters are factors. Parameters are Pyro param sites, so
     ``SVI`` optimises them. Their values live in this module, and the global parameter store holds
     only their names, so two models never share values. Handlers such as ``poutine.substitute`` and
-    ``poutine.lift`` replace them, and ``poutine.mask`` with a mask ``(num_docs,)`` leaves documents
-    out.
+    ``poutine.lift`` replace the values, and ``poutine.mask`` with a mask ``(num_docs,)`` leaves
+    documents out.
 
     Args:
         prior: The document prior.
@@ -200,7 +200,7 @@ class TopicModel(VersionedPickle, nn.Module):
         """The plate ``"documents"`` of a batch, at the documents' positions in the corpus.
 
         Autoguides need this plate for mini-batches: ``AutoNormal(model,
-        create_plates=model.plate)``. Otherwise they draw their own subsample of documents.
+        create_plates=model.plate)``. Otherwise autoguides draw their own subsample of documents.
 
         Args:
             batch: The documents.
@@ -229,11 +229,11 @@ class TopicModel(VersionedPickle, nn.Module):
             eta or theta ``(num_docs, latent_dim)``.
 
         Raises:
-            ConfigError: The vocabulary size of the batch or the model's dtype is refused. A handler
-                gives a param site a value of another shape. The documents in the plate of a guide
-                differ from the batch. The caller's priors cover only some of the parameters of a
-                log prior. ``torch.jit`` runs the program, or an enumerating ELBO runs a float32
-                model.
+            ConfigError: The batch has another vocabulary size, or the model's dtype is of low
+                precision. A handler gives a param site a value of another shape. The documents in
+                the plate of a guide differ from the batch. The caller's priors cover only some of
+                the parameters of a log prior. ``torch.jit`` runs the program, or an enumerating
+                ELBO runs a float32 model.
         """
         check_tools(self.dtype)
         batch = self.check_batch(batch)
@@ -375,7 +375,7 @@ class TopicModel(VersionedPickle, nn.Module):
     def topic_correlation(self) -> Tensor:
         """Correlations ``(num_topics, num_topics)`` of the centred logits of theta, float64.
 
-        They come from the covariance projected on the contrasts. Data identify only this part.
+        They come from the covariance projected on the contrasts. The data identify only this part.
         """
         covariance = self.prior.contrast_covariance()
         scale = covariance.diagonal().clamp_min(torch.finfo(torch.float64).tiny).sqrt()
@@ -396,15 +396,15 @@ class TopicModel(VersionedPickle, nn.Module):
     ) -> TopicTable:
         """The topics in words, as a table to print.
 
-        A model knows no documents, so it has no shares of its own. ``result.topic_table()`` of a
-        fit and ``lntm.load_run(folder).topic_table()`` have them.
+        ``result.topic_table()`` of a fit and ``lntm.load_run(folder).topic_table()`` add the shares
+        of the topics in the documents.
 
         Args:
-            shares: ``(num_topics,)`` mean proportions, by which topics are sorted, the largest
-                first. Defaults to None: the topics keep their order.
-            num_words: Words of each topic.
-            num_correlated: Number of the most positively correlated topics listed with each topic,
-                and of the most negatively correlated ones.
+            shares: ``(num_topics,)`` mean proportions. The table is sorted by them, in decreasing
+                order. By default it has no shares, and keeps the order of the topics.
+            num_words: Number of words for each topic.
+            num_correlated: Number of correlated topics for each topic: so many with the highest
+                positive correlations, and so many with the lowest negative correlations.
 
         Returns:
             The table.
@@ -470,7 +470,7 @@ class TopicModel(VersionedPickle, nn.Module):
             corpus: The documents. Arrays derived by another model are replaced.
 
         Returns:
-            The encoded corpus. It is the object ``corpus`` if all arrays are present.
+            The encoded corpus. It is ``corpus`` itself if nothing has to be added.
 
         Raises:
             ConfigError: The corpus has another number of words, another vocabulary, or another
@@ -479,8 +479,8 @@ class TopicModel(VersionedPickle, nn.Module):
 
         Example:
             >>> by_party = lntm.models.stm(5, posts, "~ party")
-            >>> by_party.encode(posts).batch().covariates["prevalence"].shape
-            torch.Size([270, 1])
+            >>> by_party.encode(posts).covariates["prevalence"].shape
+            (270, 1)
         """
         self._check_dtype()
         remedy = "re-index the corpus with corpus.with_vocabulary(model.vocabulary)"
@@ -508,7 +508,7 @@ class TopicModel(VersionedPickle, nn.Module):
         """The batch on this model's device, in its dtype, with words in the topics' columns.
 
         Raises:
-            ConfigError: The argument is of another class, its vocabulary has another size, or the
+            ConfigError: The argument is not a batch, its vocabulary has another size, or the
                 model's dtype is of low precision.
         """
         if not isinstance(batch, DocumentBatch):

@@ -120,7 +120,7 @@ def draw_pyro_samples(module: nn.Module) -> set[str]:
 def capture(
     part: Part, take: Callable[[str, Tensor], Tensor] = lambda _, value: value, path: str = ""
 ) -> Part:
-    """A copy of a part with the parameter values that the program has now.
+    """A copy of a part with its current parameter values in the program.
 
     The values include those from handlers and draws. Pyro asks the distribution of a site for
     densities after the program has run, when the handlers' values are gone from the module. The
@@ -221,7 +221,7 @@ def check_documents(documents: pyro.plate, index: Tensor) -> None:
 
 
 def check_tools(dtype: torch.dtype) -> None:
-    """Raise if a tool runs the program that does not support it.
+    """Raise if the program runs under an unsupported tool.
 
     Args:
         dtype: Floating-point type of the model.

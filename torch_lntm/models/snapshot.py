@@ -24,7 +24,7 @@ class Snapshot:
         """Whether the tensors are the same objects with unchanged values.
 
         Version counters would show most changes for free. Optimisers that write to ``.data``, such
-        as Pyro's, leave them unchanged, so values are compared too.
+        as Pyro's, leave the counters unchanged, so values are compared too.
         """
         tensors = [tensor.detach() for tensor in tensors]
         if _identities(tensors) != self._identities:

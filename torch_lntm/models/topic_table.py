@@ -18,9 +18,9 @@ class TopicSummary:
             documents are known.
         words: Most probable words. ``#17`` stands for column 17 if the model has no vocabulary.
         probabilities: Probabilities of ``words``.
-        correlated: ``(topic, correlation)`` of the topics with the highest positive correlations
+        correlated: Pairs ``(topic, correlation)`` with the highest positive correlations
             of centred logits.
-        opposed: ``(topic, correlation)`` of the topics with the lowest negative correlations.
+        opposed: Pairs ``(topic, correlation)`` with the lowest negative correlations.
     """
 
     topic: int

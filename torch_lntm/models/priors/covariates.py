@@ -97,9 +97,9 @@ class Covariates:
     def encode(self, corpus: Corpus) -> Corpus:
         """The corpus with the array ``"prevalence"`` ``(num_docs, num_columns)``.
 
-        An encoded corpus is returned unchanged. Documents that lack all the columns keep an array
-        they carry, for instance generated documents. Otherwise they get the mean of the training
-        documents, with a warning.
+        An encoded corpus is returned unchanged. If the documents lack all the columns, an existing
+        array is kept, for instance of generated documents. Documents without columns and array get
+        the mean of the training documents, with a warning.
 
         Raises:
             CorpusError: Some of the columns or a value are missing, or a level is unknown.

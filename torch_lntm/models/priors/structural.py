@@ -166,8 +166,8 @@ class StructuralPrior(LogisticNormalPrior):
     def encode(self, corpus: Corpus) -> Corpus:
         """See :meth:`DocumentPrior.encode`. Derives the array ``"prevalence"``.
 
-        Documents that lack the columns keep an array they carry. Otherwise they get the mean of the
-        training documents, with a warning.
+        If the documents lack the columns, an existing array is kept. Documents without columns and
+        array get the mean of the training documents, with a warning.
         """
         return self.covariates.encode(corpus) if self.num_covariates else corpus
 

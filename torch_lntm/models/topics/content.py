@@ -193,7 +193,7 @@ class ContentTopics(DirichletTopics):
     @torch.no_grad()
     def _factorised(self, dtype: torch.dtype) -> GroupedWords:
         """The parameters as factors of probabilities."""
-        # In float64: the words of a softmax in float32 have inaccurate sums.
+        # In float64, because sums over the words of a float32 softmax are inaccurate.
         shared = torch.softmax(self.logits.double(), 0).to(dtype)
         groups, cells = self.groups.unsqueeze(-1).to(dtype), self.cells.to(dtype)
         return GroupedWords(shared, groups.exp(), cells.exp())

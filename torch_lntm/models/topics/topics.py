@@ -216,7 +216,7 @@ class Topics(nn.Module):
         return 1 if self.column is None else len(self.column.levels)
 
     def encode(self, corpus: Corpus) -> Corpus:
-        """The corpus with the array ``"content"`` of its documents' groups, if there are any."""
+        """The corpus with the array ``"content"`` of its documents' groups, if the topics have any."""
         return corpus if self.column is None else self.column.encode(corpus)
 
     def assign_groups(self, batch: DocumentBatch) -> DocumentBatch:
